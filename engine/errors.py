@@ -1,0 +1,130 @@
+"""What can go wrong in the engine, by who must act.
+
+    EngineError
+      CallerError                 the prompt or a file it names is wrong; sending it again is useless
+        PromptRejected            validation found problems; nothing ran
+        BadModelFile              a checkpoint (or VAE, text encoder...) cannot be read or is of no supported family
+      RunError                    this run failed, the engine is fine
+        NodeFailed                a node raised
+        OutOfMemory               the device had too little memory, also after everything else had left
+        Interrupted               somebody cancelled the run
+      PlatformError               the process or the device cannot be trusted any more
+        DeviceLost                the accelerator fell off or its context is poisoned: replace the worker
+
+Every class has a stable `code`. The engine knows no HTTP: `engine/server` and the front translate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class EngineError(Exception):
+    code: ClassVar[str] = "engine_error"
+
+
+class CallerError(EngineError):
+    code = "caller_error"
+
+
+class RunError(EngineError):
+    code = "run_error"
+
+
+class PlatformError(EngineError):
+    code = "platform_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with one node, in ComfyUI's words.
+
+    `type` is ComfyUI's stable name (`value_not_in_list`, `required_input_missing`, ...), `extra_info` its machine-readable
+    part (`input_name`, `received_value`, `input_config`, ...).
+    """
+
+    type: str
+    message: str
+    details: str
+    extra_info: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"type": self.type, "message": self.message, "details": self.details, "extra_info": dict(self.extra_info)}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProblems:
+    """Every problem of one node, and the output nodes that cannot run because of them."""
+
+    class_type: str
+    problems: Sequence[Problem]
+    dependent_outputs: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "errors": [problem.as_json() for problem in self.problems],
+            "dependent_outputs": list(self.dependent_outputs),
+            "class_type": self.class_type,
+        }
+
+
+class PromptRejected(CallerError):
+    """No output of the prompt can run. `problem` is about the prompt, `node_problems` (by node id) about its nodes."""
+
+    code = "prompt_rejected"
+
+    def __init__(self, problem: Problem, node_problems: Mapping[str, NodeProblems] | None = None) -> None:
+        super().__init__(f"{problem.message}: {problem.details}" if problem.details else problem.message)
+        self.problem = problem
+        self.node_problems = dict(node_problems or {})
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of ComfyUI's 400."""
+        return {
+            "error": self.problem.as_json(),
+            "node_errors": {node_id: entry.as_json() for node_id, entry in self.node_problems.items()},
+        }
+
+
+class BadModelFile(CallerError):
+    """A model file is truncated, not what its name says, or of a family the engine does not have."""
+
+    code = "bad_model_file"
+
+    def __init__(self, file_name: str, found: str, expected: str) -> None:
+        super().__init__(f"{file_name}: {found}; expected {expected}")
+        self.file_name = file_name
+        self.found = found
+        self.expected = expected
+
+
+class NodeFailed(RunError):
+    code = "node_failed"
+
+    def __init__(self, node_id: str, class_type: str, message: str) -> None:
+        super().__init__(f"{class_type} (node {node_id}): {message}")
+        self.node_id = node_id
+        self.class_type = class_type
+
+
+class OutOfMemory(RunError):
+    """`needed_bytes` and `free_bytes` are 0 when the device did not say."""
+
+    code = "out_of_memory"
+
+    def __init__(self, message: str, *, needed_bytes: int = 0, free_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+
+
+class Interrupted(RunError):
+    """Raised by `CancelToken.check()`; nodes let it pass."""
+
+    code = "interrupted"
+
+
+class DeviceLost(PlatformError):
+    code = "device_lost"

@@ -1,0 +1,341 @@
+"""What a node is, and everything a node may touch while it runs.
+
+A built-in node is one typed function; `@node` derives its declaration from the signature, so nothing is said twice:
+
+    @node("ImageInvert", display_name="Invert Image", category="image")
+    def image_invert(context: NodeContext, *, image: IMAGE) -> IMAGE:
+        return 1.0 - image
+
+- The first parameter is the `NodeContext`; all others are keyword-only and are the node's inputs, in that order.
+- A parameter's type names the socket: `MODEL`, `IMAGE`... of `values.py` (each an `Annotated[..., Socket("NAME")]`),
+  or `Annotated[int, Int(...)]`, `Annotated[float, Float(...)]`, `Annotated[str, Text(...)]`, `Annotated[bool, Flag()]`,
+  `Annotated[str, Choice((...))]`, `Annotated[str, ModelFile("checkpoints")]`, `Annotated[str, InputFile(...)]`.
+- A widget's default value is the parameter's default. An input is optional (ComfyUI's section of that name) when its
+  annotation also has `Optional()`, hidden when it is `Annotated[..., Hidden("PROMPT")]`.
+- The return type gives the outputs: one socket type, a `tuple[...]` of them, or `None`. `Annotated[IMAGE, Out("name")]`
+  names an output otherwise than its type. An output node returns a `Shown`; one that also has outputs returns
+  `Shown(ui, result=(...))`.
+
+A class in ComfyUI's form registers too (`engine/nodes/catalogue.py`); both become a `NodeClass`, and nothing past this
+file can tell them apart.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+
+from engine.cancel import CancelToken
+from engine.graph.spec import InputSpec, NodeSpec, OutputSpec, Section
+
+# --- annotations -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """A value that only a link can bring; `type` is ComfyUI's type name."""
+
+    type: str
+
+
+@dataclass(frozen=True)
+class Widget:
+    """An input with a value of its own in the prompt. `extra` are further options as `/object_info` shows them."""
+
+    extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def type_in(self, environment: NodeEnvironment) -> str | Sequence[Any]:
+        raise NotImplementedError  # pragma: no cover - every widget below says its type
+
+    def options(self) -> dict[str, Any]:
+        named = {key: value for key, value in vars(self).items() if key != "extra" and value is not None}
+        return {**named, **self.extra}
+
+
+@dataclass(frozen=True)
+class Int(Widget):
+    min: int | None = None
+    max: int | None = None
+    step: int | None = None
+    control_after_generate: bool | None = None
+
+    def type_in(self, environment: NodeEnvironment) -> str:
+        return "INT"
+
+
+@dataclass(frozen=True)
+class Float(Widget):
+    min: float | None = None
+    max: float | None = None
+    step: float | None = None
+    round: float | bool | None = None
+
+    def type_in(self, environment: NodeEnvironment) -> str:
+        return "FLOAT"
+
+
+@dataclass(frozen=True)
+class Text(Widget):
+    multiline: bool | None = None
+    dynamicPrompts: bool | None = None  # noqa: N815 - ComfyUI's spelling
+
+    def type_in(self, environment: NodeEnvironment) -> str:
+        return "STRING"
+
+
+@dataclass(frozen=True)
+class Flag(Widget):
+    def type_in(self, environment: NodeEnvironment) -> str:
+        return "BOOLEAN"
+
+
+@dataclass(frozen=True)
+class Choice(Widget):
+    """One of fixed values. Without a default in the signature none is shown to clients."""
+
+    values: tuple[Any, ...] = ()
+
+    def type_in(self, environment: NodeEnvironment) -> tuple[Any, ...]:
+        return self.values
+
+    def options(self) -> dict[str, Any]:
+        return dict(self.extra)
+
+
+@dataclass(frozen=True)
+class ModelFile(Widget):
+    """A file of one kind of model (`checkpoints`, `vae`, ...) or of several, as `folders.py` lists them.
+
+    `also` are names that are offered besides the files ("None", built-in previews).
+    """
+
+    kind: str = ""
+    also: tuple[str, ...] = ()
+
+    def type_in(self, environment: NodeEnvironment) -> list[str]:
+        return [*environment.model_files(self.kind), *self.also]
+
+    def options(self) -> dict[str, Any]:
+        return dict(self.extra)
+
+
+@dataclass(frozen=True)
+class InputFile(Widget):
+    """A file in the input folder. `content` narrows the list: `image` by type, `.latent` by ending.
+
+    `"photo.png [output]"` names a file of another folder (`input`, `output`, `temp`), as in ComfyUI. Whether the file
+    exists is checked when the prompt is validated, not against the list.
+    """
+
+    content: str = "image"
+
+    def type_in(self, environment: NodeEnvironment) -> list[str]:
+        return environment.input_files(self.content)
+
+    def options(self) -> dict[str, Any]:
+        return dict(self.extra)
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """Marks an input that the prompt may leave out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """An input the engine fills in: `PROMPT`, `EXTRA_PNGINFO`, `UNIQUE_ID`, `DYNPROMPT`."""
+
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """Another name than its type, or a list, for an output."""
+
+    name: str | None = None
+    is_list: bool = False
+
+
+# --- what a node returns and may touch -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What an output node has made: kind (`images`, `text`, ...) to a list of JSON-ready items, and its outputs."""
+
+    ui: Mapping[str, Sequence[Any]]
+    result: tuple[Any, ...] = ()
+
+
+class NodeEnvironment(Protocol):
+    """What a declaration depends on: the files that exist now."""
+
+    def model_files(self, kind: str) -> list[str]: ...
+
+    def input_files(self, content: str) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """All a node may touch. One per call.
+
+    `models` is the `ModelStore` (checkpoints -> values of `values.py`, through the one `ModelPool`), `files` the
+    `RunFiles` of `engine/runtime/outputs.py`; both are typed where they are made, since this file knows neither.
+    """
+
+    node_id: str
+    prompt_id: str
+    cancel: CancelToken
+    report_progress: Callable[[float, float], None]  # value, maximum
+    report_preview: Callable[[Any], None] | None  # a latent [B, C, h, w]; None when nobody asked for previews
+    models: Any
+    files: Any
+    embed_metadata: bool = True
+
+
+# --- what the runtime sees -------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class NodeClass(Protocol):
+    """One class of nodes. `runtime/` and `graph/` know nodes only through this."""
+
+    class_type: str
+
+    def spec(self, environment: NodeEnvironment) -> NodeSpec:
+        """The declaration as of now (lists of files change)."""
+        ...
+
+
+@dataclass(frozen=True)
+class FunctionNode:
+    """A built-in node: a function and the declaration read from its signature."""
+
+    class_type: str
+    function: Callable[..., Any]
+    display_name: str
+    category: str
+    is_output: bool
+    python_module: str
+    is_idempotent: bool
+    extra: Mapping[str, Any]
+    parameters: tuple[Parameter, ...]
+    outputs: tuple[OutputSpec, ...]
+    fingerprint: Callable[..., Any] | None = None  # (environment, **inputs) -> hashable; what the inputs do not show
+    check: Callable[..., str | None] | None = None  # (environment, **inputs) -> complaint
+
+    def spec(self, environment: NodeEnvironment) -> NodeSpec:
+        return NodeSpec(
+            class_type=self.class_type,
+            inputs=tuple(parameter.spec(environment) for parameter in self.parameters),
+            outputs=self.outputs,
+            display_name=self.display_name,
+            category=self.category,
+            description=inspect.getdoc(self.function) or "",
+            python_module=self.python_module,
+            is_output=self.is_output,
+            is_idempotent=self.is_idempotent,
+            extra=self.extra,
+        )
+
+    def __call__(self, context: NodeContext, **inputs: Any) -> Any:
+        return self.function(context, **inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    section: Section
+    marker: Socket | Widget | Hidden
+    default: Any = inspect.Parameter.empty
+
+    def spec(self, environment: NodeEnvironment) -> InputSpec:
+        if isinstance(self.marker, (Socket, Hidden)):
+            return InputSpec(self.name, self.marker.type, {}, self.section)
+        options = self.marker.options()
+        if self.default is not inspect.Parameter.empty and self.default is not None:
+            options = {"default": self.default, **options}
+        return InputSpec(self.name, self.marker.type_in(environment), options, self.section)
+
+
+def node(
+    class_type: str,
+    *,
+    display_name: str | None = None,
+    category: str,
+    is_output: bool = False,
+    python_module: str = "nodes",
+    is_idempotent: bool = True,
+    fingerprint: Callable[..., Any] | None = None,
+    check: Callable[..., str | None] | None = None,
+    **extra: Any,
+) -> Callable[[Callable[..., Any]], FunctionNode]:
+    """Make a node class of a typed function; see the module docstring for how its signature is read.
+
+    `fingerprint(environment, **inputs)` tells what a result depends on besides its inputs (a file's content);
+    `check(environment, **inputs)` returns what is wrong with values that are not links, before anything runs.
+    Raises TypeError when an annotation says no socket or widget.
+    """
+
+    def wrap(function: Callable[..., Any]) -> FunctionNode:
+        hints = get_type_hints(function, include_extras=True)
+        signature = inspect.signature(function)
+        keywords = [item for item in signature.parameters.values() if item.kind is inspect.Parameter.KEYWORD_ONLY]
+        return FunctionNode(
+            class_type=class_type,
+            function=function,
+            display_name=display_name or class_type,
+            category=category,
+            is_output=is_output,
+            python_module=python_module,
+            is_idempotent=is_idempotent,
+            extra=extra,
+            parameters=tuple(_parameter(class_type, item, hints[item.name]) for item in keywords),
+            outputs=_outputs(class_type, hints.get("return")),
+            fingerprint=fingerprint,
+            check=check,
+        )
+
+    return wrap
+
+
+def _parameter(class_type: str, item: inspect.Parameter, hint: Any) -> Parameter:
+    markers = _markers(hint)
+    for marker in markers:
+        if isinstance(marker, (Socket, Widget, Hidden)):
+            section: Section = "required"
+            if isinstance(marker, Hidden):
+                section = "hidden"
+            elif any(isinstance(other, Optional) for other in markers):
+                section = "optional"
+            return Parameter(item.name, section, marker, item.default)
+    raise TypeError(f"{class_type}: parameter {item.name!r} names no socket or widget")
+
+
+def _outputs(class_type: str, hint: Any) -> tuple[OutputSpec, ...]:
+    if hint is None or hint is type(None) or hint is Shown:
+        return ()
+    items = get_args(hint) if get_origin(hint) is tuple else (hint,)
+    return tuple(_output(class_type, item) for item in items)
+
+
+def _output(class_type: str, hint: Any) -> OutputSpec:
+    markers = _markers(hint)
+    out = next((marker for marker in markers if isinstance(marker, Out)), Out())
+    for marker in markers:
+        if isinstance(marker, Socket):
+            return OutputSpec(marker.type, out.name or marker.type, out.is_list)
+    raise TypeError(f"{class_type}: the return type {hint!r} names no socket")
+
+
+def _markers(hint: Any) -> tuple[Any, ...]:
+    """The markers of an annotation, also those inside `X | None`."""
+    if get_origin(hint) is Annotated:
+        base, *markers = get_args(hint)
+        return (*markers, *_markers(base))
+    if get_origin(hint) in (types.UnionType,) or str(get_origin(hint)) == "typing.Union":
+        return tuple(marker for item in get_args(hint) for marker in _markers(item))
+    return ()
