@@ -23,8 +23,15 @@ class InputSpec:
     section: Section = "required"
 
     @property
+    def choices(self) -> Sequence[Any] | None:
+        """The values to choose from, in either of ComfyUI's notations; None when the input is no choice."""
+        if not isinstance(self.type, str):
+            return self.type
+        return self.options.get("options") if self.type == "COMBO" else None
+
+    @property
     def is_choice(self) -> bool:
-        return not isinstance(self.type, str)
+        return self.choices is not None
 
     @property
     def is_lazy(self) -> bool:
@@ -53,7 +60,7 @@ class NodeSpec:
     class_type: str
     inputs: tuple[InputSpec, ...]
     outputs: tuple[OutputSpec, ...]
-    display_name: str
+    display_name: str | None
     category: str
     description: str = ""
     python_module: str = "nodes"

@@ -26,6 +26,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from engine.cancel import CancelToken
@@ -106,6 +107,17 @@ class Choice(Widget):
 
 
 @dataclass(frozen=True)
+class Combo(Choice):
+    """`Choice` in the notation of ComfyUI's newer nodes: type `COMBO`, the values among the options."""
+
+    def type_in(self, environment: NodeEnvironment) -> Any:
+        return "COMBO"
+
+    def options(self) -> dict[str, Any]:
+        return {"multiselect": False, "options": list(self.values), **self.extra}
+
+
+@dataclass(frozen=True)
 class ModelFile(Widget):
     """A file of one kind of model (`checkpoints`, `vae`, ...) or of several, as `folders.py` lists them.
 
@@ -177,6 +189,13 @@ class NodeEnvironment(Protocol):
 
     def input_files(self, content: str) -> list[str]: ...
 
+    def input_path(self, name: str) -> Path:
+        """Where `"photo.png"` or `"photo.png [output]"` is, whether it exists or not.
+
+        Raises ValueError when the name leaves its folder.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
@@ -216,7 +235,7 @@ class FunctionNode:
 
     class_type: str
     function: Callable[..., Any]
-    display_name: str
+    display_name: str | None
     category: str
     is_output: bool
     python_module: str
@@ -264,7 +283,7 @@ class Parameter:
 def node(
     class_type: str,
     *,
-    display_name: str | None = None,
+    display_name: str | None = "",
     category: str,
     is_output: bool = False,
     python_module: str = "nodes",
@@ -277,6 +296,7 @@ def node(
 
     `fingerprint(environment, **inputs)` tells what a result depends on besides its inputs (a file's content);
     `check(environment, **inputs)` returns what is wrong with values that are not links, before anything runs.
+    Without a `display_name` the class name is shown; None is what ComfyUI's newer nodes have where they set none.
     Raises TypeError when an annotation says no socket or widget.
     """
 
@@ -287,7 +307,7 @@ def node(
         return FunctionNode(
             class_type=class_type,
             function=function,
-            display_name=display_name or class_type,
+            display_name=class_type if display_name == "" else display_name,
             category=category,
             is_output=is_output,
             python_module=python_module,

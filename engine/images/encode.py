@@ -1,0 +1,83 @@
+"""Tensors to picture files: PNG with the prompt inside, and the animated formats.
+
+`H W` pixels, `C` channels; pictures are float32 `[H, W, C]`, 0..1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from engine.images.pixels import to_pillow
+
+EXIF_MAKE, EXIF_MODEL = 0x010F, 0x0110
+
+
+def metadata_texts(prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> dict[str, str]:
+    """What a saved picture carries: `prompt` and each key of `extra_pnginfo` (the client's `workflow`), as JSON."""
+    texts = {} if prompt is None else {"prompt": json.dumps(prompt)}
+    return texts | {key: json.dumps(value) for key, value in (extra_pnginfo or {}).items()}
+
+
+def write_png(path: Path, image: torch.Tensor, texts: Mapping[str, str], compress_level: int) -> None:
+    """Write `image` [H, W, C] with each of `texts` as a tEXt chunk (iTXt where Latin-1 does not hold it)."""
+    chunks = PngInfo()
+    for key, text in texts.items():
+        chunks.add_text(key, text)
+    to_pillow(image).save(path, format="PNG", pnginfo=chunks, compress_level=compress_level)
+
+
+def write_animated_png(
+    path: Path, images: torch.Tensor, texts: Mapping[str, str], fps: float, compress_level: int
+) -> None:
+    """Write `images` [B, H, W, C] as one APNG, with `texts` in private `comf` chunks after the pixels, as ComfyUI's."""
+    chunks = PngInfo()
+    for key, text in texts.items():
+        chunks.add(b"comf", key.encode("latin-1") + b"\0" + text.encode("latin-1"), after_idat=True)
+    first, *rest = [to_pillow(image) for image in images]
+    first.save(
+        path,
+        format="PNG",
+        pnginfo=chunks,
+        compress_level=compress_level,
+        save_all=True,
+        duration=int(1000.0 / fps),
+        append_images=rest,
+    )
+
+
+def write_animated_webp(
+    path: Path, images: torch.Tensor, texts: Mapping[str, str], fps: float, *, lossless: bool, quality: int, method: int
+) -> None:
+    """Write `images` [B, H, W, C] as one WebP; `method` is its effort, 0 (fast) to 6. `texts` go into EXIF tags.
+
+    `prompt` is in the camera model, the others in the tags below the maker: where ComfyUI's clients look for them.
+    """
+    first, *rest = [to_pillow(image) for image in images]
+    first.save(
+        path,
+        format="WEBP",
+        save_all=True,
+        duration=int(1000.0 / fps),
+        append_images=rest,
+        exif=_exif_of(first, texts),
+        lossless=lossless,
+        quality=quality,
+        method=method,
+    )
+
+
+def _exif_of(picture: Image.Image, texts: Mapping[str, str]) -> Image.Exif:
+    exif = picture.getexif()
+    others: Sequence[str] = [key for key in texts if key != "prompt"]
+    if "prompt" in texts:
+        exif[EXIF_MODEL] = f"prompt:{texts['prompt']}"
+    for index, key in enumerate(others):
+        exif[EXIF_MAKE - index] = f"{key}:{texts[key]}"
+    return exif
