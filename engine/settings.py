@@ -1,0 +1,123 @@
+"""What the engine was asked to do, and what it decided on the device it found.
+
+`EngineSettings` holds the flags of `python -m engine` with ComfyUI's names and defaults; `engine/__main__.py` fills it
+in, a library user writes it directly. `ResolvedSettings` is what is left to nobody's choice any more: made once, when
+the device is known. Both are frozen and hand out slices, not themselves, to what needs little of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+VramChoice = Literal["auto", "gpu_only", "highvram", "normalvram", "lowvram", "novram"]
+CacheStrategy = Literal["classic", "lru", "ram", "none"]
+PreviewMethod = Literal["none", "auto", "latent2rgb", "taesd"]
+DtypeName = Literal["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Which results of earlier runs are kept.
+
+    classic: those the running prompt names. lru: the last `lru_size` results. ram: as many as fit while `ram_gb` of
+    memory stay free (0: the engine chooses). none: only while a run still needs them.
+    """
+
+    strategy: CacheStrategy = "classic"
+    lru_size: int = 0
+    ram_gb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeSettings:
+    """Asked-for computation types; None leaves the choice to the device."""
+
+    force_fp32: bool = False
+    force_fp16: bool = False
+    unet: DtypeName | None = None
+    vae: DtypeName | None = None
+    text_encoder: DtypeName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """How model weights may use the device.
+
+    `reserve_vram_gb` None leaves the engine's own margin. `async_offload_streams` 0 means `--disable-async-offload`.
+    """
+
+    vram: VramChoice = "auto"
+    reserve_vram_gb: float | None = None
+    smart_memory: bool = True
+    async_offload_streams: int | None = None
+    pinned_memory: bool = True
+    cpu_vae: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Everything asked of one engine. Folders left at None lie in `base_directory`, as in ComfyUI."""
+
+    listen: str = "127.0.0.1"
+    port: int = 8188
+    base_directory: Path = field(default_factory=Path)
+    input_directory: Path | None = None
+    output_directory: Path | None = None
+    temp_directory: Path | None = None
+    extra_model_paths_config: tuple[Path, ...] = ()
+    cpu: bool = False
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    dtypes: DtypeSettings = field(default_factory=DtypeSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    embed_metadata: bool = True
+    max_upload_mb: float = 100.0
+    preview_method: PreviewMethod = "none"
+    preview_size_px: int = 512
+    disable_all_custom_nodes: bool = False
+    whitelist_custom_nodes: tuple[str, ...] = ()
+    cors_origin: str | None = None
+    verbose: LogLevel = "INFO"
+
+    @property
+    def base_path(self) -> Path:
+        return self.base_directory.expanduser().resolve()
+
+    @property
+    def models_path(self) -> Path:
+        return self.base_path / "models"
+
+    @property
+    def custom_nodes_path(self) -> Path:
+        return self.base_path / "custom_nodes"
+
+    @property
+    def input_path(self) -> Path:
+        return self._folder(self.input_directory, "input")
+
+    @property
+    def output_path(self) -> Path:
+        return self._folder(self.output_directory, "output")
+
+    @property
+    def temp_path(self) -> Path:
+        """`--temp-directory` names the folder in which `temp` is made, as in ComfyUI."""
+        if self.temp_directory is None:
+            return self.base_path / "temp"
+        return self.temp_directory.expanduser().resolve() / "temp"
+
+    def _folder(self, asked: Path | None, default: str) -> Path:
+        return self.base_path / default if asked is None else asked.expanduser().resolve()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSettings:
+    """What was decided for this device. `device` is torch's name (`cpu`, `cuda:0`); types are torch's names too."""
+
+    device: str
+    vram: Literal["cpu", "gpu_only", "highvram", "normalvram", "lowvram", "novram"]
+    unet_dtype: DtypeName
+    vae_dtype: DtypeName
+    text_encoder_dtype: DtypeName
