@@ -1,0 +1,244 @@
+"""What can go wrong in the front, by who must act, and the one table from error class to HTTP status.
+
+    WorkerError
+      CallerError                 the request is wrong; sending it again unchanged is useless
+        RequestRejected           body, modifier or workflow: every problem with its field or node id
+        InputRejected             an input the request names cannot be had or used (URL, size, type, address)
+        JobNotFound               no job has that id
+        RequestIdConflict         the id is taken by a request with another body
+        Unauthorized              no or a wrong credential
+        Forbidden                 a credential that does not reach this far, or a link that is forged or expired
+        RequestTooLarge           the body is over MAX_REQUEST_BYTES
+        SessionGone               Vast's session id is unknown
+      TryLater                    the request is fine; send it again after `retry_after_seconds`
+        QueueFull, DiskLow, NotReady, Draining, WaitTooLong
+      RunError                    this job failed, the worker is fine
+        NodeFailed                a node raised
+        OutOfMemory               the device had too little memory, also on the retry
+        JobTimedOut, JobCancelled
+        NothingMade               the run ended well and left no output
+        DeliveryFailed            no output could be delivered at all
+      PlatformError               the engine or the machine, not the job
+        EngineUnreachable         the engine does not answer, or was lost twice during one job
+        EngineStartFailed         the engine's process ended before it answered
+        StateUnusable             the state directory cannot be used (locked by another front, not writable)
+        SettingsInvalid           a setting does not parse
+
+Every class has a stable `code`; `fields` are what a client can act on. Nothing here may hold a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class WorkerError(Exception):
+    """`message` is for people, `fields` for programs; both are shown to the caller."""
+
+    code: ClassVar[str] = "worker_error"
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields: dict[str, Any] = fields
+
+    def as_json(self) -> dict[str, Any]:
+        return {"code": self.code, "message": self.message, **self.fields}
+
+
+class CallerError(WorkerError):
+    code = "caller_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a request: where (`field` of the body, or a node and its input), what, and what would do."""
+
+    message: str
+    field: str | None = None
+    node_id: str | None = None
+    class_type: str | None = None
+    type: str | None = None
+    allowed: Any = None
+    extra: Mapping[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        shown = {
+            "field": self.field,
+            "node_id": self.node_id,
+            "class_type": self.class_type,
+            "type": self.type,
+            "message": self.message,
+            "allowed": self.allowed,
+            "extra": dict(self.extra) if self.extra else None,
+        }
+        return {key: value for key, value in shown.items() if value is not None}
+
+
+class RequestRejected(CallerError):
+    """The body, the modifier or the workflow is wrong. Holds every problem found, at least one."""
+
+    code = "request_rejected"
+
+    def __init__(self, problems: Sequence[Problem], message: str | None = None) -> None:
+        self.problems = tuple(problems)
+        first = self.problems[0] if self.problems else None
+        more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+        super().__init__(
+            message or (f"{first.message}{more}" if first else "The request is not valid"),
+            problems=[problem.as_json() for problem in self.problems],
+        )
+
+
+class InputRejected(CallerError):
+    """An input file of the request cannot be had or used. `fields` may name `url`, `node_id`, `limit_bytes`..."""
+
+    code = "input_rejected"
+
+
+class JobNotFound(CallerError):
+    code = "job_not_found"
+
+
+class RequestIdConflict(CallerError):
+    code = "request_id_conflict"
+
+
+class Unauthorized(CallerError):
+    code = "unauthorized"
+
+
+class Forbidden(CallerError):
+    code = "forbidden"
+
+
+class RequestTooLarge(CallerError):
+    code = "request_too_large"
+
+
+class SessionGone(CallerError):
+    code = "session_gone"
+
+
+class TryLater(WorkerError):
+    code = "try_later"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 5.0, **fields: Any) -> None:
+        super().__init__(message, retry_after_seconds=retry_after_seconds, **fields)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class QueueFull(TryLater):
+    code = "queue_full"
+
+
+class DiskLow(TryLater):
+    code = "disk_low"
+
+
+class NotReady(TryLater):
+    """The engine is not up yet, or the start-up benchmark has not passed."""
+
+    code = "not_ready"
+
+
+class Draining(TryLater):
+    code = "draining"
+
+
+class WaitTooLong(TryLater):
+    code = "wait_too_long"
+
+
+class RunError(WorkerError):
+    code = "run_error"
+
+
+class NodeFailed(RunError):
+    """`fields`: node_id, class_type, error_type (the exception's name in the engine)."""
+
+    code = "node_failed"
+
+
+class OutOfMemory(RunError):
+    code = "out_of_memory"
+
+
+class JobTimedOut(RunError):
+    code = "job_timed_out"
+
+
+class JobCancelled(RunError):
+    code = "job_cancelled"
+
+
+class NothingMade(RunError):
+    code = "nothing_made"
+
+
+class DeliveryFailed(RunError):
+    code = "delivery_failed"
+
+
+class PlatformError(WorkerError):
+    code = "platform_error"
+
+
+class EngineUnreachable(PlatformError):
+    code = "engine_unreachable"
+
+
+class EngineStartFailed(PlatformError):
+    code = "engine_start_failed"
+
+
+class StateUnusable(PlatformError):
+    code = "state_unusable"
+
+
+class SettingsInvalid(PlatformError):
+    code = "settings_invalid"
+
+
+HTTP_STATUS: Mapping[type[WorkerError], int] = {
+    RequestRejected: 422,
+    InputRejected: 422,
+    JobNotFound: 404,
+    RequestIdConflict: 409,
+    Unauthorized: 401,
+    Forbidden: 403,
+    RequestTooLarge: 413,
+    SessionGone: 410,
+    QueueFull: 503,
+    DiskLow: 503,
+    NotReady: 503,
+    Draining: 503,
+    WaitTooLong: 429,
+    NodeFailed: 500,
+    OutOfMemory: 500,
+    JobTimedOut: 504,
+    JobCancelled: 499,
+    NothingMade: 500,
+    DeliveryFailed: 500,
+    EngineUnreachable: 502,
+    EngineStartFailed: 502,
+    StateUnusable: 500,
+    SettingsInvalid: 500,
+}
+"""Error class -> HTTP status; a subclass without a row has its nearest ancestor's."""
+
+
+def http_status(error_class: type[WorkerError]) -> int:
+    """The status of the nearest class with a row; raises KeyError when none has one (a test walks all classes)."""
+    for ancestor in error_class.__mro__:
+        status = HTTP_STATUS.get(ancestor)
+        if status is not None:
+            return status
+    raise KeyError(error_class)
+
+
+def http_status_for_vast(status: int) -> int:
+    """Vast's client repeats every 5xx for ever, so a job that failed for good is a 422 there; 502 and 503 may repeat."""
+    return 422 if status in (500, 504) else status

@@ -1,0 +1,419 @@
+"""Every setting of the front: the only file that reads the environment (and `.env`).
+
+`load_settings()` gives one frozen `Settings` and the warnings to log. A value that does not parse raises
+SettingsInvalid naming the variable; unknown names are ignored, a near-miss of one of ours is warned about. The rest of
+the front gets small frozen slices (`settings.s3_config()` and so on), never this object.
+
+Sizes are bytes and durations seconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
+
+from worker.errors import SettingsInvalid
+
+MIB = 1024 * 1024
+
+IGNORED_NAMES = frozenset(
+    {
+        "API_CACHE",
+        "REDIS_HOST",
+        "REDIS_PORT",
+        "REDIS_DB",
+        "REDIS_PASSWORD",
+        "WEBSOCKET_INITIAL_TIMEOUT",
+        "WEBSOCKET_MESSAGE_TIMEOUT",
+        "WEBSOCKET_MAX_NO_MESSAGE_RETRIES",
+        "WEBSOCKET_MAX_RECONNECTS",
+        "GENERATION_WORKERS",
+        "BACKEND_FAILURE_THRESHOLD",
+    }
+)
+"""Names that older deployments set and that mean nothing here: jobs live in SQLite, the engine's history is true."""
+
+CommaList = Annotated[tuple[str, ...], NoDecode]
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveSeconds = Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class S3Config:
+    """Where uploads go when a request does not say. Used only when key, secret and bucket are all known."""
+
+    access_key_id: SecretStr
+    secret_access_key: SecretStr
+    bucket_name: str
+    endpoint_url: str
+    region: str
+    connect_timeout_seconds: float
+    connect_attempts: int
+    presign_seconds: int
+    key_template: str
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookConfig:
+    """The webhook of every request that names none. An empty `url` sends nothing."""
+
+    url: str
+    secret: SecretStr
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class InputLimits:
+    """Bounds of one download."""
+
+    max_bytes: int
+    timeout_seconds: float
+    max_redirects: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkConfig:
+    mode: Literal["auto", "off"]
+    width_px: int
+    height_px: int
+    num_steps: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuthConfig:
+    """With `master_token` set, a request without Vast's envelope needs an API key, loopback, or `is_unsecured`."""
+
+    master_token: SecretStr
+    api_keys: tuple[SecretStr, ...]
+    is_unsecured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VastConfig:
+    """What the Vast platform tells a worker about itself."""
+
+    container_id: int | None
+    master_token: SecretStr
+    report_addresses: tuple[str, ...]
+    public_ip: str
+    public_port: int | None
+    uses_ssl: bool
+    is_unsecured: bool
+    worker_port: int
+    worker_http_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """`max_wait_seconds` None: no bound on the estimated wait. Floors are bytes of free disk."""
+
+    max_queued: int
+    max_wait_seconds: float | None
+    min_free_disk_bytes: int
+    job_timeout_seconds: float
+    sync_grace_seconds: float
+    result_ttl_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConfig:
+    base64_max_bytes: int
+    link_seconds: int
+    public_url: str
+    include_engine_response: bool
+    metadata: Literal["none", "prompt", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLaunch:
+    """How to reach or start the engine. `urls` empty: start our own as a child process."""
+
+    urls: tuple[str, ...]
+    arguments: tuple[str, ...]
+    base_directory: Path
+    precision: Literal["auto", "fp32", "fp16", "bf16"]
+    metadata: Literal["none", "prompt", "full"]
+    is_cpu: bool
+
+
+class Settings(BaseSettings):
+    """One attribute for each variable, named as it is in lower case. See the README's table for what each does."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="ignore", env_ignore_empty=True, case_sensitive=False, hide_input_in_errors=True
+    )
+
+    # where
+    worker_host: str = "127.0.0.1"
+    worker_port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    worker_http_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    public_url: str = ""
+    base_directory: Annotated[Path, Field(validation_alias=AliasChoices("BASE_DIRECTORY", "COMFYUI_INSTALL_PATH"))] = (
+        Path(".")
+    )
+    state_directory: Path | None = None
+
+    # the engine
+    engine_url: Annotated[
+        CommaList, Field(validation_alias=AliasChoices("ENGINE_URL", "COMFYUI_BACKENDS", "COMFYUI_API_BASE"))
+    ] = ()
+    engine_args: Annotated[tuple[str, ...], NoDecode] = ()
+    precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
+    cpu: bool = False
+
+    # jobs
+    max_queue_size: PositiveInt = 100
+    max_queue_time: PositiveSeconds | None = None
+    max_request_bytes: PositiveInt = 100 * MIB
+    job_timeout: PositiveSeconds = 3600.0
+    sync_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
+    drain_timeout: Annotated[float, Field(ge=0)] = 30.0
+    result_ttl: Annotated[PositiveSeconds, Field(validation_alias=AliasChoices("RESULT_TTL", "API_CACHE_TTL"))] = (
+        21600.0
+    )
+    min_free_disk_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
+    preprocess_workers: PositiveInt = 2
+    postprocess_workers: PositiveInt = 2
+
+    # inputs
+    input_max_bytes: PositiveInt = 100 * MIB
+    input_timeout: PositiveSeconds = 60.0
+    input_max_redirects: Annotated[int, Field(ge=0)] = 5
+    allowed_private_hosts: CommaList = ()
+
+    # outputs
+    s3_access_key_id: SecretStr = SecretStr("")
+    s3_secret_access_key: SecretStr = SecretStr("")
+    s3_bucket_name: str = ""
+    s3_endpoint_url: str = ""
+    s3_region: str = ""
+    s3_connect_timeout: PositiveSeconds = 60.0
+    s3_connect_attempts: PositiveInt = 3
+    s3_presign_seconds: PositiveInt = 604800
+    s3_key_template: str = "{request_id}/{filename}"
+    webhook_url: str = ""
+    webhook_secret: SecretStr = SecretStr("")
+    webhook_timeout: PositiveSeconds = 30.0
+    output_base64_max_bytes: PositiveInt = 10485760
+    output_link_seconds: PositiveInt = 86400
+    include_comfyui_response: bool = False
+    metadata: Literal["none", "prompt", "full"] = "none"
+
+    # the start-up benchmark
+    benchmark: Literal["auto", "off"] = "auto"
+    benchmark_test_width: Annotated[int, Field(ge=64, le=16384, multiple_of=8)] = 512
+    benchmark_test_height: Annotated[int, Field(ge=64, le=16384, multiple_of=8)] = 512
+    benchmark_test_steps: Annotated[int, Field(ge=1, le=10000)] = 20
+    benchmark_checkpoint: str = ""
+
+    # who may call, and Vast
+    unsecured: bool = False
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = ()
+    master_token: SecretStr = SecretStr("")
+    container_id: int | None = None
+    report_addr: CommaList = ()
+    public_ipaddr: str = ""
+    use_ssl: bool = False
+    model_health_endpoint: str = ""
+
+    # the log
+    debug: bool = False
+    log_format: Literal["auto", "json", "console"] = "auto"
+
+    # filled by load_settings from VAST_TCP_PORT_<WORKER_PORT>, whose name is not fixed
+    vast_tcp_port: int | None = None
+
+    @field_validator("engine_url", "allowed_private_hosts", "report_addr", "api_keys", mode="before")
+    @classmethod
+    def _split_commas(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("engine_args", mode="before")
+    @classmethod
+    def _split_shell_words(cls, value: Any) -> Any:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @field_validator("precision", "benchmark", "metadata", "log_format", mode="before")
+    @classmethod
+    def _lower(cls, value: Any) -> Any:
+        return value.strip().lower() if isinstance(value, str) else value
+
+    @field_validator("engine_url")
+    @classmethod
+    def _has_scheme(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} is not an http:// or https:// address")
+        return tuple(url.rstrip("/") for url in value)
+
+    @property
+    def is_under_vast(self) -> bool:
+        return bool(self.master_token.get_secret_value()) and bool(self.report_addr or self.container_id is not None)
+
+    def state_path(self) -> Path:
+        return (self.state_directory or self.base_directory / "state").absolute()
+
+    def s3_config(self) -> S3Config:
+        return S3Config(
+            access_key_id=self.s3_access_key_id,
+            secret_access_key=self.s3_secret_access_key,
+            bucket_name=self.s3_bucket_name,
+            endpoint_url=self.s3_endpoint_url,
+            region=self.s3_region,
+            connect_timeout_seconds=self.s3_connect_timeout,
+            connect_attempts=self.s3_connect_attempts,
+            presign_seconds=self.s3_presign_seconds,
+            key_template=self.s3_key_template,
+        )
+
+    def webhook_config(self) -> WebhookConfig:
+        return WebhookConfig(self.webhook_url, self.webhook_secret, self.webhook_timeout)
+
+    def input_limits(self) -> InputLimits:
+        return InputLimits(self.input_max_bytes, self.input_timeout, self.input_max_redirects)
+
+    def benchmark_config(self) -> BenchmarkConfig:
+        return BenchmarkConfig(
+            self.benchmark,
+            self.benchmark_test_width,
+            self.benchmark_test_height,
+            self.benchmark_test_steps,
+            self.benchmark_checkpoint,
+        )
+
+    def auth_config(self) -> AuthConfig:
+        return AuthConfig(self.master_token, self.api_keys, self.unsecured)
+
+    def vast_config(self) -> VastConfig:
+        return VastConfig(
+            container_id=self.container_id,
+            master_token=self.master_token,
+            report_addresses=self.report_addr,
+            public_ip=self.public_ipaddr,
+            public_port=self.vast_tcp_port,
+            uses_ssl=self.use_ssl,
+            is_unsecured=self.unsecured,
+            worker_port=self.worker_port,
+            worker_http_port=self.worker_http_port or self.worker_port + 1,
+        )
+
+    def queue_limits(self) -> QueueLimits:
+        default_wait = 10.0 if self.is_under_vast else None
+        return QueueLimits(
+            max_queued=self.max_queue_size,
+            max_wait_seconds=self.max_queue_time if self.max_queue_time is not None else default_wait,
+            min_free_disk_bytes=self.min_free_disk_bytes,
+            job_timeout_seconds=self.job_timeout,
+            sync_grace_seconds=self.sync_grace_seconds,
+            result_ttl_seconds=self.result_ttl,
+        )
+
+    def output_config(self) -> OutputConfig:
+        return OutputConfig(
+            base64_max_bytes=self.output_base64_max_bytes,
+            link_seconds=self.output_link_seconds,
+            public_url=self.public_url.rstrip("/"),
+            include_engine_response=self.include_comfyui_response,
+            metadata=self.metadata,
+        )
+
+    def engine_launch(self) -> EngineLaunch:
+        return EngineLaunch(
+            urls=self.engine_url,
+            arguments=self.engine_args,
+            base_directory=self.base_directory.absolute(),
+            precision=self.precision,
+            metadata=self.metadata,
+            is_cpu=self.cpu,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    settings: Settings
+    warnings: tuple[str, ...]
+
+
+def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> LoadedSettings:
+    """Reads the environment and `env_file` (if it is there); `overrides` (by attribute name) win over both.
+
+    Raises SettingsInvalid naming every variable whose value does not parse.
+    """
+    seen = _names_and_values(env_file)
+    worker_port = str(
+        overrides.get("worker_port") or seen.get("WORKER_PORT") or Settings.model_fields["worker_port"].default
+    )
+    mapped_port = seen.get(f"VAST_TCP_PORT_{worker_port}")
+    if mapped_port:
+        overrides.setdefault("vast_tcp_port", mapped_port)
+    named = {_variable_name(key): value for key, value in overrides.items()}
+    try:
+        settings = Settings(_env_file=env_file, **named)  # type: ignore[call-arg]  # pydantic-settings' own argument
+    except ValidationError as error:
+        raise SettingsInvalid(_explain(error)) from None
+    return LoadedSettings(settings, tuple(find_name_problems(seen)))
+
+
+def child_environment(secret_names: frozenset[str] | None = None) -> dict[str, str]:
+    """The environment for a child process: ours without a single setting of the front, so no secret of it leaks."""
+    hidden = secret_names if secret_names is not None else known_names() | IGNORED_NAMES
+    return {name: value for name, value in os.environ.items() if name.upper() not in hidden}
+
+
+def known_names() -> frozenset[str]:
+    """Every variable a field of Settings reads, in upper case."""
+    names: set[str] = set()
+    for attribute, field in Settings.model_fields.items():
+        alias = field.validation_alias
+        if isinstance(alias, AliasChoices):
+            names.update(str(choice).upper() for choice in alias.choices)
+        else:
+            names.add(attribute.upper())
+    return frozenset(names)
+
+
+def find_name_problems(names: Mapping[str, str]) -> list[str]:
+    """Warnings for names that are accepted without effect, and for near-misses of ours."""
+    ours = known_names() | IGNORED_NAMES
+    warnings = [f"{name} is set and has no effect here" for name in sorted(names) if name in IGNORED_NAMES]
+    for name in sorted(names):
+        if name in ours or name.startswith("VAST_TCP_PORT_"):
+            continue
+        close = difflib.get_close_matches(name, ours, n=1, cutoff=0.87)
+        if close:
+            warnings.append(f"{name} is not a setting; did you mean {close[0]}?")
+    return warnings
+
+
+def _names_and_values(env_file: Path | None) -> dict[str, str]:
+    seen: dict[str, str] = {}
+    if env_file is not None and env_file.is_file():
+        source = DotEnvSettingsSource(Settings, env_file=env_file)
+        seen.update({name.upper(): value for name, value in source.env_vars.items() if value is not None})
+    seen.update({name.upper(): value for name, value in os.environ.items()})
+    return seen
+
+
+def _variable_name(attribute: str) -> str:
+    """The name under which Settings takes an attribute in its constructor."""
+    alias = Settings.model_fields[attribute].validation_alias
+    return str(alias.choices[0]) if isinstance(alias, AliasChoices) else attribute
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_input=False, include_url=False):
+        name = str(problem["loc"][0]).upper() if problem["loc"] else "?"
+        lines.append(f"{name}: {problem['msg']}")
+    return "; ".join(lines)
