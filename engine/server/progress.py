@@ -1,0 +1,65 @@
+"""`progress_state`: how far each node of the running prompt is, in one message.
+
+Every message names every node that has begun so far. Their JSON is kept ready node by node, so that a message costs a
+join; runs of more than `WHOLE_UP_TO` nodes send at most `PER_SECOND` of them, and the last.
+"""
+
+from __future__ import annotations
+
+import json
+
+from engine.events import Event, NodeFinished, NodeOutput, NodeProgress, NodeRef, NodeStarted
+from engine.server.messages import node_progress
+
+WHOLE_UP_TO = 256
+PER_SECOND = 10
+
+
+class ProgressBoard:
+    """The state of one run's nodes. `changed` after each event says whether a message is due."""
+
+    def __init__(self, prompt_id: str) -> None:
+        self._prompt_id = json.dumps(prompt_id)
+        self._id = prompt_id
+        self._parts: dict[str, str] = {}
+        self._limits: dict[str, tuple[float, float]] = {}
+        self._sent_at_seconds = float("-inf")
+        self._is_behind = False
+
+    def update(self, event: Event) -> bool:
+        """Take an event in. False when it changes nothing here."""
+        match event:
+            case NodeStarted(_, node):
+                self._set(node, "running", 0.0, 1.0)
+            case NodeProgress(_, node, value, maximum):
+                self._set(node, "running", value, maximum)
+            case NodeFinished(_, node):
+                _, maximum = self._limits.get(node.node_id, (1.0, 1.0))
+                self._set(node, "finished", maximum, maximum)
+            case NodeOutput(_, node, _, True):
+                self._set(node, "finished", 1, 1)
+            case _:
+                return False
+        return True
+
+    def message(self, now_seconds: float) -> str | None:
+        """The message to send now, encoded; None while it is too early for the next."""
+        if len(self._parts) > WHOLE_UP_TO and now_seconds - self._sent_at_seconds < 1 / PER_SECOND:
+            self._is_behind = True
+            return None
+        return self._encode(now_seconds)
+
+    def last_message(self) -> str | None:
+        """What `message` held back, when the run is over; None when nothing was."""
+        return self._encode(self._sent_at_seconds) if self._is_behind else None
+
+    def _set(self, node: NodeRef, state: str, value: float, maximum: float) -> None:
+        self._limits[node.node_id] = (value, maximum)
+        part = json.dumps(node_progress(self._id, node, state, value, maximum))
+        self._parts[node.node_id] = f"{json.dumps(node.node_id)}: {part}"
+
+    def _encode(self, now_seconds: float) -> str:
+        self._sent_at_seconds = now_seconds
+        self._is_behind = False
+        nodes = ", ".join(self._parts.values())
+        return f'{{"type": "progress_state", "data": {{"prompt_id": {self._prompt_id}, "nodes": {{{nodes}}}}}}}'

@@ -1,0 +1,89 @@
+"""Prompts that wait, in order, and the one that runs.
+
+Owned by the server's event loop: no locks. A lower `number` goes first; equal numbers in order of arrival.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SECRET_EXTRA_DATA = ("auth_token_comfy_org", "api_key_comfy_org")
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedPrompt:
+    """One accepted prompt. `number` as the client sees it, `outputs` the output nodes that can run."""
+
+    number: float
+    prompt_id: str
+    prompt: Mapping[str, Any]
+    extra_data: Mapping[str, Any]
+    outputs: tuple[str, ...]
+
+    @property
+    def client_id(self) -> str | None:
+        client_id = self.extra_data.get("client_id")
+        return client_id if isinstance(client_id, str) else None
+
+    def as_json(self) -> list[Any]:
+        """ComfyUI's five-element form of `/queue` and `/history`, without the credentials `extra_data` may hold."""
+        shown = {key: value for key, value in self.extra_data.items() if key not in SECRET_EXTRA_DATA}
+        return [self.number, self.prompt_id, self.prompt, shown, list(self.outputs)]
+
+
+class PromptQueue:
+    """Sole holder of waiting prompts and of the running one."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, QueuedPrompt]] = []
+        self._arrivals = 0
+        self._running: QueuedPrompt | None = None
+
+    @property
+    def running(self) -> QueuedPrompt | None:
+        return self._running
+
+    @property
+    def remaining(self) -> int:
+        """Waiting prompts and the running one."""
+        return len(self._heap) + (self._running is not None)
+
+    def waiting(self) -> list[QueuedPrompt]:
+        """In the order in which they will run."""
+        return [item for _, _, item in sorted(self._heap, key=lambda entry: entry[:2])]
+
+    def put(self, item: QueuedPrompt) -> None:
+        heapq.heappush(self._heap, (item.number, self._arrivals, item))
+        self._arrivals += 1
+
+    def start_next(self) -> QueuedPrompt | None:
+        """Make the first waiting prompt the running one. None when nothing waits or one is running."""
+        if self._running is not None or not self._heap:
+            return None
+        self._running = heapq.heappop(self._heap)[2]
+        return self._running
+
+    def finish(self) -> None:
+        self._running = None
+
+    def clear(self) -> None:
+        """Forget every waiting prompt; the running one goes on."""
+        self._heap.clear()
+
+    def delete(self, prompt_id: str) -> bool:
+        """Forget one waiting prompt. False when none of that id waits."""
+        for index, (_, _, item) in enumerate(self._heap):
+            if item.prompt_id == prompt_id:
+                self._heap.pop(index)
+                heapq.heapify(self._heap)
+                return True
+        return False
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when the heap is out of order or the running prompt also waits."""
+        for index in range(1, len(self._heap)):
+            assert self._heap[(index - 1) // 2][:2] <= self._heap[index][:2]
+        assert all(item is not self._running for _, _, item in self._heap)
