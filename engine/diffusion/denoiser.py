@@ -1,0 +1,201 @@
+"""A network with its parameterisation: noisy latent in, denoised latent out (ComfyUI's `BaseModel`).
+
+`x` `[B, 4, h, w]` float32 in latent units, `sigma` `[B]`; the network computes in its own dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import (
+    BatchedInput,
+    CrossAttentionInput,
+    NoiseShapedInput,
+    RegularInput,
+    repeat_to_batch_size,
+)
+from engine.diffusion.latent_format import Sd15LatentFormat
+from engine.diffusion.model_sampling import EpsDiscrete
+from engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
+
+# What an all-grey picture is in the latent space of SD1.5's VAE, for inpainting networks without a picture.
+BLANK_LATENT = (0.8223, -0.6876, 0.6364, 0.1380)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What nodes ask of `model.model_config`."""
+
+    family: str = "sd15"
+    unet_config: Mapping[str, Any] = field(default_factory=dict)
+    sampling_settings: Mapping[str, Any] = field(default_factory=dict)
+    latent_format: Sd15LatentFormat = field(default_factory=Sd15LatentFormat)
+    memory_usage_factor: float = 1.0
+
+
+class Denoiser(torch.nn.Module):
+    """`diffusion_model(x, timesteps, context=, control=, transformer_options=, **)` under `model_sampling`.
+
+    With `concat_keys` (an inpainting network) mask and masked latent are further channels of its input.
+    """
+
+    def __init__(
+        self,
+        diffusion_model: torch.nn.Module,
+        *,
+        model_sampling: Any = None,
+        config: ModelConfig | None = None,
+        concat_keys: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.diffusion_model = diffusion_model
+        self.model_config = config or ModelConfig()
+        self.model_sampling = EpsDiscrete(self.model_config) if model_sampling is None else model_sampling
+        self.latent_format = self.model_config.latent_format
+        self.concat_keys = concat_keys
+        self.manual_cast_dtype: torch.dtype | None = None
+        self.memory_usage_factor = self.model_config.memory_usage_factor
+        self.adm_channels = 0
+        self.current_patcher: Any = None  # the MODEL that is sampling now
+
+    def get_dtype(self) -> torch.dtype:
+        """The type the weights are kept in."""
+        dtype: torch.dtype = next(self.diffusion_model.parameters()).dtype
+        return dtype
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        return self.manual_cast_dtype or self.get_dtype()
+
+    def apply_model(
+        self,
+        x: torch.Tensor,
+        t: torch.Tensor,
+        c_concat: torch.Tensor | None = None,
+        c_crossattn: torch.Tensor | None = None,
+        control: Any = None,
+        transformer_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """The denoised latent, float32. `t` is sigma (ComfyUI's name for it)."""
+        options = {} if transformer_options is None else transformer_options
+        apply = wrapped(APPLY_MODEL, options, self._apply_model, self)
+        denoised: torch.Tensor = apply(x, t, c_concat, c_crossattn, control, options, **kwargs)
+        return denoised
+
+    def _apply_model(
+        self,
+        x: torch.Tensor,
+        t: torch.Tensor,
+        c_concat: torch.Tensor | None = None,
+        c_crossattn: torch.Tensor | None = None,
+        control: Any = None,
+        transformer_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        options = {} if transformer_options is None else transformer_options
+        dtype = self.compute_dtype
+        scaled = self.model_sampling.calculate_input(t, x)
+        if c_concat is not None:
+            scaled = torch.cat([scaled, c_concat.to(scaled)], dim=1)
+        scaled = scaled.to(dtype)
+        context = None if c_crossattn is None else c_crossattn.to(device=scaled.device, dtype=dtype)
+        extra = {name: _cast(value, scaled.device, dtype) for name, value in kwargs.items()}
+        timesteps = self.process_timestep(self.model_sampling.timestep(t).float(), x=x, **extra)
+        network = wrapped(DIFFUSION_MODEL, options, self.diffusion_model, self.diffusion_model)
+        output = network(scaled, timesteps, context=context, control=control, transformer_options=options, **extra)
+        denoised: torch.Tensor = self.model_sampling.calculate_denoised(t, output.float(), x)
+        return denoised
+
+    def process_timestep(self, timestep: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        return timestep
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        """The network's inputs from one condition (its keys as keywords, with noise, device, latent_image...)."""
+        inputs: dict[str, BatchedInput] = {}
+        concat = self.concat_cond(**kwargs)
+        if concat is not None:
+            inputs["c_concat"] = NoiseShapedInput(concat)
+        adm = self.encode_adm(**kwargs)
+        if adm is not None:
+            inputs["y"] = RegularInput(adm)
+        device = kwargs["device"]
+        for name, key in (("c_crossattn", "cross_attn"), ("crossattn_controlnet", "cross_attn_controlnet")):
+            if kwargs.get(key) is not None:
+                inputs[name] = CrossAttentionInput(kwargs[key].to(device))
+        if kwargs.get("noise_concat") is not None:
+            inputs["c_concat"] = NoiseShapedInput(kwargs["noise_concat"])
+        return inputs
+
+    def encode_adm(self, **kwargs: Any) -> torch.Tensor | None:
+        return None
+
+    def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:
+        """The further channels `[B, 1 + 4, h, w]` of an inpainting network; None for others.
+
+        `denoise_mask` is 1 where the sampler may paint; without it everything is painted on a blank picture.
+        """
+        if not self.concat_keys:
+            return None
+        noise, device = kwargs["noise"], kwargs["device"]
+        mask = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
+        if mask is None:
+            return torch.cat([torch.ones_like(noise)[:, :1], self.blank_inpaint_image_like(noise)], dim=1)
+        image = kwargs.get("concat_latent_image")
+        image = kwargs["latent_image"] if image is None else self.process_latent_in(image)
+        if image.shape[1:] != noise.shape[1:]:
+            image = _fit(image, noise)
+        mask = mask[:, :1] if mask.ndim == noise.ndim else mask
+        mask = mask.reshape((-1, 1, *mask.shape[-2:]))
+        if mask.shape[-2:] != noise.shape[-2:]:
+            mask = _fit(mask, noise)
+        mask = repeat_to_batch_size(mask.round(), noise.shape[0])
+        image = repeat_to_batch_size(image, noise.shape[0])
+        return torch.cat([mask.to(device), image.to(device)], dim=1)
+
+    def blank_inpaint_image_like(self, latent_image: torch.Tensor) -> torch.Tensor:
+        blank = torch.tensor(BLANK_LATENT, dtype=latent_image.dtype, device=latent_image.device)
+        return blank.view(1, 4, 1, 1).expand_as(latent_image)
+
+    def scale_latent_inpaint(
+        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
+    ) -> torch.Tensor:
+        """The picture at that noise level, for what the sampler may not paint."""
+        shaped = sigma.reshape([sigma.shape[0]] + [1] * (noise.ndim - 1))
+        scaled: torch.Tensor = self.model_sampling.noise_scaling(shaped, noise, latent_image)
+        return scaled
+
+    def process_latent_in(self, latent: torch.Tensor) -> torch.Tensor:
+        return self.latent_format.process_in(latent)
+
+    def process_latent_out(self, latent: torch.Tensor) -> torch.Tensor:
+        return self.latent_format.process_out(latent)
+
+    def memory_required(self, input_shape: Any, cond_shapes: Any = None) -> float:
+        """Bytes of working memory for an input `[B, C, h, w]`, an estimate from attention without a score matrix."""
+        area = input_shape[0] * math.prod(input_shape[2:])
+        size = torch.empty((), dtype=self.compute_dtype).element_size()
+        return area * size * 0.01 * self.memory_usage_factor * 1024 * 1024
+
+
+def _cast(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+    if isinstance(value, list):
+        return [_cast(item, device, dtype) for item in value]
+    return value
+
+
+def _fit(image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`image` at the size of `like`: cut to its proportions around the middle, then scaled."""
+    height, width = image.shape[-2:]
+    old_aspect, new_aspect = width / height, like.shape[-1] / like.shape[-2]
+    left = round((width - width * (new_aspect / old_aspect)) / 2) if old_aspect > new_aspect else 0
+    top = round((height - height * (old_aspect / new_aspect)) / 2) if old_aspect < new_aspect else 0
+    cut = image[..., top : height - top, left : width - left]
+    return torch.nn.functional.interpolate(cut, size=tuple(like.shape[-2:]), mode="bilinear")

@@ -1,0 +1,323 @@
+"""One evaluation of the guided model: conditions in batches, their results weighed together, then guidance.
+
+Shapes: `x` and every prediction `[B, C, h, w]`, `sigma` `[B]`. The dictionaries that functions of nodes get carry
+ComfyUI's keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import BatchedInput, Condition, narrow_to_area
+from engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
+
+FEATHER_CELLS = 8  # how far the edges of an area without a mask fade
+EPSILON = 1e-37  # keeps cells that no condition covers from being 0 / 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One condition's share in one evaluation. `weight` is None where it would be 1 everywhere."""
+
+    x: torch.Tensor
+    weight: torch.Tensor | None
+    inputs: Mapping[str, BatchedInput]
+    area: tuple[int, ...] | None
+    control: Any
+    patches: Mapping[str, list[Any]] | None
+    uuid: Any
+    hooks: Any
+
+    def can_join(self, other: Part) -> bool:
+        """Whether both can go through the network in one batch."""
+        return (
+            self.x.shape == other.x.shape
+            and self.control is other.control
+            and self.patches is other.patches
+            and self.inputs.keys() == other.inputs.keys()
+            and all(value.can_concat(other.inputs[name]) for name, value in self.inputs.items())
+        )
+
+
+def part_of(condition: Condition, x: torch.Tensor, sigma: torch.Tensor) -> Part | None:
+    """What a condition asks at this noise level; None outside its range of noise levels."""
+    if "timestep_start" in condition and sigma[0] > condition["timestep_start"]:
+        return None
+    if "timestep_end" in condition and sigma[0] < condition["timestep_end"]:
+        return None
+    area = _clipped_area(condition["area"], x.shape[2:]) if "area" in condition else None
+    inner = x if area is None else narrow_to_area(x, area)
+    inputs = {
+        name: value.process_cond(batch_size=x.shape[0], area=area) for name, value in condition["model_conds"].items()
+    }
+    return Part(
+        x=inner,
+        weight=_weight(condition, inner, area, x.shape[2:]),
+        inputs=inputs,
+        area=area,
+        control=condition.get("control"),
+        patches=_gligen_patches(condition, inner),
+        uuid=condition.get("uuid"),
+        hooks=condition.get("hooks"),
+    )
+
+
+def _clipped_area(area: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:
+    """The part of an area (sizes, then offsets) that lies in the picture."""
+    half, num_dims = len(area) // 2, len(dims)
+    offsets = [area[half + i] for i in range(num_dims)]
+    return (*(min(dims[i] - offsets[i], area[i]) for i in range(num_dims)), *offsets)
+
+
+def _weight(
+    condition: Condition, inner: torch.Tensor, area: Sequence[int] | None, dims: Sequence[int]
+) -> torch.Tensor | None:
+    strength = condition.get("strength", 1.0)
+    if "mask" in condition:
+        mask = condition["mask"][: inner.shape[0]]
+        if area is not None:
+            mask = narrow_to_area(mask, area, first_dim=1)
+        mask = (mask * condition.get("mask_strength", 1.0)).unsqueeze(1)
+        repeats = (inner.shape[0] // mask.shape[0], inner.shape[1]) + (1,) * (mask.ndim - 2)
+        return mask.repeat(repeats) * strength
+    if area is None:
+        return None if strength == 1.0 else torch.full_like(inner, strength)
+    weight = torch.full_like(inner, strength)
+    _feather(weight, area, dims)
+    return weight
+
+
+def _feather(weight: torch.Tensor, area: Sequence[int], dims: Sequence[int]) -> None:
+    """Fade the edges that do not lie on the picture's border, in place."""
+    for i, size in enumerate(dims):
+        width = min(FEATHER_CELLS, weight.shape[2 + i] // 4)
+        for cell in range(width):
+            factor = (1.0 / width) * (cell + 1)
+            if area[len(dims) + i] != 0:
+                weight.narrow(i + 2, cell, 1).mul_(factor)
+            if area[i] + area[len(dims) + i] < size:
+                weight.narrow(i + 2, area[i] - 1 - cell, 1).mul_(factor)
+
+
+def _gligen_patches(condition: Condition, inner: torch.Tensor) -> dict[str, list[Any]] | None:
+    if "gligen" not in condition:
+        return None
+    kind, patcher, *rest = condition["gligen"]
+    if kind == "position":
+        return {"middle_patch": [patcher.model.set_position(inner.shape, rest[0], inner.device)]}
+    return {"middle_patch": [patcher.model.set_empty(inner.shape, inner.device)]}
+
+
+# --- all conditions of all sides -------------------------------------------------------------------------------------------
+
+Waiting = dict[Any, list[tuple[Part, int]]]  # hooks -> (part, index of its side)
+
+
+def calc_cond_batch(
+    model: Any,
+    conds: Sequence[Sequence[Condition] | None],
+    x_in: torch.Tensor,
+    timestep: torch.Tensor,
+    model_options: Mapping[str, Any],
+) -> list[torch.Tensor]:
+    """The denoised latent of each side: its conditions' predictions averaged by weight. None gives zeros.
+
+    `timestep` is sigma (ComfyUI's name for it). Conditions that fit together run in one batch.
+    """
+    handler = model_options.get("context_handler")
+    if handler is not None and handler.should_use_context(model, conds, x_in, timestep, model_options):
+        results: list[torch.Tensor] = handler.execute(_wrapped_batch, model, conds, x_in, timestep, model_options)
+        return results
+    return _wrapped_batch(model, conds, x_in, timestep, model_options)
+
+
+def _wrapped_batch(
+    model: Any,
+    conds: Sequence[Sequence[Condition] | None],
+    x_in: torch.Tensor,
+    timestep: torch.Tensor,
+    model_options: Mapping[str, Any],
+) -> list[torch.Tensor]:
+    options = model_options.get("transformer_options", {})
+    results: list[torch.Tensor] = wrapped(CALC_COND_BATCH, options, _calc_cond_batch)(
+        model, conds, x_in, timestep, model_options
+    )
+    return results
+
+
+def _calc_cond_batch(
+    model: Any,
+    conds: Sequence[Sequence[Condition] | None],
+    x_in: torch.Tensor,
+    timestep: torch.Tensor,
+    model_options: Mapping[str, Any],
+) -> list[torch.Tensor]:
+    waiting = _collect_parts(conds, x_in, timestep)
+    for callback in callbacks_of("on_prepare_state", model_options.get("transformer_options", {})):
+        callback(model.current_patcher, timestep)
+    results: list[list[tuple[torch.Tensor, Part]]] = [[] for _ in conds]
+    for hooks, parts in waiting.items():
+        if hooks is not None:
+            raise ValueError("a condition carries hooks, which this engine cannot apply")
+        while parts:
+            batch = _take_batch(parts, model)
+            outputs = _run_batch(model, batch, timestep, model_options)
+            for (part, side), output in zip(batch, outputs, strict=True):
+                results[side].append((output, part))
+    return [_average(found, x_in) for found in results]
+
+
+def _collect_parts(conds: Sequence[Sequence[Condition] | None], x: torch.Tensor, sigma: torch.Tensor) -> Waiting:
+    waiting: Waiting = {}
+    defaults: list[list[Condition]] = []
+    for side, conditions in enumerate(conds):
+        defaults.append([item for item in conditions or () if "default" in item])
+        for condition in conditions or ():
+            if "default" in condition:
+                continue
+            part = part_of(condition, x, sigma)
+            if part is not None:
+                waiting.setdefault(part.hooks, []).append((part, side))
+    for side, conditions in enumerate(defaults):
+        if conditions:
+            _add_defaults(waiting, side, conditions, x, sigma)
+    return waiting
+
+
+def _add_defaults(
+    waiting: Waiting, side: int, conditions: Sequence[Condition], x: torch.Tensor, sigma: torch.Tensor
+) -> None:
+    """Default conditions of a side weigh as much as its other ones leave over."""
+    rest = torch.ones_like(x)
+    for part, part_side in [entry for parts in waiting.values() for entry in parts]:
+        if part_side == side:
+            place = rest if part.area is None else narrow_to_area(rest, part.area)
+            place -= 1.0 if part.weight is None else part.weight
+    rest = rest.relu_()
+    if not bool(rest.any()):
+        return
+    for condition in conditions:
+        part = part_of(condition, x, sigma)
+        if part is not None:
+            full = Part(part.x, rest, part.inputs, part.area, part.control, part.patches, part.uuid, part.hooks)
+            waiting.setdefault(full.hooks, []).append((full, side))
+
+
+def _take_batch(parts: list[tuple[Part, int]], model: Any) -> list[tuple[Part, int]]:
+    """Take the first part and all that can join it, as far as memory allows, last first (ComfyUI's order)."""
+    first = parts[0][0]
+    joining = [index for index, (part, _) in enumerate(parts) if part.can_join(first)][::-1]
+    chosen = joining[:1]
+    free_bytes = _free_bytes(model)
+    for divisor in range(1, len(joining) + 1):
+        candidates = joining[: len(joining) // divisor]
+        shape = [len(candidates) * first.x.shape[0], *first.x.shape[1:]]
+        if model.memory_required(shape) * 1.5 < free_bytes:
+            chosen = candidates
+            break
+    return [parts.pop(index) for index in chosen]
+
+
+def _free_bytes(model: Any) -> float:
+    patcher = getattr(model, "current_patcher", None)
+    return math.inf if patcher is None else float(patcher.free_bytes())
+
+
+def _run_batch(
+    model: Any, batch: Sequence[tuple[Part, int]], sigma: torch.Tensor, model_options: Mapping[str, Any]
+) -> Iterable[torch.Tensor]:
+    x = torch.cat([part.x for part, _ in batch])
+    sigmas = torch.cat([sigma] * len(batch))
+    sides = [side for _, side in batch]
+    first = batch[0][0]
+    arguments = {
+        name: value.concat([part.inputs[name] for part, _ in batch[1:]]) for name, value in first.inputs.items()
+    }
+    options = merge_options({}, model_options.get("transformer_options", {}))
+    if batch[-1][0].patches is not None:
+        options = merge_options(options, {"patches": batch[-1][0].patches})
+    options["cond_or_uncond"] = sides
+    options["uuids"] = [part.uuid for part, _ in batch]
+    options["sigmas"] = sigma
+    arguments["transformer_options"] = options
+    if first.control is not None:
+        arguments["control"] = first.control.get_control(x, sigmas, arguments, len(batch), options)
+    wrapper: Callable[..., Any] | None = model_options.get("model_function_wrapper")
+    if wrapper is not None:
+        call = {"input": x, "timestep": sigmas, "c": arguments, "cond_or_uncond": sides}
+        output: torch.Tensor = wrapper(model.apply_model, call)
+    else:
+        output = model.apply_model(x, sigmas, **arguments)
+    return output.chunk(len(batch))
+
+
+def _average(found: Sequence[tuple[torch.Tensor, Part]], x: torch.Tensor) -> torch.Tensor:
+    """Predictions averaged by weight. A single one of weight 1 is its own average, to the bit."""
+    if len(found) == 1 and found[0][1].area is None and found[0][1].weight is None:
+        return found[0][0]
+    total, weights = torch.zeros_like(x), torch.full_like(x, EPSILON)
+    for output, part in found:
+        weight = torch.ones_like(output) if part.weight is None else part.weight
+        (total if part.area is None else narrow_to_area(total, part.area)).add_(output * weight)
+        (weights if part.area is None else narrow_to_area(weights, part.area)).add_(weight)
+    return total.div_(weights)
+
+
+# --- guidance --------------------------------------------------------------------------------------------------------------
+
+
+def cfg_function(
+    model: Any,
+    cond_pred: torch.Tensor,
+    uncond_pred: torch.Tensor,
+    cond_scale: float,
+    x: torch.Tensor,
+    timestep: torch.Tensor,
+    model_options: Mapping[str, Any] | None = None,
+    cond: Any = None,
+    uncond: Any = None,
+) -> torch.Tensor:
+    """Classifier-free guidance (Ho and Salimans 2022, arXiv 2207.12598) in x0, or what a node put in its place."""
+    options = model_options or {}
+    common = {
+        "cond_scale": cond_scale, "input": x, "sigma": timestep, "cond_denoised": cond_pred,
+        "uncond_denoised": uncond_pred, "model": model, "model_options": options,
+    }  # fmt: skip
+    if "sampler_cfg_function" in options:
+        noise = {"cond": x - cond_pred, "uncond": x - uncond_pred, "timestep": timestep}
+        arguments = {**common, **noise, "input_cond": cond, "input_uncond": uncond}
+        result: torch.Tensor = x - options["sampler_cfg_function"](arguments)
+    else:
+        result = uncond_pred + (cond_pred - uncond_pred) * cond_scale
+    for function in options.get("sampler_post_cfg_function", ()):
+        result = function({**common, "denoised": result, "cond": cond, "uncond": uncond})
+    return result
+
+
+def sampling_function(
+    model: Any,
+    x: torch.Tensor,
+    timestep: torch.Tensor,
+    uncond: Sequence[Condition] | None,
+    cond: Sequence[Condition] | None,
+    cond_scale: float,
+    model_options: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+) -> torch.Tensor:
+    """The denoised latent under guidance. At scale 1 the negative side is not computed, unless a node needs it."""
+    options = model_options or {}
+    skips_uncond = math.isclose(cond_scale, 1.0) and not options.get("disable_cfg1_optimization", False)
+    conds = [cond, None if skips_uncond else uncond]
+    common = {"conds": conds, "input": x, "sigma": timestep, "model": model, "model_options": options}
+    if "sampler_calc_cond_batch_function" in options:
+        out = options["sampler_calc_cond_batch_function"](common)
+    else:
+        out = calc_cond_batch(model, conds, x, timestep, options)
+    for function in options.get("sampler_pre_cfg_function", ()):
+        out = function({**common, "conds_out": out, "cond_scale": cond_scale, "timestep": timestep})
+    return cfg_function(model, out[0], out[1], cond_scale, x, timestep, options, cond=conds[0], uncond=conds[1])

@@ -1,0 +1,41 @@
+"""The noise a seed stands for, drawn on the CPU so that every device starts from the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+NoiseSampler = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (sigma, sigma_next) -> noise like x
+
+
+def prepare_noise(latent_image: torch.Tensor, seed: int, noise_inds: Sequence[int] | None = None) -> torch.Tensor:
+    """Unit Gaussian noise of the latent's shape and dtype, on the CPU.
+
+    With `noise_inds` (LATENT's `batch_index`) item i is the draw number `noise_inds[i]` of the seed, as if the whole
+    batch up to there had been drawn one by one.
+    """
+    generator = torch.manual_seed(seed)  # the global one: custom nodes' own draws depend on the seed too
+    dtype = latent_image.dtype
+    if noise_inds is None:
+        return torch.randn(latent_image.shape, dtype=dtype, generator=generator, device="cpu")
+    wanted = set(noise_inds)
+    draws: dict[int, torch.Tensor] = {}
+    for index in range(max(wanted) + 1):
+        draw = torch.randn((1, *latent_image.shape[1:]), dtype=dtype, generator=generator, device="cpu")
+        if index in wanted:
+            draws[index] = draw
+    return torch.cat([draws[index] for index in noise_inds])
+
+
+def default_noise_sampler(x: torch.Tensor, seed: int | None = None) -> NoiseSampler:
+    """Fresh noise for each step of an ancestral sampler, on `x`'s device, as ComfyUI draws it there."""
+    generator = None
+    if seed is not None:
+        generator = torch.Generator(device=x.device)
+        generator.manual_seed(seed)
+
+    def draw(sigma: torch.Tensor, sigma_next: torch.Tensor) -> torch.Tensor:
+        return torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+
+    return draw

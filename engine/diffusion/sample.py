@@ -1,0 +1,375 @@
+"""Sampling put together: a sampler, a guider, and the steps of a KSampler.
+
+What the model is comes in as `SampledModel` (`engine/nodes/model_value.py::Model`); cancel and progress come in as
+callables. Shapes: noise and latents `[B, C, h, w]`; latents unscaled outside of `Guider.inner_sample`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
+from engine.diffusion.guidance import sampling_function
+from engine.diffusion.samplers import SAMPLER_FUNCTIONS, SamplerFunction
+from engine.diffusion.sigmas import calculate_sigmas
+from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
+
+ProgressCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # step, denoised, x, total steps
+
+# These take the last two levels in one step, so their schedule has one more level and loses the last but one.
+DROPS_PENULTIMATE_SIGMA = frozenset({"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"})
+
+
+class SampledModel(Protocol):
+    """What sampling asks of a MODEL."""
+
+    model_options: dict[str, Any]
+    callbacks: Any
+    wrappers: Any
+
+    @property
+    def load_device(self) -> torch.device: ...
+
+    def get_model_object(self, name: str) -> Any: ...
+
+    def in_use(self, *, working_bytes: int = 0, together_with: Sequence[Any] = ()) -> AbstractContextManager[Any]: ...
+
+    def get_nested_additional_models(self) -> list[Any]: ...
+
+    def memory_required(self, input_shape: Sequence[int]) -> float: ...
+
+    def pre_run(self) -> None: ...
+
+    def cleanup(self) -> None: ...
+
+
+class InpaintDenoiser:
+    """The guided model as samplers call it; outside of the mask it shows them the given picture.
+
+    `denoise_mask` is 1 where the sampler may paint. ComfyUI's name for it is `KSamplerX0Inpaint`.
+    """
+
+    def __init__(self, model: Guider, sigmas: torch.Tensor) -> None:
+        self.inner_model = model
+        self.sigmas = sigmas
+        self.latent_image: torch.Tensor
+        self.noise: torch.Tensor
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        sigma: torch.Tensor,
+        denoise_mask: torch.Tensor | None = None,
+        model_options: dict[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> torch.Tensor:
+        options = model_options or {}
+        if denoise_mask is None:
+            return self.inner_model(x, sigma, model_options=options, seed=seed)
+        if "denoise_mask_function" in options:
+            extra = {"model": self.inner_model, "sigmas": self.sigmas}
+            denoise_mask = options["denoise_mask_function"](sigma, denoise_mask, extra_options=extra)
+        kept = 1.0 - denoise_mask
+        given = self.inner_model.inner_model.scale_latent_inpaint(
+            x=x, sigma=sigma, noise=self.noise, latent_image=self.latent_image
+        )
+        x = x * denoise_mask + given * kept
+        denoised = self.inner_model(x, sigma, model_options=options, seed=seed)
+        return denoised * denoise_mask + self.latent_image * kept
+
+
+class Sampler:
+    """SAMPLER: a sampler function with its options (ComfyUI's `KSAMPLER`)."""
+
+    def __init__(
+        self,
+        sampler_function: SamplerFunction,
+        extra_options: Mapping[str, Any] | None = None,
+        inpaint_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.sampler_function = sampler_function
+        self.extra_options = dict(extra_options or {})
+        self.inpaint_options = dict(inpaint_options or {})
+
+    def max_denoise(self, model_wrap: Any, sigmas: torch.Tensor) -> bool:
+        """Whether sampling starts from pure noise."""
+        highest = float(model_wrap.inner_model.model_sampling.sigma_max)
+        first = float(sigmas[0])
+        return math.isclose(highest, first, rel_tol=1e-05) or first > highest
+
+    def sample(
+        self,
+        model_wrap: Any,
+        sigmas: torch.Tensor,
+        extra_args: dict[str, Any],
+        callback: ProgressCallback | None,
+        noise: torch.Tensor,
+        latent_image: torch.Tensor,
+        denoise_mask: torch.Tensor | None = None,
+        disable_pbar: bool = False,
+    ) -> torch.Tensor:
+        """Scaled latent of the last sigma's noise level, from unit noise and the scaled latent to start from."""
+        extra_args["denoise_mask"] = denoise_mask
+        model = InpaintDenoiser(model_wrap, sigmas)
+        model.latent_image = latent_image
+        model.noise = self._inpaint_noise(noise, extra_args.get("seed"))
+        model_sampling = model_wrap.inner_model.model_sampling
+        x = model_sampling.noise_scaling(sigmas[0], noise, latent_image, self.max_denoise(model_wrap, sigmas))
+        num_steps = len(sigmas) - 1
+
+        def on_step(state: dict[str, Any]) -> None:
+            if callback is not None:
+                callback(state["i"], state["denoised"], state["x"], num_steps)
+
+        samples = self.sampler_function(
+            model, x, sigmas, extra_args=extra_args, callback=on_step, disable=disable_pbar, **self.extra_options
+        )
+        final: torch.Tensor = model_sampling.inverse_noise_scaling(sigmas[-1], samples)
+        return final
+
+    def _inpaint_noise(self, noise: torch.Tensor, seed: int | None) -> torch.Tensor:
+        if not self.inpaint_options.get("random", False):
+            return noise
+        generator = torch.manual_seed((41 if seed is None else seed) + 1)
+        return torch.randn(noise.shape, generator=generator, device="cpu").to(noise)
+
+
+def sampler_object(name: str) -> Sampler:
+    """The sampler of that name. Raises ValueError for a name that is not in `SAMPLER_FUNCTIONS`."""
+    if name not in SAMPLER_FUNCTIONS:
+        raise ValueError(f"there is no sampler {name!r}; there are {', '.join(SAMPLER_FUNCTIONS)}")
+    # ddim shows noise of its own outside of an inpainting mask; the others show the noise they started from.
+    return Sampler(SAMPLER_FUNCTIONS[name], inpaint_options={"random": True} if name == "ddim" else None)
+
+
+class Guider:
+    """GUIDER: classifier-free guidance over a MODEL's conditions (ComfyUI's `CFGGuider`). Subclasses guide otherwise."""
+
+    def __init__(self, model_patcher: SampledModel) -> None:
+        self.model_patcher = model_patcher
+        self.model_options = model_patcher.model_options
+        self.original_conds: dict[str, list[Condition]] = {}
+        self.conds: dict[str, list[Condition]] = {}
+        self.cfg = 1.0
+        self.inner_model: Any = None
+        self.check_cancelled: Callable[[], None] | None = None  # called before each evaluation; raises to stop
+
+    def set_conds(self, positive: Any, negative: Any) -> None:
+        self.inner_set_conds({"positive": positive, "negative": negative})
+
+    def set_cfg(self, cfg: float) -> None:
+        self.cfg = cfg
+
+    def inner_set_conds(self, conds: Mapping[str, Any]) -> None:
+        for side, conditioning in conds.items():
+            self.original_conds[side] = convert_conditioning(conditioning)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self.check_cancelled is not None:
+            self.check_cancelled()
+        return self.outer_predict_noise(*args, **kwargs)
+
+    def outer_predict_noise(
+        self,
+        x: torch.Tensor,
+        timestep: torch.Tensor,
+        model_options: dict[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> torch.Tensor:
+        predict = wrapped(PREDICT_NOISE, self.model_options.get("transformer_options", {}), self.predict_noise, self)
+        denoised: torch.Tensor = predict(x, timestep, model_options or {}, seed)
+        return denoised
+
+    def predict_noise(
+        self,
+        x: torch.Tensor,
+        timestep: torch.Tensor,
+        model_options: dict[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> torch.Tensor:
+        """The denoised latent (its name in ComfyUI notwithstanding); what subclasses override."""
+        negative, positive = self.conds.get("negative"), self.conds.get("positive")
+        return sampling_function(
+            self.inner_model, x, timestep, negative, positive, self.cfg, model_options=model_options, seed=seed
+        )
+
+    def inner_sample(
+        self,
+        noise: torch.Tensor,
+        latent_image: torch.Tensor,
+        device: torch.device,
+        sampler: Any,
+        sigmas: torch.Tensor,
+        denoise_mask: torch.Tensor | None,
+        callback: ProgressCallback | None,
+        disable_pbar: bool,
+        seed: int | None,
+    ) -> torch.Tensor:
+        if torch.count_nonzero(latent_image) > 0:  # an empty latent stays empty
+            latent_image = self.inner_model.process_latent_in(latent_image)
+        self.conds = prepare_conditions(self.inner_model, noise, self.conds, device, latent_image, denoise_mask, seed)
+        options = copy_options(self.model_options)
+        options.setdefault("transformer_options", {})["sample_sigmas"] = sigmas
+        extra_args = {"model_options": options, "seed": seed}
+        run = wrapped(SAMPLER_SAMPLE, options["transformer_options"], sampler.sample, sampler)
+        samples = run(self, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
+        unscaled: torch.Tensor = self.inner_model.process_latent_out(samples.to(torch.float32))
+        return unscaled
+
+    def outer_sample(
+        self,
+        noise: torch.Tensor,
+        latent_image: torch.Tensor,
+        sampler: Any,
+        sigmas: torch.Tensor,
+        denoise_mask: torch.Tensor | None = None,
+        callback: ProgressCallback | None = None,
+        disable_pbar: bool = False,
+        seed: int | None = None,
+    ) -> torch.Tensor:
+        device = self.model_patcher.load_device
+        if denoise_mask is not None:
+            denoise_mask = prepare_mask(denoise_mask, noise.shape, device)
+        working_bytes = int(self.model_patcher.memory_required([noise.shape[0] * 2, *noise.shape[1:]]))
+        with self.model_patcher.in_use(working_bytes=working_bytes, together_with=self._other_models()) as inner_model:
+            self.inner_model = inner_model
+            try:
+                self.model_patcher.pre_run()
+                return self.inner_sample(
+                    noise.to(device), latent_image.to(device), device, sampler, sigmas.to(device), denoise_mask,
+                    callback, disable_pbar, seed,
+                )  # fmt: skip
+            finally:
+                self.model_patcher.cleanup()
+                for control in self._controls():
+                    control.cleanup()
+                self.inner_model = None
+
+    def _controls(self) -> list[Any]:
+        found: dict[int, Any] = {}
+        for conditions in self.conds.values():
+            for condition in conditions:
+                if "control" in condition:
+                    found[id(condition["control"])] = condition["control"]
+        return list(found.values())
+
+    def _other_models(self) -> list[Any]:
+        """Everything that has to be on the device with the model."""
+        models = [model for control in self._controls() for model in control.get_models()]
+        for conditions in self.conds.values():
+            for condition in conditions:
+                if "gligen" in condition:
+                    models.append(condition["gligen"][1])
+                models.extend(condition.get("additional_models", ()))
+        return [*models, *self.model_patcher.get_nested_additional_models()]
+
+    @torch.no_grad()
+    def sample(
+        self,
+        noise: torch.Tensor,
+        latent_image: torch.Tensor,
+        sampler: Any,
+        sigmas: torch.Tensor,
+        denoise_mask: torch.Tensor | None = None,
+        callback: ProgressCallback | None = None,
+        disable_pbar: bool = False,
+        seed: int | None = None,
+    ) -> torch.Tensor:
+        """Unscaled latent on `load_device`, from unit noise and the unscaled latent to start from.
+
+        Without a sigma nothing happens to the latent.
+        """
+        if sigmas.shape[-1] == 0:
+            return latent_image
+        self.conds = {side: [dict(item) for item in items] for side, items in self.original_conds.items()}
+        original_options = self.model_options
+        registries = {"wrappers": self.model_patcher.wrappers, "callbacks": self.model_patcher.callbacks}
+        self.model_options = merge_options(original_options, {"transformer_options": registries})
+        try:
+            run = wrapped(OUTER_SAMPLE, self.model_options["transformer_options"], self.outer_sample, self)
+            samples: torch.Tensor = run(
+                noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
+            )
+            return samples
+        finally:
+            self.model_options = original_options
+            self.conds = {}
+
+
+def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
+    """A mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) of any size at the latent's shape."""
+    planes = noise_mask.reshape((-1, 1, noise_mask.shape[-2], noise_mask.shape[-1]))
+    mask = torch.nn.functional.interpolate(planes, size=tuple(shape[2:]), mode="bilinear")
+    mask = mask.repeat(1, shape[1], 1, 1)[:, : shape[1]]
+    return repeat_to_batch_size(mask, shape[0]).to(device)
+
+
+def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -> torch.Tensor:
+    """An empty latent of another family, with the number of channels the model takes."""
+    channels = model.get_model_object("latent_format").latent_channels
+    if latent_image.shape[1] != channels and torch.count_nonzero(latent_image) == 0:
+        return repeat_to_batch_size(latent_image, channels, dim=1)
+    return latent_image
+
+
+def ksampler_sigmas(
+    model_sampling: Any, sampler_name: str, scheduler: str, steps: int, denoise: float = 1.0
+) -> torch.Tensor:
+    """The levels of a KSampler `[steps + 1]`: with `denoise` below 1 the last ones of a longer schedule."""
+    if denoise <= 0.0:
+        return torch.FloatTensor([])
+    total = steps if denoise > 0.9999 else int(steps / denoise)
+    if sampler_name in DROPS_PENULTIMATE_SIGMA:
+        sigmas = calculate_sigmas(model_sampling, scheduler, total + 1)
+        sigmas = torch.cat([sigmas[:-2], sigmas[-1:]])
+    else:
+        sigmas = calculate_sigmas(model_sampling, scheduler, total)
+    return sigmas if total == steps and denoise > 0.9999 else sigmas[-(steps + 1) :]
+
+
+def sample(
+    model: SampledModel,
+    noise: torch.Tensor,
+    steps: int,
+    cfg: float,
+    sampler_name: str,
+    scheduler: str,
+    positive: Any,
+    negative: Any,
+    latent_image: torch.Tensor,
+    *,
+    denoise: float = 1.0,
+    start_step: int | None = None,
+    last_step: int | None = None,
+    force_full_denoise: bool = False,
+    noise_mask: torch.Tensor | None = None,
+    callback: ProgressCallback | None = None,
+    check_cancelled: Callable[[], None] | None = None,
+    seed: int | None = None,
+) -> torch.Tensor:
+    """A KSampler's work: the unscaled latent, on the CPU.
+
+    Steps before `start_step` and after `last_step` are left out; `force_full_denoise` then makes the last one end at 0.
+    """
+    sigmas = ksampler_sigmas(model.get_model_object("model_sampling"), sampler_name, scheduler, steps, denoise)
+    if last_step is not None and last_step < len(sigmas) - 1:
+        sigmas = sigmas[: last_step + 1]
+        if force_full_denoise:
+            sigmas[-1] = 0
+    if start_step is not None:
+        if start_step >= len(sigmas) - 1:
+            return latent_image
+        sigmas = sigmas[start_step:]
+    guider = Guider(model)
+    guider.check_cancelled = check_cancelled
+    guider.set_conds(positive, negative)
+    guider.set_cfg(cfg)
+    samples = guider.sample(
+        noise, latent_image, sampler_object(sampler_name), sigmas, denoise_mask=noise_mask, callback=callback, seed=seed
+    )
+    return samples.to("cpu")

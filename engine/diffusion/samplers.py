@@ -1,0 +1,303 @@
+"""Samplers: from noise to a latent along falling sigmas, one function each, readable against its paper.
+
+All take `model(x, sigma [B], **extra_args) -> denoised`, the first `x` `[B, C, h, w]` (noise scaled to `sigmas[0]`),
+`sigmas` `[n + 1]`, and call `callback({"x", "i", "sigma", "sigma_hat", "denoised"})` once a step; `disable` is ComfyUI's
+switch for a progress bar, of which there is none here. ODE of Karras et al. 2022 (arXiv 2206.00364): dx/dsigma = d =
+(x - denoised) / sigma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+
+ModelFunction = Callable[..., torch.Tensor]
+StepCallback = Callable[[dict[str, Any]], None]
+SamplerFunction = Callable[..., torch.Tensor]
+
+
+def to_d(x: torch.Tensor, sigma: torch.Tensor, denoised: torch.Tensor) -> torch.Tensor:
+    """The derivative dx/dsigma at x."""
+    return (x - denoised) / sigma
+
+
+def get_ancestral_step(
+    sigma_from: torch.Tensor, sigma_to: torch.Tensor, eta: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor | float]:
+    """(sigma_down, sigma_up): where a deterministic step goes, and how much fresh noise brings it to `sigma_to`."""
+    if not eta:
+        return sigma_to, 0.0
+    sigma_up = min(sigma_to, eta * (sigma_to**2 * (sigma_from**2 - sigma_to**2) / sigma_from**2) ** 0.5)
+    return (sigma_to**2 - sigma_up**2) ** 0.5, sigma_up
+
+
+def _churn(
+    x: torch.Tensor, sigma: torch.Tensor, num_steps: int, s_churn: float, s_tmin: float, s_tmax: float, s_noise: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Karras et al. 2022, algorithm 2, lines 4 to 6: (x_hat, sigma_hat), noisier than before by the churn."""
+    gamma = min(s_churn / num_steps, 2**0.5 - 1) if s_churn > 0 and s_tmin <= sigma <= s_tmax else 0.0
+    if gamma <= 0:
+        return x, sigma
+    sigma_hat = sigma * (gamma + 1)
+    return x + torch.randn_like(x) * s_noise * (sigma_hat**2 - sigma**2) ** 0.5, sigma_hat
+
+
+def _report(
+    callback: StepCallback | None, i: int, x: torch.Tensor, sigma: Any, sigma_hat: Any, denoised: torch.Tensor
+) -> None:
+    if callback is not None:
+        callback({"x": x, "i": i, "sigma": sigma, "sigma_hat": sigma_hat, "denoised": denoised})
+
+
+@torch.no_grad()
+def sample_euler(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    s_churn: float = 0.0,
+    s_tmin: float = 0.0,
+    s_tmax: float = float("inf"),
+    s_noise: float = 1.0,
+) -> torch.Tensor:
+    """Euler's method: Karras et al. 2022, algorithm 2 without its second-order correction."""
+    extra_args = extra_args or {}
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        x, sigma_hat = _churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
+        denoised = model(x, sigma_hat * ones, **extra_args)
+        d = to_d(x, sigma_hat, denoised)
+        _report(callback, i, x, sigmas[i], sigma_hat, denoised)
+        x = x + d * (sigmas[i + 1] - sigma_hat)
+    return x
+
+
+@torch.no_grad()
+def sample_euler_ancestral(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """Euler steps to below the next level, then fresh noise up to it (k-diffusion; DDPM's ancestral sampling)."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
+        _report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigma_down == 0:
+            x = denoised
+        else:
+            d = to_d(x, sigmas[i], denoised)
+            x = x + d * (sigma_down - sigmas[i]) + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * sigma_up
+    return x
+
+
+@torch.no_grad()
+def sample_heun(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    s_churn: float = 0.0,
+    s_tmin: float = 0.0,
+    s_tmax: float = float("inf"),
+    s_noise: float = 1.0,
+) -> torch.Tensor:
+    """Heun's second-order method: Karras et al. 2022, algorithm 2."""
+    extra_args = extra_args or {}
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        x, sigma_hat = _churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
+        denoised = model(x, sigma_hat * ones, **extra_args)
+        d = to_d(x, sigma_hat, denoised)
+        _report(callback, i, x, sigmas[i], sigma_hat, denoised)
+        dt = sigmas[i + 1] - sigma_hat
+        if sigmas[i + 1] == 0:
+            x = x + d * dt
+        else:
+            x_2 = x + d * dt
+            denoised_2 = model(x_2, sigmas[i + 1] * ones, **extra_args)
+            d_2 = to_d(x_2, sigmas[i + 1], denoised_2)
+            x = x + (d + d_2) / 2 * dt
+    return x
+
+
+@torch.no_grad()
+def sample_dpm_2(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    s_churn: float = 0.0,
+    s_tmin: float = 0.0,
+    s_tmax: float = float("inf"),
+    s_noise: float = 1.0,
+) -> torch.Tensor:
+    """The midpoint method in log sigma: DPM-Solver-2 (Lu et al. 2022, arXiv 2206.00927) with Karras' churn."""
+    extra_args = extra_args or {}
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        x, sigma_hat = _churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
+        denoised = model(x, sigma_hat * ones, **extra_args)
+        d = to_d(x, sigma_hat, denoised)
+        _report(callback, i, x, sigmas[i], sigma_hat, denoised)
+        if sigmas[i + 1] == 0:
+            x = x + d * (sigmas[i + 1] - sigma_hat)
+        else:
+            sigma_mid = sigma_hat.log().lerp(sigmas[i + 1].log(), 0.5).exp()
+            x_2 = x + d * (sigma_mid - sigma_hat)
+            denoised_2 = model(x_2, sigma_mid * ones, **extra_args)
+            d_2 = to_d(x_2, sigma_mid, denoised_2)
+            x = x + d_2 * (sigmas[i + 1] - sigma_hat)
+    return x
+
+
+@torch.no_grad()
+def sample_dpm_2_ancestral(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """`sample_dpm_2` to below the next level, then fresh noise up to it (k-diffusion)."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
+        _report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        d = to_d(x, sigmas[i], denoised)
+        if sigma_down == 0:
+            x = x + d * (sigma_down - sigmas[i])
+        else:
+            sigma_mid = sigmas[i].log().lerp(sigma_down.log(), 0.5).exp()
+            x_2 = x + d * (sigma_mid - sigmas[i])
+            denoised_2 = model(x_2, sigma_mid * ones, **extra_args)
+            d_2 = to_d(x_2, sigma_mid, denoised_2)
+            x = x + d_2 * (sigma_down - sigmas[i])
+            x = x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * sigma_up
+    return x
+
+
+def linear_multistep_coefficient(order: int, t: Sequence[float], i: int, j: int) -> float:
+    """The integral over [t_i, t_i+1] of the Lagrange polynomial that is 1 at t_(i-j), 0 at the other t_(i-k).
+
+    Gauss-Legendre quadrature of `order` nodes, exact for these polynomials.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(order)
+    half = (t[i + 1] - t[i]) / 2
+    at = t[i] + half * (nodes + 1)
+    product = np.ones_like(at)
+    for k in range(order):
+        if k != j:
+            product *= (at - t[i - k]) / (t[i - j] - t[i - k])
+    return float(half * (weights * product).sum())
+
+
+@torch.no_grad()
+def sample_lms(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    order: int = 4,
+) -> torch.Tensor:
+    """Linear multistep (Adams-Bashforth) over uneven levels: PLMS of Liu et al. 2022 (arXiv 2202.09778) in sigma."""
+    extra_args = extra_args or {}
+    ones = x.new_ones([x.shape[0]])
+    levels = [float(sigma) for sigma in sigmas.detach().cpu()]
+    derivatives: list[torch.Tensor] = []
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        derivatives = (
+            [*derivatives[-(order - 1) :], to_d(x, sigmas[i], denoised)]
+            if order > 1
+            else [to_d(x, sigmas[i], denoised)]
+        )
+        _report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if levels[i + 1] == 0:
+            x = denoised
+        else:
+            current = min(i + 1, order)
+            coefficients = [linear_multistep_coefficient(current, levels, i, j) for j in range(current)]
+            x = x + sum(factor * d for factor, d in zip(coefficients, reversed(derivatives), strict=False))
+    return x
+
+
+@torch.no_grad()
+def sample_dpmpp_2m(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+) -> torch.Tensor:
+    """DPM-Solver++(2M): Lu et al. 2022 (arXiv 2211.01095), algorithm 2, with lambda = -log sigma and alpha = 1."""
+    extra_args = extra_args or {}
+    ones = x.new_ones([x.shape[0]])
+    previous: torch.Tensor | None = None
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        _report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        t, t_next = sigmas[i].log().neg(), sigmas[i + 1].log().neg()
+        h = t_next - t
+        if previous is None or sigmas[i + 1] == 0:
+            estimate = denoised
+        else:
+            r = (t - sigmas[i - 1].log().neg()) / h
+            estimate = (1 + 1 / (2 * r)) * denoised - (1 / (2 * r)) * previous
+        x = (t_next.neg().exp() / t.neg().exp()) * x - (-h).expm1() * estimate
+        previous = denoised
+    return x
+
+
+SAMPLER_FUNCTIONS: dict[str, SamplerFunction] = {
+    "euler": sample_euler,
+    "euler_ancestral": sample_euler_ancestral,
+    "heun": sample_heun,
+    "dpm_2": sample_dpm_2,
+    "dpm_2_ancestral": sample_dpm_2_ancestral,
+    "lms": sample_lms,
+    "dpmpp_2m": sample_dpmpp_2m,
+    # DDIM with eta = 0 is Euler's method in sigma: Song et al. 2020 (arXiv 2010.02502), eq. 14; Karras et al. 2022,
+    # appendix C.3. It differs in the noise that inpainting shows outside of the mask (see `sample.sampler_object`).
+    "ddim": sample_euler,
+}
+
+SAMPLER_NAMES = (
+    "euler", "euler_cfg_pp", "euler_ancestral", "euler_ancestral_cfg_pp", "heun", "heunpp2", "dpm_2", "dpm_2_ancestral",
+    "lms", "dpm_fast", "dpm_adaptive", "dpmpp_2s_ancestral", "dpmpp_2s_ancestral_cfg_pp", "dpmpp_sde", "dpmpp_sde_gpu",
+    "dpmpp_2m", "dpmpp_2m_cfg_pp", "dpmpp_2m_sde", "dpmpp_2m_sde_gpu", "dpmpp_2m_sde_heun", "dpmpp_2m_sde_heun_gpu",
+    "dpmpp_3m_sde", "dpmpp_3m_sde_gpu", "ddpm", "lcm", "ipndm", "ipndm_v", "deis", "res_multistep",
+    "res_multistep_cfg_pp", "res_multistep_ancestral", "res_multistep_ancestral_cfg_pp", "gradient_estimation",
+    "gradient_estimation_cfg_pp", "er_sde", "seeds_2", "seeds_3", "sa_solver", "sa_solver_pece", "ddim", "uni_pc",
+    "uni_pc_bh2",
+)  # fmt: skip

@@ -1,0 +1,131 @@
+"""Schedules: how many noise levels, and which, a sampler visits.
+
+Each gives a float32 tensor of falling sigmas that ends in 0: `steps + 1` of them, except where a docstring says
+otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+
+class Levels(Protocol):
+    """What schedules ask of a model's parameterisation (`model_sampling.py`)."""
+
+    sigmas: torch.Tensor
+
+    @property
+    def sigma_min(self) -> torch.Tensor: ...
+
+    @property
+    def sigma_max(self) -> torch.Tensor: ...
+
+    def timestep(self, sigma: torch.Tensor) -> torch.Tensor: ...
+
+    def sigma(self, timestep: torch.Tensor) -> torch.Tensor: ...
+
+
+def karras(steps: int, sigma_min: float, sigma_max: float, rho: float = 7.0) -> torch.Tensor:
+    """Karras et al. 2022 (arXiv 2206.00364), eq. 5: evenly spaced in sigma^(1/rho)."""
+    ramp = torch.linspace(0, 1, steps)
+    low, high = sigma_min ** (1 / rho), sigma_max ** (1 / rho)
+    return _ending_in_zero((high + ramp * (low - high)) ** rho)
+
+
+def exponential(steps: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
+    """Evenly spaced in log sigma."""
+    return _ending_in_zero(torch.linspace(math.log(sigma_max), math.log(sigma_min), steps).exp())
+
+
+def kl_optimal(steps: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
+    """Sabour et al. 2024 (Align Your Steps, arXiv 2404.14507), theorem 3.1: evenly spaced in atan sigma.
+
+    A single step divides by zero in ComfyUI and gives nan; here it is the highest level.
+    """
+    share = torch.arange(steps, dtype=torch.float) / max(steps - 1, 1)
+    return _ending_in_zero((share * math.atan(sigma_min) + (1 - share) * math.atan(sigma_max)).tan())
+
+
+def simple(levels: Levels, steps: int) -> torch.Tensor:
+    """Every N/steps-th trained level from the top."""
+    stride = len(levels.sigmas) / steps
+    return torch.FloatTensor([*(float(levels.sigmas[-(1 + int(i * stride))]) for i in range(steps)), 0.0])
+
+
+def ddim_uniform(levels: Levels, steps: int) -> torch.Tensor:
+    """Song et al. 2020 (DDIM, arXiv 2010.02502): every (N // steps)-th trained level from the second up.
+
+    When N is not a multiple of `steps` there are more levels than asked for. A model whose second level is 0 has its
+    own end, and one more step is counted.
+    """
+    own_end = math.isclose(float(levels.sigmas[1]), 0, abs_tol=0.00001)
+    stride = max(len(levels.sigmas) // (steps + 1 if own_end else steps), 1)
+    rising = [float(levels.sigmas[i]) for i in range(1, len(levels.sigmas), stride)]
+    return torch.FloatTensor((rising if own_end else [0.0, *rising])[::-1])
+
+
+def normal(levels: Levels, steps: int) -> torch.Tensor:
+    """Evenly spaced in timesteps, from the first to the last."""
+    start, end = levels.timestep(levels.sigma_max), levels.timestep(levels.sigma_min)
+    own_end = math.isclose(float(levels.sigma(end)), 0, abs_tol=0.00001)
+    timesteps = torch.linspace(float(start), float(end), steps + 1 if own_end else steps)
+    sigmas = [float(levels.sigma(timestep)) for timestep in timesteps]
+    return torch.FloatTensor(sigmas if own_end else [*sigmas, 0.0])
+
+
+def sgm_uniform(levels: Levels, steps: int) -> torch.Tensor:
+    """Evenly spaced in timesteps without the last (stability.ai's generative-models)."""
+    start, end = levels.timestep(levels.sigma_max), levels.timestep(levels.sigma_min)
+    timesteps = torch.linspace(float(start), float(end), steps + 1)[:-1]
+    return torch.FloatTensor([*(float(levels.sigma(timestep)) for timestep in timesteps), 0.0])
+
+
+def linear_quadratic(levels: Levels, steps: int, threshold_noise: float = 0.025) -> torch.Tensor:
+    """Polyak et al. 2024 (Movie Gen, arXiv 2410.13720): small even steps first, then quadratically growing ones."""
+    if steps == 1:
+        return torch.FloatTensor([1.0, 0.0]) * levels.sigma_max.cpu()
+    linear_steps = steps // 2
+    quadratic_steps = steps - linear_steps
+    excess = linear_steps - threshold_noise * steps
+    quadratic = excess / (linear_steps * quadratic_steps**2)
+    slope = threshold_noise / linear_steps - 2 * excess / quadratic_steps**2
+    constant = quadratic * linear_steps**2
+    done = [i * threshold_noise / linear_steps for i in range(linear_steps)]
+    done += [quadratic * i**2 + slope * i + constant for i in range(linear_steps, steps)]
+    return torch.FloatTensor([1.0 - share for share in [*done, 1.0]]) * levels.sigma_max.cpu()
+
+
+def _ending_in_zero(sigmas: torch.Tensor) -> torch.Tensor:
+    return torch.cat([sigmas, sigmas.new_zeros([1])])
+
+
+def _between(schedule: Callable[[int, float, float], torch.Tensor]) -> Callable[[Levels, int], torch.Tensor]:
+    """A schedule of two bounds as one of a model's levels."""
+    return lambda levels, steps: schedule(steps, float(levels.sigma_min), float(levels.sigma_max))
+
+
+SCHEDULES: dict[str, Callable[[Levels, int], torch.Tensor]] = {
+    "simple": simple,
+    "sgm_uniform": sgm_uniform,
+    "karras": _between(karras),
+    "exponential": _between(exponential),
+    "ddim_uniform": ddim_uniform,
+    "normal": normal,
+    "linear_quadratic": linear_quadratic,
+    "kl_optimal": _between(kl_optimal),
+}
+
+SCHEDULE_NAMES = (
+    "simple", "sgm_uniform", "karras", "exponential", "ddim_uniform", "beta", "normal", "linear_quadratic", "kl_optimal",
+)  # fmt: skip
+
+
+def calculate_sigmas(levels: Levels, schedule: str, steps: int) -> torch.Tensor:
+    """The schedule of that name; raises ValueError for a name that is not in `SCHEDULES`."""
+    if schedule not in SCHEDULES:
+        raise ValueError(f"there is no scheduler {schedule!r}; there are {', '.join(SCHEDULES)}")
+    return SCHEDULES[schedule](levels, steps)

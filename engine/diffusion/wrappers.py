@@ -1,0 +1,102 @@
+"""Functions that custom nodes put around a step of sampling, and the option dictionaries that carry them.
+
+ComfyUI's model options are nested dictionaries: `{"transformer_options": {"patches": {...}, "wrappers": {kind: {key:
+[function, ...]}}, ...}, "sampler_cfg_function": ..., ...}`. They stay dictionaries here because custom nodes read and
+write them under those names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+OUTER_SAMPLE = "outer_sample"
+PREPARE_SAMPLING = "prepare_sampling"
+SAMPLER_SAMPLE = "sampler_sample"
+PREDICT_NOISE = "predict_noise"
+CALC_COND_BATCH = "calc_cond_batch"
+APPLY_MODEL = "apply_model"
+DIFFUSION_MODEL = "diffusion_model"
+
+
+class WrapperExecutor:
+    """What a wrapper gets as its first argument: call it to go on inwards.
+
+    `class_obj` is the object whose method is wrapped, or None.
+    """
+
+    def __init__(
+        self, original: Callable[..., Any], class_obj: Any, wrappers: Sequence[Callable[..., Any]], idx: int = 0
+    ) -> None:
+        self.original = original
+        self.class_obj = class_obj
+        self.wrappers = list(wrappers)
+        self.idx = idx
+        self.is_last = idx == len(self.wrappers)
+
+    @classmethod
+    def new_executor(
+        cls, original: Callable[..., Any], wrappers: Sequence[Callable[..., Any]], idx: int = 0
+    ) -> WrapperExecutor:
+        return cls(original, None, wrappers, idx)
+
+    @classmethod
+    def new_class_executor(
+        cls, original: Callable[..., Any], class_obj: Any, wrappers: Sequence[Callable[..., Any]], idx: int = 0
+    ) -> WrapperExecutor:
+        return cls(original, class_obj, wrappers, idx)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return WrapperExecutor(self.original, self.class_obj, self.wrappers, self.idx + 1).execute(*args, **kwargs)
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        if self.is_last:
+            return self.original(*args, **kwargs)
+        return self.wrappers[self.idx](self, *args, **kwargs)
+
+
+def wrappers_of(kind: str, transformer_options: Mapping[str, Any]) -> list[Callable[..., Any]]:
+    """The wrappers of one kind, in the order in which their keys were added."""
+    by_key: Mapping[str, Sequence[Callable[..., Any]]] = transformer_options.get("wrappers", {}).get(kind, {})
+    return [wrapper for wrappers in by_key.values() for wrapper in wrappers]
+
+
+def callbacks_of(kind: str, transformer_options: Mapping[str, Any]) -> list[Callable[..., Any]]:
+    by_key: Mapping[str, Sequence[Callable[..., Any]]] = transformer_options.get("callbacks", {}).get(kind, {})
+    return [callback for callbacks in by_key.values() for callback in callbacks]
+
+
+def wrapped(
+    kind: str, options: Mapping[str, Any], function: Callable[..., Any], owner: Any = None
+) -> Callable[..., Any]:
+    """`function` with the wrappers of that kind around it; `function` itself when there are none."""
+    wrappers = wrappers_of(kind, options)
+    if not wrappers:
+        return function
+    return WrapperExecutor(function, owner, wrappers).execute
+
+
+def copy_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy whose nested dictionaries and lists can be changed without changing the original's. Values are shared."""
+    copied: dict[str, Any] = {}
+    for key, value in options.items():
+        if isinstance(value, dict):
+            copied[key] = copy_options(value)
+        elif isinstance(value, list):
+            copied[key] = list(value)
+        else:
+            copied[key] = value
+    return copied
+
+
+def merge_options(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, nested: dictionaries merge, lists join (first's entries first), other values are second's."""
+    merged = copy_options(first)
+    for key, value in second.items():
+        if isinstance(value, dict):
+            merged[key] = merge_options(merged.get(key, {}), value)
+        elif isinstance(value, list):
+            merged[key] = [*merged.get(key, []), *value]
+        else:
+            merged[key] = value
+    return merged

@@ -1,0 +1,117 @@
+"""VAE: pictures to latents and back. Pictures are IMAGE `[B, H, W, C]` 0..1, latents `[B, 4, h, w]` unscaled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.nodes.model_value import Model, WeightHandle
+
+# Bytes of working memory per pixel (encode) and latent cell (decode) and byte of the dtype, of the 128-channel network.
+ENCODE_BYTES_PER_PIXEL = 1767
+DECODE_BYTES_PER_CELL = 2178 * 64
+
+
+class Vae:
+    """VAE with ComfyUI's members."""
+
+    output_channels = 3
+    crop_input = True
+    latent_dim = 2
+
+    def __init__(self, weights: WeightHandle) -> None:
+        self.patcher = Model(weights)
+
+    @property
+    def first_stage_model(self) -> Any:
+        """The network itself (`engine/models/vae.py::AutoencoderKl`)."""
+        return self.patcher.model
+
+    @property
+    def device(self) -> torch.device:
+        return self.patcher.load_device
+
+    @property
+    def output_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def vae_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = next(self.first_stage_model.parameters()).dtype
+        return dtype
+
+    @property
+    def latent_channels(self) -> int:
+        channels: int = self.first_stage_model.latent_channels
+        return channels
+
+    @property
+    def downscale_ratio(self) -> int:
+        """Pixels a side of one latent cell."""
+        ratio: int = self.first_stage_model.downscale_ratio
+        return ratio
+
+    @property
+    def upscale_ratio(self) -> int:
+        return self.downscale_ratio
+
+    def spacial_compression_encode(self) -> int:
+        return self.downscale_ratio
+
+    def spacial_compression_decode(self) -> int:
+        return self.downscale_ratio
+
+    def temporal_compression_decode(self) -> None:
+        """A VAE of still pictures has none."""
+        return
+
+    def process_input(self, image: torch.Tensor) -> torch.Tensor:
+        return image * 2.0 - 1.0
+
+    def process_output(self, image: torch.Tensor) -> torch.Tensor:
+        return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
+
+    def vae_encode_crop_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
+        """`[B, H, W, C]` with sides cut, evenly, to multiples of a latent cell."""
+        if not self.crop_input:
+            return pixels
+        ratio = self.downscale_ratio
+        for dim in (1, 2):
+            size = pixels.shape[dim]
+            if size % ratio:
+                pixels = pixels.narrow(dim, (size % ratio) // 2, size // ratio * ratio)
+        return pixels
+
+    @torch.no_grad()
+    def decode(self, samples_in: torch.Tensor, vae_options: dict[str, Any] | None = None) -> torch.Tensor:
+        """Latents -> pictures, on the CPU, as many at once as memory allows."""
+        dtype = self.vae_dtype
+        item_bytes = DECODE_BYTES_PER_CELL * samples_in.shape[2] * samples_in.shape[3] * dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            pictures = [
+                self.process_output(network.decode(part.to(self.device, dtype)).to(self.output_device).float())
+                for part in self._batches(samples_in, item_bytes)
+            ]
+        return torch.cat(pictures).movedim(1, -1)
+
+    @torch.no_grad()
+    def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
+        """Pictures -> latents (the mean of the posterior, which is what ComfyUI takes), on the CPU."""
+        pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
+        dtype = self.vae_dtype
+        item_bytes = ENCODE_BYTES_PER_PIXEL * pixels.shape[2] * pixels.shape[3] * dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            latents = [
+                network.encode(self.process_input(part).to(self.device, dtype)).to(self.output_device).float()
+                for part in self._batches(pixels, item_bytes)
+            ]
+        return torch.cat(latents)
+
+    def _batches(self, items: torch.Tensor, item_bytes: int) -> tuple[torch.Tensor, ...]:
+        free_bytes = self.patcher.free_bytes()
+        return items.split(max(1, int(min(free_bytes // max(1, item_bytes), items.shape[0]))))
+
+    def get_sd(self) -> dict[str, torch.Tensor]:
+        """All weights by name."""
+        return self.patcher.model_state_dict()
