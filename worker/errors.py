@@ -240,5 +240,5 @@ def http_status(error_class: type[WorkerError]) -> int:
 
 
 def http_status_for_vast(status: int) -> int:
-    """Vast's client repeats every 5xx for ever, so a job that failed for good is a 422 there; 502 and 503 may repeat."""
+    """Vast's client repeats every 5xx for ever, so a job that failed for good is a 422 there."""
     return 422 if status in (500, 504) else status

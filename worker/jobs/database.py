@@ -1,0 +1,140 @@
+"""The job database: its tables, how it is opened, a job as rows. Blocking; `store.py` calls it on its thread."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
+
+HEAD_REVISION = "0001"
+"""The newest migration; a database that is there already needs no Alembic (15 MB) to open."""
+
+METADATA = sa.MetaData()
+JOBS = sa.Table(
+    "jobs",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer),
+    *(sa.Column(name, sa.Text) for name in ("body_hash", "request", "prompt", "credentials", "state", "stage")),
+    sa.Column("attempt", sa.Integer),
+    sa.Column("seq", sa.Integer),
+    *(sa.Column(name, sa.Text) for name in ("message", "outputs", "engine_response", "failure", "times")),
+    sa.Column("finished_ms", sa.Integer),
+)
+WEBHOOKS = sa.Table(
+    "webhooks",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("job_id", sa.Text),
+    sa.Column("url", sa.Text),
+    sa.Column("body", sa.LargeBinary),
+    sa.Column("secret", sa.Text),
+    sa.Column("timeout_seconds", sa.Float),
+    sa.Column("is_trusted", sa.Boolean),
+    sa.Column("state", sa.Text),
+    sa.Column("attempts", sa.Integer),
+    sa.Column("created_ms", sa.Integer),
+    sa.Column("next_at_ms", sa.Integer),
+    sa.Column("last_error", sa.Text),
+)
+FACTS = sa.Table("facts", METADATA, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Text))
+
+
+def open_engine(path: Path) -> sa.Engine:
+    """An SQLAlchemy engine on the file, made and migrated to the newest tables if need be."""
+    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30})
+
+    @event.listens_for(engine, "connect")
+    def _set_up(connection: Any, _record: Any) -> None:
+        # WAL lets readers go on during a commit; FULL makes a commit survive loss of power; deleted secrets are zeroed.
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    if _revision(engine) != HEAD_REVISION:
+        _migrate(engine)
+    return engine
+
+
+def _revision(engine: sa.Engine) -> str | None:
+    with engine.connect() as connection:
+        if not sa.inspect(connection).has_table("alembic_version"):
+            return None
+        return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def _migrate(engine: sa.Engine) -> None:
+    # Imported here because it costs 15 MB and 0.1 s, and only a new or an older database needs it.
+    from alembic import command
+    from alembic.config import Config
+
+    with as_file(files("worker.jobs") / "migrations") as folder, engine.connect() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(folder))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        connection.commit()
+
+
+def whole_row(job: Job) -> dict[str, Any]:
+    """All columns of a job, for its insertion."""
+    request = asdict(job.request)
+    return {
+        "id": job.id,
+        "number": job.number,
+        "body_hash": job.body_hash,
+        "request": _dump(request),
+        "prompt": _dump(job.prompt),
+        **changing_row(job),
+    }
+
+
+def changing_row(job: Job) -> dict[str, Any]:
+    """The columns that change after insertion."""
+    kept = job.credentials
+    return {
+        "credentials": None if kept is None else _dump({"s3": kept.s3, "webhook_secret": kept.webhook_secret}),
+        "state": job.state.value,
+        "stage": job.stage.value,
+        "attempt": job.attempt,
+        "seq": job.seq,
+        "message": job.message,
+        "outputs": _dump(job.outputs),
+        "engine_response": _dump(job.engine_response),
+        "failure": None if job.failure is None else _dump(asdict(job.failure)),
+        "times": _dump(asdict(job.times)),
+        "finished_ms": job.times.completed_at_ms if job.state.is_terminal else None,
+    }
+
+
+def job_of(row: Any) -> Job:
+    """The job that a row of JOBS holds."""
+    request = json.loads(row.request)
+    webhook = request.pop("webhook")
+    return Job(
+        id=row.id,
+        number=row.number,
+        body_hash=row.body_hash,
+        request=JobRequest(**request, webhook=None if webhook is None else WebhookTarget(**webhook)),
+        prompt=json.loads(row.prompt),
+        credentials=None if row.credentials is None else Credentials(**json.loads(row.credentials)),
+        state=JobState(row.state),
+        stage=Stage(row.stage),
+        attempt=row.attempt,
+        seq=row.seq,
+        message=row.message,
+        outputs=tuple(json.loads(row.outputs)),
+        engine_response=json.loads(row.engine_response),
+        failure=None if row.failure is None else JobFailure(**json.loads(row.failure)),
+        times=JobTimes(**json.loads(row.times)),
+    )
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

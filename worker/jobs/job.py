@@ -1,0 +1,211 @@
+"""A job: the front's record of one request, its states and the one table of legal moves. Pure: no clock, no disk.
+
+    pending -> processing -> generating -> generated -> completed
+       any of them but the last may also end in failed, cancelled or timeout
+
+The public status only moves forward. A retry changes `attempt` and `stage`, never the status. Every change takes the
+job's next `seq`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+from worker.errors import WorkerError, http_status
+
+MAX_ATTEMPTS = 2
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    PROCESSING = "processing"
+    GENERATING = "generating"
+    GENERATED = "generated"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+
+    @property
+    def is_terminal(self) -> bool:
+        return not LEGAL_MOVES[self]
+
+
+ENDINGS = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT})
+
+LEGAL_MOVES: Mapping[JobState, frozenset[JobState]] = {
+    JobState.PENDING: ENDINGS | {JobState.PROCESSING},
+    JobState.PROCESSING: ENDINGS | {JobState.GENERATING},
+    JobState.GENERATING: ENDINGS | {JobState.GENERATED},
+    JobState.GENERATED: ENDINGS | {JobState.COMPLETED},
+    JobState.COMPLETED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+    JobState.TIMEOUT: frozenset(),
+}
+
+
+class Stage(StrEnum):
+    """Where a job is inside its state; what a restart does with it depends on this."""
+
+    QUEUED = "queued"
+    FETCHING = "fetching"
+    WAITING = "waiting"  # for the engine, or in its queue: losing the engine here costs no attempt
+    RUNNING = "running"  # the engine has started it
+    DELIVERING = "delivering"
+    DONE = "done"
+
+
+class IllegalMove(Exception):
+    """A programming error: the state machine was asked for a move that its table does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a request brought along that must not outlive its delivery. Shown nowhere."""
+
+    s3: Mapping[str, Any] | None = None
+    webhook_secret: str | None = None
+
+    def __repr__(self) -> str:
+        return "Credentials(...)"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookTarget:
+    url: str
+    timeout_seconds: float
+    extra_params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What was asked, without secrets: everything a restart needs besides the prompt."""
+
+    modifier: str = ""
+    wants_base64: bool = False
+    wants_engine_response: bool = False
+    webhook: WebhookTarget | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailure:
+    """Why a job did not complete, as stored and shown. `status` is the HTTP status that `/result` answers."""
+
+    status: int
+    code: str
+    message: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(error: WorkerError) -> JobFailure:
+        return JobFailure(http_status(type(error)), error.code, error.message, dict(error.fields))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"status": self.status, "code": self.code, "message": self.message, **self.fields}
+
+
+@dataclass(slots=True)
+class JobTimes:
+    """Epoch milliseconds of what happened, and how long each part took in milliseconds."""
+
+    queued_at_ms: int
+    completed_at_ms: int | None = None
+    preprocess_ms: int | None = None
+    generation_ms: int | None = None
+    postprocess_ms: int | None = None
+
+    def as_json(self) -> dict[str, int | None]:
+        total = None if self.completed_at_ms is None else max(0, self.completed_at_ms - self.queued_at_ms)
+        return {
+            "queued_at_ms": self.queued_at_ms,
+            "preprocess_ms": self.preprocess_ms,
+            "generation_ms": self.generation_ms,
+            "postprocess_ms": self.postprocess_ms,
+            "completed_at_ms": self.completed_at_ms,
+            "total_ms": total,
+        }
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the running node is. Not stored."""
+
+    node_id: str | None = None
+    value: float = 0
+    maximum: float = 0
+    engine_started: bool = False
+
+
+@dataclass(slots=True)
+class Job:
+    id: str
+    number: int
+    body_hash: str
+    request: JobRequest
+    prompt: Mapping[str, Any]
+    times: JobTimes
+    credentials: Credentials | None = None
+    state: JobState = JobState.PENDING
+    stage: Stage = Stage.QUEUED
+    attempt: int = 1
+    seq: int = 0
+    message: str = "Request accepted"
+    outputs: tuple[Mapping[str, Any], ...] = ()
+    engine_response: Mapping[str, Any] = field(default_factory=dict)
+    failure: JobFailure | None = None
+    progress: Progress = field(default_factory=Progress)
+    is_recovered: bool = False
+
+    @property
+    def prompt_id(self) -> str:
+        return f"{self.id}-{self.attempt}"
+
+    @property
+    def http_status(self) -> int:
+        """The status of a reply that shows this job. 200 until it has ended badly."""
+        return self.failure.status if self.failure is not None else 200
+
+    def move_to(self, state: JobState, message: str, stage: Stage | None = None) -> None:
+        """Changes the state. Raises IllegalMove when the table has no such move."""
+        if state not in LEGAL_MOVES[self.state]:
+            raise IllegalMove(f"{self.id}: {self.state} -> {state}")
+        self.state = state
+        self.note(message, Stage.DONE if state.is_terminal else stage)
+
+    def note(self, message: str | None = None, stage: Stage | None = None) -> None:
+        """A change that is not one of state: takes the next `seq`."""
+        self.seq += 1
+        if message is not None:
+            self.message = message
+        if stage is not None:
+            self.stage = stage
+
+    def end(self, state: JobState, message: str, at_ms: int, failure: JobFailure | None = None) -> None:
+        """The last change of a job. Its credentials are gone afterwards."""
+        self.move_to(state, message)
+        self.failure = failure
+        self.times.completed_at_ms = at_ms
+        self.credentials = None
+
+    def begin_retry(self, message: str) -> bool:
+        """Takes the next attempt, the status staying as it is. False when there is none left."""
+        if self.attempt >= MAX_ATTEMPTS:
+            return False
+        self.attempt += 1
+        self.progress = Progress()
+        self.note(message, Stage.WAITING)
+        return True
+
+
+def body_hash(body_input: Mapping[str, Any], wants_base64: bool, wants_engine_response: bool) -> str:
+    """SHA-256 of the canonical JSON of the request's `input` without its id, and of the two result headers."""
+    plain = {key: value for key, value in body_input.items() if key != "request_id"}
+    text = json.dumps([plain, wants_base64, wants_engine_response], sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Alembic's migrations of the job database, run by `worker/jobs/store.py` when a front starts."""

@@ -1,0 +1,9 @@
+"""Alembic's entry: runs the migrations on the connection that `worker/jobs/database.py` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+context.configure(connection=context.config.attributes["connection"], transaction_per_migration=True)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,326 @@
+"""JobStore: the sole holder of jobs, in memory while they live and on disk always.
+
+One writer task commits in groups: whoever saves while a commit runs is part of the next one. A job that was inserted
+is on disk when `insert` returns; `save` marks it changed and gives a future of the commit, so that only those wait who
+must. The state directory is mode 0700 and taken with an exclusive file lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from filelock import FileLock, Timeout
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from worker.errors import StateUnusable
+from worker.jobs.database import FACTS, JOBS, WEBHOOKS, changing_row, job_of, open_engine, whole_row
+from worker.jobs.job import Job
+
+FINISHED_IN_MEMORY = 200
+
+_INSERT_JOB = sa.insert(JOBS)
+_UPDATE_JOB = (
+    sa.update(JOBS)
+    .where(JOBS.c.id == sa.bindparam("job_id"))
+    .values(
+        {
+            name: sa.bindparam(name)
+            for name in (
+                "credentials",
+                "state",
+                "stage",
+                "attempt",
+                "seq",
+                "message",
+                "outputs",
+                "engine_response",
+                "failure",
+                "times",
+                "finished_ms",
+            )
+        }
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRow:
+    """One entry of the outbox. `is_trusted`: the address came from the operator, not from a request."""
+
+    id: str
+    job_id: str
+    url: str
+    body: bytes
+    secret: str | None
+    timeout_seconds: float
+    is_trusted: bool
+    state: str
+    attempts: int
+    created_ms: int
+    next_at_ms: int
+    last_error: str = ""
+
+    def __repr__(self) -> str:
+        return f"WebhookRow({self.id}, {self.state}, attempts={self.attempts})"
+
+
+Write = tuple[sa.Executable, Mapping[str, Any]]
+
+
+class JobStore:
+    """Use as `await store.open()` ... `await store.close()`; `jobs` holds every job that has not ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.jobs: dict[str, Job] = {}
+        self._finished: OrderedDict[str, Job] = OrderedDict()
+        self._lock = FileLock(directory / "lock")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="job-database")
+        self._database: sa.Engine | None = None
+        self._connection: sa.Connection | None = None
+        self._new: dict[str, Job] = {}
+        self._changed: dict[str, Job] = {}
+        self._writes: list[Write] = []
+        self._next_commit: asyncio.Future[None] | None = None
+        self._wake = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._next_number = 1
+        self._is_closing = False
+
+    async def open(self) -> None:
+        """Takes the directory and loads what has not ended. Raises StateUnusable naming who holds it."""
+        await asyncio.to_thread(self._take_directory)
+        await self._in_thread(self._load)
+        self._writer = asyncio.create_task(self._write_groups(), name="job-writer")
+
+    async def close(self) -> None:
+        """Commits what is left and gives the directory back."""
+        self._is_closing = True
+        self._wake.set()
+        if self._writer is not None:
+            await self._writer
+        await self._in_thread(self._disconnect)
+        self._thread.shutdown()
+        self._lock.release()
+
+    def job_directory(self, job_id: str) -> Path:
+        return self.directory / "jobs" / job_id
+
+    def take_number(self) -> int:
+        """The next place in the order of admission."""
+        number = self._next_number
+        self._next_number += 1
+        return number
+
+    async def insert(self, job: Job) -> None:
+        """Returns when the job is on disk. If that fails the job is not there."""
+        self.jobs[job.id] = job
+        self._new[job.id] = job
+        try:
+            await asyncio.shield(self._commit_soon())
+        except StateUnusable:
+            self.jobs.pop(job.id, None)
+            raise
+
+    def save(self, job: Job, *writes: Write) -> asyncio.Future[None]:
+        """Marks a job changed; `writes` go into the same transaction. The future is done when all is on disk."""
+        if job.id not in self._new:
+            self._changed[job.id] = job
+        self._writes.extend(writes)
+        if job.state.is_terminal:
+            self.jobs.pop(job.id, None)
+            self._remember(job)
+        return self._commit_soon()
+
+    async def find(self, job_id: str) -> Job | None:
+        """A job by id, ended ones (until they expire) included."""
+        job = self.jobs.get(job_id) or self._finished.get(job_id)
+        if job is not None:
+            return job
+        stored: Job | None = await self._in_thread(lambda: self._read_job(job_id))
+        if stored is not None and job_id not in self.jobs:
+            self._remember(stored)
+        return stored
+
+    async def due_webhooks(self, now_ms: int, limit: int = 32) -> list[WebhookRow]:
+        query = (
+            sa.select(WEBHOOKS)
+            .where(WEBHOOKS.c.state == "pending", WEBHOOKS.c.next_at_ms <= now_ms)
+            .order_by(WEBHOOKS.c.next_at_ms)
+            .limit(limit)
+        )
+        rows = await self._in_thread(lambda: list(self._connected().execute(query)))
+        return [WebhookRow(**row._mapping) for row in rows]
+
+    async def next_webhook_at_ms(self) -> int | None:
+        query = sa.select(sa.func.min(WEBHOOKS.c.next_at_ms)).where(WEBHOOKS.c.state == "pending")
+        result: int | None = await self._in_thread(lambda: self._connected().execute(query).scalar())
+        return result
+
+    async def webhook(self, webhook_id: str) -> WebhookRow | None:
+        query = sa.select(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id)
+        row = await self._in_thread(lambda: self._connected().execute(query).one_or_none())
+        return None if row is None else WebhookRow(**row._mapping)
+
+    async def update_webhook(self, row: WebhookRow) -> None:
+        await self._write(webhook_update(row))
+
+    async def fact(self, name: str) -> Any:
+        """A small stored fact (parsed JSON), or None."""
+        query = sa.select(FACTS.c.value).where(FACTS.c.name == name)
+        text = await self._in_thread(lambda: self._connected().execute(query).scalar())
+        return None if text is None else json.loads(text)
+
+    async def set_fact(self, name: str, value: Any) -> None:
+        text = json.dumps(value)
+        statement = sqlite_insert(FACTS).on_conflict_do_update(index_elements=["name"], set_={"value": text})
+        await self._write((statement, {"name": name, "value": text}))
+
+    async def forget_finished_before(self, time_ms: int) -> list[str]:
+        """Removes ended jobs without a pending webhook; gives their ids, whose folders the caller deletes."""
+        pending = sa.select(WEBHOOKS.c.job_id).where(WEBHOOKS.c.state == "pending")
+        old = sa.select(JOBS.c.id).where(JOBS.c.finished_ms < time_ms, JOBS.c.id.not_in(pending))
+        ids: list[str] = await self._in_thread(lambda: list(self._connected().execute(old).scalars()))
+        for job_id in ids:
+            self._finished.pop(job_id, None)
+            self._writes.append((sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id")), {"gone_id": job_id}))
+        if ids:
+            await self._commit_soon()
+        return ids
+
+    def check_integrity(self) -> list[str]:
+        """What is wrong inside, one line each: empty is good."""
+        wrong = [f"{job.id} has ended and is still held as live" for job in self.jobs.values() if job.state.is_terminal]
+        wrong += [f"{job.id} is live and held as ended" for job in self._finished.values() if job.id in self.jobs]
+        wrong += [f"{job.id} has ended and keeps credentials" for job in self._finished.values() if job.credentials]
+        return wrong
+
+    # the writer
+
+    def _commit_soon(self) -> asyncio.Future[None]:
+        if self._next_commit is None:
+            self._next_commit = asyncio.get_running_loop().create_future()
+            self._wake.set()
+        return self._next_commit
+
+    async def _write(self, write: Write) -> None:
+        self._writes.append(write)
+        await asyncio.shield(self._commit_soon())
+
+    async def _write_groups(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            done = self._next_commit
+            if done is not None:
+                await self._write_one_group(done)
+            if self._is_closing and self._next_commit is None:
+                return
+
+    async def _write_one_group(self, done: asyncio.Future[None]) -> None:
+        new = [whole_row(job) for job in self._new.values()]
+        changed = [{"job_id": job.id, **changing_row(job)} for job in self._changed.values()]
+        writes = self._writes
+        self._new, self._changed, self._writes, self._next_commit = {}, {}, [], None
+        try:
+            await self._in_thread(lambda: self._commit(new, changed, writes))
+        except Exception as error:  # noqa: BLE001 - the commit: everyone who waits for it is told
+            if not done.done():
+                done.set_exception(StateUnusable(f"the job database cannot be written: {error}"))
+                done.exception()  # a save that nobody waits for is no unhandled error
+            return
+        if not done.done():
+            done.set_result(None)
+
+    def _commit(self, new: list[dict[str, Any]], changed: list[dict[str, Any]], writes: list[Write]) -> None:
+        connection = self._connected()
+        with connection.begin():
+            if new:
+                connection.execute(_INSERT_JOB, new)
+            if changed:
+                connection.execute(_UPDATE_JOB, changed)
+            for statement, parameters in writes:
+                connection.execute(statement, dict(parameters))
+
+    # on the thread
+
+    async def _in_thread(self, function: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    def _connected(self) -> sa.Connection:
+        if self._connection is None:
+            raise StateUnusable("the job database is not open")
+        if self._connection.in_transaction():
+            self._connection.rollback()  # a read before left one open; it would see old data
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._database is not None:
+            self._database.dispose()
+
+    def _take_directory(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.directory.chmod(0o700)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise StateUnusable(f"{self.directory} is in use by {self._holder()}") from None
+        except OSError as error:
+            raise StateUnusable(f"{self.directory} cannot be used: {error.strerror}") from None
+        (self.directory / "holder").write_text(f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        (self.directory / "jobs").mkdir(exist_ok=True)
+
+    def _holder(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self.directory / "holder").read_text()
+        return "another process"
+
+    def _load(self) -> None:
+        self._database = open_engine(self.directory / "darkroom.db")
+        self._connection = self._database.connect()
+        self._next_number = (self._connection.execute(sa.select(sa.func.max(JOBS.c.number))).scalar() or 0) + 1
+        unfinished = sa.select(JOBS).where(JOBS.c.finished_ms.is_(None)).order_by(JOBS.c.number)
+        for row in self._connection.execute(unfinished):
+            job = job_of(row)
+            job.is_recovered = True
+            self.jobs[job.id] = job
+        self._connection.rollback()
+
+    def _read_job(self, job_id: str) -> Job | None:
+        row = self._connected().execute(sa.select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
+        return None if row is None else job_of(row)
+
+    def _remember(self, job: Job) -> None:
+        self._finished[job.id] = job
+        while len(self._finished) > FINISHED_IN_MEMORY:
+            self._finished.popitem(last=False)
+
+
+def webhook_insert(row: WebhookRow) -> Write:
+    """The write that puts an entry into the outbox; give it to `JobStore.save` beside the job's last change."""
+    return sa.insert(WEBHOOKS), {name: getattr(row, name) for name in WebhookRow.__slots__}
+
+
+def webhook_update(row: WebhookRow) -> Write:
+    """The write that stores an outcome. What is no longer pending loses its secret in the same transaction."""
+    values = {
+        "state": row.state,
+        "attempts": row.attempts,
+        "next_at_ms": row.next_at_ms,
+        "last_error": row.last_error,
+        "secret": row.secret if row.state == "pending" else None,
+    }
+    return sa.update(WEBHOOKS).where(WEBHOOKS.c.id == sa.bindparam("row_id")).values(values), {"row_id": row.id}
