@@ -1,8 +1,12 @@
-"""What a node declares: the inputs it takes and the outputs it gives. Plain data, made by `engine/nodes/base.py`."""
+"""What a node declares: the inputs it takes and the outputs it gives. Plain data, made by `engine/nodes/base.py`.
+
+`NodeSpec` is the declaration as clients see it. `NodeRules` is the same, laid out once per class and run for the code
+that goes over every node of a graph: sets and dicts instead of searches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -75,3 +79,66 @@ class NodeSpec:
 
     def section(self, section: Section) -> tuple[InputSpec, ...]:
         return tuple(item for item in self.inputs if item.section == section)
+
+
+@dataclass(frozen=True, slots=True)
+class InputCheck:
+    """A class's own check of its inputs, before anything runs (ComfyUI's `VALIDATE_INPUTS`).
+
+    `function(**inputs)` returns True, or False or a text that says what is wrong. It gets the inputs in `names` (all
+    that the prompt gives when `takes_all`), None for those that are links, and `input_types` (name to the type of the
+    linked output) when it names that. Range and choice checks are left out for inputs it takes.
+    """
+
+    function: Callable[..., Any]
+    names: frozenset[str] = frozenset()
+    takes_all: bool = False
+
+    def takes(self, name: str) -> bool:
+        return self.takes_all or name in self.names
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """A declaration laid out for fast use; make it with `rules_of`. `inputs` holds every input by name."""
+
+    class_type: str
+    is_output: bool
+    is_async: bool
+    input_is_list: bool
+    declared: tuple[InputSpec, ...]  # required, then optional: what a prompt may give
+    inputs: Mapping[str, InputSpec]
+    hidden: Mapping[str, str]  # name to what the engine fills in (`PROMPT`, ...)
+    lazy: frozenset[str]
+    raw_links: frozenset[str]
+    output_types: tuple[str | Sequence[Any], ...]
+    lists_out: tuple[bool, ...]
+    keyed_by_id: bool  # the same inputs at another node are another result
+    has_fingerprint: bool
+    check: InputCheck | None
+
+
+def rules_of(
+    spec: NodeSpec, *, is_async: bool = False, has_fingerprint: bool = False, check: InputCheck | None = None
+) -> NodeRules:
+    hidden = {item.name: str(item.type) for item in spec.section("hidden")}
+    declared = spec.section("required") + spec.section("optional")
+    inputs = {
+        item.name: item for item in (*spec.section("hidden"), *spec.section("optional"), *spec.section("required"))
+    }
+    return NodeRules(
+        class_type=spec.class_type,
+        is_output=spec.is_output,
+        is_async=is_async,
+        input_is_list=spec.input_is_list,
+        declared=declared,
+        inputs=inputs,
+        hidden=hidden,
+        lazy=frozenset(item.name for item in declared if item.is_lazy),
+        raw_links=frozenset(item.name for item in declared if item.takes_raw_link),
+        output_types=tuple(item.type for item in spec.outputs),
+        lists_out=tuple(item.is_list for item in spec.outputs),
+        keyed_by_id=not spec.is_idempotent or "UNIQUE_ID" in hidden.values(),
+        has_fingerprint=has_fingerprint,
+        check=check,
+    )

@@ -16,21 +16,26 @@ A built-in node is one typed function; `@node` derives its declaration from the 
   names an output otherwise than its type. An output node returns a `Shown`; one that also has outputs returns
   `Shown(ui, result=(...))`.
 
-A class in ComfyUI's form registers too (`engine/nodes/catalogue.py`); both become a `NodeClass`, and nothing past this
-file can tell them apart.
+- `Annotated[..., Socket("IMAGE"), Lazy()]` is an input the engine computes only when `needs(**inputs)` names it.
+- A node may return `Expanded(graph, result)` to be replaced by a graph of other nodes, or an `ExecutionBlocker` as (or
+  among) its outputs, to keep what depends on them from running. An `async def` node is awaited while others go on.
+
+A class in ComfyUI's form registers too (`engine/nodes/class_form.py`); both are a `NodeClass`, and nothing past these
+two files can tell them apart.
 """
 
 from __future__ import annotations
 
 import inspect
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from engine.cancel import CancelToken
-from engine.graph.spec import InputSpec, NodeSpec, OutputSpec, Section
+from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
 
 # --- annotations -----------------------------------------------------------------------------------------------------
 
@@ -43,13 +48,14 @@ class Socket:
 
 
 @dataclass(frozen=True)
-class Widget:
+class Widget(ABC):
     """An input with a value of its own in the prompt. `extra` are further options as `/object_info` shows them."""
 
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
+    @abstractmethod
     def type_in(self, environment: NodeEnvironment) -> str | Sequence[Any]:
-        raise NotImplementedError  # pragma: no cover - every widget below says its type
+        """ComfyUI's type name, or the values to choose from as of now."""
 
     def options(self) -> dict[str, Any]:
         named = {key: value for key, value in vars(self).items() if key != "extra" and value is not None}
@@ -147,6 +153,17 @@ class InputFile(Widget):
     def type_in(self, environment: NodeEnvironment) -> list[str]:
         return environment.input_files(self.content)
 
+    def complaint(self, environment: NodeEnvironment, value: Any) -> str | None:
+        """What is wrong with a file's name, in ComfyUI's words. None: the file is there, or a link brings the name."""
+        if value is None:
+            return None
+        try:
+            if environment.input_path(str(value)).is_file():
+                return None
+        except ValueError:
+            pass  # the name leaves its folder: for the caller there is no such file
+        return f"Invalid {self.content.strip('.')} file: {value}"
+
     def options(self) -> dict[str, Any]:
         return dict(self.extra)
 
@@ -154,6 +171,11 @@ class InputFile(Widget):
 @dataclass(frozen=True, slots=True)
 class Optional:
     """Marks an input that the prompt may leave out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """Marks an input that is computed only when the node asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +202,40 @@ class Shown:
 
     ui: Mapping[str, Sequence[Any]]
     result: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """The nodes that take this one's place.
+
+    `graph` is in the prompt's format with ids of its own; an item of `result` is a link into it, `[node_id, slot]`, or
+    a value.
+    """
+
+    graph: Mapping[str, Any]
+    result: tuple[Any, ...] = ()
+    ui: Mapping[str, Sequence[Any]] | None = None
+
+
+class ExecutionBlocker:
+    """As an output: whatever would use it does not run. With a message the client is told, else nothing is said."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: str | None) -> None:
+        self.message = message
+
+
+class Returned(NamedTuple):
+    """What one call of a node gave, in one form for every kind of node.
+
+    `result` has an item per output, or is one `ExecutionBlocker` for all, or None when the call gave no outputs.
+    `expand` is the graph that takes the node's place.
+    """
+
+    result: Any
+    ui: Mapping[str, Sequence[Any]] | None = None
+    expand: Mapping[str, Any] | None = None
 
 
 class NodeEnvironment(Protocol):
@@ -218,19 +274,45 @@ class NodeContext:
 # --- what the runtime sees -------------------------------------------------------------------------------------------
 
 
-@runtime_checkable
-class NodeClass(Protocol):
+class NodeClass(ABC):
     """One class of nodes. `runtime/` and `graph/` know nodes only through this."""
 
     class_type: str
 
+    @abstractmethod
     def spec(self, environment: NodeEnvironment) -> NodeSpec:
         """The declaration as of now (lists of files change)."""
-        ...
+
+    @abstractmethod
+    def rules(self, environment: NodeEnvironment) -> NodeRules:
+        """The declaration as of now, laid out for validation, scheduling and execution."""
+
+    @abstractmethod
+    def instance(self) -> Any:
+        """The state of one node, kept for as long as prompts name that node. None where a class has no state."""
+
+    @abstractmethod
+    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
+        """What a result depends on besides the inputs; asked only when the rules say `has_fingerprint`.
+
+        `inputs` has None for links. May return an awaitable.
+        """
+
+    @abstractmethod
+    def missing_inputs(self, instance: Any, inputs: Mapping[str, Any]) -> Any:
+        """The names of the lazy inputs this call needs, given those known (None for the others); or an awaitable."""
+
+    @abstractmethod
+    def call(self, instance: Any, context: NodeContext, inputs: dict[str, Any]) -> Any:
+        """Run the node once. The outcome goes through `returned`; an async class gives an awaitable of it."""
+
+    @abstractmethod
+    def returned(self, outcome: Any) -> Returned:
+        """What a call gave, in the one form the runtime reads."""
 
 
 @dataclass(frozen=True)
-class FunctionNode:
+class FunctionNode(NodeClass):
     """A built-in node: a function and the declaration read from its signature."""
 
     class_type: str
@@ -245,6 +327,8 @@ class FunctionNode:
     outputs: tuple[OutputSpec, ...]
     fingerprint: Callable[..., Any] | None = None  # (environment, **inputs) -> hashable; what the inputs do not show
     check: Callable[..., str | None] | None = None  # (environment, **inputs) -> complaint
+    needs: Callable[..., Sequence[str]] | None = None  # (**inputs) -> names of lazy inputs
+    input_is_list: bool = False
 
     def spec(self, environment: NodeEnvironment) -> NodeSpec:
         return NodeSpec(
@@ -256,12 +340,74 @@ class FunctionNode:
             description=inspect.getdoc(self.function) or "",
             python_module=self.python_module,
             is_output=self.is_output,
+            input_is_list=self.input_is_list,
             is_idempotent=self.is_idempotent,
             extra=self.extra,
         )
 
+    def rules(self, environment: NodeEnvironment) -> NodeRules:
+        return rules_of(
+            self.spec(environment),
+            is_async=inspect.iscoroutinefunction(self.function),
+            has_fingerprint=self.fingerprint is not None,
+            check=self._input_check(environment),
+        )
+
+    def instance(self) -> None:
+        return None
+
+    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
+        assert self.fingerprint is not None
+        return self.fingerprint(environment, **_accepted(self.fingerprint, inputs))
+
+    def missing_inputs(self, instance: Any, inputs: Mapping[str, Any]) -> Sequence[str]:
+        return () if self.needs is None else self.needs(**_accepted(self.needs, inputs))
+
+    def call(self, instance: Any, context: NodeContext, inputs: dict[str, Any]) -> Any:
+        return self.function(context, **inputs)
+
+    def returned(self, outcome: Any) -> Returned:
+        if isinstance(outcome, Shown):
+            return Returned(outcome.result if self.outputs else None, outcome.ui)
+        if isinstance(outcome, Expanded):
+            return Returned(outcome.result, outcome.ui, outcome.graph)
+        if isinstance(outcome, ExecutionBlocker) or (outcome is None and not self.outputs):
+            return Returned(outcome)
+        return Returned(outcome if isinstance(outcome, tuple) else (outcome,))
+
     def __call__(self, context: NodeContext, **inputs: Any) -> Any:
         return self.function(context, **inputs)
+
+    def _input_check(self, environment: NodeEnvironment) -> InputCheck | None:
+        """The node's own check, or that the files it names in the input folder are there."""
+        if self.check is not None:
+            own = self.check
+            return InputCheck(lambda **inputs: _verdict(own(environment, **inputs)), *_named_inputs(own, leave_out=1))
+        files = {item.name: item.marker for item in self.parameters if isinstance(item.marker, InputFile)}
+        if not files:
+            return None
+
+        def files_are_there(**inputs: Any) -> bool | str:
+            complaints = (files[name].complaint(environment, value) for name, value in inputs.items())
+            return _verdict(next((complaint for complaint in complaints if complaint is not None), None))
+
+        return InputCheck(files_are_there, frozenset(files))
+
+
+def _verdict(complaint: str | None) -> bool | str:
+    return True if complaint is None else complaint
+
+
+def _named_inputs(function: Callable[..., Any], leave_out: int = 0) -> tuple[frozenset[str], bool]:
+    """The inputs a function names, past its first `leave_out` parameters, and whether it takes any others too."""
+    parameters = list(inspect.signature(function).parameters.values())[leave_out:]
+    takes_all = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters)
+    return frozenset(item.name for item in parameters if item.kind is not inspect.Parameter.VAR_KEYWORD), takes_all
+
+
+def _accepted(function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    names, takes_all = _named_inputs(function)
+    return {name: value for name, value in inputs.items() if takes_all or name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +416,11 @@ class Parameter:
     section: Section
     marker: Socket | Widget | Hidden
     default: Any = inspect.Parameter.empty
+    is_lazy: bool = False
 
     def spec(self, environment: NodeEnvironment) -> InputSpec:
         if isinstance(self.marker, (Socket, Hidden)):
-            return InputSpec(self.name, self.marker.type, {}, self.section)
+            return InputSpec(self.name, self.marker.type, {"lazy": True} if self.is_lazy else {}, self.section)
         options = self.marker.options()
         if self.default is not inspect.Parameter.empty and self.default is not None:
             options = {"default": self.default, **options}
@@ -290,12 +437,16 @@ def node(
     is_idempotent: bool = True,
     fingerprint: Callable[..., Any] | None = None,
     check: Callable[..., str | None] | None = None,
+    needs: Callable[..., Sequence[str]] | None = None,
+    input_is_list: bool = False,
     **extra: Any,
 ) -> Callable[[Callable[..., Any]], FunctionNode]:
     """Make a node class of a typed function; see the module docstring for how its signature is read.
 
     `fingerprint(environment, **inputs)` tells what a result depends on besides its inputs (a file's content);
-    `check(environment, **inputs)` returns what is wrong with values that are not links, before anything runs.
+    `check(environment, **inputs)` returns what is wrong with values that are not links, before anything runs;
+    `needs(**inputs)` names the lazy inputs that are wanted, given the others. With `input_is_list` every input is a
+    list and the node is called once; else it is called for each element of the longest list it is given.
     Without a `display_name` the class name is shown; None is what ComfyUI's newer nodes have where they set none.
     Raises TypeError when an annotation says no socket or widget.
     """
@@ -317,6 +468,8 @@ def node(
             outputs=_outputs(class_type, hints.get("return")),
             fingerprint=fingerprint,
             check=check,
+            needs=needs,
+            input_is_list=input_is_list,
         )
 
     return wrap
@@ -331,7 +484,8 @@ def _parameter(class_type: str, item: inspect.Parameter, hint: Any) -> Parameter
                 section = "hidden"
             elif any(isinstance(other, Optional) for other in markers):
                 section = "optional"
-            return Parameter(item.name, section, marker, item.default)
+            is_lazy = any(isinstance(other, Lazy) for other in markers)
+            return Parameter(item.name, section, marker, item.default, is_lazy)
     raise TypeError(f"{class_type}: parameter {item.name!r} names no socket or widget")
 
 
