@@ -1,0 +1,35 @@
+"""Image2Image: a picture and a prompt become another picture of the same size."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from modifiers.modifier import RANDOM_INT, Denoise, Guidance, Into, Modifier, Name, Seed, Steps
+
+
+class Image2Image(Modifier):
+    """Redraw a picture after a text.
+
+    `cfg_scale` is honoured; left out it is 8, ComfyUI's own default. The size is that of `input_image`.
+    """
+
+    workflow_file: ClassVar[str] = "image_to_image.json"
+
+    input_image: Annotated[
+        Name,
+        Into("10", "image"),
+        Field(description="An http(s) URL, a data: URI, base64, or a file of the input folder."),
+    ]
+    prompt: Annotated[str, Into("6", "text"), Field(description="What to draw.")]
+    negative_prompt: Annotated[str, Into("7", "text"), Field(description="What to keep away from.")] = ""
+    seed: Annotated[Seed, Into("3", "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
+    steps: Annotated[Steps, Into("3", "steps"), Field(description="Sampling steps.")] = 20
+    cfg_scale: Annotated[Guidance, Into("3", "cfg"), Field(description="How strongly the prompts count.")] = 8.0
+    sampler_name: Annotated[Name, Into("3", "sampler_name"), Field(description="A sampler of KSampler.")] = "dpmpp_2m"
+    scheduler: Annotated[Name, Into("3", "scheduler"), Field(description="A scheduler of KSampler.")] = "normal"
+    denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="0 keeps the picture, 1 forgets it.")] = 0.87
+    ckpt_name: Annotated[Name, Into("14", "ckpt_name"), Field(description="A file of the checkpoints folder.")] = (
+        "v1-5-pruned-emaonly-fp16.safetensors"
+    )

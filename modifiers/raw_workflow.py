@@ -1,0 +1,9 @@
+"""RawWorkflow: the Text2Image parameters with every one optional, as older clients send it."""
+
+from __future__ import annotations
+
+from modifiers.text_to_image import TextToImageFields
+
+
+class RawWorkflow(TextToImageFields):
+    """Draw a picture from a text, with every parameter optional (the name that older clients use)."""

@@ -1,0 +1,162 @@
+"""The modifiers as a request meets them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modifiers.modifier import RANDOM_INT, ModificationsRejected
+from modifiers.registry import MODIFIERS, ModifierRegistry, UnknownModifier, build_registry
+
+
+@pytest.fixture(scope="module")
+def registry() -> ModifierRegistry:
+    return build_registry()
+
+
+def problems_of(registry: ModifierRegistry, name: str, modifications: dict[str, Any]) -> dict[str, Any]:
+    with pytest.raises(ModificationsRejected) as caught:
+        registry.build(name, modifications)
+    return {problem["field"]: problem for problem in caught.value.problems}
+
+
+def test_text_to_image_has_the_defaults_that_clients_rely_on(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Text2Image", {"prompt": "a lighthouse"})
+    assert prompt["3"]["inputs"] == {
+        "seed": RANDOM_INT,
+        "steps": 20,
+        "cfg": 8.0,
+        "sampler_name": "euler",
+        "scheduler": "normal",
+        "denoise": 1.0,
+        "model": ["4", 0],
+        "positive": ["6", 0],
+        "negative": ["7", 0],
+        "latent_image": ["5", 0],
+    }
+    assert prompt["4"]["inputs"]["ckpt_name"] == "v1-5-pruned-emaonly-fp16.safetensors"
+    assert prompt["5"]["inputs"] == {"width": 512, "height": 512, "batch_size": 1}
+    assert (prompt["6"]["inputs"]["text"], prompt["7"]["inputs"]["text"]) == ("a lighthouse", "")
+
+
+def test_image_to_image_has_its_own_defaults(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Image2Image", {"prompt": "x", "input_image": "https://example.com/cat.png"})
+    sampler = prompt["3"]["inputs"]
+    assert (sampler["steps"], sampler["sampler_name"], sampler["scheduler"], sampler["denoise"]) == (
+        20,
+        "dpmpp_2m",
+        "normal",
+        0.87,
+    )
+    assert prompt["10"]["inputs"]["image"] == "https://example.com/cat.png"
+
+
+def test_raw_workflow_needs_nothing(registry: ModifierRegistry) -> None:
+    raw = registry.build("RawWorkflow", {})
+    assert raw == registry.build("Text2Image", {"prompt": ""})
+
+
+def test_every_value_lands_in_its_node(registry: ModifierRegistry) -> None:
+    prompt = registry.build(
+        "Text2Image",
+        {
+            "prompt": "p",
+            "negative_prompt": "n",
+            "seed": 2**64 - 1,
+            "steps": 7,
+            "cfg_scale": 3.5,
+            "sampler_name": "heun",
+            "scheduler": "karras",
+            "denoise": 0.5,
+            "ckpt_name": "other.safetensors",
+            "width": 768,
+            "height": 640,
+        },
+    )
+    sampler = prompt["3"]["inputs"]
+    assert (sampler["seed"], sampler["steps"], sampler["cfg"], sampler["denoise"]) == (2**64 - 1, 7, 3.5, 0.5)
+    assert (sampler["sampler_name"], sampler["scheduler"]) == ("heun", "karras")
+    assert (prompt["4"]["inputs"]["ckpt_name"], prompt["5"]["inputs"]["width"]) == ("other.safetensors", 768)
+    assert (prompt["5"]["inputs"]["height"], prompt["7"]["inputs"]["text"]) == (640, "n")
+
+
+def test_the_machines_defaults_apply_only_where_the_request_is_silent(registry: ModifierRegistry) -> None:
+    defaults = {"ckpt_name": "installed.safetensors", "not_a_field": 1}
+    silent = registry.build("Text2Image", {"prompt": ""}, defaults)
+    spoken = registry.build("Text2Image", {"prompt": "", "ckpt_name": "mine.safetensors"}, defaults)
+    assert silent["4"]["inputs"]["ckpt_name"] == "installed.safetensors"
+    assert spoken["4"]["inputs"]["ckpt_name"] == "mine.safetensors"
+
+
+def test_a_build_leaves_the_template_alone(registry: ModifierRegistry) -> None:
+    registry.build("Text2Image", {"prompt": "first", "steps": 3})["8"]["inputs"].clear()
+    again = registry.build("Text2Image", {"prompt": "second"})
+    assert again["8"]["inputs"] and again["3"]["inputs"]["steps"] == 20
+
+
+def test_reports_every_problem_at_once_with_what_is_allowed(registry: ModifierRegistry) -> None:
+    problems = problems_of(
+        registry, "Text2Image", {"width": 8, "height": 99_999, "steps": 0, "seed": -1, "denoise": 1.5, "cfg_scale": "x"}
+    )
+    assert list(problems) == ["prompt", "seed", "steps", "cfg_scale", "denoise", "width", "height"]
+    assert problems["width"]["allowed"] == {"type": "integer", "minimum": 16, "maximum": 16384}
+    assert problems["prompt"]["message"] == "is required"
+    assert all(problem["message"] for problem in problems.values())
+
+
+@pytest.mark.parametrize("value", [True, "abc", 1.5, [], {}, float("nan")])
+def test_a_wrong_type_names_the_field(registry: ModifierRegistry, value: Any) -> None:
+    for field in ("steps", "seed", "width"):
+        assert list(problems_of(registry, "RawWorkflow", {field: value})) == [field]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True])
+def test_a_guidance_that_is_no_number_is_refused(registry: ModifierRegistry, value: Any) -> None:
+    assert list(problems_of(registry, "RawWorkflow", {"cfg_scale": value})) == ["cfg_scale"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("negativ_prompt", "negative_prompt"), ("cfg", "cfg_scale"), ("Steps", "steps")]
+)
+def test_a_near_miss_names_the_right_field(registry: ModifierRegistry, wrong: str, right: str) -> None:
+    problem = problems_of(registry, "Text2Image", {"prompt": "", wrong: 1})[wrong]
+    assert f"`{right}`" in problem["message"] and right in problem["allowed"]
+
+
+def test_null_and_numbers_as_text_are_taken_as_meant(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Text2Image", {"prompt": "", "seed": None, "steps": "25", "width": 512.0})
+    assert (prompt["3"]["inputs"]["seed"], prompt["3"]["inputs"]["steps"]) == (RANDOM_INT, 25)
+
+
+def test_a_seed_may_be_asked_to_be_random(registry: ModifierRegistry) -> None:
+    assert registry.build("Text2Image", {"prompt": "", "seed": RANDOM_INT})["3"]["inputs"]["seed"] == RANDOM_INT
+
+
+def test_an_unknown_modifier_lists_the_known_ones(registry: ModifierRegistry) -> None:
+    with pytest.raises(UnknownModifier) as caught:
+        registry.build("text2image", {})
+    assert caught.value.known == ("Text2Image", "Image2Image", "RawWorkflow")
+
+
+def test_descriptions_carry_a_schema_for_every_field(registry: ModifierRegistry) -> None:
+    described = {entry["name"]: entry for entry in registry.describe()}
+    assert set(described) == set(registry.names())
+    schema = described["Text2Image"]["schema"]
+    assert schema["properties"]["steps"]["maximum"] == 10_000 and schema["required"] == ["prompt"]
+
+
+def test_every_field_fills_an_input_that_the_workflow_has(registry: ModifierRegistry) -> None:
+    for modifier in MODIFIERS:
+        workflow = registry.build(
+            modifier.__name__,
+            {"prompt": "", **({"input_image": "a.png"} if "input_image" in modifier.model_fields else {})},
+        )
+        for name, places in modifier.places().items():
+            assert places, name
+            assert all(place.input_name in workflow[place.node_id]["inputs"] for place in places)
+
+
+def test_a_problem_of_the_graph_finds_its_way_back_to_the_field(registry: ModifierRegistry) -> None:
+    assert registry.get("Text2Image").field_at("4", "ckpt_name") == "ckpt_name"
+    assert registry.get("Text2Image").field_at("3", "model") is None
