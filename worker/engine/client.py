@@ -1,0 +1,347 @@
+"""EngineClient: speaks to any server that has ComfyUI's HTTP and WebSocket API, ours or a foreign one.
+
+The history is the truth, the socket only a hint: a message that a prompt has ended makes the client read its history
+entry; when the socket is down or silent, the history is looked at from time to time instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import structlog
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
+
+from worker.engine.foreign_check import find_problems
+from worker.engine.outcome import RunOutcome, problems_of_rejection, read_outcome
+from worker.errors import EngineUnreachable, JobTimedOut, Problem, RequestRejected
+
+LOOK_SECONDS = 5.0
+LOOK_SECONDS_WITHOUT_SOCKET = 0.25
+GIVE_UP_SECONDS = 30.0
+UPLOAD_FOLDER = "darkroom"
+
+log = structlog.get_logger("engine.client")
+
+OnMessage = Callable[[str, Mapping[str, Any]], None]
+
+
+class EngineLost(EngineUnreachable):
+    """The engine went away while it had a prompt of ours. `fields["was_running"]` tells whether that had begun."""
+
+    code = "engine_lost"
+
+    @property
+    def was_running(self) -> bool:
+        return bool(self.fields.get("was_running"))
+
+
+@dataclass(slots=True)
+class _Run:
+    """A prompt that the engine has and that somebody awaits."""
+
+    prompt_id: str
+    on_message: OnMessage
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    should_look: bool = False  # in the history, because it may have ended
+    started_at: float | None = None  # the event loop's clock
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFolders:
+    """Where the engine's files lie when they are on this machine."""
+
+    input: Path
+    output: Path
+    temp: Path
+
+    def of(self, kind: str) -> Path | None:
+        return {"input": self.input, "output": self.output, "temp": self.temp}.get(kind)
+
+
+class EngineClient:
+    """One engine. `folders` is None when its disk is not ours; `has_check` tells whether it has our check route."""
+
+    def __init__(self, url: str, *, folders: LocalFolders | None = None, has_check: bool = False) -> None:
+        self.url = url.rstrip("/")
+        self.folders = folders
+        self.has_check = has_check
+        self.client_id = uuid.uuid4().hex
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            timeout=httpx.Timeout(60.0, connect=5.0),
+            limits=httpx.Limits(max_connections=64, max_keepalive_connections=16),
+            trust_env=False,
+        )
+        self._runs: dict[str, _Run] = {}
+        self._object_info: Mapping[str, Any] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._is_listening = False
+
+    async def start(self) -> None:
+        """Begins to listen on the engine's socket, now and again after every loss of it."""
+        self._listener = asyncio.create_task(self._listen(), name="engine-socket")
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._listener
+        await self._http.aclose()
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self._runs)
+
+    # what the engine knows
+
+    async def system_stats(self) -> Mapping[str, Any]:
+        return await self._get("/system_stats")
+
+    async def object_info(self) -> Mapping[str, Any]:
+        """What node classes there are; read once, until `forget_object_info`."""
+        if self._object_info is None:
+            self._object_info = await self._get("/object_info")
+        return self._object_info
+
+    def forget_object_info(self) -> None:
+        self._object_info = None
+
+    async def history_entry(self, prompt_id: str) -> Mapping[str, Any] | None:
+        entry: Mapping[str, Any] | None = (await self._get(f"/history/{prompt_id}")).get(prompt_id)
+        return entry
+
+    async def _place_in_queue(self, prompt_id: str) -> str | None:
+        queue = await self._get("/queue")
+        for place in ("queue_running", "queue_pending"):
+            if any(item[1] == prompt_id for item in queue.get(place) or ()):
+                return place
+        return None
+
+    # checking and running
+
+    async def check(self, prompt: Mapping[str, Any], pending_files: Collection[str] = ()) -> None:
+        """Raises RequestRejected with every problem of the prompt; spends no time of the GPU."""
+        if not self.has_check:
+            problems = find_problems(prompt, await self.object_info(), pending_files)
+        else:
+            body = {"prompt": prompt, "pending_files": list(pending_files)}
+            response = await self._request("POST", "/api/v1/workflow", json_body=body)
+            problems = problems_of_rejection(_object(response))
+            if response.status_code >= 400 and not problems:
+                problems = [Problem(f"The engine refused the workflow ({response.status_code})", field="workflow_json")]
+        if problems:
+            raise RequestRejected(problems)
+
+    async def run(
+        self,
+        prompt: Mapping[str, Any],
+        prompt_id: str,
+        on_message: OnMessage,
+        *,
+        timeout_seconds: float,
+        extra_data: Mapping[str, Any] | None = None,
+        may_be_there: bool = False,
+    ) -> RunOutcome:
+        """Runs a prompt to its end. `timeout_seconds` counts from its start in the engine.
+
+        Raises RequestRejected (the engine's 400), EngineLost, EngineUnreachable, JobTimedOut. When cancelled, the
+        prompt is taken from the engine's queue or interrupted. `may_be_there`: it may have been sent before; look.
+        """
+        run = _Run(prompt_id, on_message)
+        self._runs[prompt_id] = run
+        try:
+            if not (may_be_there and await self._is_there(prompt_id)):
+                await self._submit(prompt, prompt_id, extra_data or {})
+            return await self._await_end(run, timeout_seconds)
+        except (asyncio.CancelledError, JobTimedOut):
+            await asyncio.shield(self.withdraw(prompt_id))
+            raise
+        finally:
+            self._runs.pop(prompt_id, None)
+
+    async def withdraw(self, prompt_id: str) -> None:
+        """Takes a prompt out of the queue, or interrupts it when it runs. No other prompt is touched."""
+        with contextlib.suppress(EngineUnreachable):
+            await self._request("POST", "/queue", json_body={"delete": [prompt_id]})
+            await self._request("POST", "/interrupt", json_body={"prompt_id": prompt_id})
+
+    def mark_lost(self) -> None:
+        """The engine's process is gone: every run ends at once with EngineLost."""
+        for run in self._runs.values():
+            run.is_lost = True
+            run.wake.set()
+
+    # files
+
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None:
+        """Copies one of the engine's files to `target`."""
+        parameters = {"filename": filename, "subfolder": subfolder, "type": kind}
+        try:
+            async with self._http.stream("GET", "/view", params=parameters) as response:
+                if response.status_code != 200:
+                    raise EngineUnreachable(f"The engine does not give {filename} ({response.status_code})")
+                with target.open("wb") as file:  # noqa: ASYNC230 - small writes to a local disk
+                    async for chunk in response.aiter_bytes():
+                        file.write(chunk)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+
+    async def upload_image(self, path: Path, name: str) -> str:
+        """Puts a file into the engine's input folder; gives the name that a prompt uses for it."""
+        files = {"image": (name, await asyncio.to_thread(path.read_bytes), "application/octet-stream")}
+        data = {"subfolder": UPLOAD_FOLDER, "overwrite": "true"}
+        try:
+            response = await self._http.post("/upload/image", files=files, data=data)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+        body = _object(response)
+        if response.status_code != 200:
+            raise EngineUnreachable(f"The engine does not take {name} ({response.status_code})")
+        return "/".join(part for part in (body.get("subfolder"), body.get("name", name)) if part)
+
+    # inside
+
+    async def _is_there(self, prompt_id: str) -> bool:
+        return await self._place_in_queue(prompt_id) is not None or await self.history_entry(prompt_id) is not None
+
+    async def _submit(self, prompt: Mapping[str, Any], prompt_id: str, extra_data: Mapping[str, Any]) -> None:
+        body = {"prompt": prompt, "prompt_id": prompt_id, "client_id": self.client_id}
+        if extra_data:
+            body["extra_data"] = dict(extra_data)
+        response = await self._request("POST", "/prompt", json_body=body)
+        answer = _object(response)
+        problems = problems_of_rejection(answer)
+        if response.status_code >= 500:
+            raise EngineUnreachable(f"The engine answered {response.status_code} to a prompt")
+        if response.status_code >= 400 or problems:
+            if response.status_code < 400:
+                await self.withdraw(prompt_id)  # it took the good part of a partly good prompt
+            raise RequestRejected(problems or [Problem("The engine refused the workflow", field="workflow_json")])
+
+    async def _await_end(self, run: _Run, timeout_seconds: float) -> RunOutcome:
+        clock = asyncio.get_running_loop().time
+        silent_since: float | None = None
+        while True:
+            pause = LOOK_SECONDS if self._is_listening else LOOK_SECONDS_WITHOUT_SOCKET
+            if run.started_at is not None:
+                pause = min(pause, max(0.0, run.started_at + timeout_seconds - clock()))
+            was_woken = await _wait(run.wake, pause)
+            run.wake.clear()
+            if run.is_lost:
+                raise EngineLost("The engine was lost", was_running=run.started_at is not None)
+            if was_woken and not run.should_look:
+                continue  # it has only started: the time limit counts from now
+            run.should_look = False
+            try:
+                outcome = await self._look(run)
+                silent_since = None
+            except EngineUnreachable as error:
+                silent_since = silent_since or clock()
+                if isinstance(error, EngineLost) or clock() - silent_since > GIVE_UP_SECONDS:
+                    raise EngineLost(error.message, was_running=run.started_at is not None) from None
+                await asyncio.sleep(LOOK_SECONDS_WITHOUT_SOCKET)
+                continue
+            if outcome is not None:
+                return outcome
+            if run.started_at is not None and clock() >= run.started_at + timeout_seconds:
+                raise JobTimedOut(f"The job ran longer than {timeout_seconds:g} s", limit_seconds=timeout_seconds)
+
+    async def _look(self, run: _Run) -> RunOutcome | None:
+        """Asks the history whether a run has ended. Raises EngineLost when the engine knows nothing of it."""
+        entry = await self.history_entry(run.prompt_id)
+        if entry is None:
+            place = await self._place_in_queue(run.prompt_id)
+            if place == "queue_running" and run.started_at is None:
+                run.started_at = asyncio.get_running_loop().time()
+            if place is not None:
+                return None
+            entry = await self.history_entry(run.prompt_id)  # it may have ended between the two questions
+        if entry is None:
+            raise EngineLost("The engine no longer knows the prompt")
+        return read_outcome(entry)
+
+    async def _listen(self) -> None:
+        address = "ws" + self.url.removeprefix("http") + f"/ws?clientId={self.client_id}"
+        pause = 0.05
+        while True:
+            try:
+                async with connect(address, max_size=None, compression=None, proxy=None, open_timeout=5) as socket:
+                    self._is_listening, pause = True, 0.05
+                    self._look_everywhere()
+                    async for message in socket:
+                        if isinstance(message, str):
+                            self._hear(json.loads(message))
+            except (OSError, TimeoutError, WebSocketException, ValueError) as error:
+                log.debug("engine socket lost", reason=type(error).__name__)
+            self._is_listening = False
+            self._look_everywhere()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    def _look_everywhere(self) -> None:
+        for run in self._runs.values():
+            run.should_look = True
+            run.wake.set()
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        kind, data = message.get("type", ""), message.get("data")
+        if not isinstance(data, Mapping):
+            return
+        run = self._runs.get(str(data.get("prompt_id")))
+        if run is None:
+            return
+        if kind == "execution_start" and run.started_at is None:
+            run.started_at = asyncio.get_running_loop().time()
+            run.wake.set()
+        if kind == "executing" and data.get("node") is None:
+            run.should_look = True
+            run.wake.set()
+        run.on_message(kind, data)
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        response = await self._request("GET", path)
+        if response.status_code != 200:
+            raise EngineUnreachable(f"The engine answered {response.status_code} to {path}")
+        return _object(response)
+
+    async def _request(self, method: str, path: str, *, json_body: Any = None) -> httpx.Response:
+        try:
+            if json_body is None:
+                return await self._http.request(method, path)
+            content = json.dumps(json_body).encode()
+            return await self._http.request(method, path, content=content, headers={"Content-Type": "application/json"})
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: httpx.TransportError) -> EngineUnreachable:
+        return EngineUnreachable(f"Cannot connect to the engine: {type(error).__name__}")
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    try:
+        body = response.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event came within the time."""
+    if event.is_set():
+        return True
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

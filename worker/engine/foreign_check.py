@@ -1,0 +1,129 @@
+"""The graph check for an engine that has none of ours: a prompt against its `/object_info`. Pure.
+
+Checked: class, required inputs, links, types, ranges and choices. What only the engine can know it still says itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from worker.engine.outcome import allowed_by
+from worker.errors import Problem
+
+NUMBERS = {"INT": int, "FLOAT": float}
+
+
+def find_problems(
+    prompt: Mapping[str, Any], object_info: Mapping[str, Any], pending_files: Collection[str] = ()
+) -> list[Problem]:
+    """Every problem found, empty when none. `pending_files` are choices that will exist by the time it runs."""
+    problems = [problem for node_id, node in prompt.items() for problem in _node(node_id, node, prompt, object_info)]
+    problems = [problem for problem in problems if not _is_pending(problem, pending_files)]
+    if not problems and not any(_is_output(node, object_info) for node in prompt.values()):
+        problems.append(Problem("Nothing to save: the workflow has no output node", field="workflow_json"))
+    return problems
+
+
+def _is_output(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> bool:
+    return bool(object_info.get(node.get("class_type", ""), {}).get("output_node"))
+
+
+def _is_pending(problem: Problem, pending_files: Collection[str]) -> bool:
+    return (
+        problem.type == "value_not_in_list"
+        and bool(problem.extra)
+        and (problem.extra or {})["received"] in pending_files
+    )
+
+
+def _node(node_id: str, node: Any, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> Iterator[Problem]:
+    if not isinstance(node, Mapping) or not isinstance(node.get("class_type"), str):
+        yield Problem("A node is an object with class_type and inputs", node_id=node_id, type="invalid_prompt")
+        return
+    class_type = node["class_type"]
+    declared = object_info.get(class_type)
+    if declared is None:
+        yield Problem(
+            f"Unknown node class {class_type!r}", node_id=node_id, class_type=class_type, type="unknown_class"
+        )
+        return
+    inputs = node.get("inputs") or {}
+    sections = declared.get("input") or {}
+    for section in ("required", "optional"):
+        for name, config in (sections.get(section) or {}).items():
+            if name not in inputs:
+                if section == "required":
+                    yield Problem(
+                        f"Required input is missing: {name}",
+                        field=name,
+                        node_id=node_id,
+                        class_type=class_type,
+                        type="required_input_missing",
+                        allowed=allowed_by(config),
+                    )
+                continue
+            found = _value_problem(inputs[name], config, prompt, object_info)
+            if found is not None:
+                kind, message = found
+                yield Problem(
+                    f"{message}: {name}",
+                    field=name,
+                    node_id=node_id,
+                    class_type=class_type,
+                    type=kind,
+                    allowed=allowed_by(config),
+                    extra={"received": inputs[name]},
+                )
+
+
+def _value_problem(
+    value: Any, config: Any, prompt: Mapping[str, Any], object_info: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    kind = config[0]
+    options = config[1] if len(config) > 1 and isinstance(config[1], Mapping) else {}
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int):
+        return _link_problem(value, kind, prompt, object_info)
+    choices = kind if isinstance(kind, list) else options.get("options") if kind == "COMBO" else None
+    if choices is not None:
+        values = value if options.get("multiselect") and isinstance(value, list) else [value]
+        missing = [item for item in values if item not in choices]
+        return ("value_not_in_list", f"Value {missing[0]!r} not in list") if missing else None
+    if kind in NUMBERS:
+        return _number_problem(value, NUMBERS[kind], options)
+    return None
+
+
+def _number_problem(value: Any, convert: type[int] | type[float], options: Mapping[str, Any]) -> tuple[str, str] | None:
+    try:
+        number = convert(value)
+    except (TypeError, ValueError, OverflowError):
+        return "invalid_input_type", f"Value {value!r} is not {'a whole number' if convert is int else 'a number'}"
+    if "min" in options and number < options["min"]:
+        return "value_smaller_than_min", f"Value {number} smaller than min of {options['min']}"
+    if "max" in options and number > options["max"]:
+        return "value_bigger_than_max", f"Value {number} bigger than max of {options['max']}"
+    return None
+
+
+def _link_problem(
+    link: list[Any], kind: Any, prompt: Mapping[str, Any], object_info: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    source = prompt.get(link[0])
+    if not isinstance(source, Mapping):
+        return "bad_linked_input", f"Linked node {link[0]!r} does not exist"
+    declared = object_info.get(source.get("class_type", ""))
+    if declared is None:
+        return None  # reported at that node
+    given = declared.get("output") or []
+    if not 0 <= link[1] < len(given):
+        return "bad_linked_input", f"Node {link[0]!r} has no output {link[1]}"
+    if isinstance(kind, str) and isinstance(given[link[1]], str) and not _fits(given[link[1]], kind):
+        return "return_type_mismatch", f"Node {link[0]!r} gives {given[link[1]]}, wanted {kind}"
+    return None
+
+
+def _fits(given: str, wanted: str) -> bool:
+    if "*" in (given, wanted):
+        return True
+    return bool({part.strip() for part in given.split(",")} & {part.strip() for part in wanted.split(",")})

@@ -1,0 +1,108 @@
+"""What a prompt came to, read from the engine's history entry. Pure.
+
+Also the one place that knows which failures inside the engine are the caller's: a model file that is no model, a
+picture that is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worker.errors import NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
+
+OUT_OF_MEMORY_TYPES = frozenset({"OutOfMemoryError", "OutOfMemory", "out_of_memory", "MemoryError"})
+CALLER_TYPES = frozenset({"BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "UnidentifiedImageError"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """`outputs`: node id -> what it shows. Exactly one of success, `was_interrupted` and `error` holds."""
+
+    outputs: Mapping[str, Mapping[str, Any]]
+    entry: Mapping[str, Any]
+    was_interrupted: bool = False
+    error: WorkerError | None = None
+
+
+def read_outcome(entry: Mapping[str, Any]) -> RunOutcome:
+    """`entry` is the value under the prompt's id in `GET /history/{id}`."""
+    outputs = entry.get("outputs") or {}
+    status = entry.get("status") or {}
+    if status.get("status_str", "success") == "success":
+        return RunOutcome(outputs, entry)
+    for name, data in reversed(status.get("messages") or []):
+        if name == "execution_interrupted":
+            return RunOutcome(outputs, entry, was_interrupted=True)
+        if name == "execution_error":
+            return RunOutcome(outputs, entry, error=error_of(data))
+    return RunOutcome(outputs, entry, error=NodeFailed("The engine reported an error without saying which"))
+
+
+def error_of(data: Mapping[str, Any]) -> WorkerError:
+    """Our error for the data of an `execution_error` message."""
+    kind = str(data.get("exception_type") or "")
+    names = {kind.rsplit(".", 1)[-1], str(data.get("code") or "")}
+    message = str(data.get("exception_message") or kind).strip()
+    where = {"node_id": data.get("node_id"), "class_type": data.get("node_type")}
+    if names & CALLER_TYPES:
+        problem = Problem(message, node_id=str(where["node_id"]), class_type=where["class_type"], type=kind)
+        return RequestRejected([problem])
+    if names & OUT_OF_MEMORY_TYPES:
+        return OutOfMemory(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
+    return NodeFailed(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
+
+
+def problems_of_rejection(body: Mapping[str, Any]) -> list[Problem]:
+    """Every problem in the body of ComfyUI's 400 (or of our engine's check): `error` and `node_errors`."""
+    problems: list[Problem] = []
+    for node_id, entry in (body.get("node_errors") or {}).items():
+        for error in entry.get("errors") or []:
+            problems.append(_node_problem(str(node_id), entry.get("class_type"), error))
+    error = body.get("error")
+    if isinstance(error, str) and error:
+        problems.append(Problem(error, field="workflow_json"))
+    elif isinstance(error, Mapping) and (not problems or error.get("type") != "prompt_outputs_failed_validation"):
+        problems.insert(0, _prompt_problem(error))
+    return problems
+
+
+def _prompt_problem(error: Mapping[str, Any]) -> Problem:
+    extra = error.get("extra_info") or {}
+    details = error.get("details") or ""
+    message = str(error.get("message") or "The workflow is not valid")
+    return Problem(
+        f"{message}: {details}" if details and details not in message else message,
+        field=None if extra.get("node_id") else "workflow_json",
+        node_id=extra.get("node_id"),
+        class_type=extra.get("class_type"),
+        type=error.get("type"),
+    )
+
+
+def _node_problem(node_id: str, class_type: str | None, error: Mapping[str, Any]) -> Problem:
+    extra = error.get("extra_info") or {}
+    details = error.get("details") or ""
+    message = str(error.get("message") or error.get("type") or "not valid")
+    received = {"received": extra["received_value"]} if "received_value" in extra else None
+    return Problem(
+        f"{message}: {details}" if details else message,
+        field=extra.get("input_name"),
+        node_id=node_id,
+        class_type=class_type,
+        type=error.get("type"),
+        allowed=allowed_by(extra.get("input_config")),
+        extra=received,
+    )
+
+
+def allowed_by(input_config: Any) -> Any:
+    """What an input's declaration allows, short: its choices, or its type and range."""
+    if not isinstance(input_config, list | tuple) or not input_config:
+        return None
+    options = input_config[1] if len(input_config) > 1 and isinstance(input_config[1], Mapping) else {}
+    choices = input_config[0] if isinstance(input_config[0], list) else options.get("options")
+    if choices is not None:
+        return list(choices)
+    return {"type": input_config[0], **{key: options[key] for key in ("min", "max", "step") if key in options}}

@@ -1,0 +1,94 @@
+"""EnginePool: which engine takes the next prompt. At most one running and one waiting prompt each."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from worker.engine.client import EngineClient
+
+PROMPTS_PER_ENGINE = 2
+
+
+@dataclass(slots=True)
+class _Slot:
+    client: EngineClient
+    is_up: bool = True
+    num_taken: int = 0
+
+
+@dataclass(order=True, slots=True)
+class _Waiter:
+    number: int
+    turn: asyncio.Future[EngineClient] = field(compare=False)
+
+
+class EnginePool:
+    """Hands engines out in the order of admission, the least busy one first."""
+
+    def __init__(self, clients: Sequence[EngineClient], prompts_per_engine: int = PROMPTS_PER_ENGINE) -> None:
+        self._slots = [_Slot(client) for client in clients]
+        self._prompts_per_engine = prompts_per_engine
+        self._waiters: list[_Waiter] = []
+
+    @property
+    def clients(self) -> list[EngineClient]:
+        return [slot.client for slot in self._slots]
+
+    @property
+    def any_client(self) -> EngineClient:
+        """One to ask what is the same everywhere; an engine that is up if there is one."""
+        return next((slot.client for slot in self._slots if slot.is_up), self._slots[0].client)
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(1 for waiter in self._waiters if not waiter.turn.done())
+
+    @property
+    def states(self) -> list[tuple[str, bool, int]]:
+        """Each engine's address, whether it is up, and how many prompts it has."""
+        return [(slot.client.url, slot.is_up, slot.num_taken) for slot in self._slots]
+
+    def set_up(self, client: EngineClient, is_up: bool) -> None:
+        for slot in self._slots:
+            if slot.client is client:
+                slot.is_up = is_up
+        self._hand_out()
+
+    @asynccontextmanager
+    async def engine(self, number: int) -> AsyncIterator[EngineClient]:
+        """An engine with a free place, when all of lower `number` that wait have theirs."""
+        waiter = _Waiter(number, asyncio.get_running_loop().create_future())
+        heapq.heappush(self._waiters, waiter)
+        self._hand_out()
+        try:
+            client = await waiter.turn
+        except asyncio.CancelledError:
+            if waiter.turn.done() and not waiter.turn.cancelled():
+                self._give_back(waiter.turn.result())
+            raise
+        try:
+            yield client
+        finally:
+            self._give_back(client)
+
+    def _give_back(self, client: EngineClient) -> None:
+        for slot in self._slots:
+            if slot.client is client:
+                slot.num_taken -= 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._waiters:
+            if self._waiters[0].turn.done():
+                heapq.heappop(self._waiters)
+                continue
+            free = [slot for slot in self._slots if slot.is_up and slot.num_taken < self._prompts_per_engine]
+            if not free:
+                return
+            slot = min(free, key=lambda slot: slot.num_taken)
+            slot.num_taken += 1
+            heapq.heappop(self._waiters).turn.set_result(slot.client)
