@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# From a fresh clone to a picture: installs, starts the worker with its engine, sends one real request, saves the picture.
+# Then serves until Ctrl+C; with --once it stops after the picture, and the exit code tells whether there was one.
+#
+#     ./run.sh [--once]
+#
+# Settings come from the environment and .env (see the README); BASE_DIRECTORY is ./base unless it is set.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+once=false
+case "${1:-}" in
+  "") ;;
+  --once) once=true ;;
+  *)
+    echo "usage: ./run.sh [--once]" >&2
+    exit 2
+    ;;
+esac
+
+misc/install.sh
+python=.venv/bin/python
+
+if ! grep -qsE '^(export )?(BASE_DIRECTORY|COMFYUI_INSTALL_PATH)=' .env && [ -z "${COMFYUI_INSTALL_PATH:-}" ]; then
+  export BASE_DIRECTORY=${BASE_DIRECTORY:-$PWD/base}
+fi
+settings=$("$python" -c '
+from worker.settings import load_settings
+settings = load_settings().settings
+host = settings.worker_host
+print(settings.base_directory.absolute())
+print(f"http://{"127.0.0.1" if host in ("0.0.0.0", "::") else host}:{settings.worker_port}")' 2>&1) || {
+  printf '%s\n' "${settings##*$'\n'}" >&2
+  exit 1
+}
+base=${settings%%$'\n'*}
+url=${settings##*$'\n'}
+mkdir -p "$base/models/checkpoints" "$base/input" "$base/output" "$base/temp"
+
+# What to draw with: Stable Diffusion 1.5 if it is here or can be had, else random weights of the same kind.
+checkpoint=v1-5-pruned-emaonly-fp16.safetensors
+size=512 steps=20
+if [ ! -f "$base/models/checkpoints/$checkpoint" ] && ! .venv/bin/darkroom models fetch sd15; then
+  checkpoint=sd15-random-small.safetensors
+  size=256 steps=8
+  echo "The model hub is out of reach, so the picture will be ABSTRACT: it is drawn by a small network of random weights."
+  echo "For real pictures put v1-5-pruned-emaonly-fp16.safetensors into $base/models/checkpoints."
+  if [ ! -f "$base/models/checkpoints/$checkpoint" ]; then
+    "$python" -m engine random-checkpoint "$base/models/checkpoints/$checkpoint"
+  fi
+elif ! nvidia-smi -L >/dev/null 2>&1; then
+  size=384 steps=12
+  echo "No NVIDIA GPU here: the picture is drawn on the CPU, smaller and in fewer steps, which takes some minutes."
+fi
+
+log=$base/darkroom.log
+echo "Starting darkroom serve (log: $log)"
+.venv/bin/darkroom serve >"$log" 2>&1 &
+worker=$!
+
+stop_worker() { # ends the worker and passes on how it ended; asked to stop, it may end with the signal's own code
+  kill -TERM "$worker" 2>/dev/null || true
+  local code=0
+  wait "$worker" || code=$?
+  case "$code" in 0 | 130 | 143) return 0 ;; esac
+  echo "The worker stopped with exit code $code; see $log" >&2
+  return 1
+}
+trap 'trap "" INT TERM; echo; echo "Stopping"; stop_worker && exit 0 || exit 1' INT TERM
+
+drawn=0
+"$python" misc/first_picture.py --url "$url" --process-id "$worker" --checkpoint "$checkpoint" \
+  --size "$size" --steps "$steps" --output "$base/first-picture.png" &
+wait $! || drawn=$?
+
+if [ "$drawn" -ne 0 ]; then
+  echo "The end of $log:" >&2
+  tail -n 30 "$log" >&2
+  stop_worker || true
+  exit 1
+fi
+if [ "$once" = true ]; then
+  stop_worker
+  exit
+fi
+echo "Serving at $url until Ctrl+C"
+code=0
+wait "$worker" || code=$?
+echo "The worker ended by itself with exit code $code; see $log" >&2
+exit 1

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Format, lint, types and tests. A fresh machine needs nothing but Python 3.11 or newer.
+#
+#     ./test.sh [pytest arguments]      e.g. `./test.sh tests/engine -k sampler`, `./test.sh -m slow`
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+misc/install.sh test
+# Several processes share the cores while tests run, so torch must not start a thread per core in each of them.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} MKL_NUM_THREADS=${MKL_NUM_THREADS:-1}
+
+echo "ruff format --check"
+.venv/bin/ruff format --check --quiet .
+echo "ruff check"
+.venv/bin/ruff check --quiet .
+echo "mypy --strict"
+.venv/bin/python -m mypy
+echo "pytest"
+exec .venv/bin/python -m pytest -m "not slow and not gpu" "$@"
