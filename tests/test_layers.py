@@ -1,0 +1,209 @@
+"""Imports point one way: the table of who may import whom, read over every file by its syntax tree.
+
+Imports inside functions and under TYPE_CHECKING count like any other, since a dependency that is hidden is one still.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OUR_PACKAGES = ("worker", "engine", "modifiers", "benchmark", "tests")
+
+CORE = ("engine.errors", "engine.events", "engine.settings", "engine.cancel")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`files` is a module prefix; the longest that fits a module is its rule. `ours` are prefixes of our own modules it
+    may import besides its own package, `foreign` the packages from elsewhere (None: any)."""
+
+    files: str
+    ours: tuple[str, ...]
+    foreign: frozenset[str] | None = None
+
+
+TORCH = frozenset({"torch", "numpy", "PIL", "safetensors", "regex"})
+NODE_EXTRAS = frozenset({"scipy", "torchsde"})
+NOTHING: frozenset[str] = frozenset()
+
+RULES = (
+    Rule("worker", ("modifiers", "benchmark.qualify")),
+    Rule("modifiers", (), frozenset({"pydantic", "pydantic_core"})),
+    Rule("benchmark.qualify", (), frozenset({"pydantic"})),
+    Rule("benchmark", ("engine", "worker", "modifiers", "benchmark")),
+    *(Rule(module, CORE, NOTHING) for module in CORE),
+    Rule("engine.graph", CORE, NOTHING),
+    Rule("engine.diffusion", (), TORCH),
+    Rule("engine.models", (), TORCH),
+    Rule("engine.images", (), TORCH),
+    Rule("engine.memory", ("engine.errors", "engine.settings"), NOTHING),
+    Rule("engine.memory.device", ("engine.errors", "engine.settings"), TORCH),
+    Rule("engine.memory.offload", ("engine.errors", "engine.settings"), TORCH),
+    Rule("engine.memory.weight_patches", ("engine.errors", "engine.settings"), TORCH),
+    Rule("engine.checkpoints", ("engine.models", "engine.errors", "engine.memory.device"), TORCH),
+    Rule(
+        "engine.nodes",
+        (*CORE, "engine.graph.spec", "engine.checkpoints", "engine.models", "engine.diffusion", "engine.images"),
+        TORCH | NODE_EXTRAS,
+    ),
+    Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
+    Rule("engine.compat", ("engine",)),
+    Rule("engine.engine", ("engine",), TORCH),
+    Rule("engine.server", ("engine.engine", *CORE), frozenset({"aiohttp", "multidict", "yarl"})),
+    Rule("engine.__main__", ("engine",)),
+    Rule("engine", ("engine",), TORCH),
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    importer: str
+    line: int
+    imported: str
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_below(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(f"{prefix}.")
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    importer = module_name(path)
+    for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                yield Import(importer, statement.lineno, alias.name)
+        elif isinstance(statement, ast.ImportFrom):
+            assert statement.level == 0, f"{importer}:{statement.lineno}: relative imports hide the layer"
+            assert statement.module is not None
+            for alias in statement.names:
+                yield Import(importer, statement.lineno, imported_module(statement.module, alias.name))
+        elif (
+            isinstance(statement, ast.Call)
+            and ast.unparse(statement.func).endswith("import_module")
+            and statement.args
+            and isinstance(statement.args[0], ast.Constant)
+        ):
+            yield Import(importer, statement.lineno, str(statement.args[0].value))
+
+
+def imported_module(package: str, name: str) -> str:
+    """`from a.b import c` names the module a.b.c when there is one, else a.b."""
+    place = ROOT.joinpath(*package.split("."), name)
+    return f"{package}.{name}" if place.is_dir() or place.with_suffix(".py").is_file() else package
+
+
+def rule_for(module: str) -> Rule:
+    return max((rule for rule in RULES if is_below(module, rule.files)), key=lambda rule: len(rule.files))
+
+
+def is_allowed(item: Import) -> bool:
+    rule = rule_for(item.importer)
+    top = item.imported.partition(".")[0]
+    if top in OUR_PACKAGES:
+        own = rule.files if (ROOT / Path(*rule.files.split("."))).is_dir() else package_of(item.importer)
+        return is_below(item.imported, own) or any(is_below(item.imported, prefix) for prefix in rule.ours)
+    return rule.foreign is None or top in rule.foreign or top in sys.stdlib_module_names
+
+
+def package_of(module: str) -> str:
+    """A file with a rule of its own inside a package may still import its neighbours, unless that is all of engine."""
+    package = module.rpartition(".")[0]
+    return module if package in ("engine", "benchmark") else package
+
+
+def sources(*packages: str) -> list[Path]:
+    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
+
+
+def all_imports(*packages: str) -> list[Import]:
+    return [item for path in sources(*packages) for item in imports_of(path)]
+
+
+def test_every_package_imports_only_what_the_table_allows() -> None:
+    wrong = [str(item) for item in all_imports("worker", "engine", "modifiers", "benchmark") if not is_allowed(item)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_front_reaches_neither_torch_nor_the_engine() -> None:
+    banned = ("torch", "engine", "numpy", "safetensors")
+    wrong = [
+        str(item)
+        for item in all_imports("worker", "modifiers")
+        if any(is_below(item.imported, name) for name in banned)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_imports_the_benchmarks_but_the_front_its_plan() -> None:
+    wrong = [
+        str(item)
+        for item in all_imports("worker", "engine", "modifiers")
+        if is_below(item.imported, "benchmark") and not is_below(item.imported, "benchmark.qualify")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_aiohttp_is_the_servers_alone() -> None:
+    wrong = [
+        str(item)
+        for item in all_imports("engine")
+        if is_below(item.imported, "aiohttp")
+        and not any(is_below(item.importer, place) for place in ("engine.server", "engine.compat"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_settings_of_the_front_read_the_environment() -> None:
+    readers = []
+    for path in sources("worker", "engine", "modifiers"):
+        for expression in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(expression, ast.Attribute) and ast.unparse(expression) in ("os.environ", "os.getenv"):
+                readers.append(module_name(path))
+    assert set(readers) <= {"worker.settings"}
+
+
+def test_no_function_assigns_globals() -> None:
+    wrong = [
+        f"{module_name(path)}:{statement.lineno}"
+        for path in sources("worker", "engine", "modifiers", "benchmark")
+        for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(statement, ast.Global)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("worker.app", ("torch", "engine", "numpy")),
+        ("worker.cli", ("torch", "engine", "numpy")),
+        ("modifiers.registry", ("torch", "engine", "worker")),
+        ("benchmark.qualify", ("torch", "engine", "worker")),
+        ("engine.settings", ("torch", "aiohttp")),
+        ("engine.graph.validate", ("torch", "aiohttp")),
+        ("engine.server.app", ("torch", "worker")),
+        ("engine.__main__", ("torch", "worker")),
+        ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde")),
+    ],
+)
+def test_importing_a_module_brings_in_no_more_than_it_needs(module: str, unwanted: tuple[str, ...]) -> None:
+    script = f"import sys, {module}; print(*sorted(set(sys.modules) & set({unwanted!r})))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
