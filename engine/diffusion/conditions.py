@@ -28,7 +28,7 @@ def repeat_to_batch_size(tensor: torch.Tensor, batch_size: int, dim: int = 0) ->
     return tensor
 
 
-# --- inputs of the network, batched ------------------------------------------------------------------------------------
+# --- inputs of the network, batched ----------------------------------------------------------------------------------
 
 
 class BatchedInput(Protocol):
@@ -110,7 +110,7 @@ class ConstantInput:
         return [1]
 
 
-# --- areas ---------------------------------------------------------------------------------------------------------------
+# --- areas -----------------------------------------------------------------------------------------------------------
 
 
 def narrow_to_area(tensor: torch.Tensor, area: Sequence[int], first_dim: int = 2) -> torch.Tensor:
@@ -189,7 +189,7 @@ def _add_opposite_of(area_condition: Condition, others: list[Condition]) -> None
     others.append({**area_condition, "model_conds": dict(smallest["model_conds"])})
 
 
-# --- preparing -------------------------------------------------------------------------------------------------------------
+# --- preparing -------------------------------------------------------------------------------------------------------
 
 
 def convert_conditioning(conditioning: Sequence[Sequence[Any]]) -> list[Condition]:
@@ -238,7 +238,7 @@ def _spread_to_plain(given: Sequence[Condition], others: list[Condition], name: 
     plain = [(index, item) for index, item in enumerate(others) if "area" not in item and item.get(name) is None]
     if not plain or any("area" not in item and item.get(name) is not None for item in others):
         return
-    # With more values than plain conditions a later value takes the place of an earlier one; odd, but ComfyUI's numbers.
+    # With more values than plain conditions a later value takes the place of an earlier one: odd, but ComfyUI's.
     for turn, value in enumerate(values):
         index, item = plain[turn % len(plain)]
         others[index] = {**item, name: value}

@@ -113,7 +113,7 @@ def _gligen_patches(condition: Condition, inner: torch.Tensor) -> dict[str, list
     return {"middle_patch": [patcher.model.set_empty(inner.shape, inner.device)]}
 
 
-# --- all conditions of all sides -------------------------------------------------------------------------------------------
+# --- all conditions of all sides -------------------------------------------------------------------------------------
 
 Waiting = dict[Any, list[tuple[Part, int]]]  # hooks -> (part, index of its side)
 
@@ -268,7 +268,7 @@ def _average(found: Sequence[tuple[torch.Tensor, Part]], x: torch.Tensor) -> tor
     return total.div_(weights)
 
 
-# --- guidance --------------------------------------------------------------------------------------------------------------
+# --- guidance --------------------------------------------------------------------------------------------------------
 
 
 def cfg_function(

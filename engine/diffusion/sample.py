@@ -148,7 +148,7 @@ def sampler_object(name: str) -> Sampler:
 
 
 class Guider:
-    """GUIDER: classifier-free guidance over a MODEL's conditions (ComfyUI's `CFGGuider`). Subclasses guide otherwise."""
+    """GUIDER: classifier-free guidance over a MODEL's conditions (ComfyUI's `CFGGuider`)."""
 
     def __init__(self, model_patcher: SampledModel) -> None:
         self.model_patcher = model_patcher

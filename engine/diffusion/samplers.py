@@ -1,8 +1,8 @@
 """Samplers: from noise to a latent along falling sigmas, one function each, readable against its paper.
 
 All take `model(x, sigma [B], **extra_args) -> denoised`, the first `x` `[B, C, h, w]` (noise scaled to `sigmas[0]`),
-`sigmas` `[n + 1]`, and call `callback({"x", "i", "sigma", "sigma_hat", "denoised"})` once a step; `disable` is ComfyUI's
-switch for a progress bar, of which there is none here. ODE of Karras et al. 2022 (arXiv 2206.00364): dx/dsigma = d =
+`sigmas` `[n + 1]`, and call `callback({"x", "i", "sigma", "sigma_hat", "denoised"})` once a step. `disable` is
+ComfyUI's switch for a progress bar, of which there is none here. ODE of Karras et al. 2022 (arXiv 2206.00364): dx/dsigma = d =
 (x - denoised) / sigma.
 """
 

@@ -120,7 +120,8 @@ SCHEDULES: dict[str, Callable[[Levels, int], torch.Tensor]] = {
 }
 
 SCHEDULE_NAMES = (
-    "simple", "sgm_uniform", "karras", "exponential", "ddim_uniform", "beta", "normal", "linear_quadratic", "kl_optimal",
+    "simple", "sgm_uniform", "karras", "exponential", "ddim_uniform", "beta", "normal", "linear_quadratic",
+    "kl_optimal",
 )  # fmt: skip
 
 

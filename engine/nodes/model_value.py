@@ -15,7 +15,7 @@ CALL_ON_CLONE = "on_clone"
 CALL_ON_PRE_RUN = "on_pre_run"
 CALL_ON_CLEANUP = "on_cleanup"
 
-# One patch of one weight: strength of the patch, the patch, strength of the weight, offset (dim, start, length), function
+# One patch of one weight: its strength, the patch, the weight's strength, offset (dim, start, length), function
 WeightPatch = tuple[float, Any, float, Any, Any]
 
 
@@ -150,7 +150,7 @@ class Model:
     def set_model_sampler_cfg_function(
         self, sampler_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False
     ) -> None:
-        """Replace classifier-free guidance. A function of three arguments is called (cond, uncond, scale), as long ago."""
+        """Replace classifier-free guidance. A function of three arguments is called (cond, uncond, scale)."""
         function = sampler_cfg_function
         if len(inspect.signature(sampler_cfg_function).parameters) == 3:
 

@@ -2,8 +2,8 @@
 
 Plain values are ComfyUI's: IMAGE float32 `[B, H, W, C]` in 0..1, MASK float32 `[B, H, W]`, LATENT a dictionary with
 `samples` `[B, C, h, w]` and perhaps `noise_mask` and `batch_index`, CONDITIONING a list of `[tensor [1, T, D], dict]`.
-MODEL, CLIP, VAE, SAMPLER, GUIDER and NOISE are objects with the public members that ComfyUI's custom nodes use; each has
-a file of its own. Sockets whose values only custom nodes make or read are typed `Any`.
+MODEL, CLIP, VAE, SAMPLER, GUIDER and NOISE are objects with the public members that ComfyUI's custom nodes use; each
+has a file of its own. Sockets whose values only custom nodes make or read are typed `Any`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,157 @@
+"""Which model files exist, by kind (`checkpoints`, `vae`, ...) and name (path below a folder of the kind, `/` between).
+
+A ComfyUI base directory is taken as it stands: `models/<kind>/`, and further folders from `extra_model_paths.yaml`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+WEIGHT_ENDINGS = (".ckpt", ".pt", ".pt2", ".bin", ".pth", ".safetensors", ".pkl", ".sft")
+
+# Kind -> its folders below `models/`. The first is the one new files go to.
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "checkpoints": ("checkpoints",),
+    "configs": ("configs",),
+    "loras": ("loras",),
+    "vae": ("vae",),
+    "text_encoders": ("text_encoders", "clip"),
+    "diffusion_models": ("unet", "diffusion_models"),
+    "clip_vision": ("clip_vision",),
+    "style_models": ("style_models",),
+    "embeddings": ("embeddings",),
+    "diffusers": ("diffusers",),
+    "vae_approx": ("vae_approx",),
+    "controlnet": ("controlnet", "t2i_adapter"),
+    "gligen": ("gligen",),
+    "upscale_models": ("upscale_models",),
+    "hypernetworks": ("hypernetworks",),
+    "photomaker": ("photomaker",),
+    "classifiers": ("classifiers",),
+    "model_patches": ("model_patches",),
+    "audio_encoders": ("audio_encoders",),
+}
+LEGACY_KINDS: Mapping[str, str] = {"unet": "diffusion_models", "clip": "text_encoders"}
+ENDINGS: Mapping[str, tuple[str, ...]] = {"configs": (".yaml",), "classifiers": ("",), "diffusers": ("folder",)}
+
+
+class ModelFolders:
+    """The folders of each kind and what lies in them. Listings are kept until a folder's time of change moves."""
+
+    def __init__(self, models_directory: Path, extra: Mapping[str, Iterable[Path]] | None = None) -> None:
+        self.models_directory = models_directory
+        self._roots: dict[str, list[Path]] = {
+            kind: [models_directory / name for name in names] for kind, names in KINDS.items()
+        }
+        for kind, paths in (extra or {}).items():
+            for path in paths:
+                self.add_folder(kind, path)
+        self._listings: dict[str, tuple[dict[str, float], list[str]]] = {}
+
+    def kinds(self) -> list[str]:
+        return list(self._roots)
+
+    def add_folder(self, kind: str, path: Path, *, is_default: bool = False) -> None:
+        """One more folder of a kind, which may be new; a default one is looked at first."""
+        roots = self._roots.setdefault(LEGACY_KINDS.get(kind, kind), [])
+        if path in roots:
+            roots.remove(path)
+        roots.insert(0 if is_default else len(roots), path)
+
+    def roots(self, kind: str) -> list[Path]:
+        """The folders of a kind. Raises KeyError for an unknown kind."""
+        return list(self._roots[LEGACY_KINDS.get(kind, kind)])
+
+    def names(self, kind: str) -> list[str]:
+        """The files of a kind, sorted; each name once. Raises KeyError for an unknown kind."""
+        kind = LEGACY_KINDS.get(kind, kind)
+        roots = self._roots[kind]
+        known = self._listings.get(kind)
+        if known is not None and known[0].keys() >= {str(root) for root in roots if root.is_dir()}:
+            stamps, names = known
+            if all(_stamp(folder) == stamp for folder, stamp in stamps.items()):
+                return list(names)
+        stamps = {}
+        found: dict[str, None] = {}
+        for root in roots:
+            for name in _files_below(root, ENDINGS.get(kind, WEIGHT_ENDINGS), stamps):
+                found[name] = None
+        names = sorted(found)
+        self._listings[kind] = (stamps, names)
+        return list(names)
+
+    def path(self, kind: str, name: str) -> Path | None:
+        """Where a file is; None when no folder of the kind has it. A name never leads out of the folder."""
+        for root in self.roots(kind):
+            path = Path(os.path.normpath(root / name))
+            if path.is_relative_to(root) and path.is_file():
+                return path
+        return None
+
+
+def _stamp(folder: str) -> float:
+    try:
+        return os.stat(folder).st_mtime
+    except OSError:
+        return -1.0
+
+
+def _files_below(root: Path, endings: tuple[str, ...], stamps: dict[str, float]) -> Iterator[str]:
+    """Files with these endings, linked folders included; `stamps` gets the time of change of every folder seen."""
+    if not root.is_dir():
+        return
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        stamps[folder] = _stamp(folder)
+        for name in files:
+            if name.lower().endswith(endings):
+                yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
+
+
+def read_extra_model_paths(path: Path) -> dict[str, list[Path]]:
+    """The folders an `extra_model_paths.yaml` names, by kind.
+
+    The file is groups of `kind: folder` lines, with `base_path` before which relative folders are put and several
+    folders under one kind as a block of lines. `is_default` is read over. Raises ValueError with the line's number.
+    """
+    folders: dict[str, list[Path]] = {}
+    for group in _parse_groups(path.read_text("utf-8"), path):
+        base = Path(os.path.expandvars(os.path.expanduser(group.pop("base_path", [""])[0])))
+        group.pop("is_default", None)
+        for kind, names in group.items():
+            kind = LEGACY_KINDS.get(kind, kind)
+            for name in names:
+                folders.setdefault(kind, []).append(Path(os.path.normpath(path.parent / base / name)))
+    return folders
+
+
+def _parse_groups(text: str, path: Path) -> list[dict[str, list[str]]]:
+    """The part of YAML that such files use: two levels of mappings, plain and quoted values, `|` blocks, comments."""
+    groups: list[dict[str, list[str]]] = []
+    block: list[str] | None = None
+    block_indent = 0
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.split(" #")[0].rstrip()
+        stripped = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if not stripped or stripped.startswith("#"):
+            continue
+        if block is not None and indent > block_indent:
+            block.append(stripped.removeprefix("- ").strip("'\""))
+            continue
+        block = None
+        key, colon, value = stripped.partition(":")
+        if not colon:
+            raise ValueError(f"{path}, line {number}: expected 'name: folder', found {stripped!r}")
+        value = value.strip().strip("'\"")
+        if indent == 0:
+            groups.append({})
+        elif not groups:
+            raise ValueError(f"{path}, line {number}: a folder before the name of its group")
+        elif value in ("", "|", "|-", ">"):
+            block, block_indent = groups[-1].setdefault(key.strip(), []), indent
+        else:
+            groups[-1][key.strip()] = [value]
+    return groups

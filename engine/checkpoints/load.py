@@ -1,0 +1,204 @@
+"""Model files -> networks with weights, on the CPU.
+
+A network is built without memory (torch's meta device), then each weight is copied from the mapped file into place in
+one block of memory of the wanted type: nothing is held twice.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from engine.checkpoints import inspect
+from engine.checkpoints.families import sd15
+from engine.checkpoints.inspect import CheckpointFamily, NotRecognised
+from engine.checkpoints.safetensors_file import SafetensorsFile
+from engine.errors import BadModelFile
+from engine.models.clip_text import ClipTextEncoder
+from engine.models.unet import UnetModel
+from engine.models.vae import AutoencoderKl
+
+SD1 = "a Stable Diffusion 1 checkpoint with UNet, text encoder and VAE"
+ALIGNMENT_BYTES = 64
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTypes:
+    """The types weights are kept in."""
+
+    unet: torch.dtype = torch.float32
+    text_encoder: torch.dtype = torch.float32
+    vae: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCheckpoint:
+    family: CheckpointFamily
+    unet: UnetModel
+    text_encoder: ClipTextEncoder
+    vae: AutoencoderKl
+
+
+def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
+    """A whole checkpoint. Raises `BadModelFile`."""
+    file = SafetensorsFile(path)
+    try:
+        family = inspect.checkpoint_family(file.shapes, file.metadata)
+        unet = _unet(file, sd15.UNET_PREFIX, types.unet)
+        text_encoder = _text_encoder(file, sd15.TEXT_PREFIX + "transformer.", types.text_encoder)
+        vae = _vae(file, sd15.VAE_PREFIX, types.vae)
+    except NotRecognised as error:
+        raise BadModelFile(path.name, error.found, SD1) from error
+    width = text_encoder.clip_l.config.width
+    if unet.config.context_dim != width:
+        found = f"a UNet for text of width {unet.config.context_dim} and a text encoder of width {width}"
+        raise BadModelFile(path.name, found, "equal widths")
+    return LoadedCheckpoint(family, unet, text_encoder, vae)
+
+
+def load_unet(path: Path, dtype: torch.dtype) -> tuple[CheckpointFamily, UnetModel]:
+    """The UNet of a file that holds one. Raises `BadModelFile`."""
+    file = SafetensorsFile(path)
+    try:
+        prefix = inspect.find_prefix(file.shapes, sd15.UNET_PREFIXES, "input_blocks.0.0.weight")
+        if prefix is None:
+            raise NotRecognised(inspect.describe(file.shapes))
+        family = inspect.unet_family(inspect.without_prefix(file.shapes, prefix), file.shapes, file.metadata)
+        return family, _unet(file, prefix, dtype)
+    except NotRecognised as error:
+        raise BadModelFile(path.name, error.found, "the UNet of Stable Diffusion 1") from error
+
+
+def load_text_encoder(path: Path, dtype: torch.dtype) -> ClipTextEncoder:
+    """The CLIP-L text encoder of a file that holds one. Raises `BadModelFile`."""
+    file = SafetensorsFile(path)
+    try:
+        ending = "text_model.embeddings.token_embedding.weight"
+        prefix = inspect.find_prefix(file.shapes, sd15.TEXT_PREFIXES, ending)
+        if prefix is None:
+            raise NotRecognised(inspect.describe(file.shapes))
+        return _text_encoder(file, prefix, dtype)
+    except NotRecognised as error:
+        raise BadModelFile(path.name, error.found, "a CLIP-L text encoder") from error
+
+
+def load_vae(path: Path, dtype: torch.dtype) -> AutoencoderKl:
+    """The VAE of a file that holds one. Raises `BadModelFile`."""
+    file = SafetensorsFile(path)
+    try:
+        prefix = inspect.find_prefix(file.shapes, sd15.VAE_PREFIXES, "decoder.conv_in.weight")
+        if prefix is None:
+            raise NotRecognised(inspect.describe(file.shapes))
+        return _vae(file, prefix, dtype)
+    except NotRecognised as error:
+        raise BadModelFile(path.name, error.found, "the VAE of Stable Diffusion 1") from error
+
+
+def _unet(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> UnetModel:
+    names = _names(file, prefix)
+    config = _read(file, lambda: inspect.unet_config({name: file.tensors[key].shape for name, key in names.items()}))
+    with torch.device("meta"):
+        network = UnetModel(config)
+    fill(network, file, names, dtype)
+    return network
+
+
+def _vae(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> AutoencoderKl:
+    names = _names(file, prefix)
+    config = _read(file, lambda: inspect.vae_config({name: file.tensors[key].shape for name, key in names.items()}))
+    with torch.device("meta"):
+        network = AutoencoderKl(config)
+    fill(network, file, names, dtype)
+    return network
+
+
+def _text_encoder(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> ClipTextEncoder:
+    names = _names(file, prefix)
+    if "embeddings.token_embedding.weight" in names:  # early files leave `text_model.` out
+        names = {"text_model." + name: key for name, key in names.items()}
+    shapes = {name: file.tensors[key].shape for name, key in names.items()}
+    config = _read(file, lambda: inspect.clip_text_config(shapes))
+    with torch.device("meta"):
+        network = ClipTextEncoder(config)
+    projection = network.clip_l.transformer.text_projection
+    if "text_projection.weight" not in names:  # SD1 has none, and its pooled output is not projected
+        projection.weight = nn.Parameter(torch.eye(config.width, dtype=dtype), requires_grad=False)
+    fill(network, file, {"clip_l.transformer." + name: key for name, key in names.items()}, dtype)
+    return network
+
+
+def _names(file: SafetensorsFile, prefix: str) -> dict[str, str]:
+    """Name in the network -> name in the file."""
+    return {key.removeprefix(prefix): key for key in file.tensors if key.startswith(prefix)}
+
+
+def _read(file: SafetensorsFile, read: Callable[[], T]) -> T:
+    """A configuration, or what is missing for it."""
+    try:
+        return read()
+    except (KeyError, IndexError) as error:
+        raise BadModelFile(file.path.name, f"no tensor {error}", SD1) from error
+
+
+def fill(network: nn.Module, file: SafetensorsFile, names: Mapping[str, str], dtype: torch.dtype) -> None:
+    """Give every weight of a network that has none (meta device) its values from the file, as `dtype`.
+
+    Raises `BadModelFile` for a weight that is missing or of another shape; other tensors of the file are left alone.
+    """
+    wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
+    _check(file, wanted, names)
+    memory = Block(sum(_padded(weight.numel() * dtype.itemsize) for weight in wanted.values()))
+    order = sorted(wanted, key=lambda name: file.tensors[names[name]].start)
+    for name in order:
+        target = memory.take(wanted[name].shape, dtype)
+        target.copy_(file.tensor(names[name]).view(target.shape))
+        owner, _, attribute = name.rpartition(".")
+        setattr(network.get_submodule(owner), attribute, nn.Parameter(target, requires_grad=False))
+    network.eval()
+
+
+def _check(file: SafetensorsFile, wanted: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> None:
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        found = f"{len(wanted) - len(missing)} of {len(wanted)} weights; {missing[0]!r} is missing"
+        raise BadModelFile(file.path.name, found, "all of them")
+    for name, weight in wanted.items():
+        shape = file.tensors[names[name]].shape
+        if shape != tuple(weight.shape) and _squeezed(shape) != _squeezed(tuple(weight.shape)):
+            raise BadModelFile(file.path.name, f"{name!r} of shape {list(shape)}", f"shape {list(weight.shape)}")
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without trailing ones: a linear layer may be stored as a 1x1 convolution, and the other way round."""
+    while len(shape) > 2 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
+class Block:
+    """One stretch of memory that many tensors share; huge pages, where the system has them, make it quick to fill."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._memory = mmap.mmap(-1, max(num_bytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._used = 0
+
+    def take(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        """The next tensor, uninitialised (zero)."""
+        num_bytes = shape.numel() * dtype.itemsize
+        flat = torch.frombuffer(self._memory, dtype=torch.uint8, count=num_bytes, offset=self._used)
+        self._used += _padded(num_bytes)
+        return flat.view(dtype).view(shape)
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,0 +1,111 @@
+"""Reads `.safetensors`: a header of names, types and places, then the tensors, mapped into memory without a copy.
+
+The format is public (github.com/huggingface/safetensors). It is read here because every way in which a file can be bad
+has to become a `BadModelFile` that says what was found.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.errors import BadModelFile
+
+EXPECTED = "a complete .safetensors file"
+MAX_HEADER_BYTES = 100_000_000
+
+TYPES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int  # bytes from the start of the file
+    num_bytes: int
+
+
+class SafetensorsFile:
+    """An open file. Tensors are views of the mapping, which lives as long as they do; writing to one copies its pages.
+
+    Raises `BadModelFile` when the file is not whole and well-formed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            prefix = file.read(8)
+            if len(prefix) < 8:
+                raise BadModelFile(path.name, f"a file of {size} bytes", EXPECTED)
+            header_bytes = int.from_bytes(prefix, "little")
+            if not 2 <= header_bytes <= MAX_HEADER_BYTES:
+                raise BadModelFile(path.name, f"{_content(prefix)}, not a safetensors header", EXPECTED)
+            if header_bytes + 8 > size:
+                raise BadModelFile(path.name, f"a file cut off within its header, at {size} bytes", EXPECTED)
+            header = _parse_header(path.name, file.read(header_bytes))
+            self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
+        self.tensors = {name: _place(path.name, name, entry, header_bytes + 8) for name, entry in header.items()}
+        end = max((place.start + place.num_bytes for place in self.tensors.values()), default=0)
+        if end > size:
+            raise BadModelFile(path.name, f"a file cut off at {size:,} of {end:,} bytes", EXPECTED)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: place.shape for name, place in self.tensors.items()}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        place = self.tensors[name]
+        count = place.num_bytes // place.dtype.itemsize
+        if count == 0:
+            return torch.empty(place.shape, dtype=place.dtype)
+        flat = torch.frombuffer(self._mapping, dtype=torch.uint8, count=place.num_bytes, offset=place.start)
+        if place.start % place.dtype.itemsize:
+            flat = flat.clone()  # a header of odd length leaves tensors where their type may not lie
+        return flat.view(place.dtype).view(place.shape)
+
+
+def _content(first_bytes: bytes) -> str:
+    if first_bytes.startswith(b"PK"):
+        return "a zip archive (a .ckpt or .pt file by another name?)"
+    if first_bytes.startswith(b"version "):
+        return "a Git LFS pointer instead of the file it points to"
+    if first_bytes.lstrip().startswith((b"<!", b"<h", b"{")):
+        return "a web page or JSON text (a failed download?)"
+    return f"a file that starts with {first_bytes!r}"
+
+
+def _parse_header(file_name: str, raw: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(raw)
+    except ValueError as error:
+        raise BadModelFile(file_name, f"a header that is not JSON ({error})", EXPECTED) from error
+    if not isinstance(header, dict):
+        raise BadModelFile(file_name, "a header that is not a JSON object", EXPECTED)
+    return header
+
+
+def _place(file_name: str, name: str, entry: Any, data_start: int) -> TensorPlace:
+    try:
+        dtype, shape = TYPES[entry["dtype"]], tuple(int(size) for size in entry["shape"])
+        start, end = (int(offset) for offset in entry["data_offsets"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadModelFile(file_name, f"a malformed entry for tensor {name!r}: {entry!r}", EXPECTED) from error
+    num_bytes = dtype.itemsize
+    for size in shape:
+        num_bytes *= size
+    if min(shape, default=0) < 0 or start < 0 or end - start != num_bytes:
+        found = f"tensor {name!r} of shape {list(shape)} in {end - start} bytes"
+        raise BadModelFile(file_name, found, f"{num_bytes} bytes")
+    return TensorPlace(dtype, shape, data_start + start, num_bytes)

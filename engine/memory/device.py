@@ -1,0 +1,141 @@
+"""The only file that calls `torch.cuda`: which device there is, what is free on it, and its errors as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.errors import DeviceLost, OutOfMemory
+from engine.settings import DtypeName, EngineSettings, ResolvedSettings
+
+# CUDA's words for a context that no later call can use. Torch gives them no type of their own.
+LOST_DEVICE_WORDS = (
+    "illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address",
+    "hardware stack error", "ecc uncorrectable", "device is lost", "gpu has fallen off", "no longer available",
+)  # fmt: skip
+OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """One device, as `/system_stats` shows it. `torch_*` is the part torch's allocator has reserved."""
+
+    name: str
+    type: str
+    index: int | None
+    vram_total_bytes: int
+    vram_free_bytes: int
+    torch_vram_total_bytes: int
+    torch_vram_free_bytes: int
+
+
+def has_cuda() -> bool:
+    return torch.cuda.is_available()
+
+
+def resolve_settings(settings: EngineSettings) -> ResolvedSettings:
+    """What is asked, decided for the device that is there: ComfyUI's types on each kind of device.
+
+    Without a usable GPU the engine runs on the CPU, in float32 unless flags say otherwise.
+    """
+    on_cpu = settings.cpu or not has_cuda()
+    dtypes = settings.dtypes
+    unet: DtypeName = "float32" if on_cpu else "float16"
+    vae: DtypeName = "float32" if on_cpu or not torch.cuda.is_bf16_supported() else "bfloat16"
+    if dtypes.force_fp32:
+        unet = vae = "float32"
+    elif dtypes.force_fp16:
+        unet = "float16"
+    choice = settings.memory.vram
+    return ResolvedSettings(
+        device="cpu" if on_cpu else "cuda:0",
+        vram="cpu" if on_cpu else ("normalvram" if choice == "auto" else choice),
+        unet_dtype=dtypes.unet or unet,
+        vae_dtype=dtypes.vae or vae,
+        text_encoder_dtype=dtypes.text_encoder or "float32",
+    )
+
+
+def dtype_of(name: DtypeName) -> torch.dtype:
+    """Torch's type of that name."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def free_bytes(device: str) -> int:
+    """Bytes that new tensors may take on the device: what the system has free, and torch's own reserve."""
+    kind = torch.device(device).type
+    if kind != "cuda":
+        return _available_ram_bytes()
+    free, _ = torch.cuda.mem_get_info(device)
+    stats = torch.cuda.memory_stats(device)
+    return free + stats.get("reserved_bytes.all.current", 0) - stats.get("active_bytes.all.current", 0)
+
+
+def total_bytes(device: str) -> int:
+    if torch.device(device).type != "cuda":
+        return _meminfo("MemTotal")
+    return torch.cuda.mem_get_info(device)[1]
+
+
+def empty_cache(device: str) -> None:
+    """Give memory that torch holds without using back to the system."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def report(device: str) -> DeviceReport:
+    kind = torch.device(device)
+    total, free = total_bytes(device), free_bytes(device)
+    if kind.type != "cuda":
+        return DeviceReport("cpu", "cpu", None, total, free, total, free)
+    reserved = torch.cuda.memory_reserved(device)
+    unused = reserved - torch.cuda.memory_allocated(device)
+    name = f"{device} {torch.cuda.get_device_name(device)}"
+    return DeviceReport(name, kind.type, kind.index, total, free, reserved, unused)
+
+
+@contextmanager
+def translate_device_error() -> Iterator[None]:
+    """Torch's errors about memory and lost devices, raised as `OutOfMemory` and `DeviceLost`; others pass."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(str(error)) from error
+    except RuntimeError as error:
+        text = str(error).lower()
+        if any(words in text for words in LOST_DEVICE_WORDS):
+            raise DeviceLost(str(error)) from error
+        if any(words in text for words in OUT_OF_MEMORY_WORDS):
+            raise OutOfMemory(str(error)) from error
+        raise
+    except MemoryError as error:
+        raise OutOfMemory(str(error) or "the machine is out of memory") from error
+
+
+def _available_ram_bytes() -> int:
+    """What the machine, or the cgroup the process is in, can still give."""
+    available = _meminfo("MemAvailable")
+    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    return available if limit is None or used is None else max(0, min(available, limit - used))
+
+
+def _meminfo(name: str) -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":")), 0)
+
+
+def _cgroup(name: str) -> int | None:
+    try:
+        text = Path("/sys/fs/cgroup", name).read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

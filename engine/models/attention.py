@@ -1,0 +1,63 @@
+"""Attention of the networks: torch's scaled dot product, and the way custom nodes replace it.
+
+`B` batch, `T` tokens, `D` width of all heads together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    heads: int,
+    mask: torch.Tensor | None = None,
+    *,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    """`q` [B, T, D], `k` and `v` [B, S, D] -> [B, T, D]. `mask` is added to the scores."""
+    batch, _, width = q.shape
+    q, k, v = (item.view(batch, -1, heads, width // heads).transpose(1, 2) for item in (q, k, v))
+    if mask is not None and mask.ndim == 3:
+        mask = mask.unsqueeze(1)
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+    return out.transpose(1, 2).reshape(batch, -1, width)
+
+
+def optimized_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    heads: int,
+    mask: torch.Tensor | None = None,
+    attn_precision: torch.dtype | None = None,
+    skip_reshape: bool = False,
+    skip_output_reshape: bool = False,
+    transformer_options: Mapping[str, Any] | None = None,
+) -> torch.Tensor:
+    """`attention` with the parameters under which custom nodes know it.
+
+    With `skip_reshape` the inputs are `[B, heads, T, D / heads]`; with `skip_output_reshape` the result is. A node's
+    `optimized_attention_override` in `transformer_options` is called with this function and its arguments instead.
+    """
+    override: Callable[..., torch.Tensor] | None = (transformer_options or {}).get("optimized_attention_override")
+    if override is not None:
+        inner = {key: value for key, value in (transformer_options or {}).items() if key != "optimized_attention_override"}
+        return override(
+            optimized_attention, q, k, v, heads, mask=mask, attn_precision=attn_precision, skip_reshape=skip_reshape,
+            skip_output_reshape=skip_output_reshape, transformer_options=inner,
+        )  # fmt: skip
+    if not skip_reshape and not skip_output_reshape:
+        return attention(q, k, v, heads, mask)
+    if not skip_reshape:
+        q, k, v = (item.view(item.shape[0], -1, heads, item.shape[-1] // heads).transpose(1, 2) for item in (q, k, v))
+    if mask is not None and mask.ndim == 3:
+        mask = mask.unsqueeze(1)
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return out if skip_output_reshape else out.transpose(1, 2).flatten(2)

@@ -1,0 +1,180 @@
+"""CLIP's text encoder (Radford et al. 2021, arXiv 2103.00020), and prompts with weights on it.
+
+`B` chunks, `T` 77 tokens, `D` width. Module names are those of SD1 checkpoints below `cond_stage_model.`, behind
+ComfyUI's `clip_l.`, since LoRA files and custom nodes name weights so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.models.attention import attention
+
+START_TOKEN, END_TOKEN = 49406, 49407
+TokenWeights = Sequence[tuple[Any, float]]  # (token id or embedding [D] or [n, D], weight)
+
+
+@dataclass(frozen=True, slots=True)
+class ClipTextConfig:
+    num_layers: int = 12
+    width: int = 768
+    heads: int = 12
+    inner_width: int = 3072
+    vocabulary_size: int = 49408
+    num_positions: int = 77
+
+
+class ClipAttention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = attention(self.q_proj(x), self.k_proj(x), self.v_proj(x), self.heads, is_causal=True)
+        projected: torch.Tensor = self.out_proj(out)
+        return projected
+
+
+class ClipMlp(nn.Module):
+    def __init__(self, width: int, inner_width: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, inner_width), nn.Linear(inner_width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.fc1(x)
+        out: torch.Tensor = self.fc2(x * torch.sigmoid(1.702 * x))  # CLIP's quick approximation of GELU
+        return out
+
+
+class ClipLayer(nn.Module):
+    def __init__(self, config: ClipTextConfig) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(config.width)
+        self.self_attn = ClipAttention(config.width, config.heads)
+        self.layer_norm2 = nn.LayerNorm(config.width)
+        self.mlp = ClipMlp(config.width, config.inner_width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.self_attn(self.layer_norm1(x))
+        out: torch.Tensor = x + self.mlp(self.layer_norm2(x))
+        return out
+
+
+class ClipEmbeddings(nn.Module):
+    def __init__(self, config: ClipTextConfig) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(config.vocabulary_size, config.width)
+        self.position_embedding = nn.Embedding(config.num_positions, config.width)
+
+
+class ClipEncoder(nn.Module):
+    def __init__(self, config: ClipTextConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(ClipLayer(config) for _ in range(config.num_layers))
+
+
+class ClipTextTower(nn.Module):
+    def __init__(self, config: ClipTextConfig) -> None:
+        super().__init__()
+        self.embeddings = ClipEmbeddings(config)
+        self.encoder = ClipEncoder(config)
+        self.final_layer_norm = nn.LayerNorm(config.width)
+
+    def forward(self, embeds: torch.Tensor, layer: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """(output of the last layer, output of `layer`), both through the final norm; `layer` None is the last."""
+        x = embeds + self.embeddings.position_embedding.weight
+        chosen: torch.Tensor | None = None
+        for index, block in enumerate(self.encoder.layers):
+            x = block(x)
+            if layer is not None and index == layer % len(self.encoder.layers):
+                chosen = x
+        last: torch.Tensor = self.final_layer_norm(x)
+        return last, last if chosen is None else self.final_layer_norm(chosen)
+
+
+class ClipTextModel(nn.Module):
+    def __init__(self, config: ClipTextConfig) -> None:
+        super().__init__()
+        self.text_model = ClipTextTower(config)
+        self.text_projection = nn.Linear(config.width, config.width, bias=False)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.text_model.embeddings.token_embedding
+
+
+class ClipL(nn.Module):
+    """The encoder of chunks of tokens."""
+
+    def __init__(self, config: ClipTextConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.num_layers = config.num_layers
+        self.transformer = ClipTextModel(config)
+
+    def encode(
+        self, chunks: Sequence[Sequence[Any]], layer_idx: int | None, project_pooled: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(conditioning [B, T, D], pooled [B, D]), float32. A layer beyond the first means the last one."""
+        embedded = [self._embed(chunk) for chunk in chunks]
+        embeds = torch.stack([rows for rows, _ in embedded])
+        layer = None if layer_idx is None or abs(layer_idx) > self.num_layers else layer_idx
+        last, chosen = self.transformer.text_model(embeds, layer)
+        ends = torch.tensor([end for _, end in embedded], device=last.device)
+        pooled = last[torch.arange(last.shape[0], device=last.device), ends]
+        if project_pooled:
+            pooled = self.transformer.text_projection(pooled)
+        return chosen.float(), pooled.float()
+
+    def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, int]:
+        """Rows [T, D] of a chunk, and the place of its first end token. Embeddings stand for themselves."""
+        table = self.transformer.get_input_embeddings().weight
+        rows, end = [], None
+        for token in chunk:
+            if isinstance(token, torch.Tensor):
+                rows.append(token.reshape(-1, table.shape[1]).to(table))
+                continue
+            rows.append(table[int(token)].unsqueeze(0))
+            if end is None and int(token) == END_TOKEN:
+                end = sum(row.shape[0] for row in rows) - 1
+        joined = torch.cat(rows)
+        return joined, joined.shape[0] - 1 if end is None else end
+
+
+class ClipTextEncoder(nn.Module):
+    """SD1's `cond_stage_model`: prompts with weights -> conditioning."""
+
+    def __init__(self, config: ClipTextConfig) -> None:
+        super().__init__()
+        self.clip_l = ClipL(config)
+        self.projects_pooled = False  # SD1's pooled output is never projected
+
+    def encode_token_weights(
+        self, token_weight_pairs: Mapping[str, Sequence[TokenWeights]], *, layer_idx: int | None, project_pooled: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(conditioning [1, 77 * chunks, D], pooled [1, D] of the first chunk).
+
+        A token of weight w moves along the line from the empty prompt's output at its place: empty + w * (its own -
+        empty).
+        """
+        chunks = token_weight_pairs["l"]
+        tokens = [[token for token, _ in chunk] for chunk in chunks]
+        weighted = not chunks or any(weight != 1.0 for chunk in chunks for _, weight in chunk)
+        if weighted:
+            length = max((len(chunk) for chunk in tokens), default=0)
+            tokens = [*tokens, [START_TOKEN, *[END_TOKEN] * max(1, length - 1)]]
+        cond, pooled = self.clip_l.encode(tokens, layer_idx, project_pooled and self.projects_pooled)
+        if not chunks:
+            return cond[-1:], pooled[:1]
+        if weighted:
+            empty = cond[-1]
+            weights = torch.tensor([[weight for _, weight in chunk] for chunk in chunks], device=cond.device)
+            weights = weights.unsqueeze(-1)
+            moved = (cond[: len(chunks)] - empty) * weights + empty
+            cond = torch.where(weights != 1.0, moved, cond[: len(chunks)])
+        return cond.reshape(1, -1, cond.shape[-1]), pooled[:1]
