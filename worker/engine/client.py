@@ -120,6 +120,13 @@ class EngineClient:
         entry: Mapping[str, Any] | None = (await self._get(f"/history/{prompt_id}")).get(prompt_id)
         return entry
 
+    async def knows(self, prompt_id: str) -> bool:
+        """Whether the prompt waits, runs, or has run to its end there."""
+        if await self._place_in_queue(prompt_id) is not None:
+            return True
+        entry = await self.history_entry(prompt_id)
+        return entry is not None and not read_outcome(entry).was_interrupted
+
     async def _place_in_queue(self, prompt_id: str) -> str | None:
         queue = await self._get("/queue")
         for place in ("queue_running", "queue_pending"):
@@ -150,17 +157,17 @@ class EngineClient:
         *,
         timeout_seconds: float,
         extra_data: Mapping[str, Any] | None = None,
-        may_be_there: bool = False,
+        is_there: bool = False,
     ) -> RunOutcome:
         """Runs a prompt to its end. `timeout_seconds` counts from its start in the engine.
 
         Raises RequestRejected (the engine's 400), EngineLost, EngineUnreachable, JobTimedOut. When cancelled, the
-        prompt is taken from the engine's queue or interrupted. `may_be_there`: it may have been sent before; look.
+        prompt is taken from the engine's queue or interrupted. `is_there`: it was sent before, only await it.
         """
         run = _Run(prompt_id, on_message)
         self._runs[prompt_id] = run
         try:
-            if not (may_be_there and await self._is_there(prompt_id)):
+            if not is_there:
                 await self._submit(prompt, prompt_id, extra_data or {})
             return await self._await_end(run, timeout_seconds)
         except (asyncio.CancelledError, JobTimedOut):
@@ -210,9 +217,6 @@ class EngineClient:
         return "/".join(part for part in (body.get("subfolder"), body.get("name", name)) if part)
 
     # inside
-
-    async def _is_there(self, prompt_id: str) -> bool:
-        return await self._place_in_queue(prompt_id) is not None or await self.history_entry(prompt_id) is not None
 
     async def _submit(self, prompt: Mapping[str, Any], prompt_id: str, extra_data: Mapping[str, Any]) -> None:
         body = {"prompt": prompt, "prompt_id": prompt_id, "client_id": self.client_id}

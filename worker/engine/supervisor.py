@@ -226,8 +226,6 @@ class EngineProcess:
             assert self._process is not None
             code = await self._process.wait()
             self._answers.clear()
-            if self._is_stopping:
-                return
             supervisor_log.error("engine process ended", code=code, restart_in_seconds=backoff)
             if self._on_lost is not None:
                 self._on_lost()

@@ -28,6 +28,7 @@ from worker.jobs.database import FACTS, JOBS, WEBHOOKS, changing_row, job_of, op
 from worker.jobs.job import Job
 
 FINISHED_IN_MEMORY = 200
+LAZY_SECONDS = 0.05
 
 _INSERT_JOB = sa.insert(JOBS)
 _UPDATE_JOB = (
@@ -96,6 +97,7 @@ class JobStore:
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._next_number = 1
+        self._lazy_wake: asyncio.TimerHandle | None = None
         self._is_closing = False
 
     async def open(self) -> None:
@@ -107,7 +109,7 @@ class JobStore:
     async def close(self) -> None:
         """Commits what is left and gives the directory back."""
         self._is_closing = True
-        self._wake.set()
+        self._commit_soon()
         if self._writer is not None:
             await self._writer
         await self._in_thread(self._disconnect)
@@ -142,6 +144,13 @@ class JobStore:
             self.jobs.pop(job.id, None)
             self._remember(job)
         return self._commit_soon()
+
+    def save_soon(self, job: Job) -> None:
+        """Marks a job changed; it is on disk with the next commit, within `LAZY_SECONDS`. Nobody can wait for it."""
+        if job.id not in self._new:
+            self._changed[job.id] = job
+        if self._lazy_wake is None:
+            self._lazy_wake = asyncio.get_running_loop().call_later(LAZY_SECONDS, self._wake_lazily)
 
     async def find(self, job_id: str) -> Job | None:
         """A job by id, ended ones (until they expire) included."""
@@ -213,6 +222,11 @@ class JobStore:
             self._next_commit = asyncio.get_running_loop().create_future()
             self._wake.set()
         return self._next_commit
+
+    def _wake_lazily(self) -> None:
+        self._lazy_wake = None
+        if self._changed and not self._is_closing:
+            self._commit_soon()
 
     async def _write(self, write: Write) -> None:
         self._writes.append(write)

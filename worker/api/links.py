@@ -1,0 +1,36 @@
+"""Links to outputs: signed, so that nobody can guess one, and expiring. Pure but for the key it is given."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from hashlib import sha256
+from urllib.parse import quote, urlencode
+
+from worker.errors import Forbidden
+
+
+class LinkSigner:
+    def __init__(self, key: bytes, lifetime_seconds: int) -> None:
+        self._key = key
+        self._lifetime_seconds = lifetime_seconds
+
+    def link(self, base_url: str, job_id: str, file_name: str, now: float) -> str:
+        expires = int(now) + self._lifetime_seconds
+        query = urlencode({"expires": expires, "signature": self._signature(job_id, file_name, expires)})
+        return f"{base_url}/outputs/{quote(job_id)}/{quote(file_name)}?{query}"
+
+    def check(self, job_id: str, file_name: str, expires: str, signature: str, now: float) -> None:
+        """Raises Forbidden when the link is forged or no longer valid."""
+        if (
+            not expires.isascii()
+            or not expires.isdigit()
+            or not hmac.compare_digest(self._signature(job_id, file_name, int(expires)).encode(), signature.encode())
+        ):
+            raise Forbidden("The link is not valid")
+        if now > int(expires):
+            raise Forbidden("The link has expired")
+
+    def _signature(self, job_id: str, file_name: str, expires: int) -> str:
+        text = f"{job_id}\n{file_name}\n{expires}".encode()
+        return base64.urlsafe_b64encode(hmac.new(self._key, text, sha256).digest()).decode().rstrip("=")

@@ -1,0 +1,147 @@
+"""Request and response bodies, and the translation of what does not parse into problems with their field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from worker.errors import Problem, RequestRejected
+from worker.jobs.job import Job
+
+YES = frozenset({"1", "true", "yes", "on"})
+
+
+class S3Input(BaseModel):
+    """Where this request's outputs go. What is left empty comes from the environment."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    access_key_id: str = ""
+    secret_access_key: str = ""
+    endpoint_url: str = ""
+    bucket_name: str = ""
+    region: str = ""
+    connect_timeout: float | None = Field(default=None, gt=0)
+    connect_attempts: int | None = Field(default=None, gt=0)
+
+
+class WebhookInput(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    url: str = ""
+    extra_params: dict[str, Any] = Field(default_factory=dict)
+    timeout: float = Field(default=30.0, gt=0, le=600)
+    secret: str | None = None
+
+
+class GenerateInput(BaseModel):
+    """Exactly one of `workflow_json` and `modifier`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    request_id: str = ""
+    workflow_json: dict[str, Any] = Field(default_factory=dict)
+    modifier: str = ""
+    modifications: dict[str, Any] = Field(default_factory=dict)
+    s3: S3Input | None = None
+    webhook: WebhookInput | None = None
+    return_outputs_as_base64: bool = False
+
+    @model_validator(mode="after")
+    def _one_mode(self) -> GenerateInput:
+        if bool(self.workflow_json) == bool(self.modifier):
+            raise ValueError("give exactly one of workflow_json and modifier")
+        if self.modifications and not self.modifier:
+            raise ValueError("modifications go with a modifier only")
+        return self
+
+
+class GenerateRequest(BaseModel):
+    input: GenerateInput
+
+
+class Result(BaseModel):
+    """What every generate route and `/result` answer."""
+
+    id: str
+    message: str
+    status: str
+    comfyui_response: dict[str, Any] = Field(default_factory=dict)
+    output: list[dict[str, Any]] = Field(default_factory=list)
+    timings: dict[str, int | None] = Field(default_factory=dict)
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """A request whose form is right. `raw` is the `input` object as it came, for its hash."""
+
+    input: GenerateInput
+    raw: Mapping[str, Any]
+    is_vast: bool
+    wants_base64: bool
+    wants_engine_response: bool
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body. Raises RequestRejected."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestRejected([Problem("invalid JSON", field="body")]) from None
+    if not isinstance(value, dict):
+        raise RequestRejected([Problem("the body must be a JSON object", field="body")])
+    return value
+
+
+def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:
+    """Raises RequestRejected with every problem of the form."""
+    try:
+        return GenerateRequest.model_validate(payload).input
+    except ValidationError as error:
+        raise RequestRejected([_problem(entry) for entry in error.errors(include_url=False)]) from None
+
+
+def _problem(entry: Any) -> Problem:
+    message = str(entry["msg"]).removeprefix("Value error, ")
+    context = entry.get("ctx") or {}
+    bounds = {name: context[name] for name in ("gt", "ge", "lt", "le", "expected") if name in context}
+    return Problem(
+        message, field=".".join(str(part) for part in entry["loc"]), type=entry["type"], allowed=bounds or None
+    )
+
+
+def says_yes(header: str | None) -> bool:
+    return header is not None and header.strip().lower() in YES
+
+
+def result_of(job: Job, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The result envelope of a job; `outputs` are its public records."""
+    shown: dict[str, Any] = {
+        "id": job.id,
+        "message": job.message,
+        "status": job.state.value,
+        "comfyui_response": dict(job.engine_response),
+        "output": outputs,
+        "timings": job.times.as_json(),
+    }
+    if job.failure is not None:
+        shown["error"] = job.failure.as_json()
+    return shown
+
+
+def refusal(job_id: str, message: str, error: Mapping[str, Any]) -> dict[str, Any]:
+    """The same envelope for a request that did not become a job."""
+    return {
+        "id": job_id,
+        "message": message,
+        "status": "failed",
+        "comfyui_response": {},
+        "output": [],
+        "timings": {},
+        "error": dict(error),
+    }

@@ -1,0 +1,41 @@
+"""What the pipeline asks of its two ends: inputs to fetch, outputs to collect and deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from worker.engine.client import EngineClient
+from worker.engine.outcome import RunOutcome
+from worker.jobs.job import Credentials, Job
+
+OutputRecord = dict[str, Any]
+"""One output as stored with the job: the public fields of the result, and `path` below the job's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInputs:
+    """A prompt whose files still to be fetched have been replaced by `pending_files`, for the graph check."""
+
+    prompt: Mapping[str, Any]
+    pending_files: Collection[str]
+
+
+class InputStage(Protocol):
+    def plan(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> PlannedInputs: ...
+
+    async def fetch(
+        self, prompt: Mapping[str, Any], credentials: Credentials | None, engine: EngineClient
+    ) -> Mapping[str, Any]:
+        """The prompt with the names of the fetched files in it. Raises InputRejected."""
+        ...
+
+
+class OutputStage(Protocol):
+    async def collect(self, outcome: RunOutcome, directory: Path, engine: EngineClient) -> Sequence[OutputRecord]: ...
+
+    async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
+        """The job's outputs with `url` or `upload_error` added. One that fails does not fail the others."""
+        ...

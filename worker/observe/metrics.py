@@ -1,0 +1,48 @@
+"""What `/metrics` shows. One object with its own registry, made at start and handed down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from worker.jobs.job import Job, JobState
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+
+
+class Metrics:
+    def __init__(self, count_states: Callable[[], Mapping[JobState, int]]) -> None:
+        self._registry = CollectorRegistry()
+        self._count_states = count_states
+        self._ended = Counter("darkroom_jobs_ended", "Jobs by their final state", ["state"], registry=self._registry)
+        self._refused = Counter(
+            "darkroom_requests_refused", "Requests refused, by the error's code", ["code"], registry=self._registry
+        )
+        self._stage = Histogram(
+            "darkroom_stage_seconds", "Time in each stage", ["stage"], buckets=SECONDS, registry=self._registry
+        )
+        self._jobs = Gauge("darkroom_jobs", "Jobs that have not ended, by state", ["state"], registry=self._registry)
+        self._ready = Gauge("darkroom_ready", "1 when a job sent now would be accepted", registry=self._registry)
+
+    def job_ended(self, job: Job) -> None:
+        self._ended.labels(job.state.value).inc()
+        times = job.times
+        for stage, milliseconds in (
+            ("preprocess", times.preprocess_ms),
+            ("generation", times.generation_ms),
+            ("postprocess", times.postprocess_ms),
+        ):
+            if milliseconds is not None:
+                self._stage.labels(stage).observe(milliseconds / 1000)
+
+    def refused(self, code: str) -> None:
+        self._refused.labels(code).inc()
+
+    def text(self, *, is_ready: bool) -> bytes:
+        """The current values in Prometheus' text format."""
+        for state, count in self._count_states().items():
+            if not state.is_terminal:
+                self._jobs.labels(state.value).set(count)
+        self._ready.set(1 if is_ready else 0)
+        return generate_latest(self._registry)

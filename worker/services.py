@@ -1,0 +1,51 @@
+"""Everything a request handler may reach, made once by `worker/startup.py` and handed down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from modifiers.registry import ModifierRegistry
+from worker.api.links import LinkSigner
+from worker.engine.pool import EnginePool
+from worker.jobs.admission import Admission, Gate
+from worker.jobs.pipeline import Pipeline
+from worker.jobs.stages import InputStage
+from worker.jobs.store import JobStore
+from worker.observe.metrics import Metrics
+from worker.settings import OutputConfig, QueueLimits, WebhookConfig
+
+
+class RequestGuard(Protocol):
+    def check(self, client_host: str | None, authorization: str | None, has_vast_envelope: bool) -> None:
+        """Raises Unauthorized."""
+        ...
+
+
+@dataclass(slots=True)
+class Qualification:
+    """What the start-up benchmark found; `report` is what `GET /benchmark` shows."""
+
+    report: dict[str, Any] = field(default_factory=lambda: {"verdict": "pending"})
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    store: JobStore
+    pool: EnginePool
+    pipeline: Pipeline
+    admission: Admission
+    gate: Gate
+    inputs: InputStage
+    modifiers: ModifierRegistry
+    modifier_defaults: Callable[[], dict[str, Any]]
+    links: LinkSigner
+    metrics: Metrics
+    guard: RequestGuard
+    qualification: Qualification
+    outputs: OutputConfig
+    webhook: WebhookConfig
+    limits: QueueLimits
+    max_request_bytes: int
+    check_webhook_url: Callable[[str], None]
