@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from engine.errors import Interrupted
 
@@ -12,9 +13,15 @@ class CancelToken:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
 
     def cancel(self) -> None:
-        self._event.set()
+        with self._lock:
+            self._event.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
     @property
     def is_cancelled(self) -> bool:
@@ -24,3 +31,11 @@ class CancelToken:
         """Raise `Interrupted` once the run has been cancelled."""
         if self._event.is_set():
             raise Interrupted("the run was interrupted")
+
+    def when_cancelled(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when the token is set (from the thread that sets it), at once if it already is."""
+        with self._lock:
+            if not self._event.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()

@@ -72,11 +72,14 @@ class PreviewMade:
 
 @dataclass(frozen=True, slots=True)
 class NodeOutput:
-    """A node has something to show (`ui` in ComfyUI): kind of output to a list of items. Also sent for cached nodes."""
+    """A node has something to show (`ui` in ComfyUI): kind of output to a list of items.
+
+    Also sent for a cached output node, whose `output` is None when it has nothing to show.
+    """
 
     prompt_id: str
     node: NodeRef
-    output: Mapping[str, Any]
+    output: Mapping[str, Any] | None
     is_cached: bool
 
 
@@ -84,6 +87,20 @@ class NodeOutput:
 class NodeFinished:
     prompt_id: str
     node: NodeRef
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBlocked:
+    """A node did not run because an input blocks it, with a message for the client. The run goes on.
+
+    ComfyUI's clients get it as `execution_error` of type `ExecutionBlocked`, without a timestamp; the history has not.
+    """
+
+    prompt_id: str
+    node_id: str
+    class_type: str
+    executed: Sequence[str]
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +143,7 @@ Event = (
     | PreviewMade
     | NodeOutput
     | NodeFinished
+    | NodeBlocked
     | RunSucceeded
     | RunInterrupted
     | RunFailed

@@ -269,6 +269,7 @@ class NodeContext:
     models: Any
     files: Any
     embed_metadata: bool = True
+    list_index: int = 0  # which element of its lists this call is for
 
 
 # --- what the runtime sees -------------------------------------------------------------------------------------------

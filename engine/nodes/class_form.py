@@ -1,0 +1,133 @@
+"""A class in ComfyUI's form (`INPUT_TYPES`, `RETURN_TYPES`, `FUNCTION`, ...) as a `NodeClass`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
+from engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
+
+_SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
+
+
+class ClassNode(NodeClass):
+    """`kind` is the class as its pack wrote it; nothing of it is changed."""
+
+    def __init__(
+        self, class_type: str, kind: type, *, display_name: str | None = None, python_module: str | None = None
+    ) -> None:
+        self.class_type = class_type
+        self.kind: Any = kind
+        self._display_name = class_type if display_name is None else display_name
+        self._python_module = python_module or getattr(kind, "RELATIVE_PYTHON_MODULE", "nodes")
+
+    def spec(self, environment: NodeEnvironment) -> NodeSpec:
+        kind = self.kind
+        return NodeSpec(
+            class_type=self.class_type,
+            inputs=_inputs(kind.INPUT_TYPES()),
+            outputs=_outputs(kind),
+            display_name=self._display_name,
+            category=getattr(kind, "CATEGORY", "sd"),
+            description=getattr(kind, "DESCRIPTION", ""),
+            python_module=self._python_module,
+            is_output=getattr(kind, "OUTPUT_NODE", False) is True,
+            input_is_list=bool(getattr(kind, "INPUT_IS_LIST", False)),
+            is_idempotent=not getattr(kind, "NOT_IDEMPOTENT", False),
+            extra=_extra(kind),
+        )
+
+    def rules(self, environment: NodeEnvironment) -> NodeRules:
+        return rules_of(
+            self.spec(environment),
+            is_async=inspect.iscoroutinefunction(getattr(self.kind, self.kind.FUNCTION, None)),
+            has_fingerprint=hasattr(self.kind, "IS_CHANGED"),
+            check=self._input_check(),
+        )
+
+    def instance(self) -> Any:
+        return self.kind()
+
+    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
+        return self.kind.IS_CHANGED(**inputs)
+
+    def missing_inputs(self, instance: Any, inputs: Mapping[str, Any]) -> Any:
+        asks = getattr(instance, "check_lazy_status", None)
+        return () if asks is None else asks(**inputs)
+
+    def call(self, instance: Any, context: NodeContext, inputs: dict[str, Any]) -> Any:
+        return getattr(instance, self.kind.FUNCTION)(**inputs)
+
+    def returned(self, outcome: Any) -> Returned:
+        if isinstance(outcome, dict):
+            return Returned(outcome.get("result"), outcome.get("ui"), outcome.get("expand"))
+        if outcome is None and not self.kind.RETURN_TYPES:
+            return Returned(None)
+        return Returned(outcome)
+
+    def _input_check(self) -> InputCheck | None:
+        own = getattr(self.kind, "VALIDATE_INPUTS", None)
+        if own is None:
+            return None
+        declared = inspect.getfullargspec(own)
+        wants_lists = bool(getattr(self.kind, "INPUT_IS_LIST", False))
+
+        def function(**inputs: Any) -> Any:
+            verdict = own(**{name: [value] for name, value in inputs.items()} if wants_lists else inputs)
+            return wait_for(verdict) if inspect.isawaitable(verdict) else verdict
+
+        return InputCheck(function, frozenset(declared.args), declared.varkw is not None)
+
+
+def wait_for(awaitable: Awaitable[Any]) -> Any:
+    """The value of an awaitable, from code that is not async: it runs on a loop and thread of its own."""
+
+    async def main() -> Any:
+        return await awaitable
+
+    run: Coroutine[Any, Any, Any] = main()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, run).result()
+
+
+def _inputs(declared: Mapping[str, Any]) -> tuple[InputSpec, ...]:
+    found: list[InputSpec] = []
+    for section in _SECTIONS:
+        for name, item in declared.get(section, {}).items():
+            if isinstance(item, str):  # a hidden input names only what it wants
+                found.append(InputSpec(name, item, {}, section))
+            else:
+                options = item[1] if len(item) > 1 and isinstance(item[1], Mapping) else {}
+                found.append(InputSpec(name, item[0], options, section))
+    return tuple(found)
+
+
+def _outputs(kind: Any) -> tuple[OutputSpec, ...]:
+    types = kind.RETURN_TYPES
+    names = getattr(kind, "RETURN_NAMES", types)
+    lists = getattr(kind, "OUTPUT_IS_LIST", (False,) * len(types))
+    return tuple(
+        OutputSpec(
+            output,
+            names[index] if index < len(names) else output,
+            bool(lists[index]) if index < len(lists) else False,
+        )
+        for index, output in enumerate(types)
+    )
+
+
+def _extra(kind: Any) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    if hasattr(kind, "OUTPUT_TOOLTIPS"):
+        extra["output_tooltips"] = list(kind.OUTPUT_TOOLTIPS)
+    if getattr(kind, "DEPRECATED", False):
+        extra["deprecated"] = True
+    if getattr(kind, "EXPERIMENTAL", False):
+        extra["experimental"] = True
+    if hasattr(kind, "API_NODE"):
+        extra["api_node"] = kind.API_NODE
+    return extra

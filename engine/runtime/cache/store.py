@@ -1,0 +1,52 @@
+"""What a strategy for keeping results must answer, and what it keeps.
+
+Results lie in groups: one for the client's own nodes (group None), one for the nodes that each node expanded into
+(its id). A group lives and dies with the node it belongs to.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from engine.graph.signature import Key
+
+
+class NodeResult:
+    """What a node gave. `outputs` has a list of values for each output, `ui` is what it shows."""
+
+    __slots__ = ("outputs", "ui")
+
+    def __init__(self, outputs: list[list[Any]], ui: Mapping[str, Any] | None) -> None:
+        self.outputs = outputs
+        self.ui = ui
+
+
+class ResultCache(ABC):
+    """Results of earlier runs. Used on the GPU thread only."""
+
+    @abstractmethod
+    def begin(self, keys: Mapping[str, Key], classes: Mapping[str, str]) -> None:
+        """A run starts: the keys and class names of its prompt's nodes. What need not be kept any longer is dropped."""
+
+    @abstractmethod
+    def expand(self, owner: str, keys: Mapping[str, Key], classes: Mapping[str, str]) -> None:
+        """A node has expanded into these nodes."""
+
+    @abstractmethod
+    def get(self, group: str | None, key: Key) -> NodeResult | None: ...
+
+    @abstractmethod
+    def put(self, group: str | None, key: Key, result: NodeResult) -> None: ...
+
+    @abstractmethod
+    def drop(self, group: str | None, key: Key) -> None:
+        """Forget a result, if it is there."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget everything."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...

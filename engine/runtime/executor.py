@@ -1,0 +1,458 @@
+"""run_prompt(): take the next ready node, gather its inputs, call it, keep what it gave, tell, repeat.
+
+The order of nodes and of messages is ComfyUI's. Plain nodes are called straight on the GPU thread; `async def` nodes
+become tasks of the run's own event loop, and others go on while they wait. A node may ask for more inputs first (lazy),
+or be replaced by a graph (expansion): it then goes back into the schedule and runs again when that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from engine.cancel import CancelToken
+from engine.errors import EngineError, Interrupted, NodeFailed, OutOfMemory
+from engine.events import (
+    Event,
+    NodeBlocked,
+    NodeFinished,
+    NodeOutput,
+    NodeProgress,
+    NodeRef,
+    NodesCached,
+    NodeStarted,
+    PreviewMade,
+    RunFailed,
+    RunInterrupted,
+    RunStarted,
+    RunSucceeded,
+)
+from engine.graph.dynamic_prompt import DynamicPrompt
+from engine.graph.prompt import Node, is_link
+from engine.graph.schedule import Schedule
+from engine.graph.signature import Signatures
+from engine.graph.spec import NodeRules
+from engine.nodes.base import ExecutionBlocker, NodeClass, NodeContext, NodeEnvironment, Returned
+from engine.runtime.cache.instances import InstanceCache
+from engine.runtime.cache.store import NodeResult, ResultCache
+from engine.runtime.mapping import blocker_in, calls_of, merge_outputs, merge_ui
+from engine.runtime.outputs import RunFiles
+from engine.runtime.request import RunRequest, RunResult
+from engine.runtime.run_graph import FindClass, RunGraph
+
+log = logging.getLogger(__name__)
+
+OUT_OF_MEMORY_TIP = (
+    "This error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked before you might have "
+    "accidentally set the batch_size to a large number."
+)
+
+
+class DependencyCycleError(EngineError):
+    """Nodes wait for each other; expansion made it so, since validation finds the cycles of a prompt."""
+
+    code = "dependency_cycle"
+
+
+@dataclass(frozen=True, slots=True)
+class RunServices:
+    """All a run takes from its engine.
+
+    `device_errors` is entered around node calls and raises a device's errors as ours; `relieve_memory` is called after
+    one of them said that memory is short. `make_preview` turns an unfinished latent into an encoded picture and its
+    media type, or None.
+    """
+
+    find_class: FindClass
+    environment: NodeEnvironment
+    results: ResultCache
+    instances: InstanceCache
+    signatures: Callable[..., Signatures]
+    models: Any
+    open_files: Callable[[], RunFiles]
+    device_errors: Callable[[], AbstractContextManager[None]]
+    relieve_memory: Callable[[], None]
+    make_preview: Callable[[Any], tuple[bytes, str] | None] = lambda latent: None
+    embed_metadata: bool = True
+
+
+async def run_prompt(
+    request: RunRequest, services: RunServices, cancel: CancelToken, on_event: Callable[[Event], None]
+) -> RunResult:
+    """Run a checked prompt. What fails is told in events and in the result's status; only bugs of ours are raised."""
+    files = services.open_files()
+    try:
+        return await _Run(request, services, cancel, on_event, files).run()
+    finally:
+        files.close()
+
+
+class _Run:
+    def __init__(
+        self,
+        request: RunRequest,
+        services: RunServices,
+        cancel: CancelToken,
+        on_event: Callable[[Event], None],
+        files: RunFiles,
+    ) -> None:
+        self.request = request
+        self.services = services
+        self.cancel = cancel
+        self.emit = on_event
+        self.files = files
+        self.prompt_id = request.prompt_id
+        self.graph = RunGraph(
+            DynamicPrompt(request.prompt),
+            request.extra_data,
+            services.find_class,
+            services.environment,
+            services.results,
+            services.instances,
+            services.signatures,
+        )
+        self.prompt = self.graph.prompt
+        self.schedule = Schedule(self.prompt.node, self.graph.rules, self.graph.is_known)
+        self.executed: list[str] = []
+        self.shown: dict[str, Mapping[str, Any]] = {}
+        self.expansions: dict[str, list[Returned]] = {}
+        self.tasks: dict[str, list[Any]] = {}  # a node's calls, those still running as tasks
+        self.watchers: set[asyncio.Task[None]] = set()
+        self.wake = asyncio.Event()
+        self.inputs: Mapping[str, Sequence[Any]] | None = None  # of the node that runs, for an error's message
+
+    async def run(self) -> RunResult:
+        loop = asyncio.get_running_loop()
+        self.cancel.when_cancelled(partial(_wake_from_elsewhere, loop, self.wake))
+        self.emit(RunStarted(self.prompt_id, _now_ms()))
+        node_id = next(iter(self.request.prompt), "")
+        try:
+            node_ids = list(self.request.prompt)
+            known = await self.graph.begin(node_ids, self.files.folders.has)
+            self.emit(NodesCached(self.prompt_id, known, _now_ms()))
+            for node_id in self.request.outputs:
+                self.schedule.add(node_id)
+            while not self.schedule.is_empty:
+                node_id = await self._next_node()
+                self.inputs = None
+                if await self._step(node_id):
+                    self.schedule.finish(node_id)
+                else:
+                    self.schedule.put_back(node_id)
+                if self.watchers:
+                    await asyncio.sleep(0)
+            self.emit(RunSucceeded(self.prompt_id, _now_ms()))
+            return self._result("success")
+        except Interrupted:
+            self._tell_interrupted(node_id)
+            return self._result("interrupted")
+        except _Cycle as cycle:
+            self._tell_failed(cycle.node_id, DependencyCycleError("Dependency cycle detected"))
+            return self._result("error")
+        except Exception as error:  # noqa: BLE001 - the node call
+            self._tell_failed(node_id, error)
+            return self._result("error")
+        finally:
+            await self._stop_tasks()
+
+    async def _next_node(self) -> str:
+        """The node to run now; waits for async nodes when nothing else is ready."""
+        while True:
+            self.cancel.check()
+            node_id = self.schedule.next()
+            if node_id is not None:
+                return node_id
+            if not self.schedule.waits_for_outside:
+                raise _Cycle(self._blamed_for_cycle())
+            await self.wake.wait()
+            self.wake.clear()
+
+    def _blamed_for_cycle(self) -> str:
+        """A cycle in the client's graph is found before; so what the client sees of an expanded node is to blame."""
+        cycle = self.schedule.cycle()
+        shown = ((node_id, self.prompt.get_display_node_id(node_id)) for node_id in cycle)
+        return next((display for node_id, display in shown if display != node_id), cycle[0])
+
+    # --- one node ---
+
+    async def _step(self, node_id: str) -> bool:
+        """Bring a node forward. True when it is done, False when it waits for something now."""
+        ref = self.prompt.ref(node_id)
+        known = self.graph.known(node_id)
+        if known is not None:
+            self.emit(NodeOutput(self.prompt_id, ref, known.ui, is_cached=True))
+            self.emit(NodeFinished(self.prompt_id, ref))
+            return True
+        node = self.prompt.node(node_id)
+        node_class, rules = self.graph.node_class(node.class_type), self.graph.rules(node.class_type)
+        if node_id in self.expansions:
+            self._keep(ref, rules, self._resolved(self.expansions.pop(node_id)), None)
+            return True
+        if node_id in self.tasks:
+            with self.services.device_errors():
+                outcomes = [await call if isinstance(call, asyncio.Task) else call for call in self.tasks.pop(node_id)]
+        else:
+            started = await self._start(ref, node, node_class, rules)
+            if started is None:
+                return False
+            outcomes = started
+        if any(isinstance(outcome, asyncio.Task) and not outcome.done() for outcome in outcomes):
+            self._wait_for_tasks(node_id, outcomes)
+            return False
+        return await self._take(ref, rules, [self._read(node_class, outcome) for outcome in outcomes])
+
+    async def _start(self, ref: NodeRef, node: Node, node_class: NodeClass, rules: NodeRules) -> list[Any] | None:
+        """Call a node for the first time; None when it wants lazy inputs before."""
+        inputs, missing = self.graph.inputs_of(node, rules)
+        self.inputs = inputs
+        self.emit(NodeStarted(self.prompt_id, ref))
+        instance = self.graph.instance(node, node_class)
+        if rules.lazy or missing:
+            wanted = await self._wanted_inputs(node_class, instance, rules, inputs, missing)
+            if wanted:
+                for name in wanted:
+                    self.schedule.need(node.id, name)
+                return None
+        outcomes: list[Any] = []
+        with self.services.device_errors():
+            for index, arguments in enumerate(calls_of(inputs, rules.input_is_list)):
+                self.cancel.check()
+                blocker = blocker_in(arguments, rules.input_is_list)
+                if blocker is not None:
+                    outcomes.append(self._blocked(node, blocker))
+                    continue
+                outcome = node_class.call(instance, self._context(ref, index), arguments)
+                if rules.is_async or inspect.isawaitable(outcome):
+                    outcome = await self._begin_task(outcome)
+                outcomes.append(outcome)
+            if not rules.is_async:
+                self.files.join()
+        return outcomes
+
+    async def _begin_task(self, outcome: Any) -> Any:
+        """An awaitable as a task, or its value when it needs no waiting."""
+        task = asyncio.ensure_future(outcome)
+        await asyncio.sleep(0)
+        return await task if task.done() else task
+
+    async def _wanted_inputs(
+        self,
+        node_class: NodeClass,
+        instance: Any,
+        rules: NodeRules,
+        inputs: Mapping[str, Sequence[Any]],
+        missing: set[str],
+    ) -> list[str]:
+        wanted: dict[str, None] = {}
+        for arguments in calls_of(inputs, rules.input_is_list):
+            if blocker_in(arguments, rules.input_is_list) is not None:
+                continue
+            names = node_class.missing_inputs(instance, arguments)
+            if inspect.isawaitable(names):
+                names = await names
+            if isinstance(names, (list, tuple)):
+                wanted.update(dict.fromkeys(name for name in names if isinstance(name, str)))
+        return [name for name in wanted if name not in inputs or name in missing]
+
+    def _blocked(self, node: Node, blocker: ExecutionBlocker) -> ExecutionBlocker:
+        if blocker.message is None:
+            return blocker
+        message = f"Execution Blocked: {blocker.message}"
+        self.emit(NodeBlocked(self.prompt_id, node.id, node.class_type, list(self.executed), message))
+        return ExecutionBlocker(None)  # it is told once
+
+    def _read(self, node_class: NodeClass, outcome: Any) -> Returned:
+        if isinstance(outcome, asyncio.Task):
+            outcome = outcome.result()
+        return Returned(outcome) if isinstance(outcome, ExecutionBlocker) else node_class.returned(outcome)
+
+    def _wait_for_tasks(self, node_id: str, outcomes: list[Any]) -> None:
+        self.tasks[node_id] = outcomes
+        let_go = self.schedule.hold(node_id)
+
+        async def watch() -> None:
+            running = [outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)]
+            await asyncio.gather(*running, return_exceptions=True)
+            let_go()
+            self.wake.set()
+
+        watcher = asyncio.ensure_future(watch())
+        self.watchers.add(watcher)
+        watcher.add_done_callback(self.watchers.discard)
+
+    # --- what a node gave ---
+
+    async def _take(self, ref: NodeRef, rules: NodeRules, returns: list[Returned]) -> bool:
+        self.files.join()
+        ui = merge_ui(returns)
+        if ui is not None:
+            self.shown[ref.node_id] = ui
+            self.emit(NodeOutput(self.prompt_id, ref, ui, is_cached=False))
+        if any(item.expand is not None for item in returns):
+            await self._expand(ref.node_id, rules, returns)
+            return False
+        results = [item.result for item in returns if item.result is not None]
+        self._keep(ref, rules, results, ui)
+        return True
+
+    def _keep(self, ref: NodeRef, rules: NodeRules, results: Sequence[Any], ui: Mapping[str, Any] | None) -> None:
+        outputs = merge_outputs(results, rules) if results else []
+        self.graph.put(ref.node_id, NodeResult(outputs, ui if ui is not None else self.shown.get(ref.node_id)))
+        self.executed.append(ref.node_id)
+        self.emit(NodeFinished(self.prompt_id, ref))
+
+    async def _expand(self, node_id: str, rules: NodeRules, returns: list[Returned]) -> None:
+        """Add what the node expanded into to the graph; the node waits for the links among its results."""
+        graphs = [item.expand for item in returns if item.expand is not None]
+        for node in await self.graph.expand(node_id, graphs):
+            if self.graph.rules(node.class_type).is_output:
+                self.schedule.add(node.id)
+        rows: list[Returned] = []
+        for item in returns:
+            result = item.result
+            if isinstance(result, ExecutionBlocker):
+                result = (result,) * len(rules.output_types)
+            result = () if result is None else tuple(result)
+            rows.append(item._replace(result=result))
+            if item.expand is not None:
+                for value in result:
+                    if is_link(value):
+                        self.schedule.wait_for(value[0], node_id)
+        self.expansions[node_id] = rows
+
+    def _resolved(self, rows: Sequence[Returned]) -> list[tuple[Any, ...]]:
+        """The results of an expansion, with its links replaced by the values that they brought."""
+        resolved: list[tuple[Any, ...]] = []
+        for row in rows:
+            if row.expand is None:
+                resolved.append(row.result)
+                continue
+            values: list[Any] = []
+            for value in row.result:
+                if is_link(value):
+                    source = self.graph.known(value[0])
+                    assert source is not None, "an expansion went on before what it waits for"
+                    values.extend(source.outputs[value[1]])
+                else:
+                    values.append(value)
+            resolved.append(tuple(values))
+        return resolved
+
+    # --- what a node may touch ---
+
+    def _context(self, ref: NodeRef, index: int) -> NodeContext:
+        wants_previews = self.request.wants_previews
+        return NodeContext(
+            ref.node_id,
+            self.prompt_id,
+            self.cancel,
+            partial(self._progress, ref),
+            partial(self._preview, ref) if wants_previews else None,
+            self.services.models,
+            self.files,
+            self.services.embed_metadata,
+            index,
+        )
+
+    def _progress(self, ref: NodeRef, value: float, maximum: float) -> None:
+        self.emit(NodeProgress(self.prompt_id, ref, value, maximum))
+        self.cancel.check()
+
+    def _preview(self, ref: NodeRef, latent: Any) -> None:
+        made = self.services.make_preview(latent)
+        if made is not None:
+            self.emit(PreviewMade(self.prompt_id, ref, *made))
+
+    # --- the end ---
+
+    def _result(self, status: Any) -> RunResult:
+        outputs: dict[str, Mapping[str, Any]] = {}
+        meta: dict[str, Mapping[str, Any]] = {}
+        for node_id, result in self.graph.results.items():
+            if result.ui is not None:
+                self.shown[node_id] = result.ui
+        for node_id in sorted(self.shown, key=self._place_of()):
+            ref = self.prompt.ref(node_id)
+            outputs[node_id] = self.shown[node_id]
+            meta[node_id] = {
+                "node_id": node_id,
+                "display_node": ref.display_node_id,
+                "parent_node": ref.parent_node_id,
+                "real_node_id": ref.real_node_id,
+            }
+        return RunResult(status, outputs, meta)
+
+    def _place_of(self) -> Callable[[str], int]:
+        places = {node_id: index for index, node_id in enumerate(self.request.prompt)}
+        return lambda node_id: places[self.prompt.get_real_node_id(node_id)]
+
+    def _tell_interrupted(self, node_id: str) -> None:
+        real_id = self.prompt.get_real_node_id(node_id)
+        class_type = self.prompt.node(real_id).class_type
+        self.emit(RunInterrupted(self.prompt_id, real_id, class_type, list(self.executed), _now_ms()))
+
+    def _tell_failed(self, node_id: str, error: Exception) -> None:
+        real_id = self.prompt.get_real_node_id(node_id)
+        class_type = self.prompt.node(real_id).class_type
+        cause = error.__cause__ if isinstance(error, EngineError) and error.__cause__ is not None else error
+        is_cycle = isinstance(error, DependencyCycleError)
+        if not is_cycle:
+            log.error("%s (node %s) failed", class_type, node_id, exc_info=error)
+        if isinstance(error, OutOfMemory):
+            self.services.relieve_memory()
+        tip = OUT_OF_MEMORY_TIP if isinstance(error, OutOfMemory) else ""
+        inputs = self.inputs or {}
+        self.emit(
+            RunFailed(
+                prompt_id=self.prompt_id,
+                node_id=real_id,
+                class_type=class_type,
+                executed=list(self.executed),
+                code=error.code if isinstance(error, EngineError) else NodeFailed.code,
+                exception_type="graph.DependencyCycleError" if is_cycle else _type_name(cause),
+                exception_message=str(error) if is_cycle else f"{error}\n{tip}",
+                traceback=[] if is_cycle else traceback.format_tb(cause.__traceback__),
+                current_inputs={name: [_shown_value(item) for item in values] for name, values in inputs.items()},
+                current_outputs=list(self.request.prompt),
+                timestamp_ms=_now_ms(),
+            )
+        )
+
+    async def _stop_tasks(self) -> None:
+        running = [call for calls in self.tasks.values() for call in calls if isinstance(call, asyncio.Task)]
+        for task in (*running, *self.watchers):
+            task.cancel()
+        await asyncio.gather(*running, *self.watchers, return_exceptions=True)
+
+
+class _Cycle(Exception):
+    def __init__(self, node_id: str) -> None:
+        super().__init__(node_id)
+        self.node_id = node_id
+
+
+def _wake_from_elsewhere(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Wake a run from the thread that cancels it, which may be after the run's end."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _shown_value(value: Any) -> Any:
+    return value if value is None or isinstance(value, (int, float, bool, str)) else str(value)

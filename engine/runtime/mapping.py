@@ -1,0 +1,72 @@
+"""One node, many values: how lists of inputs become calls, and what the calls gave becomes lists of outputs.
+
+Between nodes every output is a list. A node is called for each element of its longest input, shorter ones repeating
+their last element, unless it takes lists whole. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.graph.spec import NodeRules
+from engine.nodes.base import ExecutionBlocker, Returned
+
+
+def calls_of(inputs: Mapping[str, Sequence[Any]], input_is_list: bool) -> list[dict[str, Any]]:
+    """The arguments of each call."""
+    if input_is_list:
+        return [dict(inputs)]
+    longest = max(map(len, inputs.values()), default=0)
+    if longest == 1:
+        return [{name: values[0] for name, values in inputs.items()}]
+    if longest == 0:
+        return [{}]
+    return [
+        {name: values[index if index < len(values) else -1] for name, values in inputs.items()}
+        for index in range(longest)
+    ]
+
+
+def blocker_in(arguments: Mapping[str, Any], input_is_list: bool) -> ExecutionBlocker | None:
+    """What keeps a call from being made."""
+    for value in arguments.values():
+        if type(value) is ExecutionBlocker:
+            return value
+        if input_is_list:
+            for item in value:
+                if type(item) is ExecutionBlocker:
+                    return item
+    return None
+
+
+def merge_outputs(results: Sequence[Any], rules: NodeRules) -> list[list[Any]]:
+    """The lists of outputs of all calls. A blocker instead of a result blocks every output."""
+    rows = [
+        (result,) * len(rules.output_types) if isinstance(result, ExecutionBlocker) else result for result in results
+    ]
+    if len(rows) == 1 and True not in rules.lists_out:
+        return [[value] for value in rows[0]]
+    merged: list[list[Any]] = []
+    for index in range(len(rows[0])):
+        column = [row[index] for row in rows]
+        if index < len(rules.lists_out) and rules.lists_out[index]:
+            flat: list[Any] = []
+            for value in column:
+                if isinstance(value, ExecutionBlocker):
+                    flat.append(value)
+                else:
+                    flat.extend(value)
+            column = flat
+        merged.append(column)
+    return merged
+
+
+def merge_ui(returns: Sequence[Returned]) -> dict[str, Any] | None:
+    """What all calls show, one after the other; None when nothing is shown."""
+    shown = [item.ui for item in returns if item.ui is not None]
+    if not shown:
+        return None
+    if len(shown) == 1:
+        return dict(shown[0])
+    return {kind: [item for ui in shown for item in ui[kind]] for kind in shown[0]}

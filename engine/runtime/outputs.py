@@ -1,0 +1,186 @@
+"""Where one run's files go, and which file a name in a prompt means.
+
+Names are ComfyUI's: `prefix_00001_.png`, counted on from the highest number in the folder. A file is created
+exclusively before anything is written to it, so engines that share a folder never write over each other's files.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import string
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+FileKind = Literal["output", "temp", "input"]
+
+_ANNOTATED = re.compile(r"^(?P<name>.*?) ?\[(?P<kind>input|output|temp)\]$", re.DOTALL)
+_TEMP_SUFFIX_LETTERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FileFolders:
+    """The three folders that names in prompts and results are relative to. All absolute."""
+
+    input: Path
+    output: Path
+    temp: Path
+
+    def of(self, kind: FileKind) -> Path:
+        return {"input": self.input, "output": self.output, "temp": self.temp}[kind]
+
+    def path(self, name: str) -> Path:
+        """Where `"photo.png"` or `"photo.png [output]"` is, whether it exists or not.
+
+        Raises ValueError when the name leaves its folder.
+        """
+        match = _ANNOTATED.match(name)
+        if match is None:
+            return inside(self.input, name)
+        kind: Any = match["kind"]
+        return inside(self.of(kind), match["name"])
+
+    def has(self, item: Mapping[str, Any]) -> bool:
+        """Whether the file that a result shows (`filename`, `subfolder`, `type`) is there."""
+        kind = item.get("type")
+        if kind not in ("input", "output", "temp"):
+            return True  # no file of ours
+        try:
+            return inside(self.of(kind), os.path.join(str(item.get("subfolder", "")), str(item["filename"]))).is_file()
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file that was created empty for its writer."""
+
+    path: Path
+    filename: str
+    subfolder: str
+    kind: FileKind
+
+    def shown(self) -> dict[str, str]:
+        """As results and the history name it."""
+        return {"filename": self.filename, "subfolder": self.subfolder, "type": self.kind}
+
+
+class RunFiles:
+    """The files of one run. Used on the GPU thread; only the functions given to `submit` run elsewhere."""
+
+    def __init__(self, folders: FileFolders, pool: Executor) -> None:
+        self.folders = folders
+        self._pool = pool
+        self._writes: list[Future[None]] = []
+        self._created: list[Path] = []
+        self._next: dict[tuple[Path, str], int] = {}
+        self._temp_suffix = "_temp_" + "".join(random.choices(string.ascii_lowercase, k=_TEMP_SUFFIX_LETTERS))
+
+    def save_path(
+        self,
+        prefix: str,
+        width: int = 0,
+        height: int = 0,
+        kind: Literal["output", "temp"] = "output",
+        suffix: str = ".png",
+        batch_index: int = 0,
+    ) -> OutputFile:
+        """Create the next file of that name and say where it is.
+
+        `prefix` may name sub-folders and hold `%width%`, `%height%`, `%batch_num%`, `%year%`, `%month%`, `%day%`,
+        `%hour%`, `%minute%` and `%second%`. A temporary file's name gets letters that are this run's own.
+        Raises ValueError when the prefix leaves the folder.
+        """
+        if kind == "temp":
+            prefix += self._temp_suffix
+        prefix = os.path.normpath(fill_placeholders(prefix, width, height, time.localtime()))
+        subfolder, name = os.path.split(prefix)
+        root = self.folders.of(kind)
+        folder = inside(root, subfolder)
+        folder.mkdir(parents=True, exist_ok=True)
+        number = self._next.get((folder, name)) or highest_number(os.listdir(folder), name) + 1
+        while True:
+            filename = f"{name.replace('%batch_num%', str(batch_index))}_{number:05}_{suffix}"
+            number += 1
+            try:
+                os.close(os.open(folder / filename, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            except FileExistsError:
+                continue
+            self._next[folder, name] = number
+            self._created.append(folder / filename)
+            return OutputFile(folder / filename, filename, subfolder, kind)
+
+    def submit(self, write: Callable[[], None]) -> None:
+        """Encode and write on the pool; `join` waits for it."""
+        self._writes.append(self._pool.submit(write))
+
+    def join(self) -> None:
+        """Wait for all writes. Raises the first error among them."""
+        writes, self._writes = self._writes, []
+        errors = [write.exception() for write in writes]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def input_path(self, name: str) -> Path:
+        """`FileFolders.path`."""
+        return self.folders.path(name)
+
+    def close(self) -> None:
+        """Wait for what is still being written and take away files that nothing was written to."""
+        for write in self._writes:
+            write.exception()
+        self._writes.clear()
+        for path in self._created:
+            try:
+                if path.stat().st_size == 0:
+                    path.unlink()
+            except FileNotFoundError:
+                continue  # somebody else has taken it away
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a name below a folder; links that lie in the folder are followed.
+
+    Raises ValueError when it would be elsewhere.
+    """
+    path = Path(os.path.abspath(folder / name))
+    if "\0" in name or not path.is_relative_to(folder):
+        raise ValueError(f"{name!r} is outside its folder")
+    return path
+
+
+def fill_placeholders(prefix: str, width: int, height: int, now: time.struct_time) -> str:
+    if "%" not in prefix:
+        return prefix
+    values = {
+        "width": str(width),
+        "height": str(height),
+        "year": str(now.tm_year),
+        "month": f"{now.tm_mon:02}",
+        "day": f"{now.tm_mday:02}",
+        "hour": f"{now.tm_hour:02}",
+        "minute": f"{now.tm_min:02}",
+        "second": f"{now.tm_sec:02}",
+    }
+    for name, value in values.items():
+        prefix = prefix.replace(f"%{name}%", value)
+    return prefix
+
+
+def highest_number(names: list[str], prefix: str) -> int:
+    """The highest number among files called `prefix_<number>_...`; 0 when there is none."""
+    start = len(prefix) + 1
+    highest = 0
+    for name in names:
+        if name[:start] != f"{prefix}_":
+            continue
+        digits = name[start:].split("_", 1)[0]
+        if digits.isdecimal():
+            highest = max(highest, int(digits))
+    return highest

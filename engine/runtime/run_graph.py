@@ -1,0 +1,192 @@
+"""What one run knows of its graph: nodes, their classes, their keys, and the results it has so far."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from engine.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
+from engine.graph.prompt import Node, is_link
+from engine.graph.signature import Key, Signatures
+from engine.graph.spec import NodeRules
+from engine.graph.validate import cast_value
+from engine.nodes.base import NodeClass, NodeEnvironment
+from engine.runtime.cache.instances import InstanceCache
+from engine.runtime.cache.store import NodeResult, ResultCache
+from engine.runtime.mapping import calls_of
+
+log = logging.getLogger(__name__)
+
+FindClass = Callable[[str], NodeClass | None]
+FileCheck = Callable[[Mapping[str, Any]], bool]
+
+
+class RunGraph:
+    """The graph of a run with its results. `results` has every node whose outputs are known."""
+
+    def __init__(
+        self,
+        prompt: DynamicPrompt,
+        extra_data: Mapping[str, Any],
+        find_class: FindClass,
+        environment: NodeEnvironment,
+        cache: ResultCache,
+        instances: InstanceCache,
+        signatures: Callable[[Callable[[str], Node | None], Callable[[str], NodeRules]], Signatures],
+    ) -> None:
+        self.prompt = prompt
+        self.results: dict[str, NodeResult] = {}
+        self._extra_data = extra_data
+        self._find_class = find_class
+        self._environment = environment
+        self._cache = cache
+        self._instances = instances
+        self._classes: dict[str, tuple[NodeClass, NodeRules]] = {}
+        self._keys = signatures(prompt.find, self.rules)
+
+    # --- classes ---
+
+    def node_class(self, class_type: str) -> NodeClass:
+        return self._known_class(class_type)[0]
+
+    def rules(self, class_type: str) -> NodeRules:
+        """The rules of a class as they were when the run first met it."""
+        return self._known_class(class_type)[1]
+
+    def _known_class(self, class_type: str) -> tuple[NodeClass, NodeRules]:
+        known = self._classes.get(class_type)
+        if known is None:
+            found = self._find_class(class_type)
+            if found is None:
+                raise NodeNotFoundError(f"Node class {class_type} does not exist")
+            known = self._classes[class_type] = (found, found.rules(self._environment))
+        return known
+
+    # --- keys and results ---
+
+    async def begin(self, node_ids: Sequence[str], file_is_there: FileCheck) -> list[str]:
+        """Make the keys of the client's nodes and take what the cache has of them; which are known is returned."""
+        nodes = [self.prompt.node(node_id) for node_id in node_ids]
+        self._keys.add(node_ids, await self._fingerprints(nodes))
+        classes = {node.id: node.class_type for node in nodes}
+        self._cache.begin({node_id: self._keys[node_id] for node_id in node_ids}, classes)
+        self._instances.begin(classes)
+        known: list[str] = []
+        for node_id in node_ids:
+            result = self._cache.get(None, self._keys[node_id])
+            if result is None:
+                continue
+            if result.ui is not None and not _files_are_there(result.ui, file_is_there):
+                self._cache.drop(None, self._keys[node_id])
+                continue
+            self.results[node_id] = result
+            known.append(node_id)
+        return known
+
+    async def expand(self, owner: str, graphs: Iterable[Mapping[str, Any]]) -> list[Node]:
+        """Add the nodes a node expanded into, in all its calls together."""
+        added = [node for graph in graphs for node in self.prompt.expand(owner, graph)]
+        for node in added:
+            self.rules(node.class_type)  # an unknown class is the expanding node's error
+        self._keys.add([node.id for node in added], await self._fingerprints(added))
+        classes = {node.id: node.class_type for node in added}
+        self._cache.expand(owner, {node.id: self._keys[node.id] for node in added}, classes)
+        self._instances.expand(owner, classes)
+        return added
+
+    def known(self, node_id: str) -> NodeResult | None:
+        """A node's result: its own, or that of a node that is the same but for its place."""
+        result = self.results.get(node_id)
+        if result is None:
+            key = self._keys.get(node_id)
+            if key is not None:
+                result = self._cache.get(self.prompt.get_parent_node_id(node_id), key)
+                if result is not None:
+                    self.results[node_id] = result
+        return result
+
+    def is_known(self, node_id: str) -> bool:
+        return node_id in self.results or self.known(node_id) is not None
+
+    def put(self, node_id: str, result: NodeResult) -> None:
+        self.results[node_id] = result
+        self._cache.put(self.prompt.get_parent_node_id(node_id), self._keys[node_id], result)
+
+    def instance(self, node: Node, node_class: NodeClass) -> Any:
+        group = self.prompt.get_parent_node_id(node.id)
+        return self._instances.get(group, node.id, node.class_type, node_class.instance)
+
+    # --- inputs ---
+
+    def inputs_of(self, node: Node, rules: NodeRules) -> tuple[dict[str, Sequence[Any]], set[str]]:
+        """The lists of values of a node's inputs, and the names of those that are links without a result yet."""
+        values: dict[str, Sequence[Any]] = {}
+        missing: set[str] = set()
+        results = self.results
+        for name, value in node.inputs.items():
+            spec = rules.inputs.get(name)
+            if type(value) is list and is_link(value) and name not in rules.raw_links:
+                source = results.get(value[0]) or self.known(value[0])
+                if source is None or value[1] >= len(source.outputs):
+                    missing.add(name)
+                    values[name] = (None,)
+                else:
+                    values[name] = source.outputs[value[1]]
+            elif spec is not None:
+                values[name] = (cast_value(spec, value),)
+        for name, wanted in rules.hidden.items():
+            values[name] = (self._hidden(wanted, node.id),)
+        return values, missing
+
+    def _hidden(self, wanted: str, node_id: str) -> Any:
+        if wanted == "UNIQUE_ID":
+            return node_id
+        if wanted == "PROMPT":
+            return self.prompt.get_original_prompt()
+        if wanted == "DYNPROMPT":
+            return self.prompt
+        return self._extra_data.get(wanted.lower())  # EXTRA_PNGINFO, AUTH_TOKEN_COMFY_ORG, ...
+
+    async def _fingerprints(self, nodes: Iterable[Node]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for node in nodes:
+            node_class, rules = self._known_class(node.class_type)
+            if rules.has_fingerprint:
+                found[node.id] = await self._fingerprint(node, node_class, rules)
+        return found
+
+    async def _fingerprint(self, node: Node, node_class: NodeClass, rules: NodeRules) -> Any:
+        """What a node's result depends on besides its inputs; NaN, which equals nothing, when it cannot tell."""
+        if "is_changed" in node.raw:
+            return node.raw["is_changed"]
+        values: dict[str, Sequence[Any]] = {}
+        for name, value in node.inputs.items():
+            spec = rules.inputs.get(name)
+            if is_link(value) and name not in rules.raw_links:
+                values[name] = (None,)  # only constants tell whether a node must run again
+            elif spec is not None:
+                values[name] = (cast_value(spec, value),)
+        try:
+            prints: list[Any] = []
+            for arguments in calls_of(values, rules.input_is_list):
+                given = node_class.fingerprint_of(self._environment, arguments)
+                prints.append(await given if inspect.isawaitable(given) else given)
+        except Exception as error:  # noqa: BLE001 - the node's own fingerprint
+            log.warning("%s (node %s) cannot tell whether it changed: %s", node.class_type, node.id, error)
+            return float("nan")
+        return prints
+
+    def key(self, node_id: str) -> Key:
+        return self._keys[node_id]
+
+
+def _files_are_there(ui: Mapping[str, Any], file_is_there: FileCheck) -> bool:
+    return all(
+        file_is_there(item)
+        for items in ui.values()
+        if isinstance(items, (list, tuple))
+        for item in items
+        if isinstance(item, Mapping) and "filename" in item
+    )
