@@ -11,6 +11,7 @@ from worker.api.links import LinkSigner
 from worker.engine.pool import EnginePool
 from worker.jobs.admission import Admission, Gate
 from worker.jobs.pipeline import Pipeline
+from worker.jobs.queue_info import QueueInfo
 from worker.jobs.stages import InputStage
 from worker.jobs.store import JobStore
 from worker.observe.metrics import Metrics
@@ -49,3 +50,5 @@ class Services:
     limits: QueueLimits
     max_request_bytes: int
     check_webhook_url: Callable[[str], None]
+    unwrap_vast: Callable[[dict[str, Any]], dict[str, Any]]
+    queue_info: QueueInfo

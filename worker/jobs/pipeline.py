@@ -122,9 +122,13 @@ class Pipeline:
 
     async def wait_for_end(self, job: Job) -> None:
         with self.feed.watch(job.id) as changed:
-            while not job.state.is_terminal or job.id in self._tasks:
+            while not self.has_ended(job):
                 changed.clear()
                 await changed.wait()
+
+    def has_ended(self, job: Job) -> bool:
+        """Whether the job's last state is on disk."""
+        return job.state.is_terminal and job.id not in self._tasks
 
     async def drain(self, seconds: float) -> None:
         """Waits until running jobs have ended, at most `seconds`; the rest stays on disk for the next start."""

@@ -1,0 +1,47 @@
+"""Attendance: who waits for a synchronous job. When the last one has left and nobody comes back, it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from worker.jobs.job import Job
+from worker.jobs.pipeline import Pipeline
+
+
+class Attendance:
+    def __init__(self, pipeline: Pipeline, grace_seconds: float) -> None:
+        self._pipeline = pipeline
+        self._grace_seconds = grace_seconds
+        self._num_present: dict[str, int] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    @contextmanager
+    def attend(self, job: Job, *, is_owner: bool) -> Iterator[None]:
+        """A client is here while this is open. Only jobs that a synchronous request made are ever cancelled."""
+        if is_owner or job.id in self._timers or job.id in self._num_present:
+            self._num_present[job.id] = self._num_present.get(job.id, 0) + 1
+            timer = self._timers.pop(job.id, None)
+            if timer is not None:
+                timer.cancel()
+        try:
+            yield
+        finally:
+            self._leave(job)
+
+    def _leave(self, job: Job) -> None:
+        present = self._num_present.get(job.id)
+        if present is None:
+            return
+        if present > 1:
+            self._num_present[job.id] = present - 1
+            return
+        del self._num_present[job.id]
+        if not job.state.is_terminal:
+            loop = asyncio.get_running_loop()
+            self._timers[job.id] = loop.call_later(self._grace_seconds, self._give_up, job)
+
+    def _give_up(self, job: Job) -> None:
+        self._timers.pop(job.id, None)
+        self._pipeline.cancel(job)

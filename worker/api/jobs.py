@@ -1,0 +1,73 @@
+"""GET /result/{id}, POST /cancel/{id}, GET /queue-info, GET /outputs/{id}/{file}."""
+
+from __future__ import annotations
+
+import mimetypes
+import time
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
+
+from worker.api.results import refuse, reply_with, services_of
+from worker.api.schemas import Result, refusal
+from worker.errors import JobNotFound, WorkerError
+from worker.jobs.admission import clean_id
+
+router = APIRouter()
+
+
+@router.get("/result/{job_id}", response_model=Result)
+async def result(job_id: str, request: Request) -> Response:
+    """The result of a job, or how far it is."""
+    job = await services_of(request).store.find(clean_id(job_id))
+    if job is None:
+        message = "Request ID not found"
+        return JSONResponse(refusal(job_id, message, JobNotFound(message).as_json()), status_code=404)
+    return await reply_with(job, request)
+
+
+@router.post("/cancel/{job_id}")
+async def cancel(job_id: str, request: Request) -> JSONResponse:
+    """Ends a job within one sampling step, wherever it is. Cancelling twice, or too late, is no error."""
+    services = services_of(request)
+    job = await services.store.find(clean_id(job_id))
+    if job is None:
+        return JSONResponse({"error": "Request ID not found"}, status_code=404)
+    if not services.pipeline.cancel(job):
+        message = f"Request has already ended ({job.state.value})"
+        return JSONResponse({"message": message, "status": job.state.value})
+    await services.pipeline.wait_for_end(job)
+    message = "Request cancelled" if job.state.value == "cancelled" else f"Request has ended ({job.state.value})"
+    return JSONResponse({"message": message, "status": job.state.value})
+
+
+@router.get("/queue-info")
+async def queue_info(request: Request) -> dict[str, Any]:
+    services = services_of(request)
+    return {
+        **services.queue_info.sizes(),
+        "estimated_wait_seconds": round(services.admission.estimated_wait_seconds(), 2),
+        "seconds_per_job": round(services.admission.clock.mean_seconds, 3),
+    }
+
+
+@router.get("/outputs/{job_id}/{file_name:path}")
+async def output(job_id: str, file_name: str, request: Request, expires: str = "", signature: str = "") -> Response:
+    """One output file, by the signed link that its result shows."""
+    services = services_of(request)
+    try:
+        services.links.check(job_id, file_name, expires, signature, time.time())
+        path = _inside(services.store.job_directory(clean_id(job_id)), file_name)
+    except WorkerError as error:
+        return refuse(error, job_id)
+    media_type = mimetypes.guess_type(file_name)[0] or "application/octet-stream"
+    return FileResponse(path, media_type=media_type, headers={"Cache-Control": "private"})
+
+
+def _inside(folder: Path, file_name: str) -> Path:
+    path = (folder / file_name).resolve()
+    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+        raise JobNotFound("No such file")
+    return path

@@ -1,0 +1,69 @@
+"""A job as an HTTP reply: its envelope, its outputs as links or base64, its status."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse
+
+from worker.api.schemas import refusal, result_of
+from worker.errors import TryLater, WorkerError, http_status, http_status_for_vast
+from worker.jobs.job import Job
+from worker.services import Services
+
+
+def services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+async def reply_with(job: Job, request: Request, *, is_vast: bool = False, status: int | None = None) -> JSONResponse:
+    """The result of a job as it is now."""
+    body = result_of(job, await public_outputs(job, request))
+    if status is None:
+        status = http_status_for_vast(job.http_status) if is_vast else job.http_status
+    return JSONResponse(body, status_code=status)
+
+
+async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
+    """The records a client sees: with a link where there is no upload, and with the data where it was asked for."""
+    services = services_of(request)
+    base = services.outputs.public_url or str(request.base_url).rstrip("/")
+    folder = services.store.job_directory(job.id)
+    shown = []
+    for record in job.outputs:
+        public = {key: value for key, value in record.items() if key not in ("path", "media_type", "size_bytes")}
+        name = str(record.get("path") or record["filename"])
+        if "url" not in public:
+            public["url"] = services.links.link(base, job.id, name, time.time())
+        if job.request.wants_base64:
+            public |= await asyncio.to_thread(_inline, folder / name, record, services.outputs.base64_max_bytes)
+        shown.append(public)
+    return shown
+
+
+def _inline(path: Path, record: Any, max_bytes: int) -> dict[str, Any]:
+    media_type = record.get("media_type") or "application/octet-stream"
+    try:
+        size = path.stat().st_size
+        if size > max_bytes:
+            return {"data": None, "mimetype": media_type, "error": f"{size} bytes are over the limit of {max_bytes}"}
+        return {"data": base64.b64encode(path.read_bytes()).decode(), "mimetype": media_type}
+    except OSError:
+        return {"data": None, "mimetype": media_type, "error": "the file has expired"}
+
+
+def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> JSONResponse:
+    """The reply to a request that did not become a job."""
+    status = http_status(type(error))
+    headers = {}
+    if isinstance(error, TryLater):
+        headers["Retry-After"] = str(max(1, round(error.retry_after_seconds)))
+    if is_vast:
+        status = http_status_for_vast(status)
+    return JSONResponse(refusal(job_id, error.message, error.as_json()), status_code=status, headers=headers)

@@ -1,0 +1,45 @@
+"""create_app(): routers and error handlers around the services. No logic."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from worker.api import generate, health, jobs
+from worker.api.attendance import Attendance
+from worker.api.results import refuse
+from worker.api.schemas import refusal
+from worker.errors import WorkerError
+from worker.services import Services
+
+log = structlog.get_logger("api")
+
+
+def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] | None = None) -> FastAPI:
+    """`lifespan` is entered when the server starts and left when it stops."""
+
+    def enter(_app: FastAPI) -> Any:
+        return lifespan
+
+    app = FastAPI(title="Darkroom", description=__doc__, lifespan=None if lifespan is None else enter)
+    app.state.services = services
+    app.state.attendance = Attendance(services.pipeline, services.limits.sync_grace_seconds)
+    app.include_router(generate.router)
+    app.include_router(jobs.router)
+    app.include_router(health.router)
+
+    @app.exception_handler(WorkerError)
+    async def _known(_request: Request, error: WorkerError) -> JSONResponse:
+        return refuse(error)
+
+    @app.exception_handler(Exception)
+    async def _unknown(request: Request, error: Exception) -> JSONResponse:
+        log.error("request failed for a reason of ours", path=request.url.path, exc_info=error)
+        message = "The worker failed; its log tells why"
+        return JSONResponse(refusal("", message, {"code": "internal_error", "message": message}), status_code=500)
+
+    return app
