@@ -94,7 +94,7 @@ def checkpoint_family(shapes: Shapes, metadata: Mapping[str, str] | None = None)
 
 
 def unet_family(unet: Shapes, whole: Shapes, metadata: Mapping[str, str] | None = None) -> CheckpointFamily:
-    """The family of a UNet. `whole` is the file it is in, whose marks (`v_pred`, `ztsnr`) count. Raises `NotRecognised`."""
+    """The family of a UNet in a file (`whole`), whose marks (`v_pred`, `ztsnr`) count. Raises `NotRecognised`."""
     if "label_emb.0.0.weight" in unet:
         raise NotRecognised("the UNet of Stable Diffusion XL")
     context = next((shape for name, shape in unet.items() if name.endswith("attn2.to_k.weight")), None)
@@ -123,7 +123,7 @@ def find_prefix(shapes: Shapes, prefixes: tuple[str, ...], ending: str) -> str |
     return next((prefix for prefix in prefixes if prefix + ending in shapes), None)
 
 
-# --- configurations ----------------------------------------------------------------------------------------------------
+# --- configurations --------------------------------------------------------------------------------------------------
 
 
 def unet_config(shapes: Shapes) -> UnetConfig:

@@ -1,4 +1,4 @@
-"""Reads `.safetensors`: a header of names, types and places, then the tensors, mapped into memory without a copy.
+"""Reads and writes `.safetensors`: a header of names, types and places, then the tensors, mapped into memory.
 
 The format is public (github.com/huggingface/safetensors). It is read here because every way in which a file can be bad
 has to become a `BadModelFile` that says what was found.
@@ -74,6 +74,29 @@ class SafetensorsFile:
         if place.start % place.dtype.itemsize:
             flat = flat.clone()  # a header of odd length leaves tensors where their type may not lie
         return flat.view(place.dtype).view(place.shape)
+
+
+def write_safetensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write CPU tensors. The file appears under its name only when it is whole."""
+    names = {dtype: name for name, dtype in TYPES.items()}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    position = 0
+    for name, tensor in tensors.items():
+        offsets = [position, position + tensor.nbytes]
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        position += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".part")
+    with unfinished.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            if tensor.numel():
+                file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    unfinished.replace(path)
 
 
 def _content(first_bytes: bytes) -> str:

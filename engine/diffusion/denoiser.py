@@ -180,7 +180,7 @@ class Denoiser(torch.nn.Module):
         """Bytes of working memory for an input `[B, C, h, w]`, an estimate from attention without a score matrix."""
         area = input_shape[0] * math.prod(input_shape[2:])
         size = torch.empty((), dtype=self.compute_dtype).element_size()
-        return area * size * 0.01 * self.memory_usage_factor * 1024 * 1024
+        return float(area * size * 0.01 * self.memory_usage_factor * 1024 * 1024)
 
 
 def _cast(value: Any, device: torch.device, dtype: torch.dtype) -> Any:

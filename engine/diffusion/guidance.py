@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -202,10 +202,9 @@ def _add_defaults(
     if not bool(rest.any()):
         return
     for condition in conditions:
-        part = part_of(condition, x, sigma)
-        if part is not None:
-            full = Part(part.x, rest, part.inputs, part.area, part.control, part.patches, part.uuid, part.hooks)
-            waiting.setdefault(full.hooks, []).append((full, side))
+        found = part_of(condition, x, sigma)
+        if found is not None:
+            waiting.setdefault(found.hooks, []).append((replace(found, weight=rest), side))
 
 
 def _take_batch(parts: list[tuple[Part, int]], model: Any) -> list[tuple[Part, int]]:

@@ -2,8 +2,8 @@
 
 All take `model(x, sigma [B], **extra_args) -> denoised`, the first `x` `[B, C, h, w]` (noise scaled to `sigmas[0]`),
 `sigmas` `[n + 1]`, and call `callback({"x", "i", "sigma", "sigma_hat", "denoised"})` once a step. `disable` is
-ComfyUI's switch for a progress bar, of which there is none here. ODE of Karras et al. 2022 (arXiv 2206.00364): dx/dsigma = d =
-(x - denoised) / sigma.
+ComfyUI's switch for a progress bar, of which there is none here.
+The ODE of Karras et al. 2022 (arXiv 2206.00364): dx/dsigma = d = (x - denoised) / sigma.
 """
 
 from __future__ import annotations

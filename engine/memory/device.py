@@ -74,13 +74,14 @@ def free_bytes(device: str) -> int:
         return _available_ram_bytes()
     free, _ = torch.cuda.mem_get_info(device)
     stats = torch.cuda.memory_stats(device)
-    return free + stats.get("reserved_bytes.all.current", 0) - stats.get("active_bytes.all.current", 0)
+    reserved, active = (int(stats.get(f"{name}_bytes.all.current", 0)) for name in ("reserved", "active"))
+    return int(free) + reserved - active
 
 
 def total_bytes(device: str) -> int:
     if torch.device(device).type != "cuda":
         return _meminfo("MemTotal")
-    return torch.cuda.mem_get_info(device)[1]
+    return int(torch.cuda.mem_get_info(device)[1])
 
 
 def empty_cache(device: str) -> None:

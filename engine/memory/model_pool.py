@@ -207,5 +207,3 @@ class ModelPool:
         for entry in self._entries.values():
             assert entry.uses >= 0, f"{entry.resident.name} was released more often than used"
             assert 0 <= entry.resident.loaded_bytes <= entry.resident.size_bytes, f"{entry.resident.name} miscounted"
-
-

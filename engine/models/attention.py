@@ -48,7 +48,9 @@ def optimized_attention(
     """
     override: Callable[..., torch.Tensor] | None = (transformer_options or {}).get("optimized_attention_override")
     if override is not None:
-        inner = {key: value for key, value in (transformer_options or {}).items() if key != "optimized_attention_override"}
+        inner = {
+            key: value for key, value in (transformer_options or {}).items() if key != "optimized_attention_override"
+        }
         return override(
             optimized_attention, q, k, v, heads, mask=mask, attn_precision=attn_precision, skip_reshape=skip_reshape,
             skip_output_reshape=skip_output_reshape, transformer_options=inner,

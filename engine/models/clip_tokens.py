@@ -1,7 +1,7 @@
 """CLIP's byte-pair tokenizer (Sennrich et al. 2016, arXiv 1508.07909), and prompts with weights on it.
 
-The merge table beside this file (`clip_merges.txt.gz`) is OpenAI's (github.com/openai/CLIP, MIT licence); the vocabulary
-follows from it. It is read when the first prompt comes.
+The merge table beside this file (`clip_merges.txt.gz`) is OpenAI's (github.com/openai/CLIP, MIT licence); the
+vocabulary follows from it. It is read when the first prompt comes.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _kind(letter: str) -> str:
     return {"L": "letter", "N": "digit"}.get(category[0], "other")
 
 
-# --- weights -----------------------------------------------------------------------------------------------------------
+# --- weights ---------------------------------------------------------------------------------------------------------
 
 
 def parse_weights(text: str) -> list[tuple[str, float]]:
@@ -187,7 +187,7 @@ def _top_level_parts(text: str) -> Iterator[str]:
         yield current
 
 
-# --- chunks ------------------------------------------------------------------------------------------------------------
+# --- chunks ----------------------------------------------------------------------------------------------------------
 
 FindEmbedding = Callable[[str], tuple[Any, str]]  # name -> (tensor [n, D] or [D] or None, text left over)
 Weighted = tuple[Any, float, int]  # token id or embedding row, weight, word id (0: none)

@@ -4,8 +4,8 @@ What the network consists of is data (`UnetConfig`, read from tensor shapes by `
 those of the original checkpoints. `B` batch, `C` channels, `h w` latent cells, `T` tokens, `D` their width, `E` width
 of the time embedding.
 
-`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): they find `block`, `block_index`,
-`transformer_index`, `original_shape`, `activations_shape` in it, and put functions under `patches`
+`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): they find `block`,
+`block_index`, `transformer_index`, `original_shape`, `activations_shape` in it, and put functions under `patches`
 (`attn1_patch`, `attn2_output_patch`, `input_block_patch`...) and `patches_replace` (`attn1`, `attn2` by block).
 """
 
@@ -115,8 +115,8 @@ class ResBlock(nn.Module):
     def forward(self, x: torch.Tensor, emb: torch.Tensor) -> torch.Tensor:
         h = self.in_layers(x)
         h = h + self.emb_layers(emb)[:, :, None, None]
-        skipped: torch.Tensor = self.skip_connection(x)
-        return skipped + self.out_layers(h)
+        out: torch.Tensor = self.skip_connection(x) + self.out_layers(h)
+        return out
 
 
 class Downsample(nn.Module):
@@ -149,8 +149,9 @@ class Geglu(nn.Module):
         self.proj = nn.Linear(width, inner * 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x, gate = self.proj(x).chunk(2, dim=-1)
-        return x * functional.gelu(gate)
+        value, gate = self.proj(x).chunk(2, dim=-1)
+        out: torch.Tensor = value * functional.gelu(gate)
+        return out
 
 
 class FeedForward(nn.Module):
@@ -354,7 +355,7 @@ class UnetModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.time_embed[0].weight.dtype
+        return self.time_embed.get_parameter("0.weight").dtype
 
     def forward(
         self,
@@ -417,9 +418,7 @@ def _layer(spec: LayerSpec, config: UnetConfig, embedding_width: int) -> nn.Modu
             return Upsample(spec)
 
 
-def _add_control(
-    h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] | None, place: str
-) -> torch.Tensor:
+def _add_control(h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] | None, place: str) -> torch.Tensor:
     additions = None if control is None else control.get(place)
     if not additions:
         return h

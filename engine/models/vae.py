@@ -38,8 +38,8 @@ class ResnetBlock(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.conv1(functional.silu(self.norm1(x)))
         h = self.conv2(functional.silu(self.norm2(h)))
-        skipped: torch.Tensor = self.nin_shortcut(x)
-        return skipped + h
+        out: torch.Tensor = self.nin_shortcut(x) + h
+        return out
 
 
 class AttnBlock(nn.Module):
@@ -100,7 +100,9 @@ class Level(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, num_blocks: int, resize: str | None) -> None:
         super().__init__()
-        self.block = nn.ModuleList(ResnetBlock(in_channels if i == 0 else channels, channels) for i in range(num_blocks))
+        self.block = nn.ModuleList(
+            ResnetBlock(in_channels if i == 0 else channels, channels) for i in range(num_blocks)
+        )
         if resize == "down":
             self.downsample = Downsample(channels)
         elif resize == "up":
@@ -151,9 +153,7 @@ class Decoder(nn.Module):
         self.mid = Middle(levels[-1])
         # Level 0 is the full picture and comes last; the list keeps the checkpoint's numbers.
         self.up = nn.ModuleList(
-            Level(
-                levels[min(i + 1, len(levels) - 1)], channels, config.blocks_per_level + 1, "up" if i > 0 else None
-            )
+            Level(levels[min(i + 1, len(levels) - 1)], channels, config.blocks_per_level + 1, "up" if i > 0 else None)
             for i, channels in enumerate(levels)
         )
         self.norm_out = nn.GroupNorm(32, levels[0], eps=1e-6)

@@ -295,12 +295,13 @@ class Model:
             working_bytes=working_bytes, patches=self.patches, patches_id=self.patches_uuid, together_with=others
         )
         with handle as network, self._objects_replaced(network):
-            previous = getattr(network, "current_patcher", None)
-            network.current_patcher = self
+            owner: Any = network
+            previous = getattr(owner, "current_patcher", None)
+            owner.current_patcher = self
             try:
-                yield network
+                yield owner
             finally:
-                network.current_patcher = previous
+                owner.current_patcher = previous
 
     @contextmanager
     def _objects_replaced(self, network: Any) -> Iterator[None]:

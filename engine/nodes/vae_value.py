@@ -109,8 +109,8 @@ class Vae:
         return torch.cat(latents)
 
     def _batches(self, items: torch.Tensor, item_bytes: int) -> tuple[torch.Tensor, ...]:
-        free_bytes = self.patcher.free_bytes()
-        return items.split(max(1, int(min(free_bytes // max(1, item_bytes), items.shape[0]))))
+        fitting = min(self.patcher.free_bytes() // max(1, item_bytes), items.shape[0])
+        return torch.split(items, max(1, int(fitting)))
 
     def get_sd(self) -> dict[str, torch.Tensor]:
         """All weights by name."""

@@ -1,0 +1,100 @@
+"""Checkpoints of random weights: for benchmarks, for tests, and for a machine that can reach no model.
+
+The pictures are abstract, but finite: the UNet predicts about the normalised noisy latent, so that sampling ends in the
+range of real latents.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from engine.checkpoints.families import sd15
+from engine.checkpoints.load import LoadTypes
+from engine.checkpoints.safetensors_file import write_safetensors
+from engine.models.clip_text import ClipTextEncoder
+from engine.models.unet import UnetModel
+from engine.models.vae import AutoencoderKl
+
+# Layers that end a residual branch: small, so that depth does not make activations grow.
+BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out_proj", "fc2")
+BRANCH_GAIN = 0.3
+
+
+def random_networks(
+    scale: str, seed: int, types: LoadTypes, device: str = "cpu"
+) -> tuple[UnetModel, ClipTextEncoder, AutoencoderKl]:
+    """SD1.5 networks of a scale (`sd15.SCALES`), drawn on the device; the same for the same seed, scale and device.
+
+    Raises KeyError for an unknown scale.
+    """
+    unet_config, clip_config, vae_config = sd15.SCALES[scale]
+    with torch.device("meta"):
+        unet, text_encoder, vae = UnetModel(unet_config), ClipTextEncoder(clip_config), AutoencoderKl(vae_config)
+    generator = torch.Generator(device=device)
+    generator.manual_seed(seed)
+    for network, dtype in ((unet, types.unet), (text_encoder, types.text_encoder), (vae, types.vae)):
+        network.requires_grad_(False).to(dtype).to_empty(device=device).eval()
+        _draw(network, generator)
+    _carry_latent(unet)
+    return unet, text_encoder, vae
+
+
+@torch.no_grad()
+def _draw(network: nn.Module, generator: torch.Generator) -> None:
+    """Norms are the identity, biases zero, other weights Gaussian of variance 1 / fan-in."""
+    for name, module in network.named_modules():
+        weight = getattr(module, "weight", None)
+        if not isinstance(weight, torch.Tensor):
+            continue
+        if isinstance(module, (nn.GroupNorm, nn.LayerNorm)):
+            weight.fill_(1.0)
+        elif isinstance(module, nn.Embedding):
+            weight.normal_(0.0, 0.02, generator=generator)
+        else:
+            gain = BRANCH_GAIN if name.endswith(BRANCH_ENDS) else 1.0
+            weight.normal_(0.0, gain / math.sqrt(weight[0].numel()), generator=generator)
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, torch.Tensor):
+            bias.zero_()
+
+
+@torch.no_grad()
+def _carry_latent(unet: UnetModel) -> None:
+    """Let eight channels bring plus and minus the latent from the first layer over the last skip to the output.
+
+    silu(a) - silu(-a) = a, so the output convolution gets the latent back from the two signs.
+    """
+    channels = unet.config.model_channels
+    weights = dict(unet.named_parameters())
+    signs = torch.cat([torch.eye(4), -torch.eye(4)]).to(weights["out.2.weight"])
+    first, out = weights["input_blocks.0.0.weight"], weights["out.2.weight"]
+    first[:8] = 0
+    first[:8, :4, 1, 1] = signs
+    reserved = max(8, channels // 32)
+    last = f"output_blocks.{len(unet.output_blocks) - 1}"
+    skip = weights[f"{last}.0.skip_connection.weight"]
+    start = skip.shape[1] - channels  # where the skip connection's channels begin
+    skip[:reserved] = 0
+    skip[range(8), range(start, start + 8)] = 1
+    weights[f"{last}.0.out_layers.3.weight"][:reserved] = 0
+    weights[f"{last}.1.proj_out.weight"][:reserved] = 0
+    out[:, 8:] *= 0.1
+    out[:, :8] = 0
+    out[:, :8, 1, 1] = signs.T * 0.95
+
+
+def write_random_checkpoint(path: Path, scale: str = "small", seed: int = 0) -> None:
+    """A checkpoint in SD1.5's layout, float16. The file appears only when it is whole."""
+    unet, text_encoder, vae = random_networks(scale, seed, LoadTypes())
+    tensors: dict[str, torch.Tensor] = {}
+    for prefix, network in ((sd15.UNET_PREFIX, unet), (sd15.VAE_PREFIX, vae)):
+        tensors |= {prefix + name: weight for name, weight in network.state_dict().items()}
+    for name, weight in text_encoder.state_dict().items():
+        inner = name.removeprefix("clip_l.transformer.")
+        if not inner.startswith("text_projection"):
+            tensors[sd15.TEXT_PREFIX + "transformer." + inner] = weight
+    write_safetensors(path, {name: weight.to(torch.float16) for name, weight in tensors.items()})

@@ -1,0 +1,87 @@
+"""Nodes that bring models in from files, or draw one at random."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.nodes.base import Choice, Int, ModelFile, NodeContext, Optional, node
+from engine.nodes.model_store import RANDOM_FAMILIES, RANDOM_SCALES
+from engine.nodes.values import CLIP, MODEL, VAE
+
+CLIP_TYPES = (
+    "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan",
+    "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image",
+)  # fmt: skip
+WEIGHT_TYPES = ("default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2")
+
+
+@node("CheckpointLoaderSimple", display_name="Load Checkpoint", category="loaders")
+def checkpoint_loader_simple(
+    context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
+) -> tuple[MODEL, CLIP, VAE]:
+    """Loads a diffusion model checkpoint, diffusion models are used to denoise latents."""
+    model, clip, vae = context.models.checkpoint(ckpt_name)
+    return model, clip, vae
+
+
+def _supported_weight_type(environment: object, *, weight_dtype: str | None = None) -> str | None:
+    if weight_dtype == "default" or weight_dtype not in WEIGHT_TYPES:
+        return None
+    return f"weight_dtype {weight_dtype!r} is not supported; 'default' is"
+
+
+@node("UNETLoader", display_name="Load Diffusion Model", category="advanced/loaders", check=_supported_weight_type)
+def unet_loader(
+    context: NodeContext,
+    *,
+    unet_name: Annotated[str, ModelFile("diffusion_models")],
+    weight_dtype: Annotated[str, Choice(WEIGHT_TYPES)],
+) -> MODEL:
+    model: MODEL = context.models.unet(unet_name)
+    return model
+
+
+def _supported_clip_type(environment: object, *, type: str | None = None) -> str | None:
+    if type == "stable_diffusion" or type not in CLIP_TYPES:
+        return None
+    return f"text encoders of type {type!r} are not supported; 'stable_diffusion' is"
+
+
+@node("CLIPLoader", display_name="Load CLIP", category="advanced/loaders", check=_supported_clip_type)
+def clip_loader(
+    context: NodeContext,
+    *,
+    clip_name: Annotated[str, ModelFile("text_encoders")],
+    type: Annotated[str, Choice(CLIP_TYPES)],
+    device: Annotated[str, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = "default",
+) -> CLIP:
+    """Loads one text encoder."""
+    clip: CLIP = context.models.clip(clip_name)
+    return clip
+
+
+@node("VAELoader", display_name="Load VAE", category="loaders")
+def vae_loader(context: NodeContext, *, vae_name: Annotated[str, ModelFile("vae")]) -> VAE:
+    vae: VAE = context.models.vae(vae_name)
+    return vae
+
+
+@node(
+    "DarkroomRandomCheckpoint",
+    display_name="Random Checkpoint",
+    category="loaders",
+    python_module="darkroom",
+)
+def random_checkpoint(
+    context: NodeContext,
+    *,
+    family: Annotated[str, Choice(RANDOM_FAMILIES)] = "sd15",
+    scale: Annotated[str, Choice(RANDOM_SCALES)] = "full",
+    seed: Annotated[int, Int(min=0, max=0xFFFFFFFFFFFFFFFF), Optional()] = 0,
+) -> tuple[MODEL, CLIP, VAE]:
+    """Networks of full shape with random weights, made on the device without a file. Pictures are abstract."""
+    model, clip, vae = context.models.random_checkpoint(family, scale, seed)
+    return model, clip, vae
+
+
+NODES = (checkpoint_loader_simple, unet_loader, clip_loader, vae_loader, random_checkpoint)

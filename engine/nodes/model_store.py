@@ -1,0 +1,129 @@
+"""ModelStore: model files as MODEL, CLIP and VAE values, each file's weights once, all of them in the one ModelPool."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from engine.checkpoints.families import sd15
+from engine.checkpoints.folders import ModelFolders
+from engine.checkpoints.inspect import CheckpointFamily
+from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
+from engine.checkpoints.random_weights import random_networks
+from engine.diffusion.denoiser import Denoiser, ModelConfig
+from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
+from engine.errors import BadModelFile
+from engine.models.clip_tokens import ClipTokenizer
+from engine.nodes.clip_value import Clip
+from engine.nodes.model_value import Model, WeightHandle
+from engine.nodes.vae_value import Vae
+
+
+class KeepsWeights(Protocol):
+    """Takes a network into the pool: (name for logs, network) -> handle."""
+
+    def __call__(self, name: str, module: torch.nn.Module) -> WeightHandle: ...
+
+
+class ModelStore:
+    """Loads by kind and name. A file that is still in use somewhere is not read again unless it changed on disk."""
+
+    def __init__(self, folders: ModelFolders, keep: KeepsWeights, types: LoadTypes, device: str = "cpu") -> None:
+        self._folders = folders
+        self._keep = keep
+        self._types = types
+        self._device = device
+        self._tokenizer = ClipTokenizer()
+        self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+
+    def checkpoint(self, name: str) -> tuple[Model, Clip, Vae]:
+        """A whole checkpoint. Raises `BadModelFile`, also when there is no such file."""
+        path = self._path("checkpoints", name)
+        handles = self._known(path, ("unet", "clip", "vae"))
+        if handles is None:
+            loaded = load_checkpoint(path, self._types)
+            networks = (denoiser(loaded.unet, loaded.family), loaded.text_encoder, loaded.vae)
+            handles = self._take(path, ("unet", "clip", "vae"), networks)
+        unet, clip, vae = handles
+        return Model(unet), Clip(clip, self._tokenizer), Vae(vae)
+
+    def unet(self, name: str) -> Model:
+        path = self._path("diffusion_models", name)
+
+        def load() -> torch.nn.Module:
+            family, unet = load_unet(path, self._types.unet)
+            return denoiser(unet, family)
+
+        return Model(self._one(path, "unet", load))
+
+    def clip(self, name: str) -> Clip:
+        path = self._path("text_encoders", name)
+        handle = self._one(path, "clip", lambda: load_text_encoder(path, self._types.text_encoder))
+        return Clip(handle, self._tokenizer)
+
+    def vae(self, name: str) -> Vae:
+        path = self._path("vae", name)
+        return Vae(self._one(path, "vae", lambda: load_vae(path, self._types.vae)))
+
+    def random_checkpoint(self, family: str, scale: str, seed: int = 0) -> tuple[Model, Clip, Vae]:
+        """Networks of full shape whose weights are drawn on the device; nothing is read."""
+        unet, text_encoder, vae = random_networks(scale, seed, self._types, self._device)
+        networks = (denoiser(unet, CheckpointFamily(family)), text_encoder, vae)
+        handles = [self._keep(f"random {family} {scale}", network) for network in networks]
+        return Model(handles[0]), Clip(handles[1], self._tokenizer), Vae(handles[2])
+
+    def _path(self, kind: str, name: str) -> Path:
+        path = self._folders.path(kind, name)
+        if path is None:
+            raise BadModelFile(name, f"no such file among the {kind}", "one of the names the node offers")
+        return path
+
+    def _one(self, path: Path, part: str, load: Callable[[], torch.nn.Module]) -> WeightHandle:
+        handles = self._known(path, (part,))
+        if handles is None:
+            handles = self._take(path, (part,), (load(),))
+        return handles[0]
+
+    def _known(self, path: Path, parts: tuple[str, ...]) -> list[WeightHandle] | None:
+        handles = [self._handles.get((*_identity(path), part)) for part in parts]
+        found = [handle for handle in handles if handle is not None]
+        return found if len(found) == len(parts) else None
+
+    def _take(self, path: Path, parts: tuple[str, ...], networks: tuple[torch.nn.Module, ...]) -> list[WeightHandle]:
+        handles = []
+        for part, network in zip(parts, networks, strict=True):
+            handle = self._keep(f"{path.name} {part}", network)
+            self._handles[(*_identity(path), part)] = handle
+            handles.append(handle)
+        return handles
+
+
+def denoiser(unet: Any, family: CheckpointFamily) -> Denoiser:
+    """The network under the parameterisation of its family."""
+    settings = {"zsnr": family.zero_terminal_snr}
+    config = ModelConfig(
+        family.name,
+        unet_config={
+            "model_channels": unet.config.model_channels,
+            "in_channels": unet.config.in_channels,
+            "context_dim": unet.config.context_dim,
+            "num_heads": unet.config.num_heads,
+        },
+        sampling_settings=settings,
+    )
+    sampling = VDiscrete(config) if family.prediction == "v" else EpsDiscrete(config)
+    concat = ("mask", "masked_image") if family.is_inpaint else ()
+    return Denoiser(unet, model_sampling=sampling, config=config, concat_keys=concat)
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    state = path.stat()
+    return str(path), state.st_mtime_ns, state.st_size
+
+
+RANDOM_FAMILIES = (sd15.NAME,)
+RANDOM_SCALES = tuple(sd15.SCALES)

@@ -1,0 +1,107 @@
+"""KSampler and its advanced sister."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+
+from engine.diffusion.noise import prepare_noise
+from engine.diffusion.sample import fix_empty_latent_channels, sample
+from engine.diffusion.samplers import SAMPLER_FUNCTIONS, SAMPLER_NAMES
+from engine.diffusion.sigmas import SCHEDULE_NAMES, SCHEDULES
+from engine.nodes.base import Choice, Float, Int, NodeContext, node
+from engine.nodes.values import CONDITIONING, LATENT, MODEL, Latent
+
+MAX_SEED = 0xFFFFFFFFFFFFFFFF
+
+
+def _known_names(environment: object, *, sampler_name: str | None = None, scheduler: str | None = None) -> str | None:
+    """ComfyUI's names are all offered; those the engine does not have are refused before anything runs.
+
+    A name that is not offered is another check's business, a link's None nobody's.
+    """
+    if sampler_name in SAMPLER_NAMES and sampler_name not in SAMPLER_FUNCTIONS:
+        return f"sampler {sampler_name!r} is not supported; supported are {', '.join(SAMPLER_FUNCTIONS)}"
+    if scheduler in SCHEDULE_NAMES and scheduler not in SCHEDULES:
+        return f"scheduler {scheduler!r} is not supported; supported are {', '.join(SCHEDULES)}"
+    return None
+
+
+@node("KSampler", category="sampling", check=_known_names)
+def ksampler(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    seed: Annotated[int, Int(min=0, max=MAX_SEED, control_after_generate=True)] = 0,
+    steps: Annotated[int, Int(min=1, max=10000)] = 20,
+    cfg: Annotated[float, Float(min=0.0, max=100.0, step=0.1, round=0.01)] = 8.0,
+    sampler_name: Annotated[str, Choice(SAMPLER_NAMES)],
+    scheduler: Annotated[str, Choice(SCHEDULE_NAMES)],
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    latent_image: LATENT,
+    denoise: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 1.0,
+) -> LATENT:
+    """Uses the provided model, positive and negative conditioning to denoise the latent image."""
+    samples = fix_empty_latent_channels(model, latent_image["samples"])
+    result = sample(
+        model, prepare_noise(samples, seed, latent_image.get("batch_index")), steps, cfg, sampler_name, scheduler,
+        positive, negative, samples, denoise=denoise, noise_mask=latent_image.get("noise_mask"),
+        callback=step_reporter(context), check_cancelled=context.cancel.check, seed=seed,
+    )  # fmt: skip
+    return _with_samples(latent_image, result)
+
+
+@node("KSamplerAdvanced", display_name="KSampler (Advanced)", category="sampling", check=_known_names)
+def ksampler_advanced(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    add_noise: Annotated[str, Choice(("enable", "disable"))],
+    noise_seed: Annotated[int, Int(min=0, max=MAX_SEED, control_after_generate=True)] = 0,
+    steps: Annotated[int, Int(min=1, max=10000)] = 20,
+    cfg: Annotated[float, Float(min=0.0, max=100.0, step=0.1, round=0.01)] = 8.0,
+    sampler_name: Annotated[str, Choice(SAMPLER_NAMES)],
+    scheduler: Annotated[str, Choice(SCHEDULE_NAMES)],
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    latent_image: LATENT,
+    start_at_step: Annotated[int, Int(min=0, max=10000)] = 0,
+    end_at_step: Annotated[int, Int(min=0, max=10000)] = 10000,
+    return_with_leftover_noise: Annotated[str, Choice(("disable", "enable"))],
+) -> LATENT:
+    samples = fix_empty_latent_channels(model, latent_image["samples"])
+    if add_noise == "enable":
+        noise = prepare_noise(samples, noise_seed, latent_image.get("batch_index"))
+    else:
+        noise = torch.zeros(samples.shape, dtype=samples.dtype)
+    result = sample(
+        model, noise, steps, cfg, sampler_name, scheduler, positive, negative, samples, start_step=start_at_step,
+        last_step=end_at_step, force_full_denoise=return_with_leftover_noise == "disable",
+        noise_mask=latent_image.get("noise_mask"), callback=step_reporter(context),
+        check_cancelled=context.cancel.check, seed=noise_seed,
+    )  # fmt: skip
+    return _with_samples(latent_image, result)
+
+
+def step_reporter(context: NodeContext) -> Callable[[int, torch.Tensor, torch.Tensor, int], None]:
+    """Tells progress and, when somebody asked for previews, shows the denoised latent, after every step."""
+
+    def report(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
+        context.cancel.check()
+        if context.report_preview is not None:
+            context.report_preview(denoised)
+        context.report_progress(step + 1, total_steps)
+
+    return report
+
+
+def _with_samples(latent: Latent, samples: torch.Tensor) -> Latent:
+    changed: Any = {**latent, "samples": samples}
+    result: Latent = changed
+    return result
+
+
+NODES = (ksampler, ksampler_advanced)
