@@ -163,6 +163,7 @@ class _Walk:
         rules = self.rules[node.class_type]
         inputs = node.inputs
         check = rules.check
+        replaces = check if check is not None and not check.comes_last else None
         linked_types: dict[str, Any] = {}
         for spec in rules.declared:
             value = inputs.get(spec.name, _MISSING)
@@ -172,8 +173,10 @@ class _Walk:
             elif isinstance(value, list):
                 self._check_link(frame, spec, value, linked_types, via)
             else:
-                self._check_value(frame, spec, value, is_checked=check is not None and check.takes(spec.name))
-        if check is not None:
+                self._check_value(
+                    frame, spec, value, is_checked=check is not None and check.replaces and check.takes(spec.name)
+                )
+        if check is not None and not (check.comes_last and frame.problems):
             self._ask_node(frame, rules, linked_types, via)
 
     def _check_link(
@@ -244,7 +247,8 @@ class _Walk:
             frame.problems.append(_raised((_type_name(error), str(error)), via))
             return
         if verdict is not True and not _is_blocker(verdict):
-            frame.problems.extend(_complaint(name, verdict) for name in asked)
+            told_of = list(asked)[:1] if check.comes_last else asked
+            frame.problems.extend(_complaint(name, verdict) for name in told_of)
 
     def findings(self, data: Mapping[str, Any], outputs: Sequence[str]) -> Findings:
         good = tuple(node_id for node_id in outputs if self.fine[node_id])
@@ -322,7 +326,7 @@ def _range_problem(spec: InputSpec, value: Any) -> Problem | None:
         except TypeError:
             return _bad_value(spec, value, TypeError(f"{type(value).__name__} cannot be compared with a number"))
     choices = spec.choices
-    if choices is None or value in choices:
+    if choices is None or spec.is_open or value in choices:
         return None
     is_long = len(choices) > LONGEST_LIST_SHOWN
     shown = f"(list of length {len(choices)})" if is_long else str(list(choices))

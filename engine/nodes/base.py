@@ -380,28 +380,33 @@ class FunctionNode(NodeClass):
         return self.function(context, **inputs)
 
     def _input_check(self, environment: NodeEnvironment) -> InputCheck | None:
-        """The node's own check, or that the files it names in the input folder are there."""
-        if self.check is not None:
-            own = self.check
-            return InputCheck(lambda **inputs: _verdict(own(environment, **inputs)), *_named_inputs(own, leave_out=1))
+        """The node's own check, and that the files it names in the input folder are there."""
+        own = self.check
+        names = frozenset() if own is None else _named_inputs(own)[0]
+        needed = names & {item.name for item in self.parameters if item.section == "required"}
         files = {item.name: item.marker for item in self.parameters if isinstance(item.marker, InputFile)}
-        if not files:
+        unchecked = files.keys() - names
+        if own is None and not unchecked:
             return None
 
-        def files_are_there(**inputs: Any) -> bool | str:
-            complaints = (files[name].complaint(environment, value) for name, value in inputs.items())
-            return _verdict(next((complaint for complaint in complaints if complaint is not None), None))
+        def function(**inputs: Any) -> bool | str:
+            for name in unchecked & inputs.keys():
+                complaint = files[name].complaint(environment, inputs[name])
+                if complaint is not None:
+                    return complaint
+            known = {name: value for name, value in inputs.items() if value is not None}  # None: a link brings it
+            if own is None or not needed <= known.keys():
+                return True
+            complaint = own(environment, **_accepted(own, known))
+            return True if complaint is None else complaint
 
-        return InputCheck(files_are_there, frozenset(files))
+        takes = names & {item.name for item in self.parameters} | unchecked
+        return InputCheck(function, takes, comes_last=True)
 
 
-def _verdict(complaint: str | None) -> bool | str:
-    return True if complaint is None else complaint
-
-
-def _named_inputs(function: Callable[..., Any], leave_out: int = 0) -> tuple[frozenset[str], bool]:
-    """The inputs a function names, past its first `leave_out` parameters, and whether it takes any others too."""
-    parameters = list(inspect.signature(function).parameters.values())[leave_out:]
+def _named_inputs(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    """What a function's parameters are called, and whether it takes any others too."""
+    parameters = inspect.signature(function).parameters.values()
     takes_all = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters)
     return frozenset(item.name for item in parameters if item.kind is not inspect.Parameter.VAR_KEYWORD), takes_all
 
@@ -425,7 +430,8 @@ class Parameter:
         options = self.marker.options()
         if self.default is not inspect.Parameter.empty and self.default is not None:
             options = {"default": self.default, **options}
-        return InputSpec(self.name, self.marker.type_in(environment), options, self.section)
+        is_open = isinstance(self.marker, InputFile)  # the files are checked by name
+        return InputSpec(self.name, self.marker.type_in(environment), options, self.section, is_open)
 
 
 def node(
@@ -445,7 +451,8 @@ def node(
     """Make a node class of a typed function; see the module docstring for how its signature is read.
 
     `fingerprint(environment, **inputs)` tells what a result depends on besides its inputs (a file's content);
-    `check(environment, **inputs)` returns what is wrong with values that are not links, before anything runs;
+    `check(environment, **inputs)` returns what is wrong with the inputs it names, before anything runs and when their
+    ranges and choices are fine; it is not asked when a link brings one of them (unless that has a default);
     `needs(**inputs)` names the lazy inputs that are wanted, given the others. With `input_is_list` every input is a
     list and the node is called once; else it is called for each element of the longest list it is given.
     Without a `display_name` the class name is shown; None is what ComfyUI's newer nodes have where they set none.
