@@ -1,0 +1,30 @@
+"""The engine: a graph of nodes in, pictures out.
+
+`Engine` and what it takes are imported when they are asked for, so that `import engine` needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+    from engine.runtime.request import RunRequest, RunResult
+    from engine.settings import EngineSettings
+
+__all__ = ["Engine", "EngineSettings", "RunRequest", "RunResult"]
+
+_HOMES = {
+    "Engine": "engine.engine",
+    "EngineSettings": "engine.settings",
+    "RunRequest": "engine.runtime.request",
+    "RunResult": "engine.runtime.request",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'engine' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

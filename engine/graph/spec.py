@@ -87,12 +87,16 @@ class InputCheck:
 
     `function(**inputs)` returns True, or False or a text that says what is wrong. It gets the inputs in `names` (all
     that the prompt gives when `takes_all`), None for those that are links, and `input_types` (name to the type of the
-    linked output) when it names that. Range and choice checks are left out for inputs it takes.
+    linked output) when it names that.
+
+    As in ComfyUI it takes the place of the range and choice checks of what it is given, and its verdict is told of each
+    of these inputs. With `comes_last` it is asked only when those checks are content, and its verdict is told once.
     """
 
     function: Callable[..., Any]
     names: frozenset[str] = frozenset()
     takes_all: bool = False
+    comes_last: bool = False
 
     def takes(self, name: str) -> bool:
         return self.takes_all or name in self.names

@@ -173,9 +173,7 @@ class _Walk:
             elif isinstance(value, list):
                 self._check_link(frame, spec, value, linked_types, via)
             else:
-                self._check_value(
-                    frame, spec, value, is_checked=check is not None and check.replaces and check.takes(spec.name)
-                )
+                self._check_value(frame, spec, value, is_checked=replaces is not None and replaces.takes(spec.name))
         if check is not None and not (check.comes_last and frame.problems):
             self._ask_node(frame, rules, linked_types, via)
 

@@ -1,17 +1,14 @@
-"""Which node classes there are, by name, and how `/object_info` describes them."""
+"""Which node classes there are, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
-from engine.graph.spec import InputSpec, NodeRules, NodeSpec, Section
+from engine.graph.spec import NodeRules
 from engine.nodes.base import NodeClass, NodeEnvironment
 
-_SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
 
-
-class Catalogue:
+class Catalogue(Mapping[str, NodeClass]):
     """Node classes by name, in the order in which they were added."""
 
     def __init__(self, classes: Iterable[NodeClass] = ()) -> None:
@@ -23,14 +20,11 @@ class Catalogue:
         """Add a class; a later one of the same name takes its place, as in ComfyUI."""
         self._classes[node_class.class_type] = node_class
 
-    def get(self, class_type: str) -> NodeClass | None:
-        return self._classes.get(class_type)
+    def __getitem__(self, class_type: str) -> NodeClass:
+        return self._classes[class_type]
 
-    def __contains__(self, class_type: object) -> bool:
-        return class_type in self._classes
-
-    def __iter__(self) -> Iterator[NodeClass]:
-        return iter(self._classes.values())
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes)
 
     def __len__(self) -> int:
         return len(self._classes)
@@ -39,46 +33,3 @@ class Catalogue:
         """The rules of a class as of now; None when there is no such class."""
         found = self._classes.get(class_type)
         return None if found is None else found.rules(environment)
-
-
-def object_info(spec: NodeSpec) -> dict[str, Any]:
-    """A declaration with the keys of ComfyUI's `/object_info`."""
-    sections = {section: spec.section(section) for section in _SECTIONS}
-    return {
-        "input": {
-            section: {item.name: _input(item) for item in items}
-            for section, items in sections.items()
-            if items or section == "required"
-        },
-        "input_order": {
-            section: [item.name for item in items]
-            for section, items in sections.items()
-            if items or section == "required"
-        },
-        "output": [_json_type(item.type) for item in spec.outputs],
-        "output_is_list": [item.is_list for item in spec.outputs],
-        "output_name": [item.name for item in spec.outputs],
-        "name": spec.class_type,
-        "display_name": spec.display_name,
-        "description": spec.description,
-        "python_module": spec.python_module,
-        "category": spec.category,
-        "output_node": spec.is_output,
-        **_flags(spec.extra),
-    }
-
-
-def _input(item: InputSpec) -> Any:
-    if item.section == "hidden":
-        return item.type
-    kind = _json_type(item.type)
-    return [kind, dict(item.options)] if item.options else [kind]
-
-
-def _json_type(kind: Any) -> Any:
-    return kind if isinstance(kind, str) else list(kind)
-
-
-def _flags(extra: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("output_tooltips", "deprecated", "experimental", "api_node")
-    return {name: extra[name] for name in names if name in extra}

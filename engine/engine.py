@@ -1,0 +1,240 @@
+"""The engine, put together: settings in, prompts checked and run, without a server.
+
+    from engine import Engine, EngineSettings, RunRequest
+
+    with Engine(EngineSettings(base_directory=Path("ComfyUI"), cpu=True)) as engine:
+        checked = engine.check(prompt)
+        result = engine.submit(RunRequest("1", checked.prompt, checked.outputs), print).result()
+
+`check` may be called from any thread and needs no device. Prompts run one at a time, in the order of `submit`, on a
+thread of the engine's own; `on_event` is called on that thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import mimetypes
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from engine.cancel import CancelToken
+from engine.checkpoints.folders import ModelFolders, read_extra_model_paths
+from engine.checkpoints.load import LoadTypes
+from engine.diffusion.latent_format import Sd15LatentFormat
+from engine.events import Event
+from engine.graph.signature import Signatures, unique_keys
+from engine.graph.spec import NodeRules
+from engine.graph.validate import CheckedPrompt, Findings, check_prompt, find_problems
+from engine.images.preview import latent_preview
+from engine.memory import device as devices
+from engine.memory.device import DeviceReport
+from engine.memory.model_pool import DEFAULT_RESERVE_BYTES, ModelPool, Residency
+from engine.memory.offload import ModuleWeights
+from engine.memory.state import vram_state
+from engine.nodes.base import NodeClass, NodeEnvironment
+from engine.nodes.built_in import built_in_nodes
+from engine.nodes.catalogue import Catalogue
+from engine.nodes.model_store import ModelStore
+from engine.runtime.cache.classic import ClassicCache
+from engine.runtime.cache.instances import InstanceCache
+from engine.runtime.cache.lru import LruCache
+from engine.runtime.cache.none import NoCache
+from engine.runtime.cache.store import ResultCache
+from engine.runtime.executor import RunServices, run_prompt
+from engine.runtime.gpu_thread import GpuThread
+from engine.runtime.outputs import FileFolders, RunFiles
+from engine.runtime.request import RunRequest, RunResult
+from engine.settings import CacheSettings, EngineSettings, ResolvedSettings
+
+__all__ = ["CheckedPrompt", "Engine", "EngineSettings", "Findings", "RunRequest", "RunResult"]
+
+NUM_WRITERS = 2
+GIB = 1024**3
+
+
+class Engine:
+    """`classes` are the node classes it knows; all built-in ones unless given."""
+
+    def __init__(self, settings: EngineSettings, classes: Iterable[NodeClass] | None = None) -> None:
+        self.settings = settings
+        self.resolved: ResolvedSettings = devices.resolve_settings(settings)
+        self.folders = _model_folders(settings)
+        self.files = FileFolders(settings.input_path, settings.output_path, settings.temp_path)
+        self.environment: NodeEnvironment = FileEnvironment(self.folders, self.files)
+        self.catalogue = Catalogue(built_in_nodes() if classes is None else classes)
+        self._pool = _model_pool(settings, self.resolved)
+        self._thread = GpuThread()
+        self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")
+        self._results = _result_cache(settings.cache)
+        self._instances = InstanceCache()
+        self._services = self._run_services()
+        self._lock = threading.Lock()
+        self._runs: dict[int, tuple[str, CancelToken]] = {}  # submitted and not over, the running one first
+        self._run_numbers = itertools.count()
+        self._running: int | None = None
+
+    def check(self, prompt: Any, partial_execution_targets: Collection[str] | None = None) -> CheckedPrompt:
+        """Whether a prompt can run. Raises `PromptRejected` when no output of it can."""
+        return check_prompt(prompt, self._rules_of_now(), partial_execution_targets)
+
+    def find_problems(self, prompt: Any, partial_execution_targets: Collection[str] | None = None) -> Findings:
+        """Everything that is wrong with a prompt. Raises `PromptRejected` when the data is no prompt at all."""
+        return find_problems(prompt, self._rules_of_now(), partial_execution_targets)
+
+    def submit(self, request: RunRequest, on_event: Callable[[Event], None]) -> Future[RunResult]:
+        """Run a checked prompt after those submitted before. Raises RuntimeError once the engine is closed."""
+        cancel = CancelToken()
+        number = next(self._run_numbers)
+        with self._lock:
+            self._runs[number] = (request.prompt_id, cancel)
+        try:
+            return self._thread.submit(lambda: self._run(number, request, cancel, on_event))
+        except RuntimeError:
+            with self._lock:
+                del self._runs[number]
+            raise
+
+    def interrupt(self, prompt_id: str | None = None) -> bool:
+        """Stop the running prompt (if it is the one of that id) within a sampling step. True if it was told."""
+        with self._lock:
+            running = None if self._running is None else self._runs[self._running]
+        if running is None or prompt_id not in (None, running[0]):
+            return False
+        running[1].cancel()
+        return True
+
+    def free(self, *, unload_models: bool, free_memory: bool) -> None:
+        """After the prompts submitted so far: take models off the device, forget results and node states."""
+        self._thread.submit(lambda: self._free(unload_models=unload_models, free_memory=free_memory))
+
+    def device_report(self) -> list[DeviceReport]:
+        return [devices.report(self.resolved.device)]
+
+    def close(self) -> None:
+        """Interrupt what runs, let the rest end at once, and wait for that."""
+        with self._lock:
+            tokens = [cancel for _, cancel in self._runs.values()]
+        for token in tokens:
+            token.cancel()
+        self._thread.close()
+        self._writers.shutdown()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(
+        self, number: int, request: RunRequest, cancel: CancelToken, on_event: Callable[[Event], None]
+    ) -> RunResult:
+        with self._lock:
+            self._running = number
+        try:
+            with torch.inference_mode():
+                return asyncio.run(run_prompt(request, self._services, cancel, on_event))
+        finally:
+            with self._lock:
+                self._running = None
+                del self._runs[number]
+            self._pool.after_run()
+
+    def _free(self, *, unload_models: bool, free_memory: bool) -> None:
+        if free_memory:
+            self._results.clear()
+            self._instances.clear()
+        if unload_models or free_memory:
+            self._pool.unload_all()
+        devices.empty_cache(self.resolved.device)
+
+    def _rules_of_now(self) -> Callable[[str], NodeRules | None]:
+        return lambda class_type: self.catalogue.rules(class_type, self.environment)
+
+    def _run_services(self) -> RunServices:
+        unique = unique_keys(b"")
+        types = LoadTypes(
+            unet=devices.dtype_of(self.resolved.unet_dtype),
+            text_encoder=devices.dtype_of(self.resolved.text_encoder_dtype),
+            vae=devices.dtype_of(self.resolved.vae_dtype),
+        )
+        return RunServices(
+            find_class=self.catalogue.get,
+            environment=self.environment,
+            results=self._results,
+            instances=self._instances,
+            signatures=lambda find_node, find_rules: Signatures(find_node, find_rules, unique),
+            models=ModelStore(self.folders, self._keep, types, self.resolved.device),
+            open_files=lambda: RunFiles(self.files, self._writers),
+            device_errors=devices.translate_device_error,
+            relieve_memory=self._pool.unload_all,
+            make_preview=self._preview,
+            embed_metadata=self.settings.embed_metadata,
+        )
+
+    def _keep(self, name: str, module: torch.nn.Module) -> Residency:
+        """A network as a model of the pool."""
+        device = self.resolved.device
+        offload = "cpu" if self._pool.state.offloads_to_cpu else device
+        return self._pool.add(ModuleWeights(name, module, load_device=device, offload_device=offload))
+
+    def _preview(self, latent: torch.Tensor) -> tuple[bytes, str] | None:
+        if self.settings.preview_method == "none":
+            return None
+        factors = Sd15LatentFormat.latent_rgb_factors
+        return latent_preview(latent, factors, self.settings.preview_size_px), "image/jpeg"
+
+
+class FileEnvironment:
+    """What declarations depend on: the model files and input files that exist now."""
+
+    def __init__(self, folders: ModelFolders, files: FileFolders) -> None:
+        self._folders = folders
+        self._files = files
+
+    def model_files(self, kind: str) -> list[str]:
+        return self._folders.names(kind)
+
+    def input_files(self, content: str) -> list[str]:
+        """Files in the input folder itself, sorted: of one media type (`image`), or of one ending (`.latent`)."""
+        folder = self._files.input
+        names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+        if content.startswith("."):
+            return [name for name in names if name.endswith(content)]
+        return [name for name in names if (mimetypes.guess_type(name)[0] or "").startswith(f"{content}/")]
+
+    def input_path(self, name: str) -> Path:
+        return self._files.path(name)
+
+
+def _model_folders(settings: EngineSettings) -> ModelFolders:
+    extra: dict[str, list[Path]] = {}
+    default = settings.base_path / "extra_model_paths.yaml"
+    for path in (*([default] if default.is_file() else []), *settings.extra_model_paths_config):
+        _add(extra, read_extra_model_paths(path))
+    return ModelFolders(settings.models_path, extra)
+
+
+def _add(folders: dict[str, list[Path]], more: Mapping[str, list[Path]]) -> None:
+    for kind, paths in more.items():
+        folders.setdefault(kind, []).extend(paths)
+
+
+def _model_pool(settings: EngineSettings, resolved: ResolvedSettings) -> ModelPool:
+    asked = settings.memory.reserve_vram_gb
+    reserve = DEFAULT_RESERVE_BYTES if asked is None else round(asked * GIB)
+    return ModelPool(devices, vram_state(resolved), reserve_bytes=reserve, smart_memory=settings.memory.smart_memory)
+
+
+def _result_cache(settings: CacheSettings) -> ResultCache:
+    if settings.strategy == "lru":
+        return LruCache(settings.lru_size)
+    return NoCache() if settings.strategy == "none" else ClassicCache()

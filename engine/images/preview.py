@@ -1,0 +1,29 @@
+"""A rough picture of an unfinished latent, for those who watch it being drawn.
+
+`B` batch, `C` latent channels, `h w` latent cells.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import torch
+from PIL import Image, ImageOps
+
+JPEG_QUALITY = 95
+
+
+def latent_preview(latent: torch.Tensor, rgb_factors: Sequence[Sequence[float]], size_px: int) -> bytes:
+    """The first of `latent` [B, C, h, w], scaled as the sampler sees it, as a JPEG of at most `size_px` a side.
+
+    `rgb_factors` [C, 3] turns a cell into a colour in -1..1.
+    """
+    factors = torch.tensor(rgb_factors, dtype=torch.float32)
+    cells = latent[0].detach().to(device="cpu", dtype=torch.float32)  # [C, h, w]
+    colours = torch.einsum("chw,cr->hwr", cells, factors)  # [h, w, 3], about -1..1
+    pixels = ((colours + 1.0) / 2.0).clamp(0.0, 1.0).mul(255.0).to(torch.uint8)
+    picture = ImageOps.contain(Image.fromarray(pixels.numpy()), (size_px, size_px), Image.Resampling.BILINEAR)
+    encoded = io.BytesIO()
+    picture.save(encoded, format="JPEG", quality=JPEG_QUALITY, compress_level=1)
+    return encoded.getvalue()

@@ -1,0 +1,12 @@
+"""Every built-in node class, family by family: a new family is a line here."""
+
+from __future__ import annotations
+
+from engine.nodes import latents, loaders, sampling, text
+from engine.nodes.base import NodeClass
+
+FAMILIES = (sampling, loaders, text, latents)
+
+
+def built_in_nodes() -> tuple[NodeClass, ...]:
+    return tuple(node_class for family in FAMILIES for node_class in family.NODES)
