@@ -1,0 +1,50 @@
+# The worker as an image: no weights inside, a user without rights, the base directory as a volume.
+#
+#     docker build -t darkroom .
+#     docker run --gpus all -p 8000:8000 -v "$PWD/base:/base" darkroom
+#
+# Every RUN step is a plain shell line that also runs by hand on Ubuntu 24.04; tests/test_install.py runs them in order.
+# The PyTorch wheel brings its own CUDA 13 libraries, so the base image only has to say which driver they need (580 or
+# newer) and make the devices visible.
+
+# --- the wheel: everything that changes with each commit --------------------------------------------------------------
+FROM nvidia/cuda:13.0.1-base-ubuntu24.04 AS wheel
+RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
+WORKDIR /build
+COPY pyproject.toml README.md LICENSE ./
+COPY worker worker
+COPY engine engine
+COPY modifiers modifiers
+COPY benchmark benchmark
+COPY misc misc
+RUN python3 -m venv /opt/builder
+RUN /opt/builder/bin/python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+# --- the image: layers in the order in which they change, the largest and stillest first ------------------------------
+FROM nvidia/cuda:13.0.1-base-ubuntu24.04
+RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
+RUN python3 -m venv /opt/darkroom
+WORKDIR /opt/install
+COPY constraints.txt ./
+RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --constraint constraints.txt torch
+COPY pyproject.toml misc/requirements.py ./
+RUN /opt/darkroom/bin/python requirements.py pyproject.toml > requirements.txt
+RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --constraint constraints.txt --requirement requirements.txt
+COPY --from=wheel /wheels /wheels
+RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --no-deps /wheels/darkroom-*.whl
+
+RUN useradd --create-home --uid 10001 darkroom && mkdir /base && chown darkroom:darkroom /base
+USER darkroom
+WORKDIR /home/darkroom
+ENV PATH=/opt/darkroom/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    BASE_DIRECTORY=/base \
+    WORKER_HOST=0.0.0.0 \
+    WORKER_PORT=8000
+VOLUME /base
+EXPOSE 8000
+# Starting takes as long as the weights take to read; a worker that dies meanwhile ends the container by itself.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=600s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as web; web.urlopen('http://127.0.0.1:' + os.environ['WORKER_PORT'] + '/health', timeout=4)"]
+STOPSIGNAL SIGTERM
+CMD ["darkroom", "serve"]

@@ -1,0 +1,36 @@
+"""What many tests need: the reference data beside the checkout, and the project installed from a wheel of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.installed import InstalledWheel, copy_tracked_files
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_folder() -> Path:
+    """The folder of reference data and protocols beside the checkout; without it the test is skipped."""
+    folder = ROOT.parent / "shared"
+    if not (folder / "reference" / "object_info.json").is_file():
+        pytest.skip(f"no reference data at {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
+    """Darkroom as a wheel built from the tracked files, installed into a folder of its own without its dependencies."""
+    source = tmp_path_factory.mktemp("source")
+    copy_tracked_files(ROOT, source)
+    wheels = tmp_path_factory.mktemp("wheels")
+    site = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", wheels, source], check=True, cwd=wheels)
+    (wheel,) = wheels.glob("darkroom-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True, cwd=wheels)
+    return InstalledWheel(wheel, site)

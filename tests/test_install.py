@@ -1,0 +1,164 @@
+"""What a user or the image installs: the Dockerfile's steps in their order, the exact versions, and the wheel."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.installed import InstalledWheel, copy_tracked_files, tracked_files
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("worker", "engine", "modifiers", "benchmark")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instruction of the Dockerfile; `stage` counts from 0."""
+
+    stage: int
+    keyword: str
+    text: str
+
+    def sources(self) -> list[str]:
+        """What a COPY takes from the build context; nothing when it takes from another stage."""
+        words = shlex.split(self.text)
+        return [] if words[0].startswith("--from") else words[:-1]
+
+
+def dockerfile_steps() -> list[Step]:
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", " ")
+    steps: list[Step] = []
+    stage = -1
+    for line in filter(str.strip, text.splitlines()):
+        keyword, _, rest = line.partition(" ")
+        stage += keyword == "FROM"
+        steps.append(Step(stage, keyword, rest.strip()))
+    return steps
+
+
+def values(keyword: str) -> list[str]:
+    return [step.text for step in dockerfile_steps() if step.keyword == keyword]
+
+
+def position(fragment: str) -> int:
+    """Which of the last stage's steps holds the text."""
+    last = [step for step in dockerfile_steps() if step.stage == max(step.stage for step in dockerfile_steps())]
+    return next(index for index, step in enumerate(last) if fragment in step.text)
+
+
+def requirements() -> list[str]:
+    command = [sys.executable, str(ROOT / "misc" / "requirements.py"), str(ROOT / "pyproject.toml")]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_everything_the_image_copies_is_in_the_repository() -> None:
+    tracked = {str(path) for path in tracked_files(ROOT)}
+    for step in dockerfile_steps():
+        if step.keyword == "COPY":
+            for source in step.sources():
+                assert source in tracked or any(name.startswith(f"{source}/") for name in tracked), source
+
+
+def test_the_build_context_lets_in_everything_the_image_copies() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    sources = [source for step in dockerfile_steps() if step.keyword == "COPY" for source in step.sources()]
+    assert {source.split("/")[0] for source in sources} <= allowed
+
+
+def test_layers_that_change_rarely_lie_below_those_that_change_often() -> None:
+    order = ["apt-get", "-m venv", "constraints.txt torch", "--requirement", "darkroom-*.whl"]
+    assert [position(fragment) for fragment in order] == sorted(position(fragment) for fragment in order)
+
+
+def test_the_image_runs_as_a_user_without_rights_and_keeps_its_base_directory_outside() -> None:
+    assert values("USER")[-1] not in ("root", "0")
+    assert values("VOLUME") == ["/base"]
+    assert "BASE_DIRECTORY=/base" in values("ENV")[-1]
+    assert "WORKER_HOST=0.0.0.0" in values("ENV")[-1]
+    assert json.loads(values("CMD")[-1]) == ["darkroom", "serve"]
+
+
+def test_the_health_check_asks_the_workers_own_route() -> None:
+    command = json.loads(values("HEALTHCHECK")[0].partition("CMD ")[2])
+    compile(command[-1], "healthcheck", "exec")
+    assert "/health" in command[-1]
+
+
+def test_no_weights_travel_with_the_image() -> None:
+    heavy = (".safetensors", ".ckpt", ".pt", ".pth", ".gguf")
+    assert not [path for path in tracked_files(ROOT) if path.suffix in heavy and path.parts[0] in PACKAGES]
+
+
+def test_every_requirement_has_an_exact_version() -> None:
+    constraints = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in constraints if "==" in line}
+    wanted = {re.split(r"[\[>=<]", line)[0].lower().replace("_", "-") for line in requirements()}
+    assert wanted <= pinned
+    assert not [line for line in constraints if line and not re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[\w.]+", line)]
+
+
+def test_the_exact_versions_satisfy_what_the_project_asks_for() -> None:
+    """pip's own resolution against this environment, which is installed at those versions, finds nothing left to do."""
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-index", "--report", "-"]
+    done = subprocess.run([*command, *requirements()], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["install"] == []
+
+
+def test_the_wheel_holds_every_tracked_file_of_the_packages(installed_wheel: InstalledWheel) -> None:
+    with zipfile.ZipFile(installed_wheel.wheel) as archive:
+        inside = set(archive.namelist())
+    wanted = {
+        str(path)
+        for path in tracked_files(ROOT)
+        if path.parts[0] in PACKAGES and path.parts[:2] != ("benchmark", "results")
+    }
+    assert wanted - inside == set()
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("generate", "--help"), ("serve", "--help"), ("models", "--help")])
+def test_the_installed_command_explains_itself(
+    arguments: tuple[str, ...], installed_wheel: InstalledWheel, tmp_path: Path
+) -> None:
+    done = installed_wheel.run(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_images_steps_run_by_hand_in_their_order(tmp_path: Path) -> None:
+    """Every step but those that need another user or Debian's packages, with the image's paths moved to a folder."""
+    context, image = tmp_path / "context", tmp_path / "image"
+    copy_tracked_files(ROOT, context)
+    directory = {0: image, 1: image}
+    for step in dockerfile_steps():
+        text = re.sub(r"(?<![\w.])/(opt|wheels|build|base|home)\b", rf"{image}/\1", step.text)
+        if step.keyword == "WORKDIR":
+            directory[step.stage] = Path(text)
+            directory[step.stage].mkdir(parents=True, exist_ok=True)
+        elif step.keyword == "COPY":
+            for source in step.sources():
+                copy_into(context / source, directory[step.stage], text)
+        elif step.keyword == "RUN" and not re.search(r"apt-get|useradd", text):
+            subprocess.run(text, shell=True, check=True, cwd=directory[step.stage])
+    darkroom = image / "opt" / "darkroom" / "bin" / "darkroom"
+    assert "Usage" in subprocess.run([darkroom, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def copy_into(source: Path, directory: Path, text: str) -> None:
+    target = directory / shlex.split(text)[-1]
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copy(source, target)
