@@ -40,8 +40,9 @@ from engine.memory.offload import ModuleWeights
 from engine.memory.state import vram_state
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
-from engine.nodes.catalogue import Catalogue
+from engine.nodes.catalogue import Catalogue, object_info
 from engine.nodes.model_store import ModelStore
+from engine.nodes.needs import PromptNeeds, needs_of
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.lru import LruCache
@@ -87,6 +88,19 @@ class Engine:
     def find_problems(self, prompt: Any, partial_execution_targets: Collection[str] | None = None) -> Findings:
         """Everything that is wrong with a prompt. Raises `PromptRejected` when the data is no prompt at all."""
         return find_problems(prompt, self._rules_of_now(), partial_execution_targets)
+
+    def needs_of(self, prompt: Any) -> PromptNeeds:
+        """The models a prompt names and the node classes it lacks, however wrong it is otherwise."""
+        return needs_of(prompt if isinstance(prompt, Mapping) else {}, self.catalogue, self.folders)
+
+    def object_info(self, class_type: str | None = None) -> dict[str, Any]:
+        """Class name to ComfyUI's description, of all classes or of one; `{}` for one there is not."""
+        if class_type is None:
+            classes = list(self.catalogue)
+        else:
+            found = self.catalogue.get(class_type)
+            classes = [] if found is None else [found]
+        return {item.class_type: object_info(item.spec(self.environment)) for item in classes}
 
     def submit(self, request: RunRequest, on_event: Callable[[Event], None]) -> Future[RunResult]:
         """Run a checked prompt after those submitted before. Raises RuntimeError once the engine is closed."""
@@ -166,13 +180,14 @@ class Engine:
             text_encoder=devices.dtype_of(self.resolved.text_encoder_dtype),
             vae=devices.dtype_of(self.resolved.vae_dtype),
         )
+        keep: Any = self._keep  # its handles only ever meet handles of the same pool, which their type cannot say
         return RunServices(
             find_class=self.catalogue.get,
             environment=self.environment,
             results=self._results,
             instances=self._instances,
             signatures=lambda find_node, find_rules: Signatures(find_node, find_rules, unique),
-            models=ModelStore(self.folders, self._keep, types, self.resolved.device),
+            models=ModelStore(self.folders, keep, types, self.resolved.device),
             open_files=lambda: RunFiles(self.files, self._writers),
             device_errors=devices.translate_device_error,
             relieve_memory=self._pool.unload_all,
@@ -204,10 +219,10 @@ class FileEnvironment:
         return self._folders.names(kind)
 
     def input_files(self, content: str) -> list[str]:
-        """Files in the input folder itself, sorted: of one media type (`image`), or of one ending (`.latent`)."""
+        """Files in the input folder itself, sorted: of a media type (`image`), of an ending (`.latent`), or all ("")."""
         folder = self._files.input
         names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
-        if content.startswith("."):
+        if not content or content.startswith("."):
             return [name for name in names if name.endswith(content)]
         return [name for name in names if (mimetypes.guess_type(name)[0] or "").startswith(f"{content}/")]
 

@@ -25,6 +25,7 @@ class InputSpec:
     type: str | Sequence[Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     section: Section = "required"
+    is_open: bool = False  # the choices are what is offered; other values may be good too
 
     @property
     def choices(self) -> Sequence[Any] | None:
