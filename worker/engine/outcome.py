@@ -60,7 +60,9 @@ def problems_of_rejection(body: Mapping[str, Any]) -> list[Problem]:
     for node_id, entry in (body.get("node_errors") or {}).items():
         for error in entry.get("errors") or []:
             problems.append(_node_problem(str(node_id), entry.get("class_type"), error))
-    error = body.get("error")
+    for listed in body.get("errors") or []:  # our engine's check lists all that is wrong with the prompt itself
+        problems.append(_prompt_problem(listed))
+    error = body.get("error") if not body.get("errors") else None
     if isinstance(error, str) and error:
         problems.append(Problem(error, field="workflow_json"))
     elif isinstance(error, Mapping) and (not problems or error.get("type") != "prompt_outputs_failed_validation"):

@@ -20,7 +20,7 @@ from worker.engine.client import EngineClient, EngineLost
 from worker.engine.outcome import RunOutcome
 from worker.engine.pool import EnginePool
 from worker.errors import EngineUnreachable, JobCancelled, JobTimedOut, NothingMade, WorkerError
-from worker.jobs.job import Job, JobFailure, JobState, Stage
+from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.stages import InputStage, OutputStage
 from worker.jobs.store import JobStore, WebhookRow, webhook_insert
 
@@ -80,7 +80,7 @@ class Pipeline:
         outputs: OutputStage,
         limits: PipelineLimits,
         *,
-        make_webhook: Callable[[Job], WebhookRow | None],
+        make_webhook: Callable[[Job, Credentials | None], WebhookRow | None],
         on_end: Callable[[Job], None],
     ) -> None:
         self.feed = JobFeed()
@@ -247,10 +247,11 @@ class Pipeline:
         job.times.postprocess_ms = _since(began)
 
     async def _end(self, job: Job, state: JobState, message: str, failure: JobFailure | None) -> None:
+        kept = job.credentials
         job.end(state, message, int(time.time() * 1000), failure)
         self._cancelled.discard(job.id)
         self._begun.discard(job.id)
-        webhook = self._make_webhook(job)
+        webhook = self._make_webhook(job, kept)
         committed = self._store.save(job, *([] if webhook is None else [webhook_insert(webhook)]))
         # Nothing may come between the last state and its commit, not even a second cancel.
         while not committed.done():

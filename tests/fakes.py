@@ -1,0 +1,217 @@
+"""Fakes we own: a small server with ComfyUI's API whose nodes do what a test tells them to.
+
+It is a real aiohttp server on a free port. Node classes: `Draw` saves one small file, `Wait` runs until it is
+interrupted or `seconds` pass, `Fail` raises, `OutOfMemory` raises like the device; all are output nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+OBJECT_INFO: dict[str, Any] = {
+    name: {"input": {"required": required, "optional": {}}, "output": [], "output_node": True, "name": name}
+    for name, required in {
+        "Draw": {"text": ["STRING", {}], "size": ["INT", {"default": 8, "min": 1, "max": 64}]},
+        "Wait": {"seconds": ["FLOAT", {"default": 1.0, "min": 0.0, "max": 600.0}]},
+        "Fail": {"kind": [["ValueError", "BadModelFile"], {}]},
+        "OutOfMemory": {},
+    }.items()
+}
+
+
+def draw(text: str = "hello", size: int = 8) -> dict[str, Any]:
+    return {"1": {"class_type": "Draw", "inputs": {"text": text, "size": size}}}
+
+
+def wait(seconds: float = 60.0) -> dict[str, Any]:
+    return {"1": {"class_type": "Wait", "inputs": {"seconds": seconds}}}
+
+
+def fail(kind: str = "ValueError") -> dict[str, Any]:
+    return {"1": {"class_type": "Fail", "inputs": {"kind": kind}}}
+
+
+class FakeEngine:
+    """Use as `async with FakeEngine(folder) as engine`; `runs` counts the prompts that began."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs: list[str] = []
+        self.history: dict[str, Any] = {}
+        self.url = ""
+        self.is_silent = False  # tells nothing on its sockets
+        self._queue: asyncio.Queue[tuple[str, dict[str, Any], str]] = asyncio.Queue()
+        self._pending: list[str] = []
+        self._running: str | None = None
+        self._interrupted = asyncio.Event()
+        self._sockets: dict[str, web.WebSocketResponse] = {}
+
+    async def __aenter__(self) -> FakeEngine:
+        app = web.Application(client_max_size=2**30)
+        app.add_routes(
+            [
+                web.get("/system_stats", self._stats),
+                web.get("/object_info", self._object_info),
+                web.post("/prompt", self._prompt),
+                web.get("/history/{id}", self._history),
+                web.get("/queue", self._get_queue),
+                web.post("/queue", self._post_queue),
+                web.post("/interrupt", self._interrupt),
+                web.get("/view", self._view),
+                web.get("/ws", self._socket),
+            ]
+        )
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._worker = asyncio.create_task(self._work())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._worker.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._worker
+        await self.drop_sockets()
+        await self._runner.cleanup()
+
+    async def drop_sockets(self) -> None:
+        for socket in list(self._sockets.values()):
+            await socket.close()
+
+    def forget_everything(self) -> None:
+        """As after a restart of the engine."""
+        self.history.clear()
+        self._pending.clear()
+        self._interrupted.set()
+        self._running = None
+
+    async def _stats(self, _request: web.Request) -> web.Response:
+        return web.json_response({"system": {}, "devices": [{"name": "cpu", "type": "cpu"}]})
+
+    async def _object_info(self, _request: web.Request) -> web.Response:
+        return web.json_response(OBJECT_INFO)
+
+    async def _prompt(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        prompt_id = body.get("prompt_id") or str(uuid.uuid4())
+        self._pending.append(prompt_id)
+        self._queue.put_nowait((prompt_id, body["prompt"], body.get("client_id", "")))
+        return web.json_response({"prompt_id": prompt_id, "number": 0, "node_errors": {}})
+
+    async def _history(self, request: web.Request) -> web.Response:
+        prompt_id = request.match_info["id"]
+        return web.json_response({prompt_id: self.history[prompt_id]} if prompt_id in self.history else {})
+
+    async def _get_queue(self, _request: web.Request) -> web.Response:
+        running = [[0, self._running, {}, {}, []]] if self._running else []
+        return web.json_response(
+            {"queue_running": running, "queue_pending": [[0, p, {}, {}, []] for p in self._pending]}
+        )
+
+    async def _post_queue(self, request: web.Request) -> web.Response:
+        for prompt_id in (await request.json()).get("delete", ()):
+            if prompt_id in self._pending:
+                self._pending.remove(prompt_id)
+        return web.Response()
+
+    async def _interrupt(self, request: web.Request) -> web.Response:
+        if (await request.json()).get("prompt_id") in (None, self._running):
+            self._interrupted.set()
+        return web.Response()
+
+    async def _view(self, request: web.Request) -> web.StreamResponse:
+        return web.FileResponse(self.folder / request.query["subfolder"] / request.query["filename"])
+
+    async def _socket(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        self._sockets[request.query["clientId"]] = socket
+        async for message in socket:
+            if message.type is WSMsgType.ERROR:
+                break
+        return socket
+
+    async def _send(self, client_id: str, kind: str, data: dict[str, Any]) -> None:
+        socket = self._sockets.get(client_id)
+        if socket is not None and not socket.closed and not self.is_silent:
+            with contextlib.suppress(ConnectionError):
+                await socket.send_str(json.dumps({"type": kind, "data": data}))
+
+    async def _work(self) -> None:
+        while True:
+            prompt_id, prompt, client_id = await self._queue.get()
+            if prompt_id not in self._pending:
+                continue
+            self._pending.remove(prompt_id)
+            self._running = prompt_id
+            self._interrupted.clear()
+            self.runs.append(prompt_id)
+            await self._send(client_id, "execution_start", {"prompt_id": prompt_id, "timestamp": _now_ms()})
+            entry = await self._run(prompt_id, prompt, client_id)
+            if self._running == prompt_id:
+                self.history[prompt_id] = entry
+            self._running = None
+            await self._send(client_id, "executing", {"node": None, "prompt_id": prompt_id})
+
+    async def _run(self, prompt_id: str, prompt: dict[str, Any], client_id: str) -> dict[str, Any]:
+        outputs: dict[str, Any] = {}
+        for node_id, node in prompt.items():
+            where = {
+                "prompt_id": prompt_id,
+                "node_id": node_id,
+                "node_type": node["class_type"],
+                "timestamp": _now_ms(),
+            }
+            await self._send(client_id, "executing", {"node": node_id, "prompt_id": prompt_id})
+            inputs = node["inputs"]
+            if node["class_type"] == "Draw":
+                name = f"{prompt_id}_{node_id}.png"
+                (self.folder / name).write_text(str(inputs["text"]) * int(inputs["size"]))
+                outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}
+            elif node["class_type"] == "Wait":
+                with contextlib.suppress(TimeoutError):
+                    await self._send(
+                        client_id, "progress", {"value": 1, "max": 4, "prompt_id": prompt_id, "node": node_id}
+                    )
+                    async with asyncio.timeout(inputs["seconds"]):
+                        await self._interrupted.wait()
+                if self._interrupted.is_set():
+                    return _entry({}, "error", [["execution_interrupted", where]])
+                name = f"{prompt_id}_{node_id}.png"
+                (self.folder / name).write_text("waited")
+                outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}
+            else:
+                kind = inputs.get("kind", "torch.OutOfMemoryError")
+                data = {**where, "exception_type": kind, "exception_message": "it broke"}
+                return _entry({}, "error", [["execution_error", data]])
+        return _entry(outputs, "success", [["execution_success", {"prompt_id": prompt_id}]])
+
+
+def _entry(outputs: dict[str, Any], status: str, messages: list[Any]) -> dict[str, Any]:
+    return {
+        "prompt": [],
+        "outputs": outputs,
+        "status": {"status_str": status, "completed": status == "success", "messages": messages},
+        "meta": {},
+    }
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@contextlib.asynccontextmanager
+async def running_engine(folder: Path) -> AsyncIterator[FakeEngine]:
+    async with FakeEngine(folder) as engine:
+        yield engine

@@ -1,0 +1,92 @@
+"""python -m worker: Settings, Front, app in that order, then the server."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import structlog
+import uvicorn
+from pydantic import SecretStr
+
+from worker.app import create_app
+from worker.errors import SettingsInvalid, WorkerError
+from worker.jobs.admission import Gate
+from worker.observe.logs import set_up_logs
+from worker.settings import Settings, load_settings
+from worker.startup import Front
+
+
+class FrontServer(uvicorn.Server):
+    """Uvicorn's server, but the first signal begins to drain and the exit code is ours, not the signal's."""
+
+    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+        super().__init__(config)
+        self._gate = gate
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        def handle(number: int, frame: FrameType | None) -> None:
+            self._gate.is_draining = True
+            self.handle_exit(number, frame)
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def serve(**overrides: Any) -> int:
+    """Runs the front until it is told to stop; gives the exit code."""
+    try:
+        loaded = load_settings(**overrides)
+    except SettingsInvalid as error:
+        sys.stderr.write(f"Settings: {error.message}\n")
+        return 2
+    settings = loaded.settings
+    set_up_logs(settings.log_format, is_debug=settings.debug, known_secrets=known_secrets(settings))
+    log = structlog.get_logger("main")
+    for warning in loaded.warnings:
+        log.warning(warning)
+    server: list[uvicorn.Server] = []
+    exit_codes = [0]
+
+    def stop(code: int) -> None:
+        exit_codes.append(code)
+        server[0].should_exit = True
+
+    try:
+        front = Front(settings, stop)
+    except (WorkerError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    config = uvicorn.Config(
+        create_app(front.services, front.lifespan()),
+        host=settings.worker_host,
+        port=settings.worker_port,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.drain_timeout)),
+    )
+    server.append(FrontServer(config, front.services.gate))
+    log.info("listening", host=settings.worker_host, port=settings.worker_port)
+    server[0].run()
+    return max(exit_codes) if server[0].started else 1
+
+
+def known_secrets(settings: Settings) -> list[str]:
+    """Every secret value of the settings, for the log to hide."""
+    values: list[Any] = [getattr(settings, name) for name in Settings.model_fields]
+    flat = [item for value in values for item in (value if isinstance(value, tuple) else (value,))]
+    return [item.get_secret_value() for item in flat if isinstance(item, SecretStr) and item.get_secret_value()]
+
+
+if __name__ == "__main__":
+    sys.exit(serve())

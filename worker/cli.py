@@ -1,0 +1,133 @@
+"""darkroom: serve, generate, benchmark, models, nodes, engine.
+
+What needs the engine's code is handed to `python -m engine`, a program of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from worker.client_events import read_events
+from worker.settings import load_settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="A serverless GPU worker for node-graph images.")
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="WORKER_HOST")] = None,
+    port: Annotated[int | None, typer.Option(help="WORKER_PORT")] = None,
+    engine_url: Annotated[str | None, typer.Option(help="ENGINE_URL: use this ComfyUI server, start none")] = None,
+    base_directory: Annotated[Path | None, typer.Option(help="BASE_DIRECTORY")] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="run the engine on the CPU")] = False,
+) -> None:
+    """The front, and the engine as its child unless ENGINE_URL is set."""
+    from worker.__main__ import serve as run  # the server's modules take half a second; the other commands need none
+
+    given: dict[str, Any] = {"worker_host": host, "worker_port": port, "engine_url": engine_url}
+    given |= {"base_directory": base_directory, "cpu": cpu or None}
+    raise typer.Exit(run(**{name: value for name, value in given.items() if value is not None}))
+
+
+@app.command()
+def generate(
+    prompt: str,
+    url: Annotated[str, typer.Option(help="where the front listens")] = "",
+    output: Annotated[Path, typer.Option("-o", "--output", help="the picture's file; more get a number")] = Path(
+        "picture.png"
+    ),
+    negative: Annotated[str, typer.Option(help="what not to draw")] = "",
+    width: int = 512,
+    height: int = 512,
+    steps: int = 20,
+    seed: int | None = None,
+    checkpoint: Annotated[str | None, typer.Option(help="file name below models/checkpoints")] = None,
+) -> None:
+    """Draws PROMPT with Text2Image, shows the progress and saves the pictures."""
+    modifications: dict[str, Any] = {"prompt": prompt, "negative_prompt": negative, "width": width, "height": height}
+    modifications |= {"steps": steps, "seed": seed, "ckpt_name": checkpoint}
+    known = {name: value for name, value in modifications.items() if value is not None}
+    body = {"input": {"modifier": "Text2Image", "modifications": known, "return_outputs_as_base64": True}}
+    console = Console(stderr=True)
+    result = _stream(url.rstrip("/") or _local_url(), body, console)
+    if result.get("status") != "completed":
+        console.print(f"[red]{result.get('message')}[/red]")
+        for problem in (result.get("error") or {}).get("problems", ()):
+            console.print(f"  {problem.get('field') or problem.get('node_id')}: {problem.get('message')}")
+        raise typer.Exit(1)
+    for index, item in enumerate(result["output"]):
+        path = output if index == 0 else output.with_stem(f"{output.stem}_{index + 1}")
+        path.write_bytes(base64.b64decode(item["data"]) if item.get("data") else httpx.get(item["url"]).content)
+        typer.echo(path)
+
+
+def _stream(url: str, body: dict[str, Any], console: Console) -> dict[str, Any]:
+    """The result envelope, a progress bar shown until it is there."""
+    try:
+        with (
+            httpx.stream("POST", f"{url}/generate/stream", json=body, timeout=None) as response,
+            Progress(console=console, transient=True) as bar,
+        ):
+            if response.status_code != 200:
+                response.read()
+                refused: dict[str, Any] = response.json()
+                return refused
+            task = bar.add_task("queued", total=100)
+            for event in read_events(response.iter_lines()):
+                if event.get("status") == "final_result":
+                    result: dict[str, Any] = event["result"]
+                    return result
+                percent = (event.get("progress") or {}).get("percent")
+                bar.update(task, description=str(event.get("message", "")), completed=percent)
+    except httpx.TransportError as error:
+        console.print(f"[red]{url} does not answer: {error}[/red]")
+        raise typer.Exit(2) from None
+    return {"message": "the stream ended early"}
+
+
+@app.command()
+def benchmark(url: Annotated[str, typer.Option(help="where the front listens")] = "") -> None:
+    """What the start-up benchmark of a running front measured."""
+    try:
+        report = httpx.get(f"{url.rstrip('/') or _local_url()}/benchmark").json()
+    except httpx.TransportError as error:
+        typer.echo(f"no front answers: {error}", err=True)
+        raise typer.Exit(2) from None
+    Console().print_json(data=report)
+
+
+@app.command(context_settings=PASS_ON)
+def engine(context: typer.Context) -> None:
+    """The engine alone; takes ComfyUI's flags."""
+    _engine_command(context.args)
+
+
+@app.command(context_settings=PASS_ON)
+def nodes(context: typer.Context) -> None:
+    """List, check and install custom nodes."""
+    _engine_command(["nodes", *context.args])
+
+
+def _engine_command(arguments: list[str]) -> None:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "engine", *arguments])
+
+
+def _local_url() -> str:
+    settings = load_settings().settings
+    host = "127.0.0.1" if settings.worker_host in ("0.0.0.0", "::") else settings.worker_host
+    return f"http://{host}:{settings.worker_port}"
+
+
+def main() -> None:
+    app()
