@@ -95,12 +95,8 @@ class Engine:
 
     def object_info(self, class_type: str | None = None) -> dict[str, Any]:
         """Class name to ComfyUI's description, of all classes or of one; `{}` for one there is not."""
-        if class_type is None:
-            classes = list(self.catalogue)
-        else:
-            found = self.catalogue.get(class_type)
-            classes = [] if found is None else [found]
-        return {item.class_type: object_info(item.spec(self.environment)) for item in classes}
+        names = list(self.catalogue) if class_type is None else [class_type] if class_type in self.catalogue else []
+        return {name: object_info(self.catalogue[name].spec(self.environment)) for name in names}
 
     def submit(self, request: RunRequest, on_event: Callable[[Event], None]) -> Future[RunResult]:
         """Run a checked prompt after those submitted before. Raises RuntimeError once the engine is closed."""

@@ -57,7 +57,7 @@ RULES = (
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
     Rule("engine.compat", ("engine",)),
     Rule("engine.engine", ("engine",), TORCH),
-    Rule("engine.server", ("engine.engine", *CORE), frozenset({"aiohttp", "multidict", "yarl"})),
+    Rule("engine.server", ("engine.engine", *CORE), frozenset({"aiohttp", "multidict", "yarl", "PIL"})),
     Rule("engine.__main__", ("engine",)),
     Rule("engine", ("engine",), TORCH),
 )

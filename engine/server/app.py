@@ -1,0 +1,66 @@
+"""The server put together: routes, middlewares, and the tasks that live as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+from aiohttp import web
+
+from engine.server import catalogue, empty_installation, files, prompts, v1
+from engine.server.engine_start import EngineStart
+from engine.server.history import History
+from engine.server.origin import allow_origin, refuse_other_origins
+from engine.server.queue import PromptQueue
+from engine.server.runner import PromptRunner
+from engine.server.services import SERVICES, Services, services
+from engine.server.websocket import Clients, serve_client
+from engine.settings import EngineSettings
+
+API_PREFIX = "/api"
+CLOSE_SECONDS = 5.0
+
+
+def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
+    """ComfyUI's HTTP and WebSocket API over the engine that `start` builds. Made on a running event loop."""
+    guard = allow_origin(settings.cors_origin) if settings.cors_origin else refuse_other_origins()
+    app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024), middlewares=[guard])
+    queue, history, clients = PromptQueue(), History(), Clients()
+    runner = PromptRunner(queue, history, clients, start)
+    app[SERVICES] = Services(settings, start, queue, history, clients, runner)
+    routes = [
+        web.get("/ws", get_ws),
+        *prompts.ROUTES,
+        *files.ROUTES,
+        *catalogue.ROUTES,
+        *empty_installation.ROUTES,
+    ]
+    app.add_routes(routes)
+    app.add_routes(_below(API_PREFIX, routes))
+    app.add_routes([*v1.ROUTES, web.get("/websocket", get_ws)])
+    app.cleanup_ctx.append(_run_prompts)
+    return app
+
+
+async def get_ws(request: web.Request) -> web.StreamResponse:
+    parts = services(request)
+    return await serve_client(request, parts.clients, parts.runner.greeting, catalogue.features(parts.settings))
+
+
+def _below(prefix: str, routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
+    return [web.route(route.method, prefix + route.path, route.handler, **route.kwargs) for route in routes]
+
+
+async def _run_prompts(app: web.Application) -> AsyncIterator[None]:
+    """Run the queue while the server is up; then stop what runs and close the engine."""
+    parts = app[SERVICES]
+    parts.start.begin()
+    task = asyncio.create_task(parts.runner.run_forever(), name="prompt-runner")
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await parts.clients.close()
+    engine = parts.start.engine_now()
+    if engine is not None:
+        engine.interrupt()
+        await asyncio.wait_for(asyncio.to_thread(engine.close), CLOSE_SECONDS)

@@ -1,0 +1,89 @@
+"""`/object_info`, `/models`, `/embeddings`, `/system_stats`, and the like: what this engine has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from engine.server import machine
+from engine.server.services import services
+from engine.settings import EngineSettings
+
+NOT_MODELS = ("configs", "custom_nodes")
+
+
+def features(settings: EngineSettings) -> dict[str, Any]:
+    """What clients may rely on; also the answer to a client's feature flags."""
+    return {"supports_preview_metadata": True, "max_upload_size": round(settings.max_upload_mb * 1024 * 1024)}
+
+
+async def get_object_info(request: web.Request) -> web.Response:
+    engine = await services(request).start.engine()
+    return web.json_response(await asyncio.to_thread(engine.object_info))
+
+
+async def get_object_info_of(request: web.Request) -> web.Response:
+    """`{class: info}`, or `{}` for a class there is not."""
+    engine = await services(request).start.engine()
+    return web.json_response(await asyncio.to_thread(engine.object_info, request.match_info["class_type"]))
+
+
+async def get_model_kinds(request: web.Request) -> web.Response:
+    engine = await services(request).start.engine()
+    return web.json_response(list(engine.folders.kinds()))
+
+
+async def get_models(request: web.Request) -> web.Response:
+    """The files of one kind; 404 for a kind there is not."""
+    engine = await services(request).start.engine()
+    kind = request.match_info["folder"]
+    if kind not in engine.folders.kinds():
+        raise web.HTTPNotFound(text="")
+    return web.json_response(await asyncio.to_thread(engine.folders.names, kind))
+
+
+async def get_embeddings(request: web.Request) -> web.Response:
+    """The names that prompts use: without ending."""
+    engine = await services(request).start.engine()
+    files = await asyncio.to_thread(engine.folders.names, "embeddings")
+    return web.json_response([os.path.splitext(name)[0] for name in files])
+
+
+async def get_model_folders(request: web.Request) -> web.Response:
+    engine = await services(request).start.engine()
+    kinds = [kind for kind in engine.folders.kinds() if kind not in NOT_MODELS]
+    return web.json_response(
+        [{"name": kind, "folders": [str(path) for path in engine.folders.roots(kind)]} for kind in kinds]
+    )
+
+
+async def get_system_stats(request: web.Request) -> web.Response:
+    """Memory and devices; answered at once where no accelerator can be."""
+    parts = services(request)
+    engine = parts.start.engine_now()
+    if engine is None and (parts.settings.cpu or not machine.may_have_gpu()):
+        devices = [machine.cpu_device()]
+    else:
+        engine = engine or await parts.start.engine()
+        devices = [asdict(report) for report in await asyncio.to_thread(engine.device_report)]
+    return web.json_response({"system": machine.system(), "devices": devices})
+
+
+async def get_features(request: web.Request) -> web.Response:
+    return web.json_response(features(services(request).settings))
+
+
+ROUTES = (
+    web.get("/object_info", get_object_info),
+    web.get("/object_info/{class_type}", get_object_info_of),
+    web.get("/models", get_model_kinds),
+    web.get("/models/{folder}", get_models),
+    web.get("/embeddings", get_embeddings),
+    web.get("/experiment/models", get_model_folders),
+    web.get("/system_stats", get_system_stats),
+    web.get("/features", get_features),
+)

@@ -1,0 +1,70 @@
+"""The engine, built beside the server: importing torch takes longer than answering the first request.
+
+The server listens first; whoever needs the engine awaits `EngineStart.engine()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+def build_engine(settings: EngineSettings) -> Engine:
+    """Import the engine, and torch with it, and build it. Takes seconds; never called on the event loop."""
+    from engine.engine import Engine
+
+    return Engine(settings)
+
+
+class EngineStart:
+    """Builds the engine on a thread of its own, once. `on_failure` is called on the loop when that fails."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        on_failure: Callable[[BaseException], None],
+        build: Callable[[EngineSettings], Engine] = build_engine,
+    ) -> None:
+        self._settings = settings
+        self._on_failure = on_failure
+        self._build = build
+        self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
+
+    def begin(self) -> None:
+        threading.Thread(target=self._work, args=(self._engine.get_loop(),), name="engine-start", daemon=True).start()
+
+    async def engine(self) -> Engine:
+        """The engine, once it is built. Raises what building it raised."""
+        return await asyncio.shield(self._engine)
+
+    def engine_now(self) -> Engine | None:
+        """The engine if it is built already."""
+        is_built = self._engine.done() and not self._engine.cancelled() and self._engine.exception() is None
+        return self._engine.result() if is_built else None
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        began_seconds = time.monotonic()
+        try:
+            engine = self._build(self._settings)
+        except BaseException as error:  # noqa: BLE001 - start of the engine
+            loop.call_soon_threadsafe(self._failed, error)
+            return
+        log.info("engine ready after %.2f s", time.monotonic() - began_seconds)
+        loop.call_soon_threadsafe(self._engine.set_result, engine)
+
+    def _failed(self, error: BaseException) -> None:
+        log.critical("the engine could not start", exc_info=error)
+        self._engine.set_exception(error)
+        self._engine.exception()  # seen: nobody may be waiting
+        self._on_failure(error)

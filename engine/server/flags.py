@@ -1,0 +1,240 @@
+"""The flags of `python -m engine`: ComfyUI's names and defaults, read into `EngineSettings`.
+
+Flags of ComfyUI that mean nothing here are accepted, so that its command lines work, and named in a warning.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from engine.settings import (
+    CacheSettings,
+    CacheStrategy,
+    DtypeName,
+    DtypeSettings,
+    EngineSettings,
+    LogLevel,
+    MemorySettings,
+    PreviewMethod,
+    VramChoice,
+)
+
+EVERYWHERE = "0.0.0.0,::"
+UNET_DTYPES: dict[str, DtypeName] = {
+    "--fp64-unet": "float64",
+    "--fp32-unet": "float32",
+    "--fp16-unet": "float16",
+    "--bf16-unet": "bfloat16",
+    "--fp8_e4m3fn-unet": "float8_e4m3fn",
+    "--fp8_e5m2-unet": "float8_e5m2",
+    "--fp8_e8m0fnu-unet": "float8_e8m0fnu",
+}
+VAE_DTYPES: dict[str, DtypeName] = {
+    "--fp16-vae": "float16",
+    "--fp32-vae": "float32",
+    "--bf16-vae": "bfloat16",
+}
+TEXT_DTYPES: dict[str, DtypeName] = {
+    "--fp8_e4m3fn-text-enc": "float8_e4m3fn",
+    "--fp8_e5m2-text-enc": "float8_e5m2",
+    "--fp16-text-enc": "float16",
+    "--fp32-text-enc": "float32",
+    "--bf16-text-enc": "bfloat16",
+}
+VRAM_CHOICES: dict[str, VramChoice] = {
+    "--gpu-only": "gpu_only",
+    "--highvram": "highvram",
+    "--normalvram": "normalvram",
+    "--lowvram": "lowvram",
+    "--novram": "novram",
+}
+IGNORED_SWITCHES = (
+    "--auto-launch",
+    "--disable-auto-launch",
+    "--cuda-malloc",
+    "--disable-cuda-malloc",
+    "--force-channels-last",
+    "--use-split-cross-attention",
+    "--use-quad-cross-attention",
+    "--use-pytorch-cross-attention",
+    "--use-sage-attention",
+    "--use-flash-attention",
+    "--disable-xformers",
+    "--dont-upcast-attention",
+    "--force-non-blocking",
+    "--disable-ipex-optimize",
+    "--deterministic",
+    "--mmap-torch-files",
+    "--disable-mmap",
+    "--dont-print-server",
+    "--windows-standalone-build",
+    "--disable-api-nodes",
+    "--multi-user",
+    "--log-stdout",
+    "--enable-compress-response-body",
+)
+IGNORED_OPTIONS = (
+    "--user-directory",
+    "--database-url",
+    "--front-end-version",
+    "--front-end-root",
+    "--default-hashing-function",
+    "--comfy-api-base",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeCommand:
+    """`liveness_fd` is the read end of the parent's pipe; `ignored` are the flags given that mean nothing here."""
+
+    settings: EngineSettings
+    liveness_fd: int | None
+    ignored: tuple[str, ...]
+
+
+def read_flags(arguments: Sequence[str]) -> ServeCommand:
+    """Exits with code 2 and a message, as argparse does, when a flag is unknown or its value does not parse."""
+    given = build_parser().parse_args(arguments)
+    return ServeCommand(_settings(given), given.liveness_fd, tuple(given.ignored))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engine", description="The engine alone: ComfyUI's API, no front.")
+    _add_server_flags(parser)
+    _add_folder_flags(parser)
+    _add_cache_flags(parser)
+    _add_device_flags(parser)
+    parser.add_argument("--disable-metadata", action="store_true", help="save pictures without prompt and workflow")
+    methods = get_args(PreviewMethod)
+    parser.add_argument("--preview-method", choices=methods, default="none", help="pictures of unfinished latents")
+    parser.add_argument("--preview-size", type=_at_least(1), default=512, metavar="PX")
+    parser.add_argument("--disable-all-custom-nodes", action="store_true", help="load no custom nodes")
+    parser.add_argument("--whitelist-custom-nodes", nargs="+", default=[], metavar="NAME", help="load these anyway")
+    ignored = parser.add_argument_group("accepted for ComfyUI's sake, without effect")
+    for name in IGNORED_SWITCHES:
+        ignored.add_argument(name, action=_Ignore, nargs=0)
+    for name in IGNORED_OPTIONS:
+        ignored.add_argument(name, action=_Ignore, nargs=1)
+    ignored.add_argument("--fast", action=_Ignore, nargs="*")
+    parser.set_defaults(ignored=[])
+    return parser
+
+
+class _Ignore(argparse.Action):
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        namespace.ignored = [*namespace.ignored, option or self.dest]
+
+
+def _add_server_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen", nargs="?", default="127.0.0.1", const=EVERYWHERE, metavar="IP", help="addresses, by comma"
+    )
+    parser.add_argument("--port", type=_port, default=8188, help="0 takes a free one and logs it")
+    parser.add_argument("--enable-cors-header", nargs="?", default=None, const="*", metavar="ORIGIN")
+    parser.add_argument("--max-upload-size", type=_at_least(0.0), default=100.0, metavar="MB")
+    parser.add_argument("--verbose", nargs="?", default="INFO", const="DEBUG", choices=get_args(LogLevel))
+    parser.add_argument(
+        "--liveness-fd", type=int, default=None, metavar="FD", help="exit at once when this inherited pipe closes"
+    )
+
+
+def _add_folder_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--base-directory", type=Path, default=Path(), help="with models, input, output, temp; here")
+    for kind in ("input", "output", "temp"):
+        parser.add_argument(f"--{kind}-directory", type=Path, default=None)
+    parser.add_argument("--extra-model-paths-config", type=Path, nargs="+", action="extend", default=[], metavar="FILE")
+
+
+def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
+    caches = parser.add_mutually_exclusive_group()
+    caches.add_argument("--cache-classic", action="store_true", help="keep what the last prompt names (default)")
+    caches.add_argument("--cache-lru", type=_at_least(0), default=0, metavar="N", help="keep the last N results")
+    caches.add_argument(
+        "--cache-ram", type=_at_least(0.0), nargs="?", default=None, const=0.0, metavar="GB", help="keep GB free"
+    )
+    caches.add_argument("--cache-none", action="store_true", help="keep nothing")
+
+
+def _add_device_flags(parser: argparse.ArgumentParser) -> None:
+    vram = parser.add_mutually_exclusive_group()
+    for name, choice in VRAM_CHOICES.items():
+        vram.add_argument(name, dest="vram", action="store_const", const=choice, default="auto")
+    vram.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument("--reserve-vram", type=_at_least(0.0), default=None, metavar="GB")
+    parser.add_argument("--disable-smart-memory", action="store_true")
+    offload = parser.add_mutually_exclusive_group()
+    offload.add_argument("--async-offload", type=_at_least(0), nargs="?", default=None, const=2, metavar="N")
+    offload.add_argument("--disable-async-offload", dest="async_offload", action="store_const", const=0)
+    parser.add_argument("--disable-pinned-memory", action="store_true")
+    forced = parser.add_mutually_exclusive_group()
+    forced.add_argument("--force-fp32", action="store_true")
+    forced.add_argument("--force-fp16", action="store_true")
+    for kind, names in (("unet", UNET_DTYPES), ("vae", VAE_DTYPES), ("text_encoder", TEXT_DTYPES)):
+        group = parser.add_mutually_exclusive_group()
+        for name, dtype in names.items():
+            group.add_argument(name, dest=f"{kind}_dtype", action="store_const", const=dtype, default=None)
+    parser.add_argument("--cpu-vae", action="store_true", help="run the VAE on the CPU")
+
+
+def _settings(given: argparse.Namespace) -> EngineSettings:
+    return EngineSettings(
+        listen=given.listen,
+        port=given.port,
+        base_directory=given.base_directory,
+        input_directory=given.input_directory,
+        output_directory=given.output_directory,
+        temp_directory=given.temp_directory,
+        extra_model_paths_config=tuple(given.extra_model_paths_config),
+        cpu=given.cpu,
+        cache=CacheSettings(_cache_strategy(given), given.cache_lru, given.cache_ram or 0.0),
+        dtypes=DtypeSettings(
+            given.force_fp32, given.force_fp16, given.unet_dtype, given.vae_dtype, given.text_encoder_dtype
+        ),
+        memory=MemorySettings(
+            vram=given.vram,
+            reserve_vram_gb=given.reserve_vram,
+            smart_memory=not given.disable_smart_memory,
+            async_offload_streams=given.async_offload,
+            pinned_memory=not given.disable_pinned_memory,
+            cpu_vae=given.cpu_vae,
+        ),
+        embed_metadata=not given.disable_metadata,
+        max_upload_mb=given.max_upload_size,
+        preview_method=given.preview_method,
+        preview_size_px=given.preview_size,
+        disable_all_custom_nodes=given.disable_all_custom_nodes,
+        whitelist_custom_nodes=tuple(given.whitelist_custom_nodes),
+        cors_origin=given.enable_cors_header,
+        verbose=given.verbose,
+    )
+
+
+def _cache_strategy(given: argparse.Namespace) -> CacheStrategy:
+    if given.cache_none:
+        return "none"
+    if given.cache_ram is not None:
+        return "ram"
+    return "lru" if given.cache_lru > 0 else "classic"
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port} is not between 0 and 65535")
+    return port
+
+
+def _at_least(low: float) -> Any:
+    """A parser of numbers from `low`, whole ones where `low` is whole."""
+
+    def number(text: str) -> float:
+        value = type(low)(text)
+        if not value >= low:
+            raise argparse.ArgumentTypeError(f"{text} is less than {low}")
+        return value
+
+    return number

@@ -1,0 +1,38 @@
+"""Names of files in the input, output and temp folders, and what of them is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from engine.settings import EngineSettings
+
+ANNOTATIONS = ("output", "input", "temp")
+
+
+def folder_of(settings: EngineSettings, kind: str) -> Path | None:
+    """The folder of a kind of file (`input`, `output`, `temp`); None for any other word."""
+    folders = {"input": settings.input_path, "output": settings.output_path, "temp": settings.temp_path}
+    return folders.get(kind)
+
+
+def split_annotation(name: str) -> tuple[str, str | None]:
+    """`"photo.png [output]"` as `("photo.png", "output")`; a name without one of the three words as it is."""
+    for kind in ANNOTATIONS:
+        if name.endswith(f"[{kind}]"):
+            return name[: -len(kind) - 3], kind
+    return name, None
+
+
+def is_unsafe_name(name: str) -> bool:
+    """Whether a file name is empty, absolute, climbs up or holds a NUL."""
+    return not name or name.startswith(("/", "\\")) or ".." in name or "\0" in name
+
+
+def inside(folder: Path, *parts: str) -> Path | None:
+    """`folder` joined with `parts`; None when that lies outside of it. Symbolic links are not followed."""
+    path = os.path.normpath(os.path.join(folder, *parts))
+    root = os.path.normpath(folder)
+    if "\0" in path or not (path == root or path.startswith(root.rstrip(os.sep) + os.sep)):
+        return None
+    return Path(path)

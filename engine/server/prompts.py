@@ -1,0 +1,136 @@
+"""`/prompt`, `/queue`, `/history`, `/interrupt`, `/free`: prompts in, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+from aiohttp import web
+
+from engine.errors import Problem, PromptRejected
+from engine.server import messages
+from engine.server.queue import QueuedPrompt
+from engine.server.requests import problem_response, read_int, read_object
+from engine.server.services import services
+
+log = logging.getLogger(__name__)
+
+
+async def get_prompt(request: web.Request) -> web.Response:
+    return web.json_response(messages.queue_info(services(request).queue.remaining))
+
+
+async def post_prompt(request: web.Request) -> web.Response:
+    """Check a prompt and queue what of it can run. 400 with every problem when nothing can."""
+    body = await read_object(request)
+    parts = services(request)
+    try:
+        number = float(body["number"]) if "number" in body else _next_number(parts.runner.next_number(), body)
+    except (TypeError, ValueError):
+        return problem_response(Problem("invalid_number", "number is not a number", str(body["number"]), {}))
+    if "prompt" not in body:
+        return problem_response(Problem("no_prompt", "No prompt provided", "No prompt provided", {}))
+    prompt_id = str(body.get("prompt_id", uuid.uuid4()))
+    extra_data = body.get("extra_data")
+    if extra_data is not None and not isinstance(extra_data, dict):
+        return problem_response(Problem("invalid_extra_data", "extra_data is not an object", "", {}))
+    engine = await parts.start.engine()
+    try:
+        checked = await asyncio.to_thread(engine.check, body["prompt"], body.get("partial_execution_targets"))
+    except PromptRejected as rejected:
+        log.info("prompt %s refused: %s", prompt_id, rejected)
+        return web.json_response(rejected.as_json(), status=400)
+    client = {"client_id": body["client_id"]} if "client_id" in body else {}
+    parts.runner.accept(
+        QueuedPrompt(number, prompt_id, checked.prompt, {**(extra_data or {}), **client}, checked.outputs)
+    )
+    node_errors = {node_id: entry.as_json() for node_id, entry in checked.node_problems.items()}
+    return web.json_response({"prompt_id": prompt_id, "number": number, "node_errors": node_errors})
+
+
+def _next_number(number: int, body: dict[str, Any]) -> int:
+    return -number if body.get("front") else number
+
+
+async def get_queue(request: web.Request) -> web.Response:
+    queue = services(request).queue
+    running = [] if queue.running is None else [queue.running.as_json()]
+    return web.json_response({"queue_running": running, "queue_pending": [item.as_json() for item in queue.waiting()]})
+
+
+async def post_queue(request: web.Request) -> web.Response:
+    """`clear` and `delete` (ids) of waiting prompts; the running one is `/interrupt`'s."""
+    body = await read_object(request)
+    parts = services(request)
+    if body.get("clear"):
+        parts.queue.clear()
+        parts.runner.tell_queue()
+    for prompt_id in _ids(body):
+        if parts.queue.delete(prompt_id):
+            parts.runner.tell_queue()
+    return web.Response()
+
+
+async def get_history(request: web.Request) -> web.Response:
+    offset = read_int(request, "offset")
+    page = services(request).history.page(read_int(request, "max_items"), -1 if offset is None else offset)
+    return web.json_response({entry.item.prompt_id: entry.as_json() for entry in page})
+
+
+async def get_history_entry(request: web.Request) -> web.Response:
+    """`{id: entry}`, or `{}` when there is none of that id (yet)."""
+    entry = services(request).history.get(request.match_info["prompt_id"])
+    return web.json_response({} if entry is None else {entry.item.prompt_id: entry.as_json()})
+
+
+async def post_history(request: web.Request) -> web.Response:
+    body = await read_object(request)
+    history = services(request).history
+    if body.get("clear"):
+        history.clear()
+    for prompt_id in _ids(body):
+        history.delete(prompt_id)
+    return web.Response()
+
+
+async def post_interrupt(request: web.Request) -> web.Response:
+    """Stop the running prompt, or with `prompt_id` only if it is that one."""
+    body = await read_object(request, may_be_empty=True)
+    prompt_id = body.get("prompt_id")
+    parts = services(request)
+    engine = parts.start.engine_now()
+    running = parts.queue.running
+    if engine is not None and running is not None and prompt_id in (None, "", running.prompt_id):
+        log.info("interrupting prompt %s", running.prompt_id)
+        engine.interrupt(running.prompt_id)
+    return web.Response()
+
+
+async def post_free(request: web.Request) -> web.Response:
+    """Give back memory as soon as no prompt runs; answers at once."""
+    body = await read_object(request)
+    engine = services(request).start.engine_now()
+    if engine is not None:
+        unload, forget = bool(body.get("unload_models")), bool(body.get("free_memory"))
+        request.loop.run_in_executor(None, lambda: engine.free(unload_models=unload, free_memory=forget))
+    return web.Response()
+
+
+def _ids(body: dict[str, Any]) -> list[str]:
+    ids = body.get("delete")
+    return [str(prompt_id) for prompt_id in ids] if isinstance(ids, list) else []
+
+
+ROUTES = (
+    web.get("/prompt", get_prompt),
+    web.post("/prompt", post_prompt),
+    web.get("/queue", get_queue),
+    web.post("/queue", post_queue),
+    web.get("/history", get_history),
+    web.get("/history/{prompt_id}", get_history_entry),
+    web.post("/history", post_history),
+    web.post("/interrupt", post_interrupt),
+    web.post("/free", post_free),
+)

@@ -1,0 +1,91 @@
+"""One run's events on their way from the GPU thread to clients and history.
+
+The GPU thread only appends to a deque and wakes the event loop when it is not awake already: that costs a node
+microseconds. Everything else happens on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from engine.events import Event, NodeOutput, NodeStarted, PreviewMade, RunInterrupted
+from engine.server import messages
+from engine.server.messages import Message
+from engine.server.progress import ProgressBoard
+from engine.server.queue import QueuedPrompt
+from engine.server.websocket import Clients
+
+
+class RunRelay:
+    """Turns a run's events into messages, in their order. `history_messages` are those ComfyUI keeps."""
+
+    def __init__(self, item: QueuedPrompt, clients: Clients, loop: asyncio.AbstractEventLoop) -> None:
+        self.history_messages: list[tuple[str, Mapping[str, Any]]] = []
+        self.current_node: str | None = None
+        self.num_events = 0
+        self.last_event_seconds = time.monotonic()
+        self._client_id = item.client_id
+        self._clients = clients
+        self._loop = loop
+        self._board = ProgressBoard(item.prompt_id)
+        self._inbox: deque[Event] = deque()
+        self._is_awake = False
+
+    def on_event(self, event: Event) -> None:
+        """Called on the GPU thread."""
+        self._inbox.append(event)
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_soon_threadsafe(self.drain)
+
+    def drain(self) -> None:
+        """Called on the event loop: pass on all that has come in."""
+        self.last_event_seconds = time.monotonic()
+        self._is_awake = False  # before the first look, so that a later event wakes the loop again
+        while self._inbox:
+            self.num_events += 1
+            self._pass_on(self._inbox.popleft())
+
+    def _pass_on(self, event: Event) -> None:
+        if isinstance(event, NodeStarted):
+            self.current_node = event.node.node_id
+        is_heard = self._clients.is_listening(self._client_id)
+        message = messages.message_of(event)
+        if message is not None and message[0] in messages.IN_HISTORY:
+            self.history_messages.append(message)
+            if message[0] not in ("execution_start", "execution_cached"):
+                self._send_held_back_progress(is_heard)
+        is_change = self._board.update(event)
+        if not is_heard:
+            return
+        comes_after_progress = not isinstance(event, NodeOutput)
+        if is_change and comes_after_progress:
+            self._send_progress()
+        self._send(event, message)
+        if is_change and not comes_after_progress:
+            self._send_progress()
+
+    def _send(self, event: Event, message: Message | None) -> None:
+        if isinstance(event, PreviewMade):
+            with_metadata = self._clients.wants_preview_metadata(self._client_id)
+            self._clients.send_encoded(messages.preview(event, with_metadata=with_metadata), self._client_id)
+        elif message is not None and self._is_for_listeners(event, message):
+            self._clients.send(message, self._client_id)
+
+    def _is_for_listeners(self, event: Event, message: Message) -> bool:
+        """Of a prompt without a client everyone hears progress and interruption, nothing else, as in ComfyUI."""
+        return self._client_id is not None or isinstance(event, RunInterrupted) or message[0] == "progress"
+
+    def _send_progress(self) -> None:
+        encoded = self._board.message(time.monotonic())
+        if encoded is not None:
+            self._clients.send_encoded(encoded, self._client_id)
+
+    def _send_held_back_progress(self, is_heard: bool) -> None:
+        encoded = self._board.last_message() if is_heard else None
+        if encoded is not None:
+            self._clients.send_encoded(encoded, self._client_id)

@@ -1,0 +1,116 @@
+"""Runs the queue: one prompt after the other through the engine, its messages to clients, its end into history."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from engine.server import messages
+from engine.server.engine_start import EngineStart
+from engine.server.history import History, HistoryEntry
+from engine.server.messages import Message
+from engine.server.queue import PromptQueue, QueuedPrompt
+from engine.server.relay import RunRelay
+from engine.server.websocket import Clients
+
+if TYPE_CHECKING:
+    from engine.engine import RunRequest
+
+log = logging.getLogger(__name__)
+
+
+class PromptRunner:
+    """The only one to start prompts. Every change of the queue goes through here, so that clients hear of it."""
+
+    def __init__(self, queue: PromptQueue, history: History, clients: Clients, start: EngineStart) -> None:
+        self.num_events = 0
+        self._queue = queue
+        self._history = history
+        self._clients = clients
+        self._start = start
+        self._has_work = asyncio.Event()
+        self._relay: RunRelay | None = None
+        self._last_number = 0
+
+    def next_number(self) -> int:
+        """The place of a prompt that asks for none, counted from 0."""
+        self._last_number += 1
+        return self._last_number - 1
+
+    def accept(self, item: QueuedPrompt) -> None:
+        self._queue.put(item)
+        self.tell_queue()
+        self._has_work.set()
+
+    def tell_queue(self) -> None:
+        """Tell every client how long the queue is now."""
+        self._clients.send(messages.status(self._queue.remaining))
+
+    def greeting(self, sid: str) -> list[Message]:
+        """What a client is told when it connects; the client of the running prompt also where that is."""
+        running = self._queue.running
+        greeting = [messages.status(self._queue.remaining, sid)]
+        if running is not None and running.client_id == sid and self._relay and self._relay.current_node is not None:
+            greeting.append(("executing", {"node": self._relay.current_node}))
+        return greeting
+
+    @property
+    def current_node(self) -> str | None:
+        return self._relay.current_node if self._relay else None
+
+    @property
+    def total_events(self) -> int:
+        """Grows whenever the GPU thread reports anything."""
+        return self.num_events + (self._relay.num_events if self._relay else 0)
+
+    def seconds_since_event(self) -> float | None:
+        """How long the running prompt has reported nothing; None while none runs."""
+        return None if self._relay is None else round(time.monotonic() - self._relay.last_event_seconds, 3)
+
+    async def run_forever(self) -> None:
+        while True:
+            item = self._queue.start_next()
+            if item is None:
+                self._has_work.clear()
+                await self._has_work.wait()
+                continue
+            self.tell_queue()
+            entry = await self._run(item)
+            self._queue.finish()
+            self._history.add(entry)
+            self.tell_queue()
+            if item.client_id is not None:
+                self._clients.send(messages.run_over(item.prompt_id), item.client_id)
+
+    async def _run(self, item: QueuedPrompt) -> HistoryEntry:
+        """One prompt to its end. Never raises but CancelledError: what goes wrong is the run's, and is recorded."""
+        relay = self._relay = RunRelay(item, self._clients, asyncio.get_running_loop())
+        began_seconds = time.monotonic()
+        try:
+            engine = await self._start.engine()
+            future = engine.submit(self._request(item), relay.on_event)
+            result = await asyncio.wrap_future(future)
+        except Exception:  # noqa: BLE001 - one run
+            log.exception("prompt %s broke the engine", item.prompt_id)
+            return HistoryEntry(item, {}, {}, "error", relay.history_messages)
+        finally:
+            relay.drain()
+            self.num_events += relay.num_events
+            self._relay = None
+        log.info("prompt %s: %s in %.3f s", item.prompt_id, result.status, time.monotonic() - began_seconds)
+        status = "success" if result.status == "success" else "error"
+        return HistoryEntry(item, result.outputs, result.meta, status, relay.history_messages)
+
+    def _request(self, item: QueuedPrompt) -> RunRequest:
+        # Not imported above: engine.engine imports torch, and the server answers before that is there.
+        from engine.engine import RunRequest
+
+        return RunRequest(
+            prompt_id=item.prompt_id,
+            prompt=item.prompt,
+            outputs=item.outputs,
+            extra_data=item.extra_data,
+            wants_previews=self._clients.is_listening(item.client_id),
+        )

@@ -1,0 +1,135 @@
+"""Runs the server in this process: binds, starts, waits for the end, cleans up.
+
+The address is bound before anything slow begins, so that a port that is taken is said at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+
+from aiohttp import web
+
+from engine.server.app import create_app
+from engine.server.engine_start import EngineStart
+from engine.settings import EngineSettings
+
+EXIT_FAILED = 1
+EXIT_PORT_TAKEN = 3
+EXIT_PARENT_GONE = 4
+SHUTDOWN_SECONDS = 2.0
+
+log = logging.getLogger("engine.server")
+
+
+def run(settings: EngineSettings, liveness_fd: int | None = None) -> int:
+    """Serve until SIGTERM or SIGINT (0), or until the engine cannot start; the exit code is what to exit with.
+
+    `liveness_fd` is the read end of a pipe whose writing end the parent holds: when that closes the process ends.
+    """
+    if liveness_fd is not None:
+        threading.Thread(target=_die_with_parent, args=(liveness_fd,), name="liveness", daemon=True).start()
+    try:
+        sockets = [_bind(host.strip(), settings.port) for host in settings.listen.split(",")]
+    except OSError as error:
+        log.critical("cannot listen on %s, port %d: %s", settings.listen, settings.port, error.strerror or error)
+        return EXIT_PORT_TAKEN if error.errno == errno.EADDRINUSE else EXIT_FAILED
+    return asyncio.run(_serve(settings, sockets))
+
+
+def _die_with_parent(liveness_fd: int) -> None:
+    """On a thread of its own, so that the process ends even when everything else hangs."""
+    with contextlib.suppress(OSError):
+        while os.read(liveness_fd, 1):
+            pass
+    log.warning("the parent process is gone")
+    os._exit(EXIT_PARENT_GONE)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # 0.0.0.0 takes the same port beside it
+        bound.bind(address)
+        bound.listen(128)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+async def _serve(settings: EngineSettings, sockets: list[socket.socket]) -> int:
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    start = EngineStart(settings, lambda _: _end(ended, EXIT_FAILED))
+    await asyncio.to_thread(_make_folders, settings)
+    runner = web.AppRunner(create_app(settings, start), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    _end_on_signals(ended)
+    await runner.setup()
+    for bound in sockets:
+        await web.SockSite(runner, bound).start()
+        host, port = bound.getsockname()[:2]
+        log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    greeter = asyncio.create_task(_tell_device(settings, start))
+    code = await ended
+    greeter.cancel()
+    is_engine_built = start.engine_now() is not None
+    await runner.cleanup()
+    await asyncio.to_thread(shutil.rmtree, settings.temp_path, ignore_errors=True)
+    log.info("stopped")
+    if not is_engine_built:  # its thread is in the middle of importing: the interpreter cannot end in good order
+        logging.shutdown()
+        os._exit(code)
+    return code
+
+
+def _make_folders(settings: EngineSettings) -> None:
+    """Temporary files are those of one life of the engine."""
+    shutil.rmtree(settings.temp_path, ignore_errors=True)
+    for folder in (settings.input_path, settings.output_path, settings.temp_path):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def _end_on_signals(ended: asyncio.Future[int]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop(name: str) -> None:
+        if ended.done():
+            log.warning("%s again: stopping without cleaning up", name)
+            os._exit(EXIT_FAILED)
+        log.info("%s: stopping", name)
+        _end(ended, 0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+
+
+def _end(ended: asyncio.Future[int], code: int) -> None:
+    if not ended.done():
+        ended.set_result(code)
+
+
+async def _tell_device(settings: EngineSettings, start: EngineStart) -> None:
+    try:
+        engine = await start.engine()
+    except Exception:  # noqa: BLE001 - the start has logged it, and ends the server
+        return
+    for device in await asyncio.to_thread(engine.device_report):
+        log.info("device: %s", device.name)
+        if device.type == "cpu" and not settings.cpu:
+            log.warning("no usable GPU was found: everything runs on the CPU")
+
+
+def set_up_logging(level: str) -> None:
+    """Everything to standard error, one line a record but for tracebacks."""
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

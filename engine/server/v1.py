@@ -1,0 +1,166 @@
+"""`/api/v1`: the queue and the history as plain REST, the check of a workflow that does not run it, the heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from engine.errors import NodeProblems, Problem, PromptRejected
+from engine.server.folders import split_annotation
+from engine.server.history import HistoryEntry
+from engine.server.queue import QueuedPrompt
+from engine.server.requests import problem_response, read_int, read_object
+from engine.server.services import services
+
+ABOUT_FILES = ("value_not_in_list", "custom_validation_failed")
+
+
+async def get_queue(request: web.Request) -> web.Response:
+    """The running prompt, and the waiting ones with their positions from 1."""
+    queue = services(request).queue
+    waiting = [{**_queued(item), "position": place} for place, item in enumerate(queue.waiting(), start=1)]
+    running = None if queue.running is None else _queued(queue.running)
+    return web.json_response({"running": running, "waiting": waiting, "remaining": queue.remaining})
+
+
+async def delete_queued(request: web.Request) -> web.Response:
+    """Forget a waiting prompt; 404 when none of that id waits."""
+    parts = services(request)
+    if not parts.queue.delete(request.match_info["prompt_id"]):
+        raise web.HTTPNotFound(text="")
+    parts.runner.tell_queue()
+    return web.Response(status=204)
+
+
+async def get_history(request: web.Request) -> web.Response:
+    """`limit` entries (all), newest first, after the first `offset`."""
+    history = services(request).history
+    entries = history.page()[::-1][max(0, read_int(request, "offset") or 0) :]
+    limit = read_int(request, "limit")
+    shown = entries if limit is None else entries[: max(0, limit)]
+    return web.json_response({"entries": [_finished(entry) for entry in shown], "total": len(history)})
+
+
+async def get_history_entry(request: web.Request) -> web.Response:
+    entry = services(request).history.get(request.match_info["prompt_id"])
+    if entry is None:
+        raise web.HTTPNotFound(text="")
+    return web.json_response({**_finished(entry), "prompt": entry.item.prompt})
+
+
+async def delete_history_entry(request: web.Request) -> web.Response:
+    if not services(request).history.delete(request.match_info["prompt_id"]):
+        raise web.HTTPNotFound(text="")
+    return web.Response(status=204)
+
+
+def _queued(item: QueuedPrompt) -> dict[str, Any]:
+    return {
+        "prompt_id": item.prompt_id,
+        "number": item.number,
+        "client_id": item.client_id,
+        "outputs": list(item.outputs),
+        "num_nodes": len(item.prompt),
+    }
+
+
+def _finished(entry: HistoryEntry) -> dict[str, Any]:
+    return {**_queued(entry.item), "status": entry.status, "results": entry.outputs, "meta": entry.meta}
+
+
+async def post_workflow(request: web.Request) -> web.Response:
+    """What would come of a prompt, without running it: every problem at once, and the models and classes it names.
+
+    Names in `pending_files` are files that will be there when it runs: that they are missing is no problem.
+    200 with `valid` either way; 400 only for a body that holds no prompt.
+    """
+    body = await read_object(request)
+    if "prompt" not in body:
+        return problem_response(Problem("no_prompt", "No prompt provided", "No prompt provided", {}))
+    pending = body.get("pending_files") or []
+    if not isinstance(pending, list):
+        return problem_response(Problem("invalid_pending_files", "pending_files is not a list", "", {}))
+    engine = await services(request).start.engine()
+    prompt = body["prompt"]
+    try:
+        found = await asyncio.to_thread(engine.find_problems, prompt, body.get("partial_execution_targets"))
+        needs = await asyncio.to_thread(engine.needs_of, prompt)
+    except PromptRejected as rejected:
+        return web.json_response({"valid": False, "outputs": [], **rejected.as_json(), **_no_needs()})
+    node_problems = without_pending(found.node_problems, prompt, {str(name) for name in pending})
+    blocked = {output for entry in node_problems.values() for output in entry.dependent_outputs}
+    freed = [output for entry in found.node_problems.values() for output in entry.dependent_outputs]
+    outputs = [output for output in dict.fromkeys([*found.outputs, *freed]) if output not in blocked]
+    errors = [problem.as_json() for problem in found.problems if problem.type != "prompt_outputs_failed_validation"]
+    if not errors and not outputs:
+        errors = [problem.as_json() for problem in found.problems]
+    return web.json_response(
+        {
+            "valid": not errors and not node_problems,
+            "outputs": outputs,
+            "error": errors[0] if errors else None,
+            "errors": errors,
+            "node_errors": {node_id: entry.as_json() for node_id, entry in node_problems.items()},
+            "models": [model.as_json() for model in needs.models],
+            "missing_nodes": list(needs.missing_classes),
+        }
+    )
+
+
+def _no_needs() -> dict[str, Any]:
+    return {"models": [], "missing_nodes": []}
+
+
+def without_pending(
+    node_problems: Mapping[str, NodeProblems], prompt: Mapping[str, Any], pending: Collection[str]
+) -> dict[str, NodeProblems]:
+    """The problems that remain when the files named in `pending` are there. Pure."""
+    remaining = {}
+    for node_id, entry in node_problems.items():
+        inputs = prompt[node_id].get("inputs") or {}
+        problems = [problem for problem in entry.problems if not _is_pending(problem, inputs, pending)]
+        if problems:
+            remaining[node_id] = NodeProblems(entry.class_type, problems, entry.dependent_outputs)
+    return remaining
+
+
+def _is_pending(problem: Problem, inputs: Mapping[str, Any], pending: Collection[str]) -> bool:
+    value = inputs.get(problem.extra_info.get("input_name"))
+    if problem.type not in ABOUT_FILES or not isinstance(value, str):
+        return False
+    name = split_annotation(value)[0]
+    return value in pending or name in pending or os.path.normpath(name) in pending
+
+
+async def get_heartbeat(request: web.Request) -> web.Response:
+    """That the event loop turns (it answers), and a counter that moves with the GPU thread.
+
+    `events` grows with every step that the running prompt reports, `runs` with every prompt begun.
+    """
+    parts = services(request)
+    running = parts.queue.running
+    return web.json_response(
+        {
+            "engine_ready": parts.start.engine_now() is not None,
+            "running": None if running is None else running.prompt_id,
+            "node": parts.runner.current_node,
+            "events": parts.runner.total_events,
+            "seconds_since_event": parts.runner.seconds_since_event(),
+            "waiting": len(parts.queue.waiting()),
+        }
+    )
+
+
+ROUTES = (
+    web.get("/api/v1/queue", get_queue),
+    web.delete("/api/v1/queue/{prompt_id}", delete_queued),
+    web.get("/api/v1/history", get_history),
+    web.get("/api/v1/history/{prompt_id}", get_history_entry),
+    web.delete("/api/v1/history/{prompt_id}", delete_history_entry),
+    web.post("/api/v1/workflow", post_workflow),
+    web.get("/api/v1/heartbeat", get_heartbeat),
+)

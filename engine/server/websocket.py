@@ -1,0 +1,148 @@
+"""`/ws`: the clients that listen, and what is sent to them.
+
+Each connection has its own outbox and writer, so that a slow client delays nobody; one that falls too far behind is
+disconnected. Owned by the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
+
+from engine.server import messages
+from engine.server.messages import Message
+
+log = logging.getLogger(__name__)
+
+MAX_OUTBOX_BYTES = 256 * 2**20
+
+
+class Connection:
+    """One client. Messages are sent in order; `send` never waits."""
+
+    def __init__(self, sid: str, socket: web.WebSocketResponse) -> None:
+        self.sid = sid
+        self.feature_flags: Mapping[str, Any] = {}
+        self._socket = socket
+        self._outbox: deque[str | bytes] = deque()
+        self._outbox_bytes = 0
+        self._has_mail = asyncio.Event()
+
+    def send(self, payload: str | bytes) -> None:
+        self._outbox.append(payload)
+        self._outbox_bytes += len(payload)
+        self._has_mail.set()
+
+    async def close(self) -> None:
+        await self._socket.close(code=WSCloseCode.GOING_AWAY, message=b"the engine stops")
+
+    async def write_forever(self) -> None:
+        """Send what `send` takes in, until the connection breaks or the client is too slow."""
+        while True:
+            await self._has_mail.wait()
+            if self._outbox_bytes > MAX_OUTBOX_BYTES:
+                log.warning("disconnecting client %s: %d bytes behind", self.sid, self._outbox_bytes)
+                self._outbox.clear()
+                await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow")
+                return
+            try:
+                await self._write_all()
+            except (ClientConnectionResetError, ConnectionError, RuntimeError) as error:
+                log.debug("client %s is gone: %s", self.sid, error)
+                return
+
+    async def _write_all(self) -> None:
+        while self._outbox:
+            payload = self._outbox.popleft()
+            self._outbox_bytes -= len(payload)
+            if isinstance(payload, str):
+                await self._socket.send_str(payload)
+            else:
+                await self._socket.send_bytes(payload)
+        self._has_mail.clear()
+
+
+class Clients:
+    """Sole holder of the connections, by client id. A second connection of an id replaces the first."""
+
+    def __init__(self) -> None:
+        self._connections: dict[str, Connection] = {}
+
+    def add(self, connection: Connection) -> None:
+        self._connections[connection.sid] = connection
+
+    def remove(self, connection: Connection) -> None:
+        if self._connections.get(connection.sid) is connection:
+            del self._connections[connection.sid]
+
+    def is_listening(self, sid: str | None) -> bool:
+        """Whether messages for `sid` reach anybody; None stands for everyone."""
+        return bool(self._connections) if sid is None else sid in self._connections
+
+    def wants_preview_metadata(self, sid: str | None) -> bool:
+        connection = None if sid is None else self._connections.get(sid)
+        return connection is not None and bool(connection.feature_flags.get("supports_preview_metadata"))
+
+    async def close(self) -> None:
+        """Say goodbye to everyone: the server ends."""
+        connections, self._connections = list(self._connections.values()), {}
+        await asyncio.gather(*(connection.close() for connection in connections), return_exceptions=True)
+
+    def send(self, message: Message, sid: str | None = None) -> None:
+        """To one client, or with None to everyone; to nobody when that client is not there."""
+        if self.is_listening(sid):
+            self.send_encoded(messages.encode(message), sid)
+
+    def send_encoded(self, payload: str | bytes, sid: str | None = None) -> None:
+        if sid is None:
+            for connection in self._connections.values():
+                connection.send(payload)
+        elif sid in self._connections:
+            self._connections[sid].send(payload)
+
+
+async def serve_client(
+    request: web.Request, clients: Clients, greet: Callable[[str], list[Message]], features: Mapping[str, Any]
+) -> web.WebSocketResponse:
+    """One connection from its first message to its last.
+
+    `greet(sid)` gives what a new client is told; `features` is the answer to its feature flags. Messages are sent
+    uncompressed: they are small or JPEG, and deflating them costs more than a node.
+    """
+    socket = web.WebSocketResponse(compress=False)
+    await socket.prepare(request)
+    connection = Connection(request.query.get("clientId") or uuid.uuid4().hex, socket)
+    clients.add(connection)
+    for message in greet(connection.sid):
+        connection.send(messages.encode(message))
+    writer = asyncio.create_task(connection.write_forever())
+    try:
+        await _read_forever(socket, connection, features)
+    finally:
+        clients.remove(connection)
+        writer.cancel()
+    return socket
+
+
+async def _read_forever(socket: web.WebSocketResponse, connection: Connection, features: Mapping[str, Any]) -> None:
+    is_first = True
+    async for incoming in socket:
+        if incoming.type is not WSMsgType.TEXT:
+            continue
+        try:
+            data = json.loads(incoming.data)
+        except ValueError:
+            log.warning("client %s sent text that is no JSON", connection.sid)
+            continue
+        if is_first and isinstance(data, dict) and data.get("type") == "feature_flags":
+            flags = data.get("data")
+            connection.feature_flags = flags if isinstance(flags, dict) else {}
+            connection.send(messages.encode(("feature_flags", features)))
+        is_first = False
