@@ -1,11 +1,15 @@
-"""Which node classes there are, by name."""
+"""Which node classes there are, by name, and how `/object_info` describes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from engine.graph.spec import NodeRules
+from engine.graph.spec import InputSpec, NodeRules, NodeSpec, Section
 from engine.nodes.base import NodeClass, NodeEnvironment
+
+_SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
+_FLAGS = ("output_tooltips", "deprecated", "experimental", "api_node")
 
 
 class Catalogue(Mapping[str, NodeClass]):
@@ -33,3 +37,34 @@ class Catalogue(Mapping[str, NodeClass]):
         """The rules of a class as of now; None when there is no such class."""
         found = self._classes.get(class_type)
         return None if found is None else found.rules(environment)
+
+
+def object_info(spec: NodeSpec) -> dict[str, Any]:
+    """A declaration with the keys of ComfyUI's `/object_info`."""
+    sections = {section: spec.section(section) for section in _SECTIONS}
+    shown = {section: inputs for section, inputs in sections.items() if inputs or section == "required"}
+    return {
+        "input": {section: {item.name: _input(item) for item in inputs} for section, inputs in shown.items()},
+        "input_order": {section: [item.name for item in inputs] for section, inputs in shown.items()},
+        "output": [_json_type(item.type) for item in spec.outputs],
+        "output_is_list": [item.is_list for item in spec.outputs],
+        "output_name": [item.name for item in spec.outputs],
+        "name": spec.class_type,
+        "display_name": spec.display_name,
+        "description": spec.description,
+        "python_module": spec.python_module,
+        "category": spec.category,
+        "output_node": spec.is_output,
+        **{flag: spec.extra[flag] for flag in _FLAGS if flag in spec.extra},
+    }
+
+
+def _input(item: InputSpec) -> Any:
+    if item.section == "hidden":
+        return item.type
+    kind = _json_type(item.type)
+    return [kind, dict(item.options)] if item.options else [kind]
+
+
+def _json_type(kind: Any) -> Any:
+    return kind if isinstance(kind, str) else list(kind)
