@@ -6,19 +6,38 @@ python -m engine random-checkpoint PATH      write a small SD1.5 checkpoint of r
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 RANDOM_CHECKPOINT = "random-checkpoint"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Imports stay inside: serving must not wait for torch, and a sub-command needs no server."""
+    """The exit code. Imports stay inside: serving must not wait for torch, and a sub-command needs no server."""
     if arguments[:1] == [RANDOM_CHECKPOINT]:
-        from engine.checkpoints import random_weights
-
-        return random_weights.main(arguments[1:])
+        return write_checkpoint(arguments[1:])
     return serve(arguments)
+
+
+def write_checkpoint(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m engine {RANDOM_CHECKPOINT}")
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--scale", default="small", help="how large the networks are (small)")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+
+    from engine.checkpoints.random_weights import write_random_checkpoint
+
+    try:
+        given.path.parent.mkdir(parents=True, exist_ok=True)
+        write_random_checkpoint(given.path, given.scale, given.seed)
+    except KeyError:
+        parser.error(f"there is no scale {given.scale!r}")
+    except OSError as error:
+        parser.exit(1, f"cannot write {given.path}: {error.strerror or error}\n")
+    return 0
 
 
 def serve(arguments: Sequence[str]) -> int:

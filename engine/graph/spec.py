@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Section = Literal["required", "optional", "hidden"]
-_SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
-_SHOWN_EXTRA = ("output_tooltips", "deprecated", "experimental", "api_node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +80,6 @@ class NodeSpec:
 
     def section(self, section: Section) -> tuple[InputSpec, ...]:
         return tuple(item for item in self.inputs if item.section == section)
-
-    def as_json(self) -> dict[str, Any]:
-        """The declaration with the keys of ComfyUI's `/object_info`."""
-        sections: dict[Section, tuple[InputSpec, ...]] = {name: self.section(name) for name in _SECTIONS}
-        shown = {name: inputs for name, inputs in sections.items() if inputs or name == "required"}
-        return {
-            "input": {name: {item.name: _shown(item) for item in inputs} for name, inputs in shown.items()},
-            "input_order": {name: [item.name for item in inputs] for name, inputs in shown.items()},
-            "output": [output.type if isinstance(output.type, str) else list(output.type) for output in self.outputs],
-            "output_is_list": [output.is_list for output in self.outputs],
-            "output_name": [output.name for output in self.outputs],
-            "name": self.class_type,
-            "display_name": self.display_name,
-            "description": self.description,
-            "python_module": self.python_module,
-            "category": self.category,
-            "output_node": self.is_output,
-            **{name: self.extra[name] for name in _SHOWN_EXTRA if name in self.extra},
-        }
-
-
-def _shown(item: InputSpec) -> Any:
-    if item.section == "hidden":
-        return item.type
-    declaration = item.as_json()
-    return declaration if item.options else declaration[:1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def read_channel(path: Path, channel: str) -> torch.Tensor:
 
 
 def find_damage(path: Path) -> str | None:
-    """Why the file cannot be read as a picture, or None. Decodes the first frame, in a reduced size where that helps."""
+    """Why the file cannot be read as a picture, or None. Decodes the first frame, smaller where that is cheaper."""
     try:
         with Image.open(path) as file:
             file.draft(None, (max(1, file.width // 8), max(1, file.height // 8)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.nodes import latents, loaders, sampling, text
+from engine.nodes import images, latents, loaders, sampling, text
 from engine.nodes.base import NodeClass
 
-FAMILIES = (sampling, loaders, text, latents)
+FAMILIES = (sampling, loaders, text, latents, images)
 
 
 def built_in_nodes() -> tuple[NodeClass, ...]:

@@ -100,8 +100,10 @@ class PromptRunner:
             self.num_events += relay.num_events
             self._relay = None
         log.info("prompt %s: %s in %.3f s", item.prompt_id, result.status, time.monotonic() - began_seconds)
-        status = "success" if result.status == "success" else "error"
-        return HistoryEntry(item, result.outputs, result.meta, status, relay.history_messages)
+        is_good = result.status == "success"
+        return HistoryEntry(
+            item, result.outputs, result.meta, "success" if is_good else "error", relay.history_messages
+        )
 
     def _request(self, item: QueuedPrompt) -> RunRequest:
         # Not imported above: engine.engine imports torch, and the server answers before that is there.

@@ -129,7 +129,7 @@ def without_pending(
 
 
 def _is_pending(problem: Problem, inputs: Mapping[str, Any], pending: Collection[str]) -> bool:
-    value = inputs.get(problem.extra_info.get("input_name"))
+    value = inputs.get(str(problem.extra_info.get("input_name")))
     if problem.type not in ABOUT_FILES or not isinstance(value, str):
         return False
     name = split_annotation(value)[0]
