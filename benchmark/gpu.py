@@ -33,7 +33,7 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from engine import Engine, EngineSettings, RunRequest  # noqa: E402
-from engine.checkpoints.load import LoadTypes, load_checkpoint  # noqa: E402
+from engine.checkpoints.load import LoadedCheckpoint, LoadTypes, load_checkpoint  # noqa: E402
 from engine.checkpoints.random_weights import random_networks, write_random_checkpoint  # noqa: E402
 from engine.settings import DtypeSettings  # noqa: E402
 
@@ -143,7 +143,7 @@ def draw(engine: Engine, prompt: dict[str, Any]) -> Path:
         reason = failures[0].exception_message if failures else ""
         raise RuntimeError(f"the run ended as {result.status}: {reason}")
     shown = result.outputs["7"]["images"][0]
-    return engine.settings.output_path / shown["subfolder"] / shown["filename"]
+    return Path(engine.settings.output_path, shown["subfolder"], shown["filename"])
 
 
 def seconds_of(work: Callable[[], object], bench: Bench) -> float:
@@ -162,9 +162,12 @@ def measure_unet(bench: Bench, batch: int) -> dict[str, Any]:
     unet, _, _ = random_networks(bench.size.scale, 0, LoadTypes(unet=bench.weight_type), bench.device)
     cells = bench.size.side_px // 8
     generator = torch.Generator().manual_seed(0)
-    place = {"device": bench.device, "dtype": bench.weight_type}
-    latent = torch.randn(2 * batch, 4, cells, cells, generator=generator).to(**place)  # [2B, 4, h, w]
-    context = torch.randn(2 * batch, 77, unet.config.context_dim, generator=generator).to(**place)  # [2B, T, D]
+    latent = torch.randn(2 * batch, 4, cells, cells, generator=generator).to(
+        bench.device, bench.weight_type
+    )  # [2B, 4, h, w]
+    context = torch.randn(2 * batch, 77, unet.config.context_dim, generator=generator).to(
+        bench.device, bench.weight_type
+    )  # [2B, T, D]
     timesteps = torch.full((2 * batch,), 500.0, device=bench.device)
 
     def steps() -> None:
@@ -217,11 +220,10 @@ def measure_load(bench: Bench) -> dict[str, Any]:
     path = checkpoint(bench)
     size_gb = path.stat().st_size / 1e9
     types = LoadTypes(bench.weight_type, bench.weight_type, bench.weight_type)
-    loaded = load_checkpoint(path, types)
+    loaded: LoadedCheckpoint | None = load_checkpoint(path, types)
     to_host = min(seconds_of(lambda: load_checkpoint(path, types), bench) for _ in range(3))
-    networks = (loaded.unet, loaded.text_encoder, loaded.vae)
-    to_device = seconds_of(lambda: [network.to(bench.device) for network in networks], bench)
-    del loaded, networks
+    to_device = seconds_of(lambda: move(loaded, bench.device), bench)
+    loaded = None
     with running_engine(bench) as engine:
         prompt = text_to_image(file_loader(), side_px=64, num_steps=1, batch=1, seed=1)
         first = seconds_of(lambda: draw(engine, prompt), bench)
@@ -235,6 +237,12 @@ def measure_load(bench: Bench) -> dict[str, Any]:
         "engine_later_run_seconds": round(again, 3),
         "engine_load_gb_per_s": round(size_gb / max(first - again, 1e-6), 3),
     }
+
+
+def move(loaded: LoadedCheckpoint | None, device: str) -> None:
+    if loaded is not None:
+        for network in (loaded.unet, loaded.text_encoder, loaded.vae):
+            network.to(device)
 
 
 def compare_pictures(bench: Bench) -> dict[str, Any]:

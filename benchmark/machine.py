@@ -1,0 +1,30 @@
+"""What a benchmark's output says about the processor it ran on: its kind, never the machine's name or paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def describe_cpu() -> dict[str, Any]:
+    """Model, usable cores, and the vector extensions that decide how fast half precision is."""
+    lines = _cpu_lines()
+    flags = set(lines.get("flags", "").split())
+    return {
+        "cpu": lines.get("model name", platform.machine()),
+        "cores": len(os.sched_getaffinity(0)),
+        "has_avx512_bf16": "avx512_bf16" in flags,
+        "has_amx_bf16": "amx_bf16" in flags,
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_lines() -> dict[str, str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
