@@ -49,8 +49,9 @@ class SafetensorsFile:
             if len(prefix) < 8:
                 raise BadModelFile(path.name, f"a file of {size} bytes", EXPECTED)
             header_bytes = int.from_bytes(prefix, "little")
-            if not 2 <= header_bytes <= MAX_HEADER_BYTES:
-                raise BadModelFile(path.name, f"{_content(prefix)}, not a safetensors header", EXPECTED)
+            content = _content(prefix)
+            if content is not None or not 2 <= header_bytes <= MAX_HEADER_BYTES:
+                raise BadModelFile(path.name, content or f"a file that starts with {prefix!r}", EXPECTED)
             if header_bytes + 8 > size:
                 raise BadModelFile(path.name, f"a file cut off within its header, at {size} bytes", EXPECTED)
             header = _parse_header(path.name, file.read(header_bytes))
@@ -99,14 +100,15 @@ def write_safetensors(
     unfinished.replace(path)
 
 
-def _content(first_bytes: bytes) -> str:
+def _content(first_bytes: bytes) -> str | None:
+    """What else the file is, where its first bytes tell."""
     if first_bytes.startswith(b"PK"):
         return "a zip archive (a .ckpt or .pt file by another name?)"
     if first_bytes.startswith(b"version "):
         return "a Git LFS pointer instead of the file it points to"
     if first_bytes.lstrip().startswith((b"<!", b"<h", b"{")):
         return "a web page or JSON text (a failed download?)"
-    return f"a file that starts with {first_bytes!r}"
+    return None
 
 
 def _parse_header(file_name: str, raw: bytes) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class CrossAttentionInput(RegularInput):
         ours, theirs = self.cond.shape, other.cond.shape
         if self.cond.device != other.cond.device or ours[0] != theirs[0] or ours[2] != theirs[2]:
             return False
-        return math.lcm(ours[1], theirs[1]) // min(ours[1], theirs[1]) <= self.MAX_REPEATS
+        return bool(math.lcm(ours[1], theirs[1]) // min(ours[1], theirs[1]) <= self.MAX_REPEATS)
 
     def concat(self, others: Sequence[Any]) -> torch.Tensor:
         tokens = [self.cond, *(other.cond for other in others)]

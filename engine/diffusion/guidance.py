@@ -79,7 +79,7 @@ def _weight(
 ) -> torch.Tensor | None:
     strength = condition.get("strength", 1.0)
     if "mask" in condition:
-        mask = condition["mask"][: inner.shape[0]]
+        mask: torch.Tensor = condition["mask"][: inner.shape[0]]
         if area is not None:
             mask = narrow_to_area(mask, area, first_dim=1)
         mask = (mask * condition.get("mask_strength", 1.0)).unsqueeze(1)

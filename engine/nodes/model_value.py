@@ -43,7 +43,7 @@ class WeightHandle(Protocol):
         working_bytes: int = 0,
         patches: Mapping[str, Sequence[WeightPatch]] | None = None,
         patches_id: object = None,
-        together_with: Sequence[WeightHandle] = (),
+        together_with: Sequence[Any] = (),
     ) -> AbstractContextManager[torch.nn.Module]:
         """While open, the weights (patched so) and those of the others are on their device."""
         ...

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from engine.checkpoints.folders import ModelFolders, read_extra_model_paths
+
+
+def _touch(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    return path
+
+
+def test_files_are_listed_by_kind_with_their_subfolders(tmp_path: Path) -> None:
+    _touch(tmp_path / "checkpoints" / "b.safetensors")
+    _touch(tmp_path / "checkpoints" / "sub" / "a.ckpt")
+    _touch(tmp_path / "checkpoints" / "readme.txt")
+    folders = ModelFolders(tmp_path)
+    assert folders.names("checkpoints") == ["b.safetensors", "sub/a.ckpt"]
+    assert folders.path("checkpoints", "sub/a.ckpt") == tmp_path / "checkpoints" / "sub" / "a.ckpt"
+
+
+def test_a_new_file_shows_up(tmp_path: Path) -> None:
+    _touch(tmp_path / "vae" / "a.pt")
+    folders = ModelFolders(tmp_path)
+    assert folders.names("vae") == ["a.pt"]
+    _touch(tmp_path / "vae" / "b.pt")
+    os.utime(tmp_path / "vae", (1, 1))  # the clock may be too coarse to tell the two writes apart
+    assert folders.names("vae") == ["a.pt", "b.pt"]
+
+
+def test_old_kinds_and_folders_still_work(tmp_path: Path) -> None:
+    _touch(tmp_path / "clip" / "old.safetensors")
+    _touch(tmp_path / "text_encoders" / "new.safetensors")
+    assert ModelFolders(tmp_path).names("clip") == ["new.safetensors", "old.safetensors"]
+
+
+def test_a_name_never_leads_out_of_its_folder(tmp_path: Path) -> None:
+    _touch(tmp_path / "secret.safetensors")
+    (tmp_path / "checkpoints").mkdir()
+    assert ModelFolders(tmp_path).path("checkpoints", "../secret.safetensors") is None
+
+
+def test_extra_model_paths_are_read(tmp_path: Path) -> None:
+    config = tmp_path / "extra_model_paths.yaml"
+    config.write_text(
+        "# where models are\na111:\n    base_path: /data/webui\n    is_default: true\n"
+        "    checkpoints: models/Stable-diffusion\n"
+        "    loras: |\n        models/Lora\n        models/LyCORIS\n"
+    )
+    assert read_extra_model_paths(config) == {
+        "checkpoints": [Path("/data/webui/models/Stable-diffusion")],
+        "loras": [Path("/data/webui/models/Lora"), Path("/data/webui/models/LyCORIS")],
+    }
+
+
+def test_a_malformed_line_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "extra_model_paths.yaml"
+    config.write_text("a111:\n    nonsense\n")
+    with pytest.raises(ValueError, match="line 2"):
+        read_extra_model_paths(config)

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.checkpoints.families import sd15
+from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
+from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
+from engine.errors import BadModelFile
+from tests.tiny_checkpoint import make_tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("models"))
+
+
+def test_configurations_are_read_from_the_shapes(tiny: Path) -> None:
+    loaded = load_checkpoint(tiny, LoadTypes())
+    unet, clip, vae = sd15.SCALES["small"]
+    assert (loaded.unet.config, loaded.text_encoder.clip_l.config, loaded.vae.config) == (unet, clip, vae)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_come_in_the_wanted_type_with_the_files_values(tiny: Path, dtype: torch.dtype) -> None:
+    loaded = load_checkpoint(tiny, LoadTypes(unet=dtype))
+    weight = loaded.unet.get_parameter("input_blocks.1.0.in_layers.2.weight")
+    stored = SafetensorsFile(tiny).tensor(sd15.UNET_PREFIX + "input_blocks.1.0.in_layers.2.weight")
+    assert weight.dtype == dtype
+    assert torch.equal(weight, stored.to(dtype))
+    assert not any(item.is_meta or item.requires_grad for item in loaded.unet.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_files_of_other_types_load(tiny: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+    file = SafetensorsFile(tiny)
+    path = tmp_path / "other.safetensors"
+    write_safetensors(path, {name: file.tensor(name).to(dtype) for name in file.tensors})
+    name = "out.2.weight"
+    expected = load_checkpoint(tiny, LoadTypes()).unet.get_parameter(name).to(dtype).float()
+    assert torch.equal(load_checkpoint(path, LoadTypes()).unet.get_parameter(name), expected)
+
+
+def test_parts_of_a_checkpoint_load_alone(tiny: Path) -> None:
+    assert load_unet(tiny, torch.float32)[1].in_channels == 4
+    assert load_vae(tiny, torch.float32).downscale_ratio == 8
+    assert load_text_encoder(tiny, torch.float32).clip_l.num_layers == 2
+
+
+def test_v_prediction_is_recognised_by_its_mark(tiny: Path, tmp_path: Path) -> None:
+    file = SafetensorsFile(tiny)
+    path = tmp_path / "v.safetensors"
+    write_safetensors(path, {**{name: file.tensor(name) for name in file.tensors}, "v_pred": torch.tensor([])})
+    assert load_checkpoint(path, LoadTypes()).family.prediction == "v"
+
+
+def _bad(path: Path) -> BadModelFile:
+    with pytest.raises(BadModelFile) as caught:
+        load_checkpoint(path, LoadTypes())
+    assert path.name in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("cut", [0, 5, 1000, 2_000_000])
+def test_a_truncated_file_is_named(tiny: Path, tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "cut.safetensors"
+    path.write_bytes(tiny.read_bytes()[:cut])
+    assert "bytes" in _bad(path).found
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"PK\x03\x04" + bytes(100), "zip archive"),
+        (b"<!DOCTYPE html><html></html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
+        ((20).to_bytes(8, "little") + b"x" * 40, "not JSON"),
+    ],
+)
+def test_files_of_other_kinds_are_named(tmp_path: Path, content: bytes, found: str) -> None:
+    path = tmp_path / "other.safetensors"
+    path.write_bytes(content)
+    assert found in _bad(path).found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("conditioner.embedders.1.model.ln_final.weight", "Stable Diffusion XL"),
+        ("cond_stage_model.model.ln_final.weight", "Stable Diffusion 2.x"),
+        ("model.diffusion_model.double_blocks.0.img_attn.qkv.weight", "Flux"),
+        ("lora_unet_down_blocks_0.lora_up.weight", "LoRA"),
+        ("something.else", "no known network"),
+    ],
+)
+def test_other_families_are_refused_by_name(tmp_path: Path, name: str, found: str) -> None:
+    path = tmp_path / "family.safetensors"
+    write_safetensors(path, {name: torch.zeros(4, 4)})
+    error = _bad(path)
+    assert found in error.found
+    assert "Stable Diffusion 1" in error.expected
+
+
+def test_a_missing_weight_is_named(tiny: Path, tmp_path: Path) -> None:
+    file = SafetensorsFile(tiny)
+    path = tmp_path / "gap.safetensors"
+    gone = sd15.UNET_PREFIX + "middle_block.0.in_layers.2.bias"
+    write_safetensors(path, {name: file.tensor(name) for name in file.tensors if name != gone})
+    assert "middle_block.0.in_layers.2.bias" in _bad(path).found
