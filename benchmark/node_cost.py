@@ -1,0 +1,145 @@
+"""What a node costs that does nothing: validation, keys, scheduling, execution and events of graphs of trivial nodes.
+
+    python -m benchmark.node_cost [--sizes 100 800 900 10000] [--repeats 5]
+
+A fan is one source with sums that all take it and an output for each; a chain is N nodes one after the other. Cold runs
+change a value that every node depends on; cached runs send the same prompt again. Times are the best of the repeats, in
+microseconds a node. The result is printed and written to benchmark/results/node_cost.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from engine.engine import Engine, RunRequest
+from engine.nodes.base import Int, NodeClass, NodeContext, Shown, Socket, node
+from engine.settings import EngineSettings
+
+RESULTS = Path(__file__).parent / "results" / "node_cost.json"
+COLD_BAR_US = 150.0
+CACHED_BAR_US = 30.0
+
+NUMBER = Annotated[int, Socket("NUMBER")]
+
+
+@node("TrivialSource", category="benchmark")
+def trivial_source(context: NodeContext, *, value: Annotated[int, Int(min=0, max=2**31)] = 0) -> NUMBER:
+    return value
+
+
+@node("TrivialAdd", category="benchmark")
+def trivial_add(context: NodeContext, *, number: NUMBER, value: Annotated[int, Int(min=0, max=2**31)] = 0) -> NUMBER:
+    return number + value
+
+
+@node("TrivialShow", category="benchmark", is_output=True)
+def trivial_show(context: NodeContext, *, number: NUMBER) -> Shown:
+    return Shown({"number": [number]})
+
+
+TRIVIAL_NODES: tuple[NodeClass, ...] = (trivial_source, trivial_add, trivial_show)
+
+
+def chain(num_nodes: int, seed: int) -> dict[str, Any]:
+    """A source, `num_nodes` - 2 sums one after the other, and an output."""
+    prompt: dict[str, Any] = {"0": {"class_type": "TrivialSource", "inputs": {"value": seed}}}
+    for index in range(1, num_nodes - 1):
+        inputs = {"number": [str(index - 1), 0], "value": index}
+        prompt[str(index)] = {"class_type": "TrivialAdd", "inputs": inputs}
+    prompt["show"] = {"class_type": "TrivialShow", "inputs": {"number": [str(num_nodes - 2), 0]}}
+    return prompt
+
+
+def fan(num_nodes: int, seed: int) -> dict[str, Any]:
+    """One source, sums that all take it, and an output for each of them: about `num_nodes` in all."""
+    prompt: dict[str, Any] = {"0": {"class_type": "TrivialSource", "inputs": {"value": seed}}}
+    for index in range(1, num_nodes // 2):
+        prompt[f"{index}"] = {"class_type": "TrivialAdd", "inputs": {"number": ["0", 0], "value": index}}
+        prompt[f"{index}s"] = {"class_type": "TrivialShow", "inputs": {"number": [f"{index}", 0]}}
+    return prompt
+
+
+def run_once(engine: Engine, prompt: dict[str, Any]) -> float:
+    """Seconds from the parsed body to the result, events included."""
+    num_events = 0
+
+    def count(event: object) -> None:
+        nonlocal num_events
+        num_events += 1
+
+    began = time.perf_counter()
+    checked = engine.check(prompt)
+    result = engine.submit(RunRequest("benchmark", checked.prompt, checked.outputs), count).result()
+    seconds = time.perf_counter() - began
+    assert result.status == "success" and num_events > 0
+    return seconds
+
+
+def measure(
+    engine: Engine, shape: Callable[[int, int], dict[str, Any]], num_nodes: int, repeats: int
+) -> dict[str, Any]:
+    cold: list[float] = []
+    cached: list[float] = []
+    for repeat in range(repeats):
+        prompt = shape(num_nodes, num_nodes * 1000 + repeat)
+        cold.append(run_once(engine, prompt))
+        cached.append(run_once(engine, prompt))
+    size = len(prompt)
+    return {
+        "graph": shape.__name__,
+        "nodes": size,
+        "cold_us": round(min(cold) / size * 1e6, 1),
+        "cached_us": round(min(cached) / size * 1e6, 1),
+    }
+
+
+def machine() -> dict[str, Any]:
+    model = "unknown"
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0].split(":", 1)[1].strip() if lines else model
+    return {"processor": model, "num_cores": os.cpu_count(), "python": platform.python_version()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 800, 900, 3000, 10000])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        settings = EngineSettings(base_directory=Path(folder), cpu=True)
+        with Engine(settings, TRIVIAL_NODES) as engine:
+            run_once(engine, chain(100, 1))  # warm up
+            for shape in (fan, chain):
+                rows.extend(measure(engine, shape, size, arguments.repeats) for size in arguments.sizes)
+    table = Table("graph", "nodes", "cold µs/node", "cached µs/node", title="cost of a trivial node")
+    for row in rows:
+        is_good = row["cold_us"] <= COLD_BAR_US and row["cached_us"] <= CACHED_BAR_US
+        table.add_row(*(str(value) for value in row.values()), style="green" if is_good else "red")
+    Console().print(table)
+    report = {
+        "measured": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": machine(),
+        "bars_us": {"cold": COLD_BAR_US, "cached": CACHED_BAR_US},
+        "rows": rows,
+    }
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
