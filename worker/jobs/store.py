@@ -86,7 +86,7 @@ class JobStore:
         self.directory = directory
         self.jobs: dict[str, Job] = {}
         self._finished: OrderedDict[str, Job] = OrderedDict()
-        self._lock = FileLock(directory / "lock")
+        self._lock = FileLock(directory / "lock", thread_local=False)  # taken on one thread, given back on another
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="job-database")
         self._database: sa.Engine | None = None
         self._connection: sa.Connection | None = None

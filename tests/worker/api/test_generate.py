@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.fakes import FakeEngine, draw, fail, wait
+from tests.worker.running_front import RunningFront, running_front
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    async with FakeEngine(folder) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def front(tmp_path: Path, engine: FakeEngine) -> AsyncIterator[RunningFront]:
+    async with running_front(tmp_path, engine, sync_grace_seconds=0.2) as front:
+        yield front
+
+
+async def test_a_sync_request_gives_the_whole_envelope(front: RunningFront) -> None:
+    response = await front.sync(draw("ab", 2), request_id="one")
+    result = response.json()
+    assert response.status_code == 200
+    assert set(result) == {"id", "message", "status", "comfyui_response", "output", "timings"}
+    assert (result["id"], result["status"], result["message"]) == ("one", "completed", "Processing complete.")
+    assert set(result["timings"]) == {
+        *("queued_at_ms", "preprocess_ms", "generation_ms", "postprocess_ms", "completed_at_ms", "total_ms")
+    }
+    (output,) = result["output"]
+    assert {"filename", "local_path", "subfolder", "type", "node_id", "output_type", "url"} <= set(output)
+    assert (await front.http.get(output["url"])).text == "abab"
+
+
+async def test_base64_comes_by_field_and_by_header(front: RunningFront) -> None:
+    by_field = (await front.sync(draw("a", 1), return_outputs_as_base64=True)).json()
+    by_header = await front.http.post(
+        "/generate/sync", json={"input": {"workflow_json": draw("a", 1)}}, headers={"X-Return-Outputs-As-Base64": "yes"}
+    )
+    assert by_field["output"][0]["data"] == by_header.json()["output"][0]["data"] == "YQ=="
+
+
+async def test_an_async_request_is_accepted_and_its_result_can_be_asked_for(front: RunningFront) -> None:
+    response = await front.http.post("/generate", json={"input": {"workflow_json": draw(), "request_id": "later"}})
+    assert response.status_code == 202
+    assert (response.json()["status"], response.json()["message"]) == ("pending", "Request accepted")
+    assert (await front.until("later", "completed"))["output"]
+
+
+async def test_a_stream_ends_with_the_result_and_its_ids_only_grow(front: RunningFront) -> None:
+    response = await front.http.post("/generate/stream", json={"input": {"workflow_json": draw()}})
+    ids = [int(line[4:]) for line in response.text.splitlines() if line.startswith("id: ")]
+    assert ids == sorted(ids)
+    assert '"status": "queued"' in response.text.splitlines()[1]
+    assert '"status": "final_result"' in response.text
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({}, "input"),
+        ({"workflow_json": draw(), "modifier": "Text2Image"}, "input"),
+        ({"modifier": "Nope"}, "input.modifier"),
+        ({"modifier": "Text2Image", "modifications": {"steps": -1}}, "input.modifications.steps"),
+        ({"workflow_json": draw(size=99)}, "size"),
+        ({"workflow_json": {"1": {"class_type": "Draw", "inputs": {"text": "a"}}}}, "size"),
+    ],
+)
+async def test_bad_input_is_422_with_its_field_and_never_reaches_the_engine(
+    front: RunningFront, given: dict[str, object], field: str
+) -> None:
+    response = await front.http.post("/generate/sync", json={"input": given})
+    problems = response.json()["error"]["problems"]
+    assert response.status_code == 422
+    assert field in [problem.get("field") for problem in problems]
+    assert front.engine.runs == []
+
+
+async def test_every_problem_of_a_workflow_is_reported_with_its_node_and_what_is_allowed(front: RunningFront) -> None:
+    workflow = {"1": draw(size=99)["1"], "2": {"class_type": "Missing", "inputs": {}}, "3": fail("other")["1"]}
+    problems = (await front.sync(workflow)).json()["error"]["problems"]
+    assert {problem["node_id"] for problem in problems} == {"1", "2", "3"}
+    allowed = {problem["node_id"]: problem.get("allowed") for problem in problems}
+    assert allowed["1"] == {"type": "INT", "min": 1, "max": 64}
+    assert allowed["3"] == ["ValueError", "BadModelFile"]
+
+
+async def test_a_body_that_is_no_json_is_422(front: RunningFront) -> None:
+    response = await front.http.post("/generate/sync", content=b"{not json")
+    assert response.status_code == 422
+    assert response.json()["error"]["problems"][0]["message"] == "invalid JSON"
+
+
+async def test_a_node_that_raises_is_500_with_node_class_and_type(front: RunningFront) -> None:
+    response = await front.sync(fail())
+    error = response.json()["error"]
+    assert response.status_code == 500
+    assert response.json()["message"].startswith("Generation failed: ")
+    assert (error["node_id"], error["class_type"], error["error_type"]) == ("1", "Fail", "ValueError")
+
+
+async def test_a_corrupt_model_file_is_the_callers_fault(front: RunningFront) -> None:
+    assert (await front.sync(fail("BadModelFile"))).status_code == 422
+
+
+async def test_in_vasts_envelope_a_node_failure_is_422_with_the_same_result(front: RunningFront) -> None:
+    body = {"auth_data": {}, "payload": {"input": {"workflow_json": fail()}}}
+    response = await front.http.post("/generate/sync", json=body)
+    if response.status_code == 422 and "error" in response.json():
+        assert response.json()["error"]["code"] == "node_failed"
+
+
+async def test_an_unknown_id_is_404(front: RunningFront) -> None:
+    response = await front.http.get("/result/nobody")
+    assert response.status_code == 404
+    assert (response.json()["status"], response.json()["message"]) == ("failed", "Request ID not found")
+    assert (await front.http.post("/cancel/nobody")).status_code == 404
+
+
+async def test_the_same_id_and_body_attach_and_replay_and_run_once(front: RunningFront) -> None:
+    twice = await asyncio.gather(*(front.sync(draw(), request_id="same") for _ in range(4)))
+    again = await front.sync(draw(), request_id="same")
+    assert [reply.status_code for reply in [*twice, again]] == [200] * 5
+    assert front.engine.runs == ["same-1"]
+
+
+async def test_the_same_id_with_another_body_is_409(front: RunningFront) -> None:
+    await front.sync(draw("a"), request_id="same")
+    assert (await front.sync(draw("b"), request_id="same")).status_code == 409
+    assert len(front.engine.runs) == 1
+
+
+async def test_an_idempotency_key_stands_for_a_request_id(front: RunningFront) -> None:
+    body = {"input": {"workflow_json": draw()}}
+    for _ in range(2):
+        reply = await front.http.post("/generate/sync", json=body, headers={"Idempotency-Key": "key"})
+        assert reply.json()["id"] == "key"
+    assert len(front.engine.runs) == 1
+
+
+async def test_an_id_cannot_leave_the_job_folder(front: RunningFront, tmp_path: Path) -> None:
+    result = (await front.sync(draw(), request_id="../../x")).json()
+    assert "/" not in result["id"]
+    assert Path(result["output"][0]["local_path"]).is_relative_to(tmp_path / "state" / "jobs")
+    assert (await front.http.get("/result/..%2F..%2Fx")).status_code in (200, 404)
+
+
+async def test_a_forged_or_foreign_link_is_refused(front: RunningFront) -> None:
+    url = (await front.sync(draw())).json()["output"][0]["url"]
+    assert (await front.http.get(url[:-3] + "abc")).status_code == 403
+    assert (await front.http.get(url.split("?")[0])).status_code == 403
+
+
+async def test_random_ints_are_drawn_once_and_stored(front: RunningFront) -> None:
+    await front.sync(draw("__RANDOM_INT__ and __RANDOM_INT__", 1), request_id="dice")
+    job = await front.front.store.find("dice")
+    assert job is not None
+    first, second = job.prompt["1"]["inputs"]["text"].split(" and ")
+    assert first.isdigit() and second.isdigit() and first != second
+
+
+async def test_cancelling_a_running_job_ends_it_as_cancelled_and_frees_the_engine(front: RunningFront) -> None:
+    waiting = asyncio.create_task(front.sync(wait(), request_id="slow"))
+    await front.until_message("slow", "Progress: 25.0%")
+    reply = await front.http.post("/cancel/slow")
+    assert (reply.status_code, reply.json()["status"]) == (200, "cancelled")
+    assert (await waiting).status_code == 499
+    assert (await front.sync(draw())).status_code == 200
+    assert "already ended" in (await front.http.post("/cancel/slow")).json()["message"]
+
+
+async def test_cancelling_a_queued_job_touches_no_other(front: RunningFront) -> None:
+    for name in ("first", "second", "third"):
+        await front.http.post("/generate", json={"input": {"workflow_json": wait(), "request_id": name}})
+    await front.until_message("first", "Progress")
+    assert (await front.http.post("/cancel/third")).json()["status"] == "cancelled"
+    assert (await front.http.post("/cancel/second")).json()["status"] == "cancelled"
+    assert (await front.http.get("/result/first")).json()["status"] == "generating"
+    assert front.engine.runs == ["first-1"]
+    await front.http.post("/cancel/first")
+    assert (await front.http.get("/health")).status_code == 200
+    assert (await front.sync(draw())).status_code == 200
+
+
+async def test_a_sync_client_that_leaves_can_come_back_within_the_grace_period(front: RunningFront) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        body = {"input": {"workflow_json": wait(0.5), "request_id": "back"}}
+        await front.http.post("/generate/sync", json=body, timeout=0.15)
+    assert (await front.sync(wait(0.5), request_id="back")).status_code == 200
+    assert front.engine.runs == ["back-1"]
+
+
+async def test_a_sync_job_that_nobody_waits_for_is_cancelled_and_the_worker_goes_on(front: RunningFront) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        body = {"input": {"workflow_json": wait(), "request_id": "left"}}
+        await front.http.post("/generate/sync", json=body, timeout=0.1)
+    await front.until("left", "cancelled")
+    assert (await front.sync(draw())).status_code == 200
+
+
+async def test_a_job_over_its_time_limit_is_504(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, job_timeout=0.2) as front:
+        response = await front.sync(wait())
+        assert (response.status_code, response.json()["status"]) == (504, "timeout")
+        assert (await front.sync(draw())).status_code == 200
+
+
+async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, max_queue_size=1) as front:
+        await front.http.post("/generate", json={"input": {"workflow_json": wait(), "request_id": "only"}})
+        refused = await front.sync(draw())
+        assert refused.status_code == 503
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert refused.json()["message"].startswith("Worker at capacity (1 in flight)")
+        await front.http.post("/cancel/only")
+
+
+async def test_a_socket_that_drops_or_says_nothing_loses_no_job(front: RunningFront) -> None:
+    running = asyncio.create_task(front.sync(wait(0.3), request_id="dropped"))
+    await asyncio.sleep(0.1)
+    await front.engine.drop_sockets()
+    assert (await running).status_code == 200
+
+
+async def test_an_engine_that_forgets_a_running_job_gets_it_once_more(front: RunningFront) -> None:
+    running = asyncio.create_task(front.sync(wait(0.3), request_id="twice"))
+    await asyncio.sleep(0.15)
+    front.engine.forget_everything()
+    await front.engine.drop_sockets()
+    assert (await running).status_code == 200
+    assert front.engine.runs == ["twice-1", "twice-2"]
+
+
+async def test_queue_info_health_and_metrics_answer(front: RunningFront) -> None:
+    await front.sync(draw())
+    info = (await front.http.get("/queue-info")).json()
+    assert info["generation_queue_size"] == info["preprocess_queue_size"] == info["postprocess_queue_size"] == 0
+    assert (await front.http.get("/health")).json()["backends_healthy"] == "1/1"
+    assert 'darkroom_jobs_ended_total{state="completed"} 1.0' in (await front.http.get("/metrics")).text
+    assert {entry["name"] for entry in (await front.http.get("/modifiers")).json()} >= {"Text2Image", "Image2Image"}
+    assert (await front.http.get("/docs")).status_code == 200

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from worker.errors import StateUnusable
+from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
+from worker.jobs.store import JobStore, WebhookRow, webhook_insert
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.jobs.store import JobStore
+
+async def main():
+    store = JobStore(Path(sys.argv[1]))
+    await store.open()
+    for number in range(100000):
+        job = Job(f"job-{number}", store.take_number(), "h", JobRequest(), {"1": {}}, JobTimes(1))
+        await store.insert(job)
+        print(job.id, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def a_job(store: JobStore, job_id: str = "one") -> Job:
+    request = JobRequest(modifier="Text2Image", webhook=WebhookTarget("http://x", 3.0, {"a": 1}))
+    kept = Credentials(s3={"secret_access_key": "planted-secret"}, webhook_secret="planted-too")
+    return Job(job_id, store.take_number(), "hash", request, {"1": {"class_type": "A"}}, JobTimes(5), kept)
+
+
+async def test_a_job_survives_a_restart_as_it_was(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    job = a_job(store)
+    await store.insert(job)
+    job.move_to(JobState.PROCESSING, "now")
+    await store.save(job)
+    await store.close()
+    again = JobStore(tmp_path)
+    await again.open()
+    found = again.jobs["one"]
+    assert found.is_recovered
+    found.is_recovered = False
+    assert found == job
+    assert again.take_number() == job.number + 1
+    await again.close()
+
+
+async def test_what_was_acknowledged_survives_kill_9_of_the_writer(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - it is killed
+    assert child.stdout is not None
+    acknowledged = [child.stdout.readline().strip() for _ in range(50)]
+    child.send_signal(signal.SIGKILL)
+    acknowledged += child.stdout.read().split()
+    child.wait()
+    store = JobStore(tmp_path)
+    await store.open()
+    assert set(acknowledged) <= set(store.jobs)
+    await store.close()
+
+
+async def test_an_end_erases_the_credentials_and_owes_the_webhook_in_one_transaction(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    job = a_job(store)
+    await store.insert(job)
+    job.end(JobState.CANCELLED, "over", 9)
+    row = WebhookRow("msg_1", job.id, "http://x", b"{}", "planted-too", 3.0, False, "pending", 0, 1, 1)
+    await store.save(job, webhook_insert(row))
+    assert await store.due_webhooks(now_ms=2) == [row]
+    assert store.jobs == {} and store.check_integrity() == []
+    await store.close()
+    assert b"planted-secret" not in (tmp_path / "darkroom.db").read_bytes()
+
+
+async def test_a_second_front_is_refused_and_told_who_holds_the_directory(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    with pytest.raises(StateUnusable, match=f"process {os.getpid()}"):
+        await JobStore(tmp_path).open()
+    await store.close()
+
+
+async def test_the_state_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
+    store = JobStore(tmp_path / "state")
+    await store.open()
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    await store.close()
+
+
+async def test_ended_jobs_are_found_until_they_expire(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    job = a_job(store)
+    await store.insert(job)
+    job.end(JobState.FAILED, "no", 10)
+    await store.save(job)
+    assert await store.forget_finished_before(10) == []
+    assert (await store.find("one")) is job
+    assert await store.forget_finished_before(11) == ["one"]
+    assert await store.find("one") is None
+    await store.close()
+
+
+async def test_many_saves_at_once_are_few_commits(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    await asyncio.gather(*(store.insert(a_job(store, f"job-{number}")) for number in range(200)))
+    assert len(store.jobs) == 200
+    await store.set_fact("answer", {"n": 42})
+    assert await store.fact("answer") == {"n": 42}
+    await store.close()

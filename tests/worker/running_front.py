@@ -1,0 +1,90 @@
+"""A whole front in the test's event loop: real HTTP server on a free port, real database, a fake engine beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from tests.fakes import FakeEngine
+from worker.app import create_app
+from worker.settings import Settings
+from worker.startup import Front
+
+
+class ServerWithoutSignals(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@dataclass
+class RunningFront:
+    front: Front
+    engine: FakeEngine
+    http: httpx.AsyncClient
+    url: str
+
+    async def sync(self, workflow: dict[str, Any], **fields: Any) -> httpx.Response:
+        return await self.http.post("/generate/sync", json={"input": {"workflow_json": workflow, **fields}})
+
+    async def until(self, job_id: str, *states: str) -> dict[str, Any]:
+        """The result once its status is one of `states`."""
+        async with asyncio.timeout(20):
+            while True:
+                result: dict[str, Any] = (await self.http.get(f"/result/{job_id}")).json()
+                if result["status"] in states:
+                    return result
+                await asyncio.sleep(0.01)
+
+    async def until_message(self, job_id: str, words: str) -> None:
+        async def says() -> bool:
+            return (await self.http.get(f"/result/{job_id}")).json()["message"].startswith(words)
+
+        await until(says)
+
+
+async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+    """Looks from outside, again and again, until something is so."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if await is_so():
+                return
+            await asyncio.sleep(0.01)
+
+
+def settings_for(state: Path, engine_url: str, **changes: Any) -> Settings:
+    given = {"ENGINE_URL": engine_url, "state_directory": state, "benchmark": "off", "drain_timeout": 0.1}
+    return Settings(**{**given, "min_free_disk_bytes": 0, **changes})
+
+
+@contextlib.asynccontextmanager
+async def running_front(folder: Path, engine: FakeEngine, **changes: Any) -> AsyncIterator[RunningFront]:
+    front = Front(settings_for(folder / "state", engine.url, **changes), lambda code: None)
+    app = create_app(front.services, front.lifespan())
+    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    server = ServerWithoutSignals(config)
+    serving = asyncio.create_task(server.serve())
+
+    async def is_started() -> bool:
+        return server.started
+
+    await until(is_started)
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
+
+        async def is_ready() -> bool:
+            return (await http.get("/ready")).status_code == 200
+
+        await until(is_ready)
+        try:
+            yield RunningFront(front, engine, http, url)
+        finally:
+            server.should_exit = True
+            await serving

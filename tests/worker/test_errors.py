@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import worker
+from worker.errors import TryLater, WorkerError, http_status, http_status_for_vast
+
+
+def all_subclasses(cls: type) -> set[type]:
+    return {cls, *(found for child in cls.__subclasses__() for found in all_subclasses(child))}
+
+
+def test_every_error_that_can_be_raised_has_a_status_and_a_code_of_its_own() -> None:
+    for module in pkgutil.walk_packages(worker.__path__, "worker."):
+        if "migrations" not in module.name and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    classes = [cls for cls in all_subclasses(WorkerError) if not cls.__subclasses__()]
+    statuses = {cls: http_status(cls) for cls in classes}
+    assert all(400 <= status < 600 for status in statuses.values())
+    codes = [cls.code for cls in classes]
+    assert len(codes) == len(set(codes))
+
+
+def test_only_what_can_pass_asks_to_come_back() -> None:
+    for cls in all_subclasses(TryLater) - {TryLater}:
+        assert http_status(cls) in (429, 503)
+
+
+def test_vasts_client_is_never_told_to_repeat_a_job_that_failed_for_good() -> None:
+    assert [http_status_for_vast(status) for status in (500, 504, 502, 503, 422)] == [422, 422, 502, 503, 422]

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from worker.errors import SettingsInvalid
+from worker.settings import Settings, child_environment, known_names, load_settings
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in known_names():
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    settings = load_settings(env_file=None).settings
+    assert (settings.worker_host, settings.worker_port, settings.max_queue_size) == ("127.0.0.1", 8000, 100)
+    assert (settings.job_timeout, settings.sync_grace_seconds, settings.metadata) == (3600, 30, "none")
+    assert settings.queue_limits().max_wait_seconds is None
+
+
+def test_a_value_that_does_not_parse_names_every_such_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_PORT", "eighty")
+    monkeypatch.setenv("METADATA", "some")
+    monkeypatch.setenv("ENGINE_URL", "localhost:8188")
+    with pytest.raises(SettingsInvalid, match="(?s)WORKER_PORT.*ENGINE_URL.*METADATA"):
+        load_settings(env_file=None)
+
+
+def test_a_bad_value_is_not_repeated_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_QUEUE_SIZE", "planted-secret")
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings(env_file=None)
+    assert "planted-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ENGINE_URL", "COMFYUI_BACKENDS", "COMFYUI_API_BASE"])
+def test_the_engine_has_three_names_and_may_be_a_list(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "http://a:1/, http://b:2")
+    assert load_settings(env_file=None).settings.engine_url == ("http://a:1", "http://b:2")
+
+
+def test_comfyui_install_path_is_the_base_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFYUI_INSTALL_PATH", "/somewhere")
+    assert load_settings(env_file=None).settings.state_path() == Path("/somewhere/state")
+
+
+def test_near_misses_and_names_without_effect_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_PRT", "1")
+    monkeypatch.setenv("REDIS_HOST", "x")
+    warnings = load_settings(env_file=None).warnings
+    assert any("WORKER_PRT" in line and "WORKER_PORT" in line for line in warnings)
+    assert any("REDIS_HOST" in line for line in warnings)
+
+
+def test_the_environment_wins_over_the_file_and_empty_means_unset(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("WORKER_PORT=1\nMAX_QUEUE_SIZE=7\n")
+    monkeypatch.setenv("WORKER_PORT", "2")
+    monkeypatch.setenv("S3_BUCKET_NAME", "")
+    settings = load_settings(env_file=file).settings
+    assert (settings.worker_port, settings.max_queue_size, settings.s3_bucket_name) == (2, 7, "")
+
+
+def test_under_vast_the_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_TOKEN", "t")
+    monkeypatch.setenv("CONTAINER_ID", "5")
+    monkeypatch.setenv("WORKER_PORT", "81")
+    monkeypatch.setenv("VAST_TCP_PORT_81", "40081")
+    settings = load_settings(env_file=None).settings
+    assert settings.queue_limits().max_wait_seconds == 10
+    assert settings.vast_config().public_port == 40081
+
+
+def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3_SECRET_ACCESS_KEY", "planted-secret")
+    monkeypatch.setenv("API_KEYS", "planted-secret")
+    settings = load_settings(env_file=None).settings
+    assert "planted-secret" not in f"{settings!r}{settings.s3_config()!r}{settings.auth_config()!r}"
+
+
+def test_a_child_gets_no_setting_of_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_TOKEN", "planted")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    environment = child_environment()
+    assert "MASTER_TOKEN" not in environment and environment["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().worker_port = 1
