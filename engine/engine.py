@@ -191,9 +191,9 @@ class Engine:
             embed_metadata=self.settings.embed_metadata,
         )
 
-    def _keep(self, name: str, module: torch.nn.Module) -> Residency:
-        """A network as a model of the pool."""
-        device = self.resolved.device
+    def _keep(self, name: str, module: torch.nn.Module, *, on_cpu: bool = False) -> Residency:
+        """A network as a model of the pool; `on_cpu` keeps it off the device."""
+        device = "cpu" if on_cpu else self.resolved.device
         offload = "cpu" if self._pool.state.offloads_to_cpu else device
         return self._pool.add(ModuleWeights(name, module, load_device=device, offload_device=offload))
 

@@ -84,7 +84,8 @@ def _weight(
             mask = narrow_to_area(mask, area, first_dim=1)
         mask = (mask * condition.get("mask_strength", 1.0)).unsqueeze(1)
         repeats = (inner.shape[0] // mask.shape[0], inner.shape[1]) + (1,) * (mask.ndim - 2)
-        return mask.repeat(repeats) * strength
+        masked: torch.Tensor = mask.repeat(repeats) * strength
+        return masked
     if area is None:
         return None if strength == 1.0 else torch.full_like(inner, strength)
     weight = torch.full_like(inner, strength)

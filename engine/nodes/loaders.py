@@ -53,10 +53,10 @@ def clip_loader(
     *,
     clip_name: Annotated[str, ModelFile("text_encoders")],
     type: Annotated[str, Choice(CLIP_TYPES)],
-    device: Annotated[str, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = "default",
+    device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
 ) -> CLIP:
     """Loads one text encoder."""
-    clip: CLIP = context.models.clip(clip_name)
+    clip: CLIP = context.models.clip(clip_name, on_cpu=device == "cpu")
     return clip
 
 

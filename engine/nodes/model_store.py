@@ -24,9 +24,9 @@ from engine.nodes.vae_value import Vae
 
 
 class KeepsWeights(Protocol):
-    """Takes a network into the pool: (name for logs, network) -> handle."""
+    """Takes a network into the pool: (name for logs, network) -> handle. `on_cpu`: it computes there in any case."""
 
-    def __call__(self, name: str, module: torch.nn.Module) -> WeightHandle: ...
+    def __call__(self, name: str, module: torch.nn.Module, *, on_cpu: bool = False) -> WeightHandle: ...
 
 
 class ModelStore:
@@ -60,9 +60,10 @@ class ModelStore:
 
         return Model(self._one(path, "unet", load))
 
-    def clip(self, name: str) -> Clip:
+    def clip(self, name: str, *, on_cpu: bool = False) -> Clip:
         path = self._path("text_encoders", name)
-        handle = self._one(path, "clip", lambda: load_text_encoder(path, self._types.text_encoder))
+        part = "clip on the CPU" if on_cpu else "clip"
+        handle = self._one(path, part, lambda: load_text_encoder(path, self._types.text_encoder), on_cpu=on_cpu)
         return Clip(handle, self._tokenizer)
 
     def vae(self, name: str) -> Vae:
@@ -82,10 +83,10 @@ class ModelStore:
             raise BadModelFile(name, f"no such file among the {kind}", "one of the names the node offers")
         return path
 
-    def _one(self, path: Path, part: str, load: Callable[[], torch.nn.Module]) -> WeightHandle:
+    def _one(self, path: Path, part: str, load: Callable[[], torch.nn.Module], *, on_cpu: bool = False) -> WeightHandle:
         handles = self._known(path, (part,))
         if handles is None:
-            handles = self._take(path, (part,), (load(),))
+            handles = self._take(path, (part,), (load(),), on_cpu=on_cpu)
         return handles[0]
 
     def _known(self, path: Path, parts: tuple[str, ...]) -> list[WeightHandle] | None:
@@ -93,10 +94,12 @@ class ModelStore:
         found = [handle for handle in handles if handle is not None]
         return found if len(found) == len(parts) else None
 
-    def _take(self, path: Path, parts: tuple[str, ...], networks: tuple[torch.nn.Module, ...]) -> list[WeightHandle]:
+    def _take(
+        self, path: Path, parts: tuple[str, ...], networks: tuple[torch.nn.Module, ...], *, on_cpu: bool = False
+    ) -> list[WeightHandle]:
         handles = []
         for part, network in zip(parts, networks, strict=True):
-            handle = self._keep(f"{path.name} {part}", network)
+            handle = self._keep(f"{path.name} {part}", network, on_cpu=on_cpu)
             self._handles[(*_identity(path), part)] = handle
             handles.append(handle)
         return handles

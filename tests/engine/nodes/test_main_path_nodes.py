@@ -10,7 +10,7 @@ from engine.checkpoints.folders import ModelFolders
 from engine.checkpoints.load import LoadTypes
 from engine.errors import BadModelFile, Interrupted
 from engine.memory import device
-from engine.memory.model_pool import ModelPool
+from engine.memory.model_pool import ModelPool, Residency
 from engine.memory.offload import ModuleWeights
 from engine.memory.state import VramState
 from engine.nodes.base import NodeContext
@@ -25,7 +25,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ModelStore:
     models = tmp_path_factory.mktemp("models")
     make_tiny_checkpoint(models / "checkpoints")
     pool = ModelPool(device, VramState.DISABLED)
-    keep = lambda name, module: pool.add(ModuleWeights(name, module, load_device="cpu", offload_device="cpu"))  # noqa: E731
+
+    def keep(name: str, module: torch.nn.Module, *, on_cpu: bool = False) -> Residency:
+        return pool.add(ModuleWeights(name, module, load_device="cpu", offload_device="cpu"))
+
     return ModelStore(ModelFolders(models), keep, LoadTypes())
 
 
