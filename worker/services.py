@@ -40,7 +40,6 @@ class Services:
     gate: Gate
     inputs: InputStage
     modifiers: ModifierRegistry
-    modifier_defaults: Callable[[], dict[str, Any]]
     links: LinkSigner
     metrics: Metrics
     guard: RequestGuard

@@ -95,7 +95,6 @@ class Front:
             gate=gate,
             inputs=self._edges.inputs,
             modifiers=build_registry(),
-            modifier_defaults=dict,
             links=LinkSigner(self._link_key(), settings.output_link_seconds),
             metrics=Metrics(pipeline.counts),
             guard=self._edges.guard,

@@ -127,9 +127,10 @@ def _parse(payload: Mapping[str, Any], request: Request, is_vast: bool) -> Parse
 async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, digest: str) -> Job:
     """A job whose prompt has passed the graph check, its random values drawn."""
     webhook = _webhook(services, parsed.input)
-    prompt = resolve(_prompt(services, parsed.input), lambda: secrets.randbelow(_RANDOM_BOUND))
     engine = services.pool.any_client
-    planned = services.inputs.plan(prompt, await engine.object_info())
+    object_info = await engine.object_info()
+    prompt = resolve(_prompt(services, parsed.input, object_info), lambda: secrets.randbelow(_RANDOM_BOUND))
+    planned = services.inputs.plan(prompt, object_info)
     await engine.check(planned.prompt, planned.pending_files)
     s3 = parsed.input.s3
     return Job(
@@ -151,11 +152,11 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
     )
 
 
-def _prompt(services: Services, parsed: GenerateInput) -> dict[str, Any]:
+def _prompt(services: Services, parsed: GenerateInput, object_info: Mapping[str, Any]) -> dict[str, Any]:
     if not parsed.modifier:
         return parsed.workflow_json
     try:
-        return services.modifiers.build(parsed.modifier, parsed.modifications, services.modifier_defaults())
+        return services.modifiers.build(parsed.modifier, parsed.modifications, only_checkpoint(object_info))
     except UnknownModifier as error:
         problem = Problem(str(error), field="input.modifier", type="unknown_modifier", allowed=list(error.known))
         raise RequestRejected([problem]) from None
@@ -166,6 +167,13 @@ def _prompt(services: Services, parsed: GenerateInput) -> dict[str, Any]:
                 for item in error.problems
             ]
         ) from None
+
+
+def only_checkpoint(object_info: Mapping[str, Any]) -> dict[str, str]:
+    """The modifiers' default checkpoint on a machine that has exactly one; else they keep their own."""
+    inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
+    (names, *_) = inputs.get("ckpt_name") or [[]]
+    return {"ckpt_name": names[0]} if isinstance(names, list) and len(names) == 1 else {}
 
 
 def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:

@@ -140,6 +140,9 @@ class EngineClient:
         """Raises RequestRejected with every problem of the prompt; spends no time of the GPU."""
         if not self.has_check:
             problems = find_problems(prompt, await self.object_info(), pending_files)
+            if problems:  # what we know may be old: a model or a node pack may have come since
+                self.forget_object_info()
+                problems = find_problems(prompt, await self.object_info(), pending_files)
         else:
             body = {"prompt": prompt, "pending_files": list(pending_files)}
             response = await self._request("POST", "/api/v1/workflow", json_body=body)

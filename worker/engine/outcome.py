@@ -15,6 +15,9 @@ from worker.errors import NodeFailed, OutOfMemory, Problem, RequestRejected, Wor
 OUT_OF_MEMORY_TYPES = frozenset({"OutOfMemoryError", "OutOfMemory", "out_of_memory", "MemoryError"})
 CALLER_TYPES = frozenset({"BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "UnidentifiedImageError"})
 
+SUMMARY_TYPE = "prompt_outputs_failed_validation"
+"""Says only that nodes have problems; left out where those are listed."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
@@ -60,14 +63,13 @@ def problems_of_rejection(body: Mapping[str, Any]) -> list[Problem]:
     for node_id, entry in (body.get("node_errors") or {}).items():
         for error in entry.get("errors") or []:
             problems.append(_node_problem(str(node_id), entry.get("class_type"), error))
-    for listed in body.get("errors") or []:  # our engine's check lists all that is wrong with the prompt itself
-        problems.append(_prompt_problem(listed))
-    error = body.get("error") if not body.get("errors") else None
+    error = body.get("error")
     if isinstance(error, str) and error:
-        problems.append(Problem(error, field="workflow_json"))
-    elif isinstance(error, Mapping) and (not problems or error.get("type") != "prompt_outputs_failed_validation"):
-        problems.insert(0, _prompt_problem(error))
-    return problems
+        return [Problem(error, field="workflow_json"), *problems]
+    # Our engine's check lists all that is wrong with the prompt itself, ComfyUI's 400 has one thing.
+    about_prompt = body.get("errors") or ([error] if isinstance(error, Mapping) else [])
+    told = [_prompt_problem(item) for item in about_prompt if not problems or item.get("type") != SUMMARY_TYPE]
+    return [*told, *problems]
 
 
 def _prompt_problem(error: Mapping[str, Any]) -> Problem:

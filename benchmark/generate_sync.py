@@ -1,0 +1,161 @@
+"""What the front costs: latency and throughput of `/generate/sync` on a workflow that costs nothing.
+
+Starts the real front with the real engine on the CPU in a folder of its own, sends EmptyImage -> SaveImage with a new
+colour each time (so that nothing comes from the cache), and writes `results/generate_sync.json`.
+
+    python -m benchmark.generate_sync [--requests 400]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+CLIENTS = (1, 8)
+RESULTS = Path(__file__).parent / "results" / "generate_sync.json"
+
+
+class Connection:
+    """One kept-alive HTTP connection; as little client as possible, for it shares the machine with what it measures."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = self._streams
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(answer.split("content-length:")[1].split("\r\n")[0])
+        return int(answer.split()[1]), await reader.readexactly(length)
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+
+
+def workflow(colour: int) -> dict[str, Any]:
+    return {
+        "1": {
+            "class_type": "EmptyImage",
+            "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": colour % 2**24},
+        },
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "trivial"}},
+    }
+
+
+async def start_front(folder: Path, port: int) -> asyncio.subprocess.Process:
+    """A front that is ready."""
+    settings = {"BASE_DIRECTORY": str(folder), "WORKER_PORT": str(port), "CPU": "1", "BENCHMARK": "off"}
+    with (folder / "front.log").open("w") as log:  # noqa: ASYNC230 - before anything is measured
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "worker", env={**os.environ, **settings}, stdout=asyncio.subprocess.PIPE, stderr=log
+        )
+    assert process.stdout is not None
+    while line := await process.stdout.readline():
+        if line.strip() == b"BACKENDS_READY":
+            return process
+    raise RuntimeError((folder / "front.log").read_text()[-2000:])
+
+
+async def measure(port: int, num_clients: int, num_requests: int, first_colour: int) -> dict[str, float]:
+    latencies_ms: list[float] = []
+    colours = iter(range(first_colour, first_colour + num_requests))
+
+    async def client() -> None:
+        connection = Connection(port)
+        for colour in colours:
+            began = time.perf_counter()
+            body = json.dumps({"input": {"workflow_json": workflow(colour)}}).encode()
+            status, answer = await connection.post("/generate/sync", body)
+            latencies_ms.append((time.perf_counter() - began) * 1000)
+            if status != 200:
+                raise RuntimeError(answer.decode())
+        connection.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(num_clients)))
+    seconds = time.perf_counter() - began
+    return {
+        "clients": num_clients,
+        "requests": num_requests,
+        "p50_ms": round(median(latencies_ms), 2),
+        "p95_ms": round(quantiles(latencies_ms, n=20)[-1], 2),
+        "jobs_per_second": round(num_requests / seconds, 1),
+    }
+
+
+def memory_mb(pid: int) -> float:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return round(int(text.split("VmRSS:")[1].split()[0]) / 1024, 1)
+
+
+async def run(num_requests: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder, port = Path(name), _free_port()
+        front = await start_front(folder, port)
+        try:
+            await measure(port, 1, 100, first_colour=0)
+            front_mb = memory_mb(front.pid)
+            rows = [
+                await measure(port, num_clients, num_requests, first_colour=1_000 + 100_000 * num_clients)
+                for num_clients in CLIENTS
+            ]
+            end_mb = memory_mb(front.pid)
+        finally:
+            front.terminate()
+            await front.wait()
+    return {
+        "what": "EmptyImage 64x64 -> SaveImage through POST /generate/sync, front and engine on one machine",
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
+        "when": time.strftime("%Y-%m-%d"),
+        "front_mb_after_100_jobs": front_mb,
+        "front_mb_at_the_end": end_mb,
+        "rows": rows,
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=400, help="for each number of clients")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    report = asyncio.run(run(arguments.requests))
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+    table = Table("clients", "p50 ms", "p95 ms", "jobs/s", title="/generate/sync on a trivial workflow")
+    for row in report["rows"]:
+        table.add_row(*(str(row[key]) for key in ("clients", "p50_ms", "p95_ms", "jobs_per_second")))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"front: {report['front_mb_after_100_jobs']} MB after 100 jobs, {report['front_mb_at_the_end']} MB at the end"
+    )
+
+
+if __name__ == "__main__":
+    main()
