@@ -4,8 +4,8 @@
 
 Guidance is on, so a step is the UNet on a batch of two. Both sides take turns in one process and the medians are
 compared, so that a machine that slows down meanwhile slows both. Ours is the whole path of a step in the engine
-(events, cancel check, guidance, sampler), theirs the loop of their own pipeline around UNet and scheduler. First the two
-UNets are shown to compute the same. Writes benchmark/results/diffusers_speed.json.
+(events, cancel check, guidance, sampler), theirs the loop of their own pipeline around UNet and scheduler. First the
+two UNets are shown to compute the same. Writes benchmark/results/diffusers_speed.json.
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.installed import InstalledWheel, copy_tracked_files
+from tests.s3_server import S3Server, running_s3_server
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,3 +36,18 @@ def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
     (wheel,) = wheels.glob("darkroom-*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True, cwd=wheels)
     return InstalledWheel(wheel, site)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server with a bucket, for the whole session."""
+    with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small SD1.5 checkpoint of random weights, as `python -m engine random-checkpoint` writes it."""
+    path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
+    subprocess.run([sys.executable, "-m", "engine", "random-checkpoint", str(path)], check=True, cwd=ROOT)
+    return path

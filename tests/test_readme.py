@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import AliasChoices, SecretStr
 
-from engine.__main__ import make_parser
+from engine.server.flags import build_parser
 from modifiers.registry import build_registry
 from worker.api.schemas import GenerateRequest
 from worker.settings import Settings, known_names
@@ -87,7 +87,7 @@ def test_names_only_files_that_exist() -> None:
 
 
 def test_lists_every_flag_of_the_engine() -> None:
-    flags = {option for action in make_parser()._actions for option in action.option_strings if option.startswith("--")}
+    flags = {option for action in build_parser()._actions for option in action.option_strings if option.startswith("--")}
     told = set(re.findall(r"--[a-z0-9-]+", section("The engine alone")))
     assert told <= flags
     sisters = {flag for flag in flags if re.search(r"unet|vae|text-enc", flag)}  # "and its sisters"

@@ -1,0 +1,23 @@
+"""One worker for all flow tests: what one of them sends must not disturb the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.flow.receiver import Receiver, running_receiver
+from tests.flow.running_worker import RunningWorker, running_worker
+
+
+@pytest.fixture(scope="session")
+def worker(tmp_path_factory: pytest.TempPathFactory, small_checkpoint: Path) -> Iterator[RunningWorker]:
+    with running_worker(tmp_path_factory.mktemp("base"), small_checkpoint) as running:
+        yield running
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with running_receiver() as running:
+        yield running
