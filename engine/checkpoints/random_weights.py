@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from engine.checkpoints.families import sd15
-from engine.checkpoints.load import LoadTypes
+from engine.checkpoints.load import LoadTypes, wants_channels_last
 from engine.checkpoints.safetensors_file import write_safetensors
 from engine.models.clip_text import ClipTextEncoder
 from engine.models.unet import UnetModel
@@ -38,6 +38,8 @@ def random_networks(
     generator.manual_seed(seed)
     for network, dtype in ((unet, types.unet), (text_encoder, types.text_encoder), (vae, types.vae)):
         network.requires_grad_(False).to(dtype).to_empty(device=device).eval()
+        if wants_channels_last(dtype):
+            network.to(memory_format=torch.channels_last)
         _draw(network, generator)
     _carry_latent(unet)
     return unet, text_encoder, vae
