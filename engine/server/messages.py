@@ -30,9 +30,8 @@ Message = tuple[str, Mapping[str, Any]]
 PREVIEW_IMAGE, PREVIEW_IMAGE_WITH_METADATA = 1, 4
 IMAGE_FORMATS = {"image/jpeg": 1, "image/png": 2}
 
-IN_HISTORY = frozenset(
-    {"execution_start", "execution_cached", "execution_success", "execution_interrupted", "execution_error"}
-)
+RUN_ENDS = frozenset({"execution_success", "execution_interrupted", "execution_error"})
+IN_HISTORY = RUN_ENDS | {"execution_start", "execution_cached"}
 
 
 def encode(message: Message) -> str:

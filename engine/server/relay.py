@@ -34,6 +34,7 @@ class RunRelay:
         self._board = ProgressBoard(item.prompt_id)
         self._inbox: deque[Event] = deque()
         self._is_awake = False
+        self._preview: PreviewMade | None = None
 
     def on_event(self, event: Event) -> None:
         """Called on the GPU thread."""
@@ -53,39 +54,39 @@ class RunRelay:
     def _pass_on(self, event: Event) -> None:
         if isinstance(event, NodeStarted):
             self.current_node = event.node.node_id
-        is_heard = self._clients.is_listening(self._client_id)
         message = messages.message_of(event)
         if message is not None and message[0] in messages.IN_HISTORY:
             self.history_messages.append(message)
-            if message[0] not in ("execution_start", "execution_cached"):
-                self._send_held_back_progress(is_heard)
         is_change = self._board.update(event)
-        if not is_heard:
+        if not self._clients.is_listening(self._client_id):
+            self._preview = None
             return
-        comes_after_progress = not isinstance(event, NodeOutput)
-        if is_change and comes_after_progress:
-            self._send_progress()
-        self._send(event, message)
-        if is_change and not comes_after_progress:
-            self._send_progress()
-
-    def _send(self, event: Event, message: Message | None) -> None:
         if isinstance(event, PreviewMade):
-            with_metadata = self._clients.wants_preview_metadata(self._client_id)
-            self._clients.send_encoded(messages.preview(event, with_metadata=with_metadata), self._client_id)
-        elif message is not None and self._is_for_listeners(event, message):
+            self._preview = event  # goes out around the progress message that follows it
+            return
+        if message is not None and message[0] in messages.RUN_ENDS:
+            self._send_board(self._board.last_message())
+        if is_change and not isinstance(event, NodeOutput):
+            self._send_board(self._board.message(time.monotonic()))
+        self._send_with_preview(event, message)
+        if is_change and isinstance(event, NodeOutput):
+            self._send_board(self._board.message(time.monotonic()))
+
+    def _send_with_preview(self, event: Event, message: Message | None) -> None:
+        """Clients that know which node a preview belongs to get it before the progress, others after, as in ComfyUI."""
+        preview, self._preview = self._preview, None
+        with_metadata = preview is not None and self._clients.wants_preview_metadata(self._client_id)
+        if preview is not None and with_metadata:
+            self._clients.send_encoded(messages.preview(preview, with_metadata=True), self._client_id)
+        if message is not None and self._is_for_listeners(event, message):
             self._clients.send(message, self._client_id)
+        if preview is not None and not with_metadata:
+            self._clients.send_encoded(messages.preview(preview, with_metadata=False), self._client_id)
 
     def _is_for_listeners(self, event: Event, message: Message) -> bool:
         """Of a prompt without a client everyone hears progress and interruption, nothing else, as in ComfyUI."""
         return self._client_id is not None or isinstance(event, RunInterrupted) or message[0] == "progress"
 
-    def _send_progress(self) -> None:
-        encoded = self._board.message(time.monotonic())
-        if encoded is not None:
-            self._clients.send_encoded(encoded, self._client_id)
-
-    def _send_held_back_progress(self, is_heard: bool) -> None:
-        encoded = self._board.last_message() if is_heard else None
+    def _send_board(self, encoded: str | None) -> None:
         if encoded is not None:
             self._clients.send_encoded(encoded, self._client_id)

@@ -1,0 +1,56 @@
+"""The server against recorded traffic of ComfyUI: the same requests bring the same messages, in order and shape.
+
+Set-up: one server for all recordings, replayed in the order in which they were made, since each finds what the last
+left in the cache; a small checkpoint of random weights under the recorded name; previews on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.__main__ import main
+from tests.engine.server import trace
+from tests.engine.server.running_engine import ROOT, RunningEngine, running_engine
+
+TRACES = ROOT.parent / "shared" / "reference" / "ws_trace"
+INPUTS = ROOT.parent / "shared" / "parity" / "inputs"
+CLIENT_ID = "0123456789abcdef0123456789abcdef"
+RECORDINGS = (
+    "txt2img",
+    "txt2img_cached",
+    "txt2img_preview_metadata",
+    "txt2img_partial_targets",
+    "validation_errors",
+    "runtime_error",
+    "interrupt",
+    "queue",
+    "http",
+)
+
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the recordings are not at {TRACES}")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    base = tmp_path_factory.mktemp("base")
+    (base / "input").mkdir()
+    for path in INPUTS.glob("*.png"):
+        (base / "input" / path.name).write_bytes(path.read_bytes())
+    assert main(["random-checkpoint", str(base / "models" / "checkpoints" / "sd15_small.safetensors")]) == 0
+    with running_engine(base, "--preview-method", "latent2rgb") as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+async def test_recorded_requests_bring_the_recorded_messages(engine: RunningEngine, name: str) -> None:
+    recording = trace.read(TRACES / f"{name}.jsonl")
+    replay = trace.Replay(engine.url, recording)
+    await replay.run(CLIENT_ID)
+    assert trace.comparable(replay.received) == trace.comparable(recording)
+    for entry, status, answer in replay.answers:
+        about = f"{entry['method']} {entry['path']}"
+        assert status == entry["status"], about
+        assert trace.same_shape(entry.get("json"), answer) == [], about
