@@ -39,7 +39,9 @@ def random_networks(
     for network, dtype in ((unet, types.unet), (text_encoder, types.text_encoder), (vae, types.vae)):
         network.requires_grad_(False).to(dtype).to_empty(device=device).eval()
         if wants_channels_last(dtype):
-            network.to(memory_format=torch.channels_last)
+            for weight in network.parameters():
+                if weight.ndim == 4:
+                    weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         _draw(network, generator)
     _carry_latent(unet)
     return unet, text_encoder, vae
