@@ -54,7 +54,7 @@ from engine.runtime.outputs import FileFolders, RunFiles
 from engine.runtime.request import RunRequest, RunResult
 from engine.settings import CacheSettings, EngineSettings, ResolvedSettings
 
-__all__ = ["CheckedPrompt", "Engine", "EngineSettings", "Findings", "RunRequest", "RunResult"]
+__all__ = ["CheckedPrompt", "DeviceReport", "Engine", "EngineSettings", "Findings", "RunRequest", "RunResult"]
 
 NUM_WRITERS = 2
 GIB = 1024**3

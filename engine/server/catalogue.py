@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from engine.server import machine
 from engine.server.services import services
 from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from engine.engine import DeviceReport
 
 NOT_MODELS = ("configs", "custom_nodes")
 
@@ -69,8 +71,20 @@ async def get_system_stats(request: web.Request) -> web.Response:
         devices = [machine.cpu_device()]
     else:
         engine = engine or await parts.start.engine()
-        devices = [asdict(report) for report in await asyncio.to_thread(engine.device_report)]
+        devices = [_device(report) for report in await asyncio.to_thread(engine.device_report)]
     return web.json_response({"system": machine.system(), "devices": devices})
+
+
+def _device(report: DeviceReport) -> dict[str, Any]:
+    return {
+        "name": report.name,
+        "type": report.type,
+        "index": report.index,
+        "vram_total": report.vram_total_bytes,
+        "vram_free": report.vram_free_bytes,
+        "torch_vram_total": report.torch_vram_total_bytes,
+        "torch_vram_free": report.torch_vram_free_bytes,
+    }
 
 
 async def get_features(request: web.Request) -> web.Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from engine.events import Event, NodeFinished, NodeOutput, NodeProgress, NodeRef, NodeStarted
+from engine.events import Event, NodeFinished, NodeProgress, NodeRef, NodeStarted
 from engine.server.messages import node_progress
 
 WHOLE_UP_TO = 256
@@ -36,8 +36,6 @@ class ProgressBoard:
             case NodeFinished(_, node):
                 _, maximum = self._limits.get(node.node_id, (1.0, 1.0))
                 self._set(node, "finished", maximum, maximum)
-            case NodeOutput(_, node, _, True):
-                self._set(node, "finished", 1, 1)
             case _:
                 return False
         return True

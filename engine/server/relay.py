@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from engine.events import Event, NodeOutput, NodeStarted, PreviewMade, RunInterrupted
+from engine.events import Event, NodeStarted, PreviewMade, RunInterrupted
 from engine.server import messages
 from engine.server.messages import Message
 from engine.server.progress import ProgressBoard
@@ -66,11 +66,9 @@ class RunRelay:
             return
         if message is not None and message[0] in messages.RUN_ENDS:
             self._send_board(self._board.last_message())
-        if is_change and not isinstance(event, NodeOutput):
+        if is_change:
             self._send_board(self._board.message(time.monotonic()))
         self._send_with_preview(event, message)
-        if is_change and isinstance(event, NodeOutput):
-            self._send_board(self._board.message(time.monotonic()))
 
     def _send_with_preview(self, event: Event, message: Message | None) -> None:
         """Clients that know which node a preview belongs to get it before the progress, others after, as in ComfyUI."""
