@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
-import httpx
 import structlog
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from worker.engine.foreign_check import find_problems
+from worker.engine.http import EngineHttp, Reply
 from worker.engine.outcome import RunOutcome, problems_of_rejection, read_outcome
 from worker.errors import EngineUnreachable, JobTimedOut, Problem, RequestRejected
 
@@ -76,12 +77,7 @@ class EngineClient:
         self.folders = folders
         self.has_check = has_check
         self.client_id = uuid.uuid4().hex
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            timeout=httpx.Timeout(60.0, connect=5.0),
-            limits=httpx.Limits(max_connections=64, max_keepalive_connections=16),
-            trust_env=False,
-        )
+        self._http = EngineHttp(self.url)
         self._runs: dict[str, _Run] = {}
         self._object_info: Mapping[str, Any] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -96,7 +92,7 @@ class EngineClient:
             self._listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
-        await self._http.aclose()
+        await self._http.close()
 
     @property
     def num_prompts(self) -> int:
@@ -146,9 +142,9 @@ class EngineClient:
         else:
             body = {"prompt": prompt, "pending_files": list(pending_files)}
             response = await self._request("POST", "/api/v1/workflow", json_body=body)
-            problems = problems_of_rejection(_object(response))
-            if response.status_code >= 400 and not problems:
-                problems = [Problem(f"The engine refused the workflow ({response.status_code})", field="workflow_json")]
+            problems = problems_of_rejection(response.json_object())
+            if response.status >= 400 and not problems:
+                problems = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
         if problems:
             raise RequestRejected(problems)
 
@@ -195,29 +191,23 @@ class EngineClient:
 
     async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None:
         """Copies one of the engine's files to `target`."""
-        parameters = {"filename": filename, "subfolder": subfolder, "type": kind}
-        try:
-            async with self._http.stream("GET", "/view", params=parameters) as response:
-                if response.status_code != 200:
-                    raise EngineUnreachable(f"The engine does not give {filename} ({response.status_code})")
-                with target.open("wb") as file:  # noqa: ASYNC230 - small writes to a local disk
-                    async for chunk in response.aiter_bytes():
-                        file.write(chunk)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from None
+        query = urlencode({"filename": filename, "subfolder": subfolder, "type": kind})
+        async with self._http.stream(f"/view?{query}") as (status, pieces):
+            if status != 200:
+                raise EngineUnreachable(f"The engine does not give {filename} ({status})")
+            with target.open("wb") as file:
+                async for piece in pieces:
+                    await asyncio.to_thread(file.write, piece)
 
     async def upload_image(self, path: Path, name: str) -> str:
         """Puts a file into the engine's input folder; gives the name that a prompt uses for it."""
-        files = {"image": (name, await asyncio.to_thread(path.read_bytes), "application/octet-stream")}
-        data = {"subfolder": UPLOAD_FOLDER, "overwrite": "true"}
-        try:
-            response = await self._http.post("/upload/image", files=files, data=data)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from None
-        body = _object(response)
-        if response.status_code != 200:
-            raise EngineUnreachable(f"The engine does not take {name} ({response.status_code})")
-        return "/".join(part for part in (body.get("subfolder"), body.get("name", name)) if part)
+        content = await asyncio.to_thread(path.read_bytes)
+        body, content_type = multipart({"subfolder": UPLOAD_FOLDER, "overwrite": "true"}, "image", name, content)
+        response = await self._http.request("POST", "/upload/image", body, content_type)
+        answer = response.json_object()
+        if response.status != 200:
+            raise EngineUnreachable(f"The engine does not take {name} ({response.status})")
+        return "/".join(part for part in (answer.get("subfolder"), answer.get("name", name)) if part)
 
     # inside
 
@@ -225,13 +215,16 @@ class EngineClient:
         body = {"prompt": prompt, "prompt_id": prompt_id, "client_id": self.client_id}
         if extra_data:
             body["extra_data"] = dict(extra_data)
-        response = await self._request("POST", "/prompt", json_body=body)
-        answer = _object(response)
+        try:
+            response = await self._request("POST", "/prompt", json_body=body)
+        except EngineUnreachable as error:
+            raise EngineLost(error.message, was_running=False) from None
+        answer = response.json_object()
         problems = problems_of_rejection(answer)
-        if response.status_code >= 500:
-            raise EngineUnreachable(f"The engine answered {response.status_code} to a prompt")
-        if response.status_code >= 400 or problems:
-            if response.status_code < 400:
+        if response.status >= 500:
+            raise EngineUnreachable(f"The engine answered {response.status} to a prompt")
+        if response.status >= 400 or problems:
+            if response.status < 400:
                 await self.withdraw(prompt_id)  # it took the good part of a partly good prompt
             raise RequestRejected(problems or [Problem("The engine refused the workflow", field="workflow_json")])
 
@@ -317,29 +310,28 @@ class EngineClient:
 
     async def _get(self, path: str) -> dict[str, Any]:
         response = await self._request("GET", path)
-        if response.status_code != 200:
-            raise EngineUnreachable(f"The engine answered {response.status_code} to {path}")
-        return _object(response)
+        if response.status != 200:
+            raise EngineUnreachable(f"The engine answered {response.status} to {path}")
+        return response.json_object()
 
-    async def _request(self, method: str, path: str, *, json_body: Any = None) -> httpx.Response:
-        try:
-            if json_body is None:
-                return await self._http.request(method, path)
-            content = json.dumps(json_body).encode()
-            return await self._http.request(method, path, content=content, headers={"Content-Type": "application/json"})
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from None
-
-    def _unreachable(self, error: httpx.TransportError) -> EngineUnreachable:
-        return EngineUnreachable(f"Cannot connect to the engine: {type(error).__name__}")
+    async def _request(self, method: str, path: str, *, json_body: Any = None) -> Reply:
+        return await self._http.request(method, path, b"" if json_body is None else json.dumps(json_body).encode())
 
 
-def _object(response: httpx.Response) -> dict[str, Any]:
-    try:
-        body = response.json()
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}
+def multipart(fields: Mapping[str, str], file_field: str, file_name: str, content: bytes) -> tuple[bytes, str]:
+    """A multipart/form-data body and its content type."""
+    boundary = uuid.uuid4().hex
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    ]
+    plain_name = file_name.replace('"', "_").replace("\r", "_").replace("\n", "_")
+    parts.append(
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{file_field}"; filename="{plain_name}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    body = "".join(parts).encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    return body, f"multipart/form-data; boundary={boundary}"
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> bool:

@@ -9,8 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from worker.engine.client import EngineClient
+from worker.errors import EngineUnreachable
 
 PROMPTS_PER_ENGINE = 2
+LOOK_SECONDS = 5.0
+MAX_LOOKS_DOWN = 24
 
 
 @dataclass(slots=True)
@@ -65,15 +68,27 @@ class EnginePool:
         heapq.heappush(self._waiters, waiter)
         self._hand_out()
         try:
-            client = await waiter.turn
-        except asyncio.CancelledError:
+            client = await self._await_turn(waiter)
+        except (asyncio.CancelledError, EngineUnreachable):
             if waiter.turn.done() and not waiter.turn.cancelled():
                 self._give_back(waiter.turn.result())
+            waiter.turn.cancel()
             raise
         try:
             yield client
         finally:
             self._give_back(client)
+
+    async def _await_turn(self, waiter: _Waiter) -> EngineClient:
+        """Raises EngineUnreachable when no engine has been up for long."""
+        looks_down = 0
+        while looks_down < MAX_LOOKS_DOWN:
+            done, _ = await asyncio.wait({waiter.turn}, timeout=LOOK_SECONDS)
+            if done:
+                return waiter.turn.result()
+            looks_down = 0 if any(slot.is_up for slot in self._slots) else looks_down + 1
+        waiter.turn.cancel()
+        raise EngineUnreachable("Cannot connect to the engine: none is up")
 
     def _give_back(self, client: EngineClient) -> None:
         for slot in self._slots:

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import structlog
 
-from worker.errors import EngineStartFailed
+from worker.engine.http import EngineHttp
+from worker.errors import EngineStartFailed, EngineUnreachable
 from worker.settings import EngineLaunch
 
 FIRST_BACKOFF_SECONDS = 0.5
@@ -206,7 +206,8 @@ class EngineProcess:
     async def _await_answer(self) -> None:
         process = self._process
         assert process is not None
-        async with httpx.AsyncClient(base_url=self.url, timeout=60.0, trust_env=False) as http:
+        http = EngineHttp(self.url)
+        try:
             while True:
                 if process.returncode is not None:
                     await self._reader
@@ -214,10 +215,12 @@ class EngineProcess:
                     raise EngineStartFailed(
                         f"The engine's process ended with code {process.returncode} before it answered: {last}"
                     )
-                with contextlib.suppress(httpx.TransportError):
-                    if (await http.get("/system_stats")).status_code == 200:
+                with contextlib.suppress(EngineUnreachable):
+                    if (await http.request("GET", "/system_stats")).status == 200:
                         break
                 await asyncio.sleep(0.03)
+        finally:
+            await http.close()
         self._answers.set()
 
     async def _keep_alive(self) -> None:

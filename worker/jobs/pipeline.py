@@ -26,6 +26,7 @@ from worker.jobs.store import JobStore, WebhookRow, webhook_insert
 
 log = structlog.get_logger("jobs")
 
+LOST_PAUSE_SECONDS = 0.25
 QUEUED_WORDS = "Preprocessing complete. Queued for generation."
 FAILED_WORDS = {
     JobState.PENDING: "Preprocessing",
@@ -199,6 +200,7 @@ class Pipeline:
                 else:
                     job.note(QUEUED_WORDS, Stage.WAITING)
                     self._changed(job)
+                    await asyncio.sleep(LOST_PAUSE_SECONDS)  # until the pool knows it too
         if outcome.error is not None:
             raise outcome.error
         if outcome.was_interrupted:

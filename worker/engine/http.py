@@ -1,0 +1,161 @@
+"""EngineHttp: HTTP/1.1 to the engine over kept-alive connections, and nothing more.
+
+A job costs three requests to an engine on the same machine, and a general client spends more time on each than the
+engine does (it was most of the front's time), so this one is our own: requests with a length, replies with a length, in
+chunks or to the end of the connection. No redirects, no compression, no cookies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from worker.errors import EngineUnreachable
+
+CONNECT_SECONDS = 5.0
+IDLE_SECONDS = 15.0  # shorter than any server keeps a connection, so that one taken up again is alive
+MAX_HEAD_BYTES = 64 * 1024
+CHUNK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    body: bytes
+
+    def json_object(self) -> dict[str, Any]:
+        """The body as an object; empty when it is none."""
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+@dataclass(slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    idle_since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    status: int
+    length: int | None
+    is_chunked: bool
+    keeps_alive: bool
+
+
+class EngineHttp:
+    """Every failure to get a reply is an EngineUnreachable."""
+
+    def __init__(self, url: str, timeout_seconds: float = 60.0) -> None:
+        parts = urlsplit(url)
+        self._host = parts.hostname or "127.0.0.1"
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._host_header = parts.netloc.rpartition("@")[2]
+        self._timeout_seconds = timeout_seconds
+        self._idle: list[_Connection] = []
+
+    async def request(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Reply:
+        async with self._exchange(method, path, body, content_type) as (head, connection):
+            pieces = [piece async for piece in _body(connection.reader, head)]
+            return Reply(head.status, b"".join(pieces))
+
+    @asynccontextmanager
+    async def stream(self, path: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
+        """The status of a GET, and its body piece by piece."""
+        async with self._exchange("GET", path, b"", "") as (head, connection):
+            yield head.status, _body(connection.reader, head)
+
+    async def close(self) -> None:
+        for connection in self._idle:
+            connection.writer.close()
+        self._idle.clear()
+
+    @asynccontextmanager
+    async def _exchange(
+        self, method: str, path: str, body: bytes, content_type: str
+    ) -> AsyncIterator[tuple[_Head, _Connection]]:
+        connection: _Connection | None = None
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                connection = await self._connect()
+                connection.writer.write(self._head_of(method, path, body, content_type) + body)
+                await connection.writer.drain()
+                head = _parse_head(await connection.reader.readuntil(b"\r\n\r\n"))
+                yield head, connection
+            if head.keeps_alive:
+                connection.idle_since = time.monotonic()
+                self._idle.append(connection)
+                connection = None
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
+            raise EngineUnreachable(f"Cannot connect to the engine: {type(error).__name__}") from None
+        finally:
+            if connection is not None:
+                connection.writer.close()
+
+    async def _connect(self) -> _Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            is_fresh = time.monotonic() - connection.idle_since < IDLE_SECONDS
+            if is_fresh and not connection.reader.at_eof() and not connection.writer.is_closing():
+                return connection
+            connection.writer.close()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            opened = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=MAX_HEAD_BYTES)
+        return _Connection(*opened)
+
+    def _head_of(self, method: str, path: str, body: bytes, content_type: str) -> bytes:
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", f"Host: {self._host_header}"]
+        if method == "POST":
+            lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _parse_head(raw: bytes) -> _Head:
+    first, *lines = raw.decode("latin-1").split("\r\n")
+    version, status, *_ = first.split(" ", 2)
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip().lower()
+    length = headers.get("content-length")
+    is_chunked = headers.get("transfer-encoding", "") == "chunked"
+    has_end = length is not None or is_chunked or status == "204"
+    return _Head(
+        status=int(status),
+        length=0 if status == "204" else None if length is None else int(length),
+        is_chunked=is_chunked,
+        keeps_alive=version == "HTTP/1.1" and has_end and headers.get("connection") != "close",
+    )
+
+
+async def _body(reader: asyncio.StreamReader, head: _Head) -> AsyncIterator[bytes]:
+    if head.is_chunked:
+        while (size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)) > 0:
+            yield await reader.readexactly(size)
+            await reader.readexactly(2)
+        while await reader.readuntil(b"\r\n") != b"\r\n":
+            pass
+    elif head.length is None:
+        while piece := await reader.read(CHUNK_BYTES):
+            yield piece
+    else:
+        left = head.length
+        while left > 0:
+            piece = await reader.read(min(left, CHUNK_BYTES))
+            if not piece:
+                raise EOFError
+            left -= len(piece)
+            yield piece
