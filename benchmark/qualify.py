@@ -99,7 +99,7 @@ class RunTiming(_Data):
 
 
 class BenchmarkReport(_Data):
-    """What the machine does. `its_per_second` counts sampling steps; it is never zero in a report with verdict `pass`."""
+    """What the machine does. `its_per_second` counts sampling steps; a report with verdict `pass` always has it."""
 
     verdict: Literal["pass", "skipped", "failed"]
     reason: str | None = None
@@ -192,7 +192,7 @@ def failed(reason: str, plan: BenchmarkPlan | None = None) -> BenchmarkReport:
 
 
 def skipped(reason: str, device: DeviceFact | None = None) -> BenchmarkReport:
-    """No benchmark was run, and the worker may serve: switched off, or a foreign engine that has nothing to run it on."""
+    """None was run, and the worker may serve: switched off, or a foreign engine that has nothing to run it on."""
     return BenchmarkReport(verdict="skipped", reason=reason, device=device)
 
 

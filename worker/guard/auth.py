@@ -1,0 +1,56 @@
+"""Who may send jobs: everyone, until MASTER_TOKEN or API_KEYS is set.
+
+Then a request needs an API key, or comes from this machine, or bears Vast's envelope, whose signature
+`worker/autoscaler/vast.py` checks. An envelope excuses nobody where signatures cannot be checked (no MASTER_TOKEN): it
+would be the way around the keys.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Sequence
+from hashlib import sha256
+
+from pydantic import SecretStr
+
+from worker.errors import Unauthorized
+from worker.settings import AuthConfig
+
+
+class Gatekeeper:
+    """Checks the credential of a request. Stateless."""
+
+    def __init__(self, config: AuthConfig) -> None:
+        self._config = config
+        self._is_under_vast = bool(config.master_token.get_secret_value())
+        self._asks_for_keys = self._is_under_vast or bool(config.api_keys)
+
+    def check(self, client_host: str | None, authorization: str | None, has_vast_envelope: bool) -> None:
+        """Raises Unauthorized."""
+        if not self._asks_for_keys or self._config.is_unsecured:
+            return
+        if has_vast_envelope and self._is_under_vast:
+            return
+        if is_loopback(client_host) or has_key(authorization, self._config.api_keys):
+            return
+        raise Unauthorized("An API key is needed: Authorization: Bearer <key>")
+
+
+def has_key(authorization: str | None, keys: Sequence[SecretStr]) -> bool:
+    """Whether the header bears one of the keys. Takes the same time whichever it is, and whatever its length."""
+    scheme, _, given = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer":
+        return False
+    digest = sha256(given.strip().encode()).digest()
+    matches = [hmac.compare_digest(digest, sha256(key.get_secret_value().encode()).digest()) for key in keys]
+    return any(matches)
+
+
+def is_loopback(client_host: str | None) -> bool:
+    try:
+        address = ipaddress.ip_address(client_host or "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
