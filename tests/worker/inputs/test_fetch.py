@@ -1,0 +1,180 @@
+"""Files come in within their limits, from a real HTTP server and from inline data."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from worker.errors import InputRejected, http_status
+from worker.guard.safe_address import AddressGuard, AddressRefused
+from worker.inputs.fetch import DownloadFailed, InputBroken, InputFetcher, InputTooLarge
+from worker.inputs.references import Media, Reference
+from worker.settings import InputLimits
+
+
+def picture(form: str = "PNG", size: tuple[int, int] = (40, 30)) -> bytes:
+    held = io.BytesIO()
+    Image.effect_noise(size, 60).convert("RGB").save(held, form)
+    return held.getvalue()
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+class Site(BaseHTTPRequestHandler):
+    """Serves the pages of `server.pages`: path -> (status, headers, body); `/slow` never ends."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        if path == "/slow":
+            self.send_response(200)
+            self.end_headers()
+            self.server.stop.wait(10)  # type: ignore[attr-defined]
+            return
+        status, headers, body = self.server.pages.get(path, (404, {}, b""))  # type: ignore[attr-defined]
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def site() -> Iterator[Any]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    server.pages, server.asked, server.stop = {}, [], threading.Event()  # type: ignore[attr-defined]
+    server.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.stop.set()  # type: ignore[attr-defined]
+    server.shutdown()
+    server.server_close()
+
+
+def fetcher(folder: Path, *, max_bytes: int = 1_000_000, seconds: float = 5.0, guarded: bool = False) -> InputFetcher:
+    guard = AddressGuard([] if guarded else ["127.0.0.1"])
+    return InputFetcher(guard, folder, InputLimits(max_bytes=max_bytes, timeout_seconds=seconds, max_redirects=2))
+
+
+def asking(value: str, media: Media = "image") -> Reference:
+    source = "url" if value.startswith("http") else "data" if value.startswith("data:") else "base64"
+    return Reference("7", "image", "LoadImage", source, media, value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("form", "extension"), [("PNG", "png"), ("JPEG", "jpg"), ("WEBP", "webp"), ("TIFF", "tiff"), ("BMP", "bmp")]
+)
+async def test_a_download_is_named_by_its_content_and_its_kind(
+    site: Any, tmp_path: Path, form: str, extension: str
+) -> None:
+    data = picture(form)
+    site.pages["/x.exe"] = (200, {"Content-Type": "text/html"}, data)
+    fetched = await fetcher(tmp_path).fetch(asking(f"{site.url}/x.exe"))
+    assert fetched.file_name == f"{hashlib.sha256(data).hexdigest()}.{extension}"
+    assert fetched.path.read_bytes() == data and fetched.size_bytes == len(data)
+
+
+async def test_the_same_content_is_one_file_however_it_comes(site: Any, tmp_path: Path) -> None:
+    data = picture()
+    encoded = base64.b64encode(data).decode()
+    site.pages["/a"] = site.pages["/b"] = (200, {}, data)
+    source = fetcher(tmp_path)
+    values = [
+        f"{site.url}/a",
+        f"{site.url}/b",
+        f"data:image/png;base64,{encoded}",
+        encoded,
+        base64.urlsafe_b64encode(data).decode().rstrip("="),
+    ]
+    names = {(await source.fetch(asking(value))).file_name for value in values}
+    assert len(names) == 1 and names_in(tmp_path) == list(names)
+
+
+async def test_redirects_are_followed_within_their_limit(site: Any, tmp_path: Path) -> None:
+    site.pages["/1"] = (302, {"Location": "/2"}, b"")
+    site.pages["/2"] = (302, {"Location": "/end"}, b"")
+    site.pages["/0"] = (302, {"Location": "/1"}, b"")
+    site.pages["/end"] = (200, {}, picture())
+    assert (await fetcher(tmp_path).fetch(asking(f"{site.url}/1"))).size_bytes
+    with pytest.raises(DownloadFailed, match="too many redirects"):
+        await fetcher(tmp_path).fetch(asking(f"{site.url}/0"))
+
+
+async def test_a_refusal_names_node_field_and_url_without_its_secrets(site: Any, tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed) as caught:
+        await fetcher(tmp_path).fetch(asking(f"{site.url}/gone.png?X-Signature=secret"))
+    said = caught.value.as_json()
+    assert (said["node_id"], said["field"], said["http_status"]) == ("7", "image", 404)
+    assert said["url"] == f"{site.url}/gone.png" and "secret" not in str(said)
+    assert http_status(type(caught.value)) == 422
+
+
+async def test_private_addresses_are_refused_and_never_asked(site: Any, tmp_path: Path) -> None:
+    with pytest.raises(AddressRefused) as caught:
+        await fetcher(tmp_path, guarded=True).fetch(asking(f"{site.url}/a"))
+    assert site.asked == [] and caught.value.fields["node_id"] == "7"
+
+
+async def test_a_redirect_to_a_private_address_is_refused(site: Any, tmp_path: Path) -> None:
+    for target in ("http://169.254.169.254/latest", "http://10.0.0.1/", "file:///etc/passwd"):
+        site.pages["/to"] = (302, {"Location": target}, b"")
+        with pytest.raises(InputRejected):
+            await fetcher(tmp_path).fetch(asking(f"{site.url}/to"))
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_file_over_the_limit_is_dropped(site: Any, tmp_path: Path, declared: bool) -> None:
+    data = picture(size=(200, 200))
+    site.pages["/big"] = (200, {"Content-Length": str(len(data))} if declared else {}, data)
+    with pytest.raises(InputTooLarge) as caught:
+        await fetcher(tmp_path, max_bytes=1000).fetch(asking(f"{site.url}/big"))
+    assert caught.value.fields["limit_bytes"] == 1000 and names_in(tmp_path) == []
+
+
+async def test_a_server_that_dawdles_is_left(site: Any, tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed):
+        await fetcher(tmp_path, seconds=0.2).fetch(asking(f"{site.url}/slow"))
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>not found</html>", picture()[:200], picture("JPEG")[:300], b"\x89PNG\r\n\x1a\n" + b"x" * 50, b"RIFF"],
+)
+async def test_what_does_not_open_as_a_picture_is_refused(site: Any, tmp_path: Path, body: bytes) -> None:
+    site.pages["/x"] = (200, {}, body)
+    with pytest.raises(InputBroken) as caught:
+        await fetcher(tmp_path).fetch(asking(f"{site.url}/x"))
+    assert caught.value.fields["node_id"] == "7" and names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("value", ["data:image/png;base64,%%%", "data:image/png", "data:,hello", "A" * 65])
+async def test_inline_data_that_does_not_decode_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(InputBroken):
+        await fetcher(tmp_path).fetch(asking(value))
+
+
+async def test_a_latent_is_taken_where_a_latent_is_wanted(site: Any, tmp_path: Path) -> None:
+    header = b'{"latent_tensor":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    site.pages["/l"] = (200, {}, len(header).to_bytes(8, "little") + header + bytes(4))
+    assert (await fetcher(tmp_path).fetch(asking(f"{site.url}/l", "latent"))).file_name.endswith(".latent")
+    with pytest.raises(InputBroken):
+        await fetcher(tmp_path).fetch(asking(f"{site.url}/l"))
+
+
+async def test_a_host_that_refuses_the_connection_is_a_callers_error(tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match="cannot be reached"):
+        await fetcher(tmp_path).fetch(asking("http://127.0.0.1:9/x.png"))

@@ -1,0 +1,115 @@
+"""What a file is, told by its first bytes, and whether a picture opens.
+
+Formats: PNG, JPEG, GIF, WebP, TIFF, BMP; safetensors for latents; for other inputs the common containers of sound and
+video.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.inputs.references import Media
+
+HEAD_BYTES = 32
+MAX_SIDE_PX = 16_384
+MAX_DECODED_PX = 4096 * 4096  # the front does not decode more than 48 MiB only to look
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    extension: str
+    media_type: str
+
+    @property
+    def is_image(self) -> bool:
+        return self.media_type.startswith("image/")
+
+
+PNG = FileKind("png", "image/png")
+JPEG = FileKind("jpg", "image/jpeg")
+GIF = FileKind("gif", "image/gif")
+WEBP = FileKind("webp", "image/webp")
+TIFF = FileKind("tiff", "image/tiff")
+BMP = FileKind("bmp", "image/bmp")
+LATENT = FileKind("latent", "application/octet-stream")
+WAV = FileKind("wav", "audio/wav")
+AVI = FileKind("avi", "video/x-msvideo")
+MP4 = FileKind("mp4", "video/mp4")
+WEBM = FileKind("webm", "video/webm")
+
+_STARTS: tuple[tuple[bytes, FileKind], ...] = (
+    (b"\x89PNG\r\n\x1a\n", PNG),
+    (b"\xff\xd8\xff", JPEG),
+    (b"GIF87a", GIF),
+    (b"GIF89a", GIF),
+    (b"II*\x00", TIFF),
+    (b"MM\x00*", TIFF),
+    (b"BM", BMP),
+    (b"\x1aE\xdf\xa3", WEBM),
+    (b"OggS", FileKind("ogg", "audio/ogg")),
+    (b"fLaC", FileKind("flac", "audio/flac")),
+    (b"ID3", FileKind("mp3", "audio/mpeg")),
+    (b"\xff\xfb", FileKind("mp3", "audio/mpeg")),
+)
+_RIFF = {b"WEBP": WEBP, b"WAVE": WAV, b"AVI ": AVI}
+
+
+class BrokenFile(Exception):
+    """The file is not what it has to be; the message says what it is instead."""
+
+
+def kind_of(head: bytes) -> FileKind | None:
+    """The kind of a file whose first bytes are `head` (HEAD_BYTES of them are enough)."""
+    for start, kind in _STARTS:
+        if head.startswith(start):
+            return kind
+    if head.startswith(b"RIFF"):
+        return _RIFF.get(head[8:12])
+    if head[4:8] == b"ftyp":
+        return MP4
+    # safetensors: the length of its JSON header in eight bytes, then the JSON
+    if len(head) > 9 and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") < 100_000_000:
+        return LATENT
+    return None
+
+
+def check_kind(head: bytes, media: Media) -> FileKind:
+    """The kind of a file for an input that takes `media`. Raises BrokenFile."""
+    kind = kind_of(head)
+    if kind is None:
+        looks = "text" if head[:1] in (b"<", b"{") or head.isascii() else "an unknown format"
+        raise BrokenFile(f"is {looks}, not {_WANTED[media]}" if head else "is empty")
+    if (media == "image" and not kind.is_image) or (media == "latent" and kind is not LATENT):
+        raise BrokenFile(f"is {kind.media_type}, not {_WANTED[media]}")
+    return kind
+
+
+_WANTED: dict[Media, str] = {
+    "image": "a picture (PNG, JPEG, WebP, GIF, TIFF or BMP)",
+    "latent": "a latent (safetensors)",
+    "file": "a picture, a sound or a video",
+}
+
+
+def check_picture(path: Path, kind: FileKind) -> None:
+    """Opens a picture far enough to know that it is whole, without holding it at full size where the format allows.
+
+    Raises BrokenFile.
+    """
+    from PIL import Image, UnidentifiedImageError  # a front that is sent no pictures never needs it
+
+    try:
+        with Image.open(path) as picture:
+            if max(picture.size) > MAX_SIDE_PX:
+                raise BrokenFile(f"is {picture.width}x{picture.height} px; a side may have {MAX_SIDE_PX}")
+            if kind is PNG or picture.width * picture.height > MAX_DECODED_PX:
+                picture.verify()  # for PNG the checksum of every chunk, without decoding
+            else:
+                picture.draft("RGB", (picture.width // 8, picture.height // 8))
+                picture.load()
+    except Image.DecompressionBombError:
+        raise BrokenFile("has too many pixels") from None
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, IndexError, MemoryError) as error:
+        # The types that Pillow's decoders raise for files that are cut off or damaged.
+        raise BrokenFile(f"does not open as a picture ({type(error).__name__})") from None

@@ -1,0 +1,89 @@
+"""References: inputs of a prompt that name a file by URL or carry it along. Pure.
+
+Only an input that takes a file is looked at, as the engine's object_info declares it; a prompt text that begins with a
+URL is a text.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Source = Literal["url", "data", "base64"]
+Media = Literal["image", "latent", "file"]
+
+PLAIN_FILE_INPUTS: Mapping[tuple[str, str], Media] = {("LoadLatent", "latent"): "latent"}
+"""Inputs that take a file of the input folder without declaring it."""
+
+# No file name is this long without a dot, and base64 has none. The beginning of a long text is enough to tell.
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{64,}={0,2}\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A file that an input asks for. `value` is what stands in the prompt; `media` is what the input takes."""
+
+    node_id: str
+    input_name: str
+    class_type: str
+    source: Source
+    media: Media
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Reference({self.node_id}.{self.input_name}, {self.source})"
+
+
+def find_references(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> list[Reference]:
+    """Every reference, in the prompt's order. What is no node, or of an unknown class, is left to the graph check."""
+    found = []
+    for node_id, node in prompt.items():
+        if not isinstance(node, Mapping) or not isinstance(node.get("inputs"), Mapping):
+            continue
+        class_type = str(node.get("class_type"))
+        for input_name, value in node["inputs"].items():
+            source = source_of(value)
+            media = media_of(object_info, class_type, input_name) if source else None
+            if source and media:
+                found.append(Reference(str(node_id), str(input_name), class_type, source, media, value))
+    return found
+
+
+def replace_references(prompt: Mapping[str, Any], files: Mapping[Reference, str]) -> dict[str, Any]:
+    """A copy of the prompt in which each reference is the name of its file."""
+    replaced = {node_id: copy.copy(node) for node_id, node in prompt.items()}
+    for reference, name in files.items():
+        node = dict(replaced[reference.node_id])
+        node["inputs"] = {**node["inputs"], reference.input_name: name}
+        replaced[reference.node_id] = node
+    return replaced
+
+
+def source_of(value: Any) -> Source | None:
+    """How a value carries a file, or None for an ordinary one (a file name, say)."""
+    if not isinstance(value, str):
+        return None
+    start = value[:8].lower()
+    if start.startswith(("http://", "https://")):
+        return "url"
+    if start.startswith("data:"):
+        return "data"
+    return "base64" if len(value) >= 64 and _BASE64.fullmatch(value[:4096]) else None
+
+
+def media_of(object_info: Mapping[str, Any], class_type: str, input_name: str) -> Media | None:
+    """What kind of file an input takes; None when it takes none."""
+    plain = PLAIN_FILE_INPUTS.get((class_type, input_name))
+    if plain is not None:
+        return plain
+    declared = (object_info.get(class_type) or {}).get("input") or {}
+    for group in ("required", "optional"):
+        spec = (declared.get(group) or {}).get(input_name)
+        if isinstance(spec, list | tuple) and len(spec) > 1 and isinstance(spec[1], Mapping):
+            uploads = [key for key, value in spec[1].items() if key.endswith("_upload") and value]
+            if uploads:
+                return "image" if "image_upload" in uploads else "file"
+    return None
