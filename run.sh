@@ -24,15 +24,7 @@ python=.venv/bin/python
 if ! grep -qsE '^(export )?(BASE_DIRECTORY|COMFYUI_INSTALL_PATH)=' .env && [ -z "${COMFYUI_INSTALL_PATH:-}" ]; then
   export BASE_DIRECTORY=${BASE_DIRECTORY:-$PWD/base}
 fi
-settings=$("$python" -c '
-from worker.settings import load_settings
-settings = load_settings().settings
-host = settings.worker_host
-print(settings.base_directory.absolute())
-print(f"http://{"127.0.0.1" if host in ("0.0.0.0", "::") else host}:{settings.worker_port}")' 2>&1) || {
-  printf '%s\n' "${settings##*$'\n'}" >&2
-  exit 1
-}
+settings=$("$python" misc/where.py)
 base=${settings%%$'\n'*}
 url=${settings##*$'\n'}
 mkdir -p "$base/models/checkpoints" "$base/input" "$base/output" "$base/temp"
