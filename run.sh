@@ -45,6 +45,12 @@ elif ! nvidia-smi -L >/dev/null 2>&1; then
   echo "No NVIDIA GPU here: the picture is drawn on the CPU, smaller and in fewer steps, which takes some minutes."
 fi
 
+address=${url#http://}
+if (exec 3<>"/dev/tcp/${address%:*}/${address##*:}") 2>/dev/null; then
+  echo "Something listens at $url already; stop it, or set WORKER_PORT to another port." >&2
+  exit 1
+fi
+
 log=$base/darkroom.log
 echo "Starting darkroom serve (log: $log)"
 .venv/bin/darkroom serve >"$log" 2>&1 &

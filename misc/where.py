@@ -19,6 +19,9 @@ def main() -> int:
     except SettingsInvalid as error:
         print(f"Settings: {error.message}", file=sys.stderr)
         return 2
+    if not settings.worker_port:
+        print("Settings: WORKER_PORT: 0 leaves the port to chance; run.sh needs a certain one", file=sys.stderr)
+        return 2
     host = "127.0.0.1" if settings.worker_host in EVERYWHERE else settings.worker_host
     print(settings.base_directory.absolute())
     print(f"http://{host}:{settings.worker_port}")
