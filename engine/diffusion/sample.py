@@ -15,7 +15,8 @@ import torch
 
 from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
 from engine.diffusion.guidance import sampling_function
-from engine.diffusion.samplers import SAMPLER_FUNCTIONS, SamplerFunction
+from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
+from engine.diffusion.samplers import SamplerFunction
 from engine.diffusion.sigmas import calculate_sigmas
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
 

@@ -36,7 +36,7 @@ def get_ancestral_step(
     return (sigma_to**2 - sigma_up**2) ** 0.5, sigma_up
 
 
-def _churn(
+def churn(
     x: torch.Tensor, sigma: torch.Tensor, num_steps: int, s_churn: float, s_tmin: float, s_tmax: float, s_noise: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Karras et al. 2022, algorithm 2, lines 4 to 6: (x_hat, sigma_hat), noisier than before by the churn."""
@@ -47,9 +47,10 @@ def _churn(
     return x + torch.randn_like(x) * s_noise * (sigma_hat**2 - sigma**2) ** 0.5, sigma_hat
 
 
-def _report(
+def report(
     callback: StepCallback | None, i: int, x: torch.Tensor, sigma: Any, sigma_hat: Any, denoised: torch.Tensor
 ) -> None:
+    """Tells the callback of step `i`."""
     if callback is not None:
         callback({"x": x, "i": i, "sigma": sigma, "sigma_hat": sigma_hat, "denoised": denoised})
 
@@ -71,10 +72,10 @@ def sample_euler(
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        x, sigma_hat = _churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
+        x, sigma_hat = churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
         denoised = model(x, sigma_hat * ones, **extra_args)
         d = to_d(x, sigma_hat, denoised)
-        _report(callback, i, x, sigmas[i], sigma_hat, denoised)
+        report(callback, i, x, sigmas[i], sigma_hat, denoised)
         x = x + d * (sigmas[i + 1] - sigma_hat)
     return x
 
@@ -98,7 +99,7 @@ def sample_euler_ancestral(
     for i in range(len(sigmas) - 1):
         denoised = model(x, sigmas[i] * ones, **extra_args)
         sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
-        _report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigma_down == 0:
             x = denoised
         else:
@@ -124,10 +125,10 @@ def sample_heun(
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        x, sigma_hat = _churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
+        x, sigma_hat = churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
         denoised = model(x, sigma_hat * ones, **extra_args)
         d = to_d(x, sigma_hat, denoised)
-        _report(callback, i, x, sigmas[i], sigma_hat, denoised)
+        report(callback, i, x, sigmas[i], sigma_hat, denoised)
         dt = sigmas[i + 1] - sigma_hat
         if sigmas[i + 1] == 0:
             x = x + d * dt
@@ -156,10 +157,10 @@ def sample_dpm_2(
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        x, sigma_hat = _churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
+        x, sigma_hat = churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
         denoised = model(x, sigma_hat * ones, **extra_args)
         d = to_d(x, sigma_hat, denoised)
-        _report(callback, i, x, sigmas[i], sigma_hat, denoised)
+        report(callback, i, x, sigmas[i], sigma_hat, denoised)
         if sigmas[i + 1] == 0:
             x = x + d * (sigmas[i + 1] - sigma_hat)
         else:
@@ -190,7 +191,7 @@ def sample_dpm_2_ancestral(
     for i in range(len(sigmas) - 1):
         denoised = model(x, sigmas[i] * ones, **extra_args)
         sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
-        _report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
         d = to_d(x, sigmas[i], denoised)
         if sigma_down == 0:
             x = x + d * (sigma_down - sigmas[i])
@@ -241,7 +242,7 @@ def sample_lms(
             if order > 1
             else [to_d(x, sigmas[i], denoised)]
         )
-        _report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if levels[i + 1] == 0:
             x = denoised
         else:
@@ -266,7 +267,7 @@ def sample_dpmpp_2m(
     previous: torch.Tensor | None = None
     for i in range(len(sigmas) - 1):
         denoised = model(x, sigmas[i] * ones, **extra_args)
-        _report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
         t, t_next = sigmas[i].log().neg(), sigmas[i + 1].log().neg()
         h = t_next - t
         if previous is None or sigmas[i + 1] == 0:
@@ -279,7 +280,7 @@ def sample_dpmpp_2m(
     return x
 
 
-SAMPLER_FUNCTIONS: dict[str, SamplerFunction] = {
+ODE_SAMPLERS: dict[str, SamplerFunction] = {
     "euler": sample_euler,
     "euler_ancestral": sample_euler_ancestral,
     "heun": sample_heun,
@@ -291,13 +292,3 @@ SAMPLER_FUNCTIONS: dict[str, SamplerFunction] = {
     # appendix C.3. It differs in the noise that inpainting shows outside of the mask (see `sample.sampler_object`).
     "ddim": sample_euler,
 }
-
-SAMPLER_NAMES = (
-    "euler", "euler_cfg_pp", "euler_ancestral", "euler_ancestral_cfg_pp", "heun", "heunpp2", "dpm_2", "dpm_2_ancestral",
-    "lms", "dpm_fast", "dpm_adaptive", "dpmpp_2s_ancestral", "dpmpp_2s_ancestral_cfg_pp", "dpmpp_sde", "dpmpp_sde_gpu",
-    "dpmpp_2m", "dpmpp_2m_cfg_pp", "dpmpp_2m_sde", "dpmpp_2m_sde_gpu", "dpmpp_2m_sde_heun", "dpmpp_2m_sde_heun_gpu",
-    "dpmpp_3m_sde", "dpmpp_3m_sde_gpu", "ddpm", "lcm", "ipndm", "ipndm_v", "deis", "res_multistep",
-    "res_multistep_cfg_pp", "res_multistep_ancestral", "res_multistep_ancestral_cfg_pp", "gradient_estimation",
-    "gradient_estimation_cfg_pp", "er_sde", "seeds_2", "seeds_3", "sa_solver", "sa_solver_pece", "ddim", "uni_pc",
-    "uni_pc_bh2",
-)  # fmt: skip

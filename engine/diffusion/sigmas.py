@@ -99,6 +99,17 @@ def linear_quadratic(levels: Levels, steps: int, threshold_noise: float = 0.025)
     return torch.FloatTensor([1.0 - share for share in [*done, 1.0]]) * levels.sigma_max.cpu()
 
 
+def beta(levels: Levels, steps: int, alpha: float = 0.6, beta: float = 0.6) -> torch.Tensor:
+    """Lee et al. 2024 (Beta Sampling is All You Need, arXiv 2407.12173): timesteps at even shares of a Beta
+    distribution, denser towards both ends. Levels that fall on one timestep are visited once: there may be fewer.
+    """
+    from scipy.special import betaincinv  # type: ignore[import-untyped]  # only this schedule needs it
+
+    shares = 1 - torch.arange(steps, dtype=torch.float64) / steps
+    timesteps = (torch.from_numpy(betaincinv(alpha, beta, shares.numpy())) * (len(levels.sigmas) - 1)).round()
+    return torch.FloatTensor([*(float(levels.sigmas[int(t)]) for t in torch.unique_consecutive(timesteps)), 0.0])
+
+
 def _ending_in_zero(sigmas: torch.Tensor) -> torch.Tensor:
     return torch.cat([sigmas, sigmas.new_zeros([1])])
 
@@ -114,15 +125,13 @@ SCHEDULES: dict[str, Callable[[Levels, int], torch.Tensor]] = {
     "karras": _between(karras),
     "exponential": _between(exponential),
     "ddim_uniform": ddim_uniform,
+    "beta": beta,
     "normal": normal,
     "linear_quadratic": linear_quadratic,
     "kl_optimal": _between(kl_optimal),
 }
 
-SCHEDULE_NAMES = (
-    "simple", "sgm_uniform", "karras", "exponential", "ddim_uniform", "beta", "normal", "linear_quadratic",
-    "kl_optimal",
-)  # fmt: skip
+SCHEDULE_NAMES = tuple(SCHEDULES)
 
 
 def calculate_sigmas(levels: Levels, schedule: str, steps: int) -> torch.Tensor:

@@ -9,27 +9,15 @@ import torch
 
 from engine.diffusion.noise import prepare_noise
 from engine.diffusion.sample import fix_empty_latent_channels, sample
-from engine.diffusion.samplers import SAMPLER_FUNCTIONS, SAMPLER_NAMES
-from engine.diffusion.sigmas import SCHEDULE_NAMES, SCHEDULES
+from engine.diffusion.sampler_registry import SAMPLER_NAMES
+from engine.diffusion.sigmas import SCHEDULE_NAMES
 from engine.nodes.base import Choice, Float, Int, NodeContext, node
 from engine.nodes.values import CONDITIONING, LATENT, MODEL, Latent
 
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
 
 
-def _known_names(environment: object, *, sampler_name: str | None = None, scheduler: str | None = None) -> str | None:
-    """ComfyUI's names are all offered; those the engine does not have are refused before anything runs.
-
-    A name that is not offered is another check's business, a link's None nobody's.
-    """
-    if sampler_name in SAMPLER_NAMES and sampler_name not in SAMPLER_FUNCTIONS:
-        return f"sampler {sampler_name!r} is not supported; supported are {', '.join(SAMPLER_FUNCTIONS)}"
-    if scheduler in SCHEDULE_NAMES and scheduler not in SCHEDULES:
-        return f"scheduler {scheduler!r} is not supported; supported are {', '.join(SCHEDULES)}"
-    return None
-
-
-@node("KSampler", category="sampling", check=_known_names)
+@node("KSampler", category="sampling")
 def ksampler(
     context: NodeContext,
     *,
@@ -54,7 +42,7 @@ def ksampler(
     return _with_samples(latent_image, result)
 
 
-@node("KSamplerAdvanced", display_name="KSampler (Advanced)", category="sampling", check=_known_names)
+@node("KSamplerAdvanced", display_name="KSampler (Advanced)", category="sampling")
 def ksampler_advanced(
     context: NodeContext,
     *,

@@ -1,0 +1,44 @@
+"""Noise of a Brownian path: the noise between two levels is the same whichever steps lead from one to the other.
+
+The path is torchsde's Brownian tree (Li et al. 2020, arXiv 2001.01328), drawn on the CPU from the seed; SDE samplers
+ask it for increments, so that more steps refine a picture instead of changing it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.diffusion.noise import NoiseSampler
+
+
+def brownian_noise_sampler(
+    x: torch.Tensor, sigma_min: torch.Tensor, sigma_max: torch.Tensor, seed: int | None = None, *, on_cpu: bool = True
+) -> NoiseSampler:
+    """(sigma, sigma_next) -> unit noise of `x`'s shape. `on_cpu=False` draws on `x`'s device (`_gpu` samplers).
+
+    Without a seed one is drawn from torch's global generator.
+    """
+    import torchsde  # type: ignore[import-untyped]  # only the SDE samplers need it
+
+    if seed is None:
+        seed = int(torch.randint(0, 2**63 - 1, ()).item())
+    low, high = torch.as_tensor(sigma_min), torch.as_tensor(sigma_max)
+    is_falling = bool(low > high)
+    if is_falling:
+        low, high = high, low
+    start = torch.zeros_like(x)
+    if on_cpu:
+        low, high, start = low.detach().cpu(), high.detach().cpu(), start.detach().cpu()
+    tree = torchsde.BrownianTree(low, start, high, entropy=seed)
+
+    def draw(sigma: torch.Tensor, sigma_next: torch.Tensor) -> torch.Tensor:
+        first, second = torch.as_tensor(sigma), torch.as_tensor(sigma_next)
+        early, late, sign = (first, second, 1) if first < second else (second, first, -1)
+        if on_cpu:
+            increment = tree(early.detach().cpu().float(), late.detach().cpu().float()).to(first)
+        else:
+            increment = tree(early, late)
+        noise: torch.Tensor = increment * (-sign if is_falling else sign) / (second - first).abs().sqrt()
+        return noise
+
+    return draw

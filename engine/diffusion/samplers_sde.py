@@ -1,0 +1,360 @@
+"""Samplers of the diffusion SDE: fresh noise along a path, in half the log signal-to-noise ratio.
+
+In sigma space the signal has scale 1, so lambda = -log sigma and every alpha of the papers is 1. `h` is a step in
+lambda; with noise of strength `eta` the deterministic part goes as a step of h (1 + eta).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from engine.diffusion.brownian import brownian_noise_sampler
+from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
+
+
+def _path(x: torch.Tensor, sigmas: torch.Tensor, extra_args: Mapping[str, Any], on_cpu: bool) -> NoiseSampler:
+    lowest, highest = sigmas[sigmas > 0].min(), sigmas.max()
+    return brownian_noise_sampler(x, lowest, highest, extra_args.get("seed"), on_cpu=on_cpu)
+
+
+@torch.no_grad()
+def sample_dpmpp_sde(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+    r: float = 0.5,
+    *,
+    noise_on_cpu: bool = True,
+) -> torch.Tensor:
+    """DPM-Solver++(S) with noise: Lu et al. 2022 (arXiv 2211.01095), an intermediate point at `r` of each step."""
+    if len(sigmas) <= 1:
+        return x
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or _path(x, sigmas, extra_args, noise_on_cpu)
+    ones = x.new_ones([x.shape[0]])
+    has_noise = eta > 0 and s_noise > 0
+
+    def step(sigma: torch.Tensor, target: torch.Tensor, x: torch.Tensor, denoised: torch.Tensor) -> torch.Tensor:
+        """From `sigma` to `target`, ancestrally: exponential decay to below it, then noise up to it."""
+        down, up = get_ancestral_step(sigma, target, eta)
+        shrink = down / sigma  # exp(-h) of the deterministic part
+        x = shrink * x + (1 - shrink) * denoised
+        return x + noise_sampler(sigma, target) * s_noise * up if has_noise else x
+
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+        else:
+            middle = torch.lerp(sigmas[i].log(), sigmas[i + 1].log(), r).exp()
+            denoised_2 = model(step(sigmas[i], middle, x, denoised), middle * ones, **extra_args)
+            share = 1 / (2 * r)
+            x = step(sigmas[i], sigmas[i + 1], x, (1 - share) * denoised + share * denoised_2)
+    return x
+
+
+@torch.no_grad()
+def sample_dpmpp_2m_sde(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+    solver_type: str = "midpoint",
+    *,
+    noise_on_cpu: bool = True,
+) -> torch.Tensor:
+    """SDE-DPM-Solver++(2M): Lu et al. 2022 (arXiv 2211.01095), algorithm 4, closed by midpoint or Heun's rule."""
+    if len(sigmas) <= 1:
+        return x
+    if solver_type not in ("heun", "midpoint"):
+        raise ValueError(f"solver_type must be 'heun' or 'midpoint', not {solver_type!r}")
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or _path(x, sigmas, extra_args, noise_on_cpu)
+    ones = x.new_ones([x.shape[0]])
+    previous: torch.Tensor | None = None
+    h = previous_h = x.new_zeros(())
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+        else:
+            h = sigmas[i].log() - sigmas[i + 1].log()
+            h_eta = h * (eta + 1)
+            gain = -(-h_eta).expm1()
+            x = sigmas[i + 1] / sigmas[i] * (-h * eta).exp() * x + gain * denoised
+            if previous is not None:
+                slope = (denoised - previous) * (h / previous_h)
+                x = x + (0.5 * gain if solver_type == "midpoint" else 1 - gain / h_eta) * slope
+            if eta > 0 and s_noise > 0:
+                scale = sigmas[i + 1] * (-(-2 * h * eta).expm1()).sqrt() * s_noise
+                x = x + noise_sampler(sigmas[i], sigmas[i + 1]) * scale
+        previous, previous_h = denoised, h
+    return x
+
+
+@torch.no_grad()
+def sample_dpmpp_2m_sde_heun(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+    solver_type: str = "heun",
+    *,
+    noise_on_cpu: bool = True,
+) -> torch.Tensor:
+    """`sample_dpmpp_2m_sde` closed by Heun's rule."""
+    return sample_dpmpp_2m_sde(
+        model, x, sigmas, extra_args, callback, disable, eta, s_noise, noise_sampler, solver_type,
+        noise_on_cpu=noise_on_cpu,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def sample_dpmpp_3m_sde(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+    *,
+    noise_on_cpu: bool = True,
+) -> torch.Tensor:
+    """SDE-DPM-Solver++ of third order, multistep (k-diffusion): the last three predictions as a parabola in lambda."""
+    if len(sigmas) <= 1:
+        return x
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or _path(x, sigmas, extra_args, noise_on_cpu)
+    ones = x.new_ones([x.shape[0]])
+    denoised_1: torch.Tensor | None = None
+    denoised_2: torch.Tensor | None = None
+    h: torch.Tensor | None = None
+    h_1: torch.Tensor | None = None
+    h_2: torch.Tensor | None = None
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+        else:
+            h = sigmas[i].log() - sigmas[i + 1].log()
+            h_eta = h * (eta + 1)
+            gain = -(-h_eta).expm1()
+            phi_2 = 1 - gain / h_eta
+            x = sigmas[i + 1] / sigmas[i] * (-h * eta).exp() * x + gain * denoised
+            if h_2 is not None and h_1 is not None and denoised_1 is not None and denoised_2 is not None:
+                r_0, r_1 = h_1 / h, h_2 / h
+                slope_0, slope_1 = (denoised - denoised_1) / r_0, (denoised_1 - denoised_2) / r_1
+                bend = (slope_0 - slope_1) / (r_0 + r_1)
+                x = x + phi_2 * (slope_0 + bend * r_0) - (phi_2 / h_eta - 0.5) * bend
+            elif h_1 is not None and denoised_1 is not None:
+                x = x + phi_2 * (denoised - denoised_1) * (h / h_1)
+            if eta > 0 and s_noise > 0:
+                scale = sigmas[i + 1] * (-(-2 * h * eta).expm1()).sqrt() * s_noise
+                x = x + noise_sampler(sigmas[i], sigmas[i + 1]) * scale
+        denoised_1, denoised_2 = denoised, denoised_1
+        h_1, h_2 = h, h_1
+    return x
+
+
+def default_noise_scaler(sigma: torch.Tensor) -> torch.Tensor:
+    """phi of ER-SDE-5 in the paper's table: how fast the extended SDE forgets its noise."""
+    return sigma * ((sigma**0.3).exp() + 10.0)
+
+
+@torch.no_grad()
+def sample_er_sde(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+    noise_scaler: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    max_stage: int = 3,
+) -> torch.Tensor:
+    """ER-SDE-Solver-3: Cui et al. 2023 (arXiv 2309.06169), algorithm 3, its integrals by 200 rectangles."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    scaler = noise_scaler or default_noise_scaler
+    ones = x.new_ones([x.shape[0]])
+    points = torch.arange(200, dtype=torch.float32, device=x.device)
+    previous: torch.Tensor | None = None
+    previous_slope: torch.Tensor | None = None
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+        else:
+            now, then = sigmas[i], sigmas[i + 1]
+            r = scaler(then) / scaler(now)
+            x = r * x + (1 - r) * denoised
+            if previous is not None and max_stage >= 2:
+                dt = then - now
+                width = -dt / len(points)
+                places = then + points * width
+                scaled = scaler(places)
+                slope = (denoised - previous) / (now - sigmas[i - 1])
+                x = x + (dt + (1 / scaled).sum() * width * scaler(then)) * slope
+                if previous_slope is not None and max_stage >= 3:
+                    bend = (slope - previous_slope) / ((now - sigmas[i - 2]) / 2)
+                    x = x + (dt**2 / 2 + ((places - now) / scaled).sum() * width * scaler(then)) * bend
+                previous_slope = slope
+            if s_noise > 0:
+                x = x + noise_sampler(now, then) * s_noise * (then**2 - now**2 * r**2).sqrt().nan_to_num(nan=0.0)
+        previous = denoised
+    return x
+
+
+def _carried(noise: torch.Tensor, log_decay: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
+    """Unit-path noise of the stage before, decayed by exp(`log_decay`), and what the segment since then adds."""
+    return noise * log_decay.exp() + (-(2 * log_decay).expm1()).sqrt() * fresh
+
+
+@torch.no_grad()
+def sample_seeds_2(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+    r: float = 0.5,
+) -> torch.Tensor:
+    """SEEDS-2: Gonzalez et al. 2023 (arXiv 2305.14267), data prediction; the second stage lies at `r` of the step."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    has_noise = eta > 0 and s_noise > 0
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+            continue
+        lambda_s, lambda_t = -sigmas[i].log(), -sigmas[i + 1].log()
+        h = lambda_t - lambda_s
+        h_eta = h * (eta + 1)
+        sigma_1 = torch.lerp(lambda_s, lambda_t, r).neg().exp()
+
+        x_2 = sigma_1 / sigmas[i] * (-r * h * eta).exp() * x - (-r * h_eta).expm1() * denoised
+        noise = torch.zeros_like(x)
+        if has_noise:
+            noise = (-(-2 * r * h * eta).expm1()).sqrt() * noise_sampler(sigmas[i], sigma_1)
+            x_2 = x_2 + noise * sigma_1 * s_noise
+        denoised_2 = model(x_2, sigma_1 * ones, **extra_args)
+
+        blend = torch.lerp(denoised, denoised_2, 1 / (2 * r))
+        x = sigmas[i + 1] / sigmas[i] * (-h * eta).exp() * x - (-h_eta).expm1() * blend
+        if has_noise:
+            noise = _carried(noise, (r - 1) * h * eta, noise_sampler(sigma_1, sigmas[i + 1]))
+            x = x + noise * sigmas[i + 1] * s_noise
+    return x
+
+
+def _h_phi_2(h: torch.Tensor) -> torch.Tensor:
+    """h phi_2(h) of exponential integrators: (e^h - 1 - h) / h."""
+    return (torch.expm1(h) - h) / h
+
+
+@torch.no_grad()
+def sample_seeds_3(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+    r_1: float = 1 / 3,
+    r_2: float = 2 / 3,
+) -> torch.Tensor:
+    """SEEDS-3: Gonzalez et al. 2023 (arXiv 2305.14267), data prediction; stages at `r_1` and `r_2` of the step."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    has_noise = eta > 0 and s_noise > 0
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+            continue
+        lambda_s, lambda_t = -sigmas[i].log(), -sigmas[i + 1].log()
+        h = lambda_t - lambda_s
+        h_eta = h * (eta + 1)
+        sigma_1 = torch.lerp(lambda_s, lambda_t, r_1).neg().exp()
+        sigma_2 = torch.lerp(lambda_s, lambda_t, r_2).neg().exp()
+
+        x_2 = sigma_1 / sigmas[i] * (-r_1 * h * eta).exp() * x - (-r_1 * h_eta).expm1() * denoised
+        noise = torch.zeros_like(x)
+        if has_noise:
+            noise = (-(-2 * r_1 * h * eta).expm1()).sqrt() * noise_sampler(sigmas[i], sigma_1)
+            x_2 = x_2 + noise * sigma_1 * s_noise
+        denoised_2 = model(x_2, sigma_1 * ones, **extra_args)
+
+        share_2 = r_2 / r_1 * _h_phi_2(-r_2 * h_eta)
+        share_1 = (-r_2 * h_eta).expm1() - share_2
+        x_3 = sigma_2 / sigmas[i] * (-r_2 * h * eta).exp() * x - (share_1 * denoised + share_2 * denoised_2)
+        if has_noise:
+            noise = _carried(noise, (r_1 - r_2) * h * eta, noise_sampler(sigma_1, sigma_2))
+            x_3 = x_3 + noise * sigma_2 * s_noise
+        denoised_3 = model(x_3, sigma_2 * ones, **extra_args)
+
+        share_3 = _h_phi_2(-h_eta) / r_2
+        share_1 = (-h_eta).expm1() - share_3
+        x = sigmas[i + 1] / sigmas[i] * (-h * eta).exp() * x - (share_1 * denoised + share_3 * denoised_3)
+        if has_noise:
+            noise = _carried(noise, (r_2 - 1) * h * eta, noise_sampler(sigma_2, sigmas[i + 1]))
+            x = x + noise * sigmas[i + 1] * s_noise
+    return x
+
+
+SDE_SAMPLERS: dict[str, SamplerFunction] = {
+    "dpmpp_sde": sample_dpmpp_sde,
+    "dpmpp_2m_sde": sample_dpmpp_2m_sde,
+    "dpmpp_2m_sde_heun": sample_dpmpp_2m_sde_heun,
+    "dpmpp_3m_sde": sample_dpmpp_3m_sde,
+    # The `_gpu` names draw their path on the latent's device; on a CPU they give the plain ones' picture.
+    "dpmpp_sde_gpu": partial(sample_dpmpp_sde, noise_on_cpu=False),
+    "dpmpp_2m_sde_gpu": partial(sample_dpmpp_2m_sde, noise_on_cpu=False),
+    "dpmpp_2m_sde_heun_gpu": partial(sample_dpmpp_2m_sde_heun, noise_on_cpu=False),
+    "dpmpp_3m_sde_gpu": partial(sample_dpmpp_3m_sde, noise_on_cpu=False),
+    "er_sde": sample_er_sde,
+    "seeds_2": sample_seeds_2,
+    "seeds_3": sample_seeds_3,
+}

@@ -1,0 +1,105 @@
+"""Samplers that leave the path on purpose: ancestral DPM-Solver++(2S), DDPM and LCM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
+
+
+@torch.no_grad()
+def sample_dpmpp_2s_ancestral(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """DPM-Solver++(2S): Lu et al. 2022 (arXiv 2211.01095), to below the next level, then fresh noise up to it."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigma_down == 0:
+            x = denoised
+        else:
+            sigma_mid = (sigmas[i].log() + sigma_down.log()).div(2).exp()
+            x_2 = sigma_mid / sigmas[i] * x + (1 - sigma_mid / sigmas[i]) * denoised
+            denoised_2 = model(x_2, sigma_mid * ones, **extra_args)
+            x = sigma_down / sigmas[i] * x + (1 - sigma_down / sigmas[i]) * denoised_2
+        if sigmas[i + 1] > 0:
+            x = x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * sigma_up
+    return x
+
+
+@torch.no_grad()
+def sample_ddpm(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """DDPM's ancestral step: Ho et al. 2020 (arXiv 2006.11239), algorithm 2, over the levels given.
+
+    Works on x / sqrt(1 + sigma^2), whose variance is preserved; alpha_bar = 1 / (1 + sigma^2).
+    """
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        eps = (x - denoised) / sigmas[i]
+        alpha_bar, alpha_bar_next = 1 / (1 + sigmas[i] ** 2), 1 / (1 + sigmas[i + 1] ** 2)
+        alpha = alpha_bar / alpha_bar_next
+        x = x * alpha_bar.sqrt()
+        x = (x - (1 - alpha) * eps / (1 - alpha_bar).sqrt()) / alpha.sqrt()
+        if sigmas[i + 1] > 0:
+            variance = (1 - alpha) * (1 - alpha_bar_next) / (1 - alpha_bar)
+            x = x + variance.sqrt() * noise_sampler(sigmas[i], sigmas[i + 1])
+            x = x / alpha_bar_next.sqrt()
+    return x
+
+
+@torch.no_grad()
+def sample_lcm(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """Multistep consistency sampling: Luo et al. 2023 (arXiv 2310.04378), algorithm 3: predict, noise again, repeat."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        x = denoised
+        if sigmas[i + 1] > 0:
+            x = x + sigmas[i + 1] * noise_sampler(sigmas[i], sigmas[i + 1])
+    return x
+
+
+STOCHASTIC_SAMPLERS: dict[str, SamplerFunction] = {
+    "dpmpp_2s_ancestral": sample_dpmpp_2s_ancestral,
+    "ddpm": sample_ddpm,
+    "lcm": sample_lcm,
+}
