@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from dataclasses import dataclass
 from hashlib import sha256
@@ -9,16 +10,16 @@ from typing import Any
 
 import httpx
 
-from worker.engine.client import EngineClient
-from worker.errors import Problem, RequestRejected, Unauthorized
+from worker.autoscaler.vast import EnvelopeOpener, PublicKeySource
+from worker.errors import InputRejected, Problem, RequestRejected
+from worker.guard.auth import Gatekeeper
+from worker.guard.safe_address import AddressGuard
 from worker.jobs.outbox import Sender
 from worker.jobs.plain_stages import LocalOutputs, NoInputs
 from worker.jobs.stages import InputStage, OutputStage
-from worker.jobs.store import JobStore, WebhookRow
+from worker.jobs.store import WebhookRow
 from worker.services import RequestGuard
-from worker.settings import AuthConfig, Settings
-
-LOOPBACK = frozenset({"127.0.0.1", "::1"})
+from worker.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,44 +49,39 @@ class PlainSender:
         await self._http.aclose()
 
 
-class PlainGuard:
-    """With MASTER_TOKEN set: loopback, an API key, or UNSECURED."""
-
-    def __init__(self, config: AuthConfig) -> None:
-        self._config = config
-
-    def check(self, client_host: str | None, authorization: str | None, has_vast_envelope: bool) -> None:
-        if not self._config.master_token.get_secret_value() or self._config.is_unsecured:
-            return
-        given = (authorization or "").removeprefix("Bearer ").encode()
-        is_key = any(hmac.compare_digest(given, key.get_secret_value().encode()) for key in self._config.api_keys)
-        if not is_key and client_host not in LOOPBACK:
-            raise Unauthorized("This worker takes signed requests, or those with an API key")
-
-
 class Edges:
     def __init__(self, settings: Settings) -> None:
         self._sender = PlainSender()
         self.webhook_sender: Sender = self._sender
         self.inputs: InputStage = NoInputs()
         self.outputs: OutputStage = LocalOutputs()
-        self.guard: RequestGuard = PlainGuard(settings.auth_config())
+        self.guard: RequestGuard = Gatekeeper(settings.auth_config())
+        self._addresses = AddressGuard(settings.allowed_private_hosts)
+        self._fetching: asyncio.Task[bool] | None = None
+        vast = settings.vast_config()
+        self._autoscaler_http = httpx.AsyncClient()
+        has_token = bool(vast.master_token.get_secret_value())
+        self._keys = PublicKeySource(vast.report_addresses, self._autoscaler_http) if has_token else None
+        self._opener = EnvelopeOpener(self._keys, is_unsecured=vast.is_unsecured)
 
     def check_webhook_url(self, url: str) -> None:
-        """Raises RequestRejected for an address that cannot be a webhook."""
-        if not url.startswith(("http://", "https://")):
-            raise RequestRejected([Problem("must be an http:// or https:// address", field="input.webhook.url")])
+        """Raises RequestRejected for an address that cannot be a webhook's."""
+        try:
+            self._addresses.check_form(url)
+        except InputRejected as error:
+            raise RequestRejected([Problem(error.message, field="input.webhook.url", type=error.code)]) from None
 
     def unwrap_vast(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The payload of Vast's envelope. Raises RequestRejected."""
-        missing = [name for name in ("auth_data", "payload") if not isinstance(body.get(name), dict)]
-        if missing:
-            raise RequestRejected([Problem("field missing", field=name) for name in missing])
-        payload: dict[str, Any] = body["payload"]
-        return payload
+        """The payload of Vast's envelope. Raises EnvelopeRejected, SessionGone or SignatureRejected."""
+        return self._opener.open(body)
 
-    async def qualify(self, engine: EngineClient, store: JobStore) -> dict[str, Any]:
-        return {"verdict": "skipped", "reason": "off"}
+    async def start(self) -> None:
+        """Fetches the autoscaler's public key in the background."""
+        if self._keys is not None:
+            self._fetching = asyncio.create_task(self._keys.fetch(), name="public-key")
 
     async def close(self) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+        await self._autoscaler_http.aclose()
         await self._sender.close()

@@ -12,6 +12,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from worker.api.schemas import refusal, result_of
+from worker.autoscaler.vast import EnvelopeRejected
 from worker.errors import TryLater, WorkerError, http_status, http_status_for_vast
 from worker.jobs.job import Job
 from worker.services import Services
@@ -61,6 +62,8 @@ def _inline(path: Path, record: Any, max_bytes: int) -> dict[str, Any]:
 def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> JSONResponse:
     """The reply to a request that did not become a job."""
     status = http_status(type(error))
+    if isinstance(error, EnvelopeRejected):  # word for word what Vast's own worker answers
+        return JSONResponse(error.body, status_code=status)
     headers = {}
     if isinstance(error, TryLater):
         headers["Retry-After"] = str(max(1, round(error.retry_after_seconds)))

@@ -110,11 +110,24 @@ async def test_a_corrupt_model_file_is_the_callers_fault(front: RunningFront) ->
     assert (await front.sync(fail("BadModelFile"))).status_code == 422
 
 
-async def test_in_vasts_envelope_a_node_failure_is_422_with_the_same_result(front: RunningFront) -> None:
-    body = {"auth_data": {}, "payload": {"input": {"workflow_json": fail()}}}
-    response = await front.http.post("/generate/sync", json=body)
-    if response.status_code == 422 and "error" in response.json():
-        assert response.json()["error"]["code"] == "node_failed"
+AUTH = {"cost": "100", "endpoint": "e", "reqnum": 1, "request_idx": 1, "signature": "", "url": "http://x"}
+
+
+async def test_vasts_envelope_is_taken_and_a_node_failure_in_it_is_422_with_the_same_result(
+    front: RunningFront,
+) -> None:
+    done = await front.http.post(
+        "/generate/sync", json={"auth_data": AUTH, "payload": {"input": {"workflow_json": draw()}}}
+    )
+    assert (done.status_code, done.json()["status"]) == (200, "completed")
+    body = {"auth_data": AUTH, "payload": {"input": {"workflow_json": fail()}}}
+    failed = await front.http.post("/generate/sync", json=body)
+    assert (failed.status_code, failed.json()["error"]["code"]) == (422, "node_failed")
+
+
+async def test_half_an_envelope_is_answered_as_vasts_own_worker_does(front: RunningFront) -> None:
+    response = await front.http.post("/generate/sync", json={"auth_data": AUTH})
+    assert (response.status_code, response.json()) == (422, {"payload": "field missing"})
 
 
 async def test_an_unknown_id_is_404(front: RunningFront) -> None:
