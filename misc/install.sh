@@ -48,7 +48,7 @@ fi
 rm -f "$venv"/installed*
 
 pip_install() {
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$@"
+  "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt "$@"
 }
 
 # PyTorch goes first and alone, so that the build which the user's pip settings prefer (one without CUDA, say) is in
