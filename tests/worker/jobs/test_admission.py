@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.errors import DiskLow, Draining, NotReady, QueueFull, RequestRejected, WaitTooLong
+from worker.jobs.admission import PLAIN_ID, Admission, Gate, clean_id
+from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.jobs.store import JobStore
+from worker.settings import QueueLimits
+
+LIMITS = QueueLimits(2, 10.0, 1000, 60.0, 30.0, 60.0)
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.store, self.gate, self.free = JobStore(folder), Gate(), 10_000
+        self.admission = Admission(self.store, self.gate, LIMITS, 1, lambda: self.free)
+        self.num_made = 0
+
+    async def make(self, job_id: str = "one") -> Job:
+        self.num_made += 1
+        await asyncio.sleep(0)
+        return Job(job_id, self.store.take_number(), "hash", JobRequest(), {}, JobTimes(0))
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    await place.store.open()
+    place.gate.open()
+    return place
+
+
+@given(st.text())
+def test_an_id_is_always_safe_as_a_folder_and_its_own_cleaning(raw: str) -> None:
+    cleaned = clean_id(raw)
+    assert PLAIN_ID.fullmatch(cleaned) and ".." not in cleaned
+    assert clean_id(cleaned) == cleaned
+
+
+def test_different_dirty_ids_stay_different() -> None:
+    assert clean_id("a/b") != clean_id("a?b")
+
+
+async def test_requests_with_one_id_that_arrive_together_are_one_job(place: Place) -> None:
+    admitted = await asyncio.gather(*(place.admission.admit("one", "hash", place.make) for _ in range(5)))
+    assert [entry.is_new for entry in admitted].count(True) == 1
+    assert place.num_made == 1
+    await place.store.close()
+
+
+async def test_a_request_that_is_refused_leaves_its_id_free(place: Place) -> None:
+    async def refuse() -> Job:
+        raise RequestRejected([])
+
+    with pytest.raises(RequestRejected):
+        await place.admission.admit("one", "other", refuse)
+    assert (await place.admission.admit("one", "hash", place.make)).is_new
+    await place.store.close()
+
+
+async def test_each_reason_to_come_later_is_told_apart(place: Place) -> None:
+    place.free = 10
+    with pytest.raises(DiskLow):
+        place.admission.check_room()
+    place.free = 10_000
+    await place.admission.admit("a", "hash", lambda: place.make("a"))
+    place.admission.clock.add(11.0)
+    with pytest.raises(WaitTooLong) as late:
+        place.admission.check_room()
+    assert late.value.fields["estimated_wait_seconds"] == 11.0
+    await place.store.insert(await place.make("b"))
+    with pytest.raises(QueueFull):
+        place.admission.check_room()
+    place.gate.close("testing")
+    with pytest.raises(NotReady, match="testing"):
+        place.admission.check_room()
+    place.gate.is_draining = True
+    with pytest.raises(Draining):
+        place.admission.check_room()
+    await place.store.close()
