@@ -30,8 +30,8 @@ class Rule:
     foreign: frozenset[str] | None = None
 
 
-TORCH = frozenset({"torch", "numpy", "PIL", "safetensors", "regex"})
-NODE_EXTRAS = frozenset({"scipy", "torchsde"})
+TORCH = frozenset({"torch", "numpy", "PIL", "safetensors"})
+NODE_EXTRAS = frozenset({"scipy", "torchsde"})  # only inside the functions that use them; a test below holds that
 NOTHING: frozenset[str] = frozenset()
 
 RULES = (
@@ -41,7 +41,7 @@ RULES = (
     Rule("benchmark", ("engine", "worker", "modifiers", "benchmark")),
     *(Rule(module, CORE, NOTHING) for module in CORE),
     Rule("engine.graph", CORE, NOTHING),
-    Rule("engine.diffusion", (), TORCH),
+    Rule("engine.diffusion", (), TORCH | NODE_EXTRAS),
     Rule("engine.models", (), TORCH),
     Rule("engine.images", (), TORCH),
     Rule("engine.memory", ("engine.errors", "engine.settings"), NOTHING),
