@@ -43,7 +43,7 @@ async def get_view(request: web.Request) -> web.StreamResponse:
     )
     if not path.is_file():
         raise web.HTTPNotFound(text="")
-    channel = request.query.get("channel", "rgba")
+    channel = request.query.get("channel", "")
     disposition = {"Content-Disposition": f'filename="{path.name}"'}
     try:
         if "preview" in request.query:

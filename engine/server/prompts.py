@@ -113,8 +113,7 @@ async def post_free(request: web.Request) -> web.Response:
     body = await read_object(request)
     engine = services(request).start.engine_now()
     if engine is not None:
-        unload, forget = bool(body.get("unload_models")), bool(body.get("free_memory"))
-        request.loop.run_in_executor(None, lambda: engine.free(unload_models=unload, free_memory=forget))
+        engine.free(unload_models=bool(body.get("unload_models")), free_memory=bool(body.get("free_memory")))
     return web.Response()
 
 

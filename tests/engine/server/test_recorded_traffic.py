@@ -7,7 +7,6 @@ left in the cache; a small checkpoint of random weights under the recorded name;
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

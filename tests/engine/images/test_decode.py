@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from engine.images.decode import find_damage, read_channel, read_image
+
+
+def saved(path: Path, picture: Image.Image, **options: object) -> Path:
+    picture.save(path, **options)
+    return path
+
+
+def test_a_picture_without_alpha_has_a_blank_mask(tmp_path: Path) -> None:
+    image, mask = read_image(saved(tmp_path / "a.png", Image.new("RGB", (8, 4), (255, 51, 0))))
+    assert image.shape == (1, 4, 8, 3) and mask.shape == (1, 64, 64)
+    torch.testing.assert_close(image[0, 0, 0], torch.tensor([1.0, 0.2, 0.0]))
+    assert not mask.any()
+
+
+def test_transparent_pixels_are_masked(tmp_path: Path) -> None:
+    picture = Image.new("RGBA", (8, 4), (255, 0, 0, 51))
+    _, mask = read_image(saved(tmp_path / "a.png", picture))
+    torch.testing.assert_close(mask, torch.full((1, 4, 8), 0.8))
+
+
+def test_palettes_with_a_transparent_colour_are_masked(tmp_path: Path) -> None:
+    picture = Image.new("P", (4, 4), 0)
+    picture.putpalette([255, 0, 0, 0, 255, 0])
+    picture.putpixel((0, 0), 1)
+    image, mask = read_image(saved(tmp_path / "a.png", picture, transparency=1))
+    assert mask[0, 0, 0] == 1.0 and mask.sum() == 1.0
+    assert image[0, 1, 1].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_pictures_are_turned_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image, _ = read_image(saved(tmp_path / "a.jpg", Image.new("RGB", (8, 4)), exif=exif))
+    assert image.shape == (1, 8, 4, 3)
+
+
+def test_sixteen_bit_greys_in_integers_are_scaled(tmp_path: Path) -> None:
+    picture = Image.fromarray(np.full((4, 4), 25500, np.int32))
+    image, _ = read_image(saved(tmp_path / "a.tif", picture))
+    torch.testing.assert_close(image[0, 0, 0], torch.full((3,), 100 / 255))
+
+
+def test_frames_of_the_first_ones_size_become_a_batch(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (8, 4), (shade, 0, 0)) for shade in (0, 128, 255)]
+    image, mask = read_image(saved(tmp_path / "a.gif", frames[0], save_all=True, append_images=frames[1:]))
+    assert image.shape == (3, 4, 8, 3) and mask.shape[0] == 3
+    assert image[2, 0, 0, 0] > image[0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("channel", "expected"), [("red", 10 / 255), ("green", 20 / 255), ("alpha", 1 - 40 / 255)])
+def test_one_channel_is_read_as_a_mask(tmp_path: Path, channel: str, expected: float) -> None:
+    path = saved(tmp_path / "a.png", Image.new("RGBA", (8, 4), (10, 20, 30, 40)))
+    torch.testing.assert_close(read_channel(path, channel), torch.full((1, 4, 8), expected))
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "webp", "gif", "bmp"])
+def test_whole_pictures_have_no_damage_and_cut_ones_do(tmp_path: Path, ending: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    path = saved(tmp_path / f"a.{ending}", Image.fromarray(noise))
+    assert find_damage(path) is None
+    cut = tmp_path / f"cut.{ending}"
+    cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert find_damage(cut)
+
+
+def test_what_is_no_picture_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_text("hello")
+    assert find_damage(path) == "not a picture in a known format"

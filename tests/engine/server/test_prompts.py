@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.engine.server.conftest import Server, held, shown
+
+
+async def finished(server: Server, prompt_id: str) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        while True:
+            entry = await server.get(f"/history/{prompt_id}")
+            if entry:
+                found: dict[str, Any] = entry[prompt_id]
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def entered(server: Server) -> None:
+    assert await asyncio.to_thread(server.gate.entered.wait, 20)
+
+
+async def test_a_prompt_runs_and_its_history_tells_what_it_showed(server: Server) -> None:
+    answer = await server.post("/prompt", prompt=shown(4), prompt_id="mine", extra_data={"extra_pnginfo": {"a": 1}})
+    assert answer == {"prompt_id": "mine", "number": 0, "node_errors": {}}
+    entry = await finished(server, "mine")
+    assert entry["outputs"] == {"2": {"number": [4]}}
+    assert entry["status"]["status_str"] == "success" and entry["status"]["completed"] is True
+    assert [kind for kind, _ in entry["status"]["messages"]] == [
+        "execution_start",
+        "execution_cached",
+        "execution_success",
+    ]
+    assert entry["prompt"][:3] == [0, "mine", shown(4)] and entry["prompt"][4] == ["2"]
+    assert entry["meta"]["2"] == {"node_id": "2", "display_node": "2", "parent_node": None, "real_node_id": "2"}
+
+
+async def test_waiting_prompts_are_ordered_and_can_be_deleted(server: Server) -> None:
+    await server.post("/prompt", prompt=held(), prompt_id="running")
+    await entered(server)
+    for prompt_id, place in (("a", {}), ("b", {"front": True}), ("c", {"number": -100}), ("d", {})):
+        await server.post("/prompt", prompt=shown(), prompt_id=prompt_id, **place)
+    queue = await server.get("/queue")
+    assert [item[1] for item in queue["queue_running"]] == ["running"]
+    assert [item[1] for item in queue["queue_pending"]] == ["c", "b", "a", "d"]
+    assert await server.get("/prompt") == {"exec_info": {"queue_remaining": 5}}
+    await server.post("/queue", delete=["a", "nobody"])
+    plain = await server.get("/api/v1/queue")
+    assert plain["running"]["prompt_id"] == "running"
+    assert [(item["prompt_id"], item["position"]) for item in plain["waiting"]] == [("c", 1), ("b", 2), ("d", 3)]
+    assert (await server.client.delete("/api/v1/queue/d")).status == 204
+    assert (await server.client.delete("/api/v1/queue/d")).status == 404
+    await server.post("/queue", clear=True)
+    assert (await server.get("/queue"))["queue_pending"] == []
+
+
+async def test_interrupting_another_prompt_leaves_the_running_one(server: Server) -> None:
+    await server.post("/prompt", prompt=held(), prompt_id="running")
+    await entered(server)
+    await server.post("/interrupt", prompt_id="another")
+    assert (await server.get("/api/v1/heartbeat"))["running"] == "running"
+    await server.post("/interrupt", prompt_id="running")
+    entry = await finished(server, "running")
+    assert entry["status"]["status_str"] == "error"
+    kind, data = entry["status"]["messages"][-1]
+    assert (kind, data["node_id"], data["node_type"]) == ("execution_interrupted", "1", "Held")
+
+
+async def test_interrupting_without_a_body_stops_what_runs_and_nothing_later(server: Server) -> None:
+    assert (await server.client.post("/interrupt")).status == 200
+    await server.post("/prompt", prompt=held(), prompt_id="first")
+    await entered(server)
+    assert (await server.client.post("/interrupt")).status == 200
+    await finished(server, "first")
+    await server.post("/prompt", prompt=shown(), prompt_id="second")
+    assert (await finished(server, "second"))["status"]["completed"] is True
+
+
+async def test_a_prompt_that_cannot_run_is_refused_with_its_problems(server: Server) -> None:
+    bad = shown()
+    bad["1"]["inputs"]["value"] = 1000
+    response = await server.client.post("/prompt", json={"prompt": bad})
+    body = await response.json()
+    assert response.status == 400
+    assert body["error"]["type"] == "prompt_outputs_failed_validation"
+    assert body["node_errors"]["1"]["errors"][0]["type"] == "value_bigger_than_max"
+    assert await server.get("/history") == {}
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'"x"', b'{"prompt": {}, "number": "x"}', b'{"prompt": {}, "extra_data": 3}', b"{}", b""]
+)
+async def test_a_body_that_holds_no_prompt_is_the_callers_mistake(server: Server, body: bytes) -> None:
+    response = await server.client.post("/prompt", data=body)
+    assert response.status == 400
+    assert (await response.json())["error"]["type"]
+
+
+async def test_history_is_paged_and_deleted(server: Server) -> None:
+    for prompt_id in "abc":
+        await server.post("/prompt", prompt=shown(), prompt_id=prompt_id)
+        await finished(server, prompt_id)
+    assert list(await server.get("/history?max_items=2")) == ["b", "c"]
+    assert list(await server.get("/history?max_items=1&offset=0")) == ["a"]
+    assert (await server.client.get("/history?max_items=x")).status == 400
+    newest = await server.get("/api/v1/history?limit=1")
+    assert newest["entries"][0]["prompt_id"] == "c" and newest["total"] == 3
+    assert (await server.get("/api/v1/history/a"))["results"] == {"2": {"number": [1]}}
+    await server.post("/history", delete=["a"])
+    assert (await server.client.get("/api/v1/history/a")).status == 404
+    await server.post("/history", clear=True)
+    assert await server.get("/history") == {}
+
+
+async def test_freeing_answers_at_once_while_a_prompt_runs(server: Server) -> None:
+    await server.post("/prompt", prompt=held(), prompt_id="running")
+    await entered(server)
+    await server.post("/free", unload_models=True, free_memory=True)
+    assert (await server.get("/prompt"))["exec_info"]["queue_remaining"] == 1
+
+
+async def test_the_heartbeat_moves_with_the_running_prompt(server: Server) -> None:
+    await server.post("/prompt", prompt=held(), prompt_id="running")
+    await entered(server)
+    first = await server.get("/api/v1/heartbeat")
+    assert first["engine_ready"] and first["running"] == "running"
+    async with asyncio.timeout(20):
+        while (await server.get("/api/v1/heartbeat"))["events"] <= first["events"]:  # noqa: ASYNC110 - over HTTP
+            await asyncio.sleep(0.01)
+
+
+async def test_every_route_is_also_below_api(server: Server) -> None:
+    for path in (
+        "/queue",
+        "/history",
+        "/prompt",
+        "/features",
+        "/models",
+        "/system_stats",
+        "/embeddings",
+        "/extensions",
+    ):
+        assert (await server.client.get(f"/api{path}")).status == 200
+
+
+async def test_foreign_pages_may_not_call_a_loopback_server(server: Server) -> None:
+    response = await server.client.post("/interrupt", headers={"Origin": "http://evil.example"})
+    assert response.status == 403
+    assert "Access-Control-Allow-Origin" not in (await server.client.get("/queue")).headers

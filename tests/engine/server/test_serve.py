@@ -1,0 +1,56 @@
+"""The process: `python -m engine` as its users and its parent see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+from engine.server.serve import EXIT_PARENT_GONE, EXIT_PORT_TAKEN
+from tests.engine.server.running_engine import ROOT, running_engine, start
+
+
+def test_it_answers_and_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
+    (tmp_path / "temp").mkdir()
+    (tmp_path / "temp" / "old.png").write_bytes(b"x")
+    with running_engine(tmp_path) as engine:
+        with urllib.request.urlopen(f"{engine.url}/system_stats", timeout=30) as answer:
+            stats = json.load(answer)
+        assert stats["devices"][0]["type"] == "cpu" and stats["system"]["ram_total"] > 0
+        assert not (tmp_path / "temp" / "old.png").exists()
+        with urllib.request.urlopen(f"{engine.url}/object_info/SaveImage", timeout=60) as answer:
+            assert "SaveImage" in json.load(answer)  # the engine is built
+        assert engine.stop() == 0
+    assert "stopped" in engine.lines[-1]
+
+
+def test_it_ends_at_once_when_its_parent_is_gone(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    process = start(tmp_path, "--liveness-fd", str(read_end), pass_fds=(read_end,))
+    os.close(read_end)
+    os.close(write_end)
+    _, _ = process.communicate(timeout=30)
+    assert process.returncode == EXIT_PARENT_GONE
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as engine:
+        port = engine.url.rpartition(":")[2]
+        second = start(tmp_path, "--port", port)
+        _, said = second.communicate(timeout=30)
+    assert second.returncode == EXIT_PORT_TAKEN
+    assert f"port {port}: Address already in use" in said and "Traceback" not in said
+
+
+def test_the_server_can_be_imported_without_torch() -> None:
+    code = "import sys, engine.server.serve, engine.server.flags; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_random_checkpoint_of_no_known_scale_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "engine", "random-checkpoint", str(tmp_path / "x"), "--scale", "huge"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "huge" in ended.stderr

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.engine.server.conftest import Server, shown
+
+
+def picture(name: str) -> dict[str, Any]:
+    return {
+        "1": {"class_type": "LoadImage", "inputs": {"image": name}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+    }
+
+
+async def test_a_good_workflow_is_valid_and_does_not_run(server: Server) -> None:
+    answer = await server.post("/api/v1/workflow", prompt=shown())
+    assert (answer["valid"], answer["outputs"], answer["error"], answer["node_errors"]) == (True, ["2"], None, {})
+    assert await server.get("/history") == {} and (await server.get("/queue"))["queue_running"] == []
+
+
+async def test_every_problem_is_told_at_once(server: Server) -> None:
+    prompt = {**picture("missing.png"), **{f"n{key}": node for key, node in shown(1000).items()}}
+    prompt["n2"]["inputs"]["number"] = ["n1", 0]
+    answer = await server.post("/api/v1/workflow", prompt=prompt)
+    assert answer["valid"] is False and answer["outputs"] == []
+    assert {node: entry["errors"][0]["type"] for node, entry in answer["node_errors"].items()} == {
+        "1": "custom_validation_failed",
+        "n1": "value_bigger_than_max",
+    }
+
+
+async def test_files_that_will_be_there_are_no_problem(server: Server) -> None:
+    for name in ("darkroom/a.png", "darkroom/a.png [input]"):
+        answer = await server.post("/api/v1/workflow", prompt=picture(name), pending_files=["darkroom/a.png"])
+        assert (answer["valid"], answer["outputs"], answer["error"]) == (True, ["2"], None)
+    other = await server.post("/api/v1/workflow", prompt=picture("b.png"), pending_files=["darkroom/a.png"])
+    assert other["valid"] is False
+
+
+async def test_a_broken_picture_is_named_with_what_was_expected(server: Server) -> None:
+    (server.settings.input_path / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n123")
+    answer = await server.post("/api/v1/workflow", prompt=picture("cut.png"))
+    details = answer["node_errors"]["1"]["errors"][0]["details"]
+    assert "cut.png" in details and "expected a whole picture file" in details
+
+
+async def test_the_models_and_classes_it_would_need_are_listed(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "there.safetensors").write_bytes(b"")
+    loader = {"class_type": "CheckpointLoaderSimple"}
+    prompt = {
+        "1": {**loader, "inputs": {"ckpt_name": "there.safetensors"}},
+        "2": {**loader, "inputs": {"ckpt_name": "not.safetensors"}},
+        "3": {"class_type": "Unheard", "inputs": {}},
+        "4": {"class_type": "Unheard", "inputs": {}},
+        **{f"s{key}": node for key, node in picture("a.png").items()},
+    }
+    answer = await server.post("/api/v1/workflow", prompt=prompt)
+    assert answer["missing_nodes"] == ["Unheard"]
+    assert [(model["folder"], model["name"], model["present"]) for model in answer["models"]] == [
+        ("checkpoints", "there.safetensors", True),
+        ("checkpoints", "not.safetensors", False),
+    ]
+    assert answer["valid"] is False and answer["error"]["type"] == "invalid_prompt"
+
+
+async def test_what_is_no_prompt_is_refused(server: Server) -> None:
+    for body in ({}, {"prompt": {}, "pending_files": "x"}):
+        assert (await server.client.post("/api/v1/workflow", json=body)).status == 400
+    for prompt in ([], "x", {"1": 3}, {"1": {"inputs": {}}}, {}):
+        answer = await server.post("/api/v1/workflow", prompt=prompt)
+        assert answer["valid"] is False and answer["error"]
