@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 import httpx
@@ -14,49 +11,22 @@ from worker.autoscaler.vast import EnvelopeOpener, PublicKeySource
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.guard.auth import Gatekeeper
 from worker.guard.safe_address import AddressGuard
-from worker.jobs.outbox import Sender
-from worker.jobs.plain_stages import LocalOutputs, NoInputs
-from worker.jobs.stages import InputStage, OutputStage
-from worker.jobs.store import WebhookRow
-from worker.services import RequestGuard
+from worker.inputs.fetch import InputFetcher
+from worker.inputs.stage import FOLDER, FetchedInputs
+from worker.outputs.stage import DeliveredOutputs
+from worker.outputs.webhook import WebhookSender
 from worker.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    is_delivered: bool
-    retry_in_seconds: float | None = None
-    error: str = ""
-
-
-class PlainSender:
-    """Posts a webhook once a minute until it is taken."""
-
-    def __init__(self) -> None:
-        self._http = httpx.AsyncClient(follow_redirects=False)
-
-    async def deliver(self, row: WebhookRow) -> Sent:
-        headers = {"Content-Type": "application/json"}
-        if row.secret:
-            headers["X-Webhook-Signature"] = "sha256=" + hmac.new(row.secret.encode(), row.body, sha256).hexdigest()
-        try:
-            response = await self._http.post(row.url, content=row.body, headers=headers, timeout=row.timeout_seconds)
-        except httpx.HTTPError as error:
-            return Sent(False, 60.0, type(error).__name__)
-        return Sent(response.is_success, 60.0, "" if response.is_success else f"status {response.status_code}")
-
-    async def close(self) -> None:
-        await self._http.aclose()
 
 
 class Edges:
     def __init__(self, settings: Settings) -> None:
-        self._sender = PlainSender()
-        self.webhook_sender: Sender = self._sender
-        self.inputs: InputStage = NoInputs()
-        self.outputs: OutputStage = LocalOutputs()
-        self.guard: RequestGuard = Gatekeeper(settings.auth_config())
         self._addresses = AddressGuard(settings.allowed_private_hosts)
+        launch = settings.engine_launch()
+        folder = settings.state_path() / "inputs" if launch.urls else launch.base_directory / "input" / FOLDER
+        self.inputs = FetchedInputs(InputFetcher(self._addresses, folder, settings.input_limits()))
+        self.outputs = DeliveredOutputs(settings.s3_config(), self._addresses)
+        self.webhook_sender = WebhookSender(self._addresses)
+        self.guard = Gatekeeper(settings.auth_config())
         self._fetching: asyncio.Task[bool] | None = None
         vast = settings.vast_config()
         self._autoscaler_http = httpx.AsyncClient()
@@ -84,4 +54,5 @@ class Edges:
         if self._fetching is not None:
             self._fetching.cancel()
         await self._autoscaler_http.aclose()
-        await self._sender.close()
+        await self.inputs.close()
+        await self.webhook_sender.close()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
-from pathlib import Path
 from typing import Any
 
 from fastapi import Request
@@ -15,6 +13,7 @@ from worker.api.schemas import refusal, result_of
 from worker.autoscaler.vast import EnvelopeRejected
 from worker.errors import TryLater, WorkerError, http_status, http_status_for_vast
 from worker.jobs.job import Job
+from worker.outputs.inline import as_base64
 from worker.services import Services
 
 
@@ -43,20 +42,10 @@ async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
         if "url" not in public:
             public["url"] = services.links.link(base, job.id, name, time.time())
         if job.request.wants_base64:
-            public |= await asyncio.to_thread(_inline, folder / name, record, services.outputs.base64_max_bytes)
+            media_type = str(record.get("media_type") or "application/octet-stream")
+            public |= await asyncio.to_thread(as_base64, folder / name, media_type, services.outputs.base64_max_bytes)
         shown.append(public)
     return shown
-
-
-def _inline(path: Path, record: Any, max_bytes: int) -> dict[str, Any]:
-    media_type = record.get("media_type") or "application/octet-stream"
-    try:
-        size = path.stat().st_size
-        if size > max_bytes:
-            return {"data": None, "mimetype": media_type, "error": f"{size} bytes are over the limit of {max_bytes}"}
-        return {"data": base64.b64encode(path.read_bytes()).decode(), "mimetype": media_type}
-    except OSError:
-        return {"data": None, "mimetype": media_type, "error": "the file has expired"}
 
 
 def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> JSONResponse:

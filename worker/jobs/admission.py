@@ -32,7 +32,7 @@ def clean_id(raw: str) -> str:
         return str(uuid.uuid4())
     if PLAIN_ID.fullmatch(raw) and ".." not in raw:
         return raw
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", raw).strip("_")[:80]
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", raw).strip("_-")[:80]
     return f"{plain or 'id'}-{sha256(raw.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.fakes import FakeEngine, draw, fail
+from tests.worker.running_front import running_front, until
+
+
+class Receiver:
+    """A real HTTP server that keeps what it is sent, and answers with `statuses`, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[dict[str, str], bytes]] = []
+        self.statuses = [200]
+        self.url = ""
+
+    async def take(self, request: web.Request) -> web.Response:
+        self.calls.append(({name.lower(): value for name, value in request.headers.items()}, await request.read()))
+        return web.Response(status=self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    app = web.Application()
+    app.router.add_post("/hook", receiver.take)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    yield receiver
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    async with FakeEngine(folder) as engine:
+        yield engine
+
+
+async def first_call(receiver: Receiver, number: int = 1) -> tuple[dict[str, str], dict[str, Any]]:
+    async def has_come() -> bool:
+        return len(receiver.calls) >= number
+
+    await until(has_come)
+    headers, body = receiver.calls[number - 1]
+    return headers, json.loads(body)
+
+
+async def test_both_endings_are_told_signed_with_the_extra_parameters(
+    tmp_path: Path, engine: FakeEngine, receiver: Receiver
+) -> None:
+    async with running_front(tmp_path, engine, allowed_private_hosts=("127.0.0.1",)) as front:
+        hook = {"url": receiver.url, "secret": "hush", "extra_params": {"order": 5}}
+        await front.sync(draw(), request_id="good", webhook=hook)
+        headers, body = await first_call(receiver)
+        raw = receiver.calls[0][1]
+        assert headers["x-webhook-signature"] == "sha256=" + hmac.new(b"hush", raw, hashlib.sha256).hexdigest()
+        assert set(body) == {"id", "status", "message", "output", "timings", "extra"}
+        assert (body["id"], body["status"], body["extra"]) == ("good", "completed", {"order": 5})
+        await front.sync(fail(), request_id="bad", webhook=hook)
+        assert (await first_call(receiver, 2))[1]["status"] == "failed"
+
+
+async def test_a_receiver_that_fails_gets_it_again_under_the_same_id_and_the_result_is_not_held_up(
+    tmp_path: Path, engine: FakeEngine, receiver: Receiver
+) -> None:
+    receiver.statuses = [500, 200]
+    async with running_front(tmp_path, engine, webhook_url=receiver.url, webhook_secret="mine") as front:
+        assert (await front.sync(draw())).status_code == 200
+        first, _ = await first_call(receiver)
+        second, _ = await first_call(receiver, 2)
+        assert first["webhook-id"] == second["webhook-id"]
+
+
+async def test_an_empty_secret_switches_the_operators_off(
+    tmp_path: Path, engine: FakeEngine, receiver: Receiver
+) -> None:
+    async with running_front(tmp_path, engine, webhook_url=receiver.url, webhook_secret="mine") as front:
+        await front.sync(draw(), webhook={"secret": ""})
+        headers, _ = await first_call(receiver)
+        assert "x-webhook-signature" not in headers
+
+
+async def test_a_webhook_that_was_owed_is_sent_by_the_next_front(
+    tmp_path: Path, engine: FakeEngine, receiver: Receiver
+) -> None:
+    receiver.statuses = [503]
+    async with running_front(tmp_path, engine, webhook_url=receiver.url) as front:
+        await front.sync(draw())
+        first, _ = await first_call(receiver)
+    receiver.statuses = [200]
+    async with running_front(tmp_path, engine, webhook_url=receiver.url) as front:
+        again, _ = await first_call(receiver, len(receiver.calls) + 1)
+        assert again["webhook-id"] == first["webhook-id"]
+
+        async def is_delivered() -> bool:
+            row = await front.front.store.webhook(first["webhook-id"])
+            return row is not None and row.state == "delivered" and row.secret is None
+
+        await until(is_delivered)
+
+
+async def test_a_webhook_address_of_a_request_may_not_lie_behind_the_worker(
+    tmp_path: Path, engine: FakeEngine, receiver: Receiver
+) -> None:
+    async with running_front(tmp_path, engine) as front:
+        response = await front.sync(draw(), webhook={"url": receiver.url})
+        assert response.status_code == 422
+        assert response.json()["error"]["problems"][0]["field"] == "input.webhook.url"
+        await asyncio.sleep(0)
+        assert receiver.calls == []
