@@ -1,0 +1,251 @@
+"""What is wrong with a prompt, in ComfyUI's words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import PromptRejected
+from engine.graph.spec import InputCheck
+from engine.graph.validate import check_prompt, find_problems, is_compatible
+from tests.engine.graph.declared import node, rules
+
+CLASSES = {
+    item.class_type: item
+    for item in (
+        rules("Source", {"value": ("INT", {"min": 0, "max": 10})}, ("NUMBER",)),
+        rules("Add", {"number": "NUMBER", "more": ("FLOAT", {})}, ("NUMBER",)),
+        rules("Pick", {"name": (["a", "b"], {})}, ("NUMBER",)),
+        rules("Text", {"text": "STRING", "flag": "BOOLEAN"}, ("TEXT",)),
+        rules("Show", {"number": "NUMBER"}, is_output=True),
+        rules(
+            "Checked",
+            {"value": ("INT", {"max": 3})},
+            ("NUMBER",),
+            check=InputCheck(lambda value: value < 5 or "too big", frozenset({"value"})),
+        ),
+    )
+}
+
+
+def problems_of(prompt: Any) -> dict[str, list[str]]:
+    findings = find_problems(prompt, CLASSES.get)
+    return {node_id: [item.type for item in found.problems] for node_id, found in findings.node_problems.items()}
+
+
+def test_a_good_prompt_gives_its_outputs_in_order() -> None:
+    prompt = {"1": node("Source", value=1), "b": node("Show", number=["1", 0]), "a": node("Show", number=["1", 0])}
+    checked = check_prompt(prompt, CLASSES.get)
+    assert checked.outputs == ("b", "a")
+    assert checked.node_problems == {}
+    assert checked.prompt is prompt
+
+
+def test_values_are_cast_in_a_copy() -> None:
+    prompt = {
+        "1": node("Source", value="7"),
+        "2": node("Add", number=["1", 0], more=3),
+        "3": node("Show", number=["2", 0]),
+    }
+    checked = check_prompt(prompt, CLASSES.get)
+    assert checked.prompt["1"]["inputs"]["value"] == 7
+    assert repr(checked.prompt["2"]["inputs"]["more"]) == "3.0"
+    assert prompt["1"]["inputs"]["value"] == "7"
+
+
+def test_a_wrapped_list_is_unwrapped() -> None:
+    prompt = {"1": node("Text", text={"__value__": [1, 2]}, flag=0), "2": node("Show", number=["1", 0])}
+    findings = find_problems(prompt, CLASSES.get)
+    assert findings.node_problems["2"].problems[0].type == "return_type_mismatch"
+    assert findings.prompt["1"]["inputs"] == {"text": "[1, 2]", "flag": False}
+
+
+def test_every_problem_of_every_node_is_found_at_once() -> None:
+    prompt = {
+        "1": node("Source", value=11),
+        "2": node("Add", more="abc"),
+        "3": node("Pick", name="c"),
+        "4": node("Show", number=["1", 0]),
+        "5": node("Show", number=["2", 0]),
+        "6": node("Show", number=["3", 0]),
+        "7": node("Show", number=["3"]),
+    }
+    assert problems_of(prompt) == {
+        "1": ["value_bigger_than_max"],
+        "2": ["required_input_missing", "invalid_input_type"],
+        "3": ["value_not_in_list"],
+        "7": ["bad_linked_input"],
+    }
+
+
+def test_a_problem_names_the_outputs_that_need_its_node() -> None:
+    prompt = {
+        "1": node("Source", value=-1),
+        "2": node("Pick", name="c"),
+        "a": node("Show", number=["1", 0]),
+        "b": node("Show", number=["2", 0]),
+        "c": node("Show", number=["1", 0]),
+    }
+    findings = find_problems(prompt, CLASSES.get)
+    assert findings.node_problems["1"].dependent_outputs == ["a", "c"]
+    assert findings.node_problems["2"].dependent_outputs == ["b"]
+
+
+def test_one_good_output_is_enough_and_the_others_are_reported() -> None:
+    prompt = {"1": node("Source", value=1), "2": node("Show", number=["1", 0]), "3": node("Show")}
+    checked = check_prompt(prompt, CLASSES.get)
+    assert checked.outputs == ("2",)
+    assert list(checked.node_problems) == ["3"]
+
+
+def test_targets_narrow_the_outputs() -> None:
+    prompt = {"1": node("Source", value=1), "2": node("Show", number=["1", 0]), "3": node("Show")}
+    checked = check_prompt(prompt, CLASSES.get, ["2"])
+    assert checked.outputs == ("2",) and checked.node_problems == {}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind", "details"),
+    [
+        ({}, "prompt_no_outputs", ""),
+        ({"1": node("Source", value=1)}, "prompt_no_outputs", ""),
+        ({"1": {"inputs": {}}}, "invalid_prompt", "Node ID '#1'"),
+        ({"1": node("Nothing")}, "invalid_prompt", "Node ID '#1'"),
+        ([1], "invalid_prompt", ""),
+    ],
+)
+def test_a_prompt_that_is_none_is_rejected_as_a_whole(prompt: Any, kind: str, details: str) -> None:
+    with pytest.raises(PromptRejected) as caught:
+        check_prompt(prompt, CLASSES.get)
+    assert (caught.value.problem.type, caught.value.problem.details) == (kind, details)
+    assert caught.value.node_problems == {}
+
+
+def test_the_rejection_lists_what_is_wrong_with_the_outputs_themselves() -> None:
+    with pytest.raises(PromptRejected) as caught:
+        check_prompt({"1": node("Show"), "2": node("Show")}, CLASSES.get)
+    assert caught.value.problem.details == "Required input is missing: number\nRequired input is missing: number"
+
+
+def test_a_cycle_is_a_problem_and_no_endless_loop() -> None:
+    prompt = {
+        "1": node("Add", number=["2", 0], more=1.0),
+        "2": node("Add", number=["1", 0], more=1.0),
+        "3": node("Show", number=["1", 0]),
+    }
+    findings = find_problems(prompt, CLASSES.get)
+    (found,) = findings.node_problems.values()
+    assert found.problems[0].extra_info["exception_type"] == "graph.DependencyCycleError"
+    assert found.problems[0].details == "Dependency cycle detected: 1 -> 2 -> 1"
+    assert findings.outputs == ()
+
+
+def test_a_chain_of_many_nodes_needs_no_recursion() -> None:
+    prompt = {"0": node("Source", value=1)}
+    for index in range(1, 20_000):
+        prompt[str(index)] = node("Add", number=[str(index - 1), 0], more=1.0)
+    prompt["out"] = node("Show", number=["19999", 0])
+    assert check_prompt(prompt, CLASSES.get).outputs == ("out",)
+
+
+def test_a_link_to_a_missing_output_is_told() -> None:
+    prompt = {"1": node("Source", value=1), "2": node("Show", number=["1", 4])}
+    (problem,) = find_problems(prompt, CLASSES.get).node_problems["2"].problems
+    assert problem.type == "exception_during_validation"
+    assert problem.extra_info["exception_type"] == "IndexError"
+
+
+def test_a_class_may_check_its_inputs_instead_of_their_ranges() -> None:
+    prompt = {"1": node("Checked", value=4), "2": node("Show", number=["1", 0])}
+    assert problems_of(prompt) == {}
+    prompt["1"] = node("Checked", value=6)
+    (problem,) = find_problems(prompt, CLASSES.get).node_problems["1"].problems
+    assert (problem.type, problem.details) == ("custom_validation_failed", "value - too big")
+
+
+def test_a_check_that_raises_is_the_nodes_problem() -> None:
+    def fail(value: int) -> bool:
+        raise KeyError(value)
+
+    broken = rules("Broken", {"value": "INT"}, is_output=True, check=InputCheck(fail, frozenset({"value"})))
+    findings = find_problems({"1": node("Broken", value=1)}, {"Broken": broken}.get)
+    assert findings.node_problems["1"].problems[0].type == "exception_during_validation"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "is_fine"),
+    [
+        ("A", "A", True),
+        ("A", "B", False),
+        ("A,B", "B,C", True),
+        ("A", "*", True),
+        ("*", "A", True),
+        (["x"], ["x"], True),
+        (["x"], "STRING", False),
+    ],
+)
+def test_types_fit_when_they_have_one_in_common(given: Any, wanted: Any, is_fine: bool) -> None:
+    assert is_compatible(given, wanted) is is_fine
+
+
+def recorded(shared_folder: Path) -> list[dict[str, Any]]:
+    lines = (shared_folder / "reference" / "ws_trace" / "validation_errors.jsonl").read_text("utf-8").splitlines()
+    return [item for item in map(json.loads, lines) if item["dir"] == "http" and "prompt" in item.get("request", {})]
+
+
+def test_recorded_prompts_get_comfyuis_answer(shared_folder: Path) -> None:
+    """The checkpoints and inputs of the recording are not here, so those lists come from the answers themselves."""
+    info = json.loads((shared_folder / "reference" / "object_info.json").read_text("utf-8"))
+    files = [
+        "sd15_full.safetensors",
+        "sd15_inpaint_small.safetensors",
+        "sd15_small.safetensors",
+        "sd15_small_b.safetensors",
+    ]
+    info["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"] = [files]
+    classes = {name: rules_from_info(name, item) for name, item in info.items()}
+    seen = 0
+    for item in recorded(shared_folder):
+        if not isinstance(item["request"]["prompt"], dict) or "json" not in item:
+            continue
+        try:
+            checked = check_prompt(item["request"]["prompt"], classes.get)
+            answer: dict[str, Any] = {
+                "node_errors": {key: value.as_json() for key, value in checked.node_problems.items()}
+            }
+        except PromptRejected as rejected:
+            answer = rejected.as_json()
+        expected = {key: value for key, value in item["json"].items() if key in ("error", "node_errors")}
+        assert without_traces(json.loads(json.dumps(answer))) == without_traces(expected)
+        seen += 1
+    assert seen >= 13
+
+
+def rules_from_info(name: str, info: dict[str, Any]) -> Any:
+    def pairs(section: str) -> dict[str, Any]:
+        items = info["input"].get(section, {})
+        return {key: (item[0], item[1] if len(item) > 1 else {}) for key, item in items.items()}
+
+    check = None
+    if name == "LoadImage":
+        check = InputCheck(lambda image: f"Invalid image file: {image}", frozenset({"image"}))
+    return rules(
+        name,
+        pairs("required"),
+        tuple(info["output"]),
+        optional=pairs("optional"),
+        hidden=info["input"].get("hidden"),
+        is_output=info["output_node"],
+        check=check,
+    )
+
+
+def without_traces(answer: dict[str, Any]) -> dict[str, Any]:
+    """Line numbers of ComfyUI's own files are nobody's contract."""
+    for found in answer["node_errors"].values():
+        for problem in found["errors"]:
+            problem["extra_info"].pop("traceback", None)
+    return answer
