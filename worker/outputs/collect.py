@@ -1,0 +1,210 @@
+"""The files that a run saved become the job's own: linked, copied or fetched into its folder.
+
+`listed_outputs` decides what counts as an output (pure); `collect_outputs` brings it. From then on delivery, links and
+retention touch the job's folder only, so a file that the engine overwrites or two jobs share is nobody's trouble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import mimetypes
+import os
+import shutil
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from worker.errors import DeliveryFailed
+from worker.inputs.file_kinds import HEAD_BYTES, kind_of
+
+SKIPPED_TYPES = frozenset({"temp", "preview"})
+MAX_NAME_BYTES = 200
+
+
+class FileSource(Protocol):
+    """An engine, as far as its files go: `folder_of` is None where they are not on this machine's disk."""
+
+    def folder_of(self, kind: str) -> Path | None: ...
+
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file that a node says it saved. `output_type` is the name of the list it stands in."""
+
+    node_id: str
+    output_type: str
+    filename: str
+    subfolder: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file in the job's folder."""
+
+    filename: str
+    path: Path
+    subfolder: str
+    kind: str
+    node_id: str
+    output_type: str
+    media_type: str
+    size_bytes: int
+
+    def as_record(self) -> dict[str, Any]:
+        """The fields of the result, and what only we need: `path` (below the job's folder), type and size."""
+        return {
+            "filename": self.filename,
+            "local_path": str(self.path),
+            "subfolder": self.subfolder,
+            "type": self.kind,
+            "node_id": self.node_id,
+            "output_type": self.output_type,
+            "path": self.path.name,
+            "media_type": self.media_type,
+            "size_bytes": self.size_bytes,
+        }
+
+
+def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed]:
+    """Every file in a history entry's `outputs`, whatever its list is called; temporary ones and previews are not.
+
+    A node that lists `files` lists its pictures there too, so its `images` are skipped then.
+    """
+    return [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
+
+
+def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed]:
+    for output_type, items in shown.items():
+        if not isinstance(items, list) or (output_type == "images" and shown.get("files")):
+            continue
+        for item in items:
+            if not isinstance(item, Mapping) or not isinstance(item.get("filename"), str) or not item["filename"]:
+                continue
+            kind = str(item.get("type") or "output")
+            if kind not in SKIPPED_TYPES:
+                yield Listed(node_id, output_type, item["filename"], str(item.get("subfolder") or ""), kind)
+
+
+async def collect_outputs(
+    outputs: Mapping[str, Mapping[str, Any]], job_directory: Path, source: FileSource
+) -> list[Output]:
+    """Brings every listed file into `job_directory`, in the order of the list.
+
+    Raises DeliveryFailed for a file that the engine names and does not have, EngineUnreachable from the source.
+    """
+    await asyncio.to_thread(job_directory.mkdir, parents=True, exist_ok=True, mode=0o700)
+    return [await _take(listed, job_directory, source) for listed in listed_outputs(outputs)]
+
+
+async def _take(listed: Listed, directory: Path, source: FileSource) -> Output:
+    name = clean_name(listed.filename)
+    folder = source.folder_of(listed.kind)
+    if folder is None:
+        path = await asyncio.to_thread(_reserve, directory, name)
+        await source.view(listed.filename, listed.subfolder, listed.kind, path)
+    else:
+        path = await asyncio.to_thread(_take_local, folder, listed, directory, name)
+    media_type, size_bytes = await asyncio.to_thread(_look_at, path)
+    return Output(
+        filename=name,
+        path=path,
+        subfolder=clean_subfolder(listed.subfolder),
+        kind=listed.kind,
+        node_id=listed.node_id,
+        output_type=listed.output_type,
+        media_type=media_type,
+        size_bytes=size_bytes,
+    )
+
+
+def _take_local(folder: Path, listed: Listed, directory: Path, name: str) -> Path:
+    root = folder.resolve()
+    origin = (root / listed.subfolder / listed.filename).resolve()
+    if not origin.is_relative_to(root):
+        raise DeliveryFailed(f"Node {listed.node_id} names a file outside the output folder", node_id=listed.node_id)
+    try:
+        return _link_or_copy(origin, directory, name)
+    except (FileNotFoundError, IsADirectoryError):
+        raise DeliveryFailed(f"{name} of node {listed.node_id} is not there", node_id=listed.node_id) from None
+
+
+def _link_or_copy(origin: Path, directory: Path, name: str) -> Path:
+    """A hard link, or a copy where the file systems differ or know no links. Never over a file that is there."""
+    for path in _candidates(directory, name):
+        try:
+            os.link(origin, path)
+            return path
+        except FileExistsError:
+            continue
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EACCES):
+                raise
+            break
+    path = _reserve(directory, name)
+    try:
+        shutil.copyfile(origin, path)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        raise
+    return path
+
+
+def _reserve(directory: Path, name: str) -> Path:
+    """An empty file that nobody else has."""
+    for path in _candidates(directory, name):
+        try:
+            path.touch(exist_ok=False, mode=0o600)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("unreachable: the candidates do not end")
+
+
+def _candidates(directory: Path, name: str) -> Iterator[Path]:
+    yield directory / name
+    stem, suffix = Path(name).stem, Path(name).suffix
+    number = 1
+    while True:
+        yield directory / f"{stem}_{number}{suffix}"
+        number += 1
+
+
+def clean_name(name: str) -> str:
+    """The last part of a name, safe as a file name, a key and a header: no separators, control characters, dots ahead.
+
+    >>> clean_name("../../a/b.png")
+    'b.png'
+    """
+    last = name.replace("\\", "/").rpartition("/")[2]
+    kept = "".join("_" if unicodedata.category(letter)[0] == "C" else letter for letter in last).strip().lstrip(".")
+    stem, suffix = Path(kept).stem, Path(kept).suffix
+    room = MAX_NAME_BYTES - len(suffix.encode())
+    cut = stem.encode()[: max(room, 0)].decode(errors="ignore") + suffix
+    return cut or "output"
+
+
+def clean_subfolder(subfolder: str) -> str:
+    """A relative path without `..`, each part cleaned as a name."""
+    parts = PurePosixPath(subfolder.replace("\\", "/")).parts
+    return "/".join(clean_name(part) for part in parts if part.strip("./ "))
+
+
+def media_type_of(path: Path, head: bytes) -> str:
+    """By the first bytes, else by the name."""
+    kind = kind_of(head)
+    if kind is not None and kind.media_type != "application/octet-stream":
+        return kind.media_type
+    return mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+
+
+def _look_at(path: Path) -> tuple[str, int]:
+    with path.open("rb") as file:
+        return media_type_of(path, file.read(HEAD_BYTES)), os.fstat(file.fileno()).st_size

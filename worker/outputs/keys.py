@@ -1,0 +1,45 @@
+"""Under which keys outputs are stored. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+PLACES = ("request_id", "node_id", "subfolder", "filename", "index")
+_PLACE = re.compile(r"\{([^{}]*)\}")
+
+
+def find_template_problem(template: str) -> str | None:
+    """What is wrong with a key template, or None."""
+    unknown = [name for name in _PLACE.findall(template) if name not in PLACES]
+    if unknown:
+        return f"{{{unknown[0]}}} is not one of {', '.join('{' + name + '}' for name in PLACES)}"
+    if "{filename}" not in template and "{index}" not in template:
+        return "a key needs {filename} or {index}"
+    return None
+
+
+def make_keys(template: str, request_id: str, outputs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A key for each output record, all different: a second equal one gets `_<node>_<index>` before its extension."""
+    keys: list[str] = []
+    for index, output in enumerate(outputs):
+        values = {
+            "request_id": request_id,
+            "node_id": str(output["node_id"]),
+            "subfolder": str(output.get("subfolder") or ""),
+            "filename": str(output["filename"]),
+            "index": str(index),
+        }
+        key = _tidy(_PLACE.sub(lambda place, values=values: values[place[1]], template))  # type: ignore[misc]
+        if key in keys:
+            path = PurePosixPath(key)
+            key = str(path.with_name(f"{path.stem}_{values['node_id']}_{index}{path.suffix}"))
+        keys.append(key)
+    return keys
+
+
+def _tidy(key: str) -> str:
+    """No empty parts (of an empty subfolder, say) and none that point upwards."""
+    return "/".join(part for part in key.split("/") if part not in ("", ".", ".."))

@@ -1,0 +1,157 @@
+"""Webhooks: signed, posted once a try, and tried again over about a day.
+
+Two signatures go along: `X-Webhook-Signature: sha256=<hex HMAC-SHA256 of the body>`, which existing receivers check,
+and the Standard Webhooks headers (https://www.standardwebhooks.com), whose key is the base64 after `whsec_` where the
+secret is written so, else the secret's bytes. Addresses from requests pass the guard; the operator's own need not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import httpx
+
+from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port
+
+FIRST_WAIT_SECONDS = 1.0
+WAIT_FACTOR = 3.0
+LONGEST_WAIT_SECONDS = 4 * 3600.0
+MAX_TRIES = 15  # with the waits above: about 23 hours
+JITTER = 0.25
+RETRY_AFTER_STATUSES = frozenset({429, 503})
+
+
+class OutboxRow(Protocol):
+    """One webhook that is owed; the outbox's row. `attempts` counts the tries before this one."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def secret(self) -> str | None: ...
+    @property
+    def timeout_seconds(self) -> float: ...
+    @property
+    def is_trusted(self) -> bool: ...
+    @property
+    def attempts(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOutcome:
+    """What became of one try. Not delivered and no `retry_in_seconds`: given up. `error` holds no secret."""
+
+    is_delivered: bool
+    retry_in_seconds: float | None = None
+    error: str = ""
+
+
+def sign(secret: str, body: bytes) -> str:
+    """The value of `X-Webhook-Signature`."""
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def sign_standard(secret: str, message_id: str, at_seconds: int, body: bytes) -> str:
+    """The value of `webhook-signature`, version 1 of Standard Webhooks."""
+    signed = f"{message_id}.{at_seconds}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(_standard_key(secret), signed, hashlib.sha256).digest()).decode()
+
+
+def headers_of(row: OutboxRow, at_seconds: int) -> dict[str, str]:
+    """The headers of one try. Without a secret nothing is signed."""
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "darkroom",
+        "webhook-id": row.id,
+        "webhook-timestamp": str(at_seconds),
+    }
+    if row.secret:
+        headers["X-Webhook-Signature"] = sign(row.secret, row.body)
+        headers["webhook-signature"] = sign_standard(row.secret, row.id, at_seconds, row.body)
+    return headers
+
+
+def next_wait_seconds(num_tries: int, chance: float, retry_after_seconds: float | None = None) -> float | None:
+    """How long to wait after `num_tries` failed tries (1 after the first); None when it was the last.
+
+    `chance` in 0..1 spreads the wait by a quarter to either side; a receiver's Retry-After lengthens it.
+    """
+    if num_tries >= MAX_TRIES:
+        return None
+    wait = min(FIRST_WAIT_SECONDS * WAIT_FACTOR ** (num_tries - 1), LONGEST_WAIT_SECONDS)
+    wait *= 1 - JITTER + 2 * JITTER * chance
+    return max(wait, min(retry_after_seconds or 0.0, LONGEST_WAIT_SECONDS))
+
+
+def judge(status: int, num_tries: int, chance: float, retry_after: str | None = None) -> DeliveryOutcome:
+    """What a receiver's answer means: 2xx is delivered, 410 ends it, anything else is tried again."""
+    if 200 <= status < 300:
+        return DeliveryOutcome(True)
+    error = f"status {status}"
+    if status == 410:
+        return DeliveryOutcome(False, None, error)
+    asked = float(retry_after) if retry_after and retry_after.isdigit() and status in RETRY_AFTER_STATUSES else None
+    return DeliveryOutcome(False, next_wait_seconds(num_tries, chance, asked), error)
+
+
+class WebhookSender:
+    """Owns the two HTTP clients: one for the operator's address, one whose every connection the guard has checked."""
+
+    def __init__(
+        self, guard: AddressGuard, now: Callable[[], float] = time.time, rng: random.Random | None = None
+    ) -> None:
+        self._trusted = httpx.AsyncClient(follow_redirects=False)
+        self._guarded = httpx.AsyncClient(transport=guard.transport(), trust_env=False, follow_redirects=False)
+        self._now = now
+        self._rng = rng or random.Random()
+
+    async def deliver(self, row: OutboxRow) -> DeliveryOutcome:
+        """One try. Never raises for what the receiver or the network does."""
+        http = self._trusted if row.is_trusted else self._guarded
+        num_tries, chance = row.attempts + 1, self._rng.random()
+        try:
+            host_and_port(row.url)
+            headers = headers_of(row, int(self._now()))
+            async with (
+                asyncio.timeout(row.timeout_seconds),
+                # Streamed, because the receiver's words are of no interest and may have no end.
+                http.stream(
+                    "POST", row.url, content=row.body, headers=headers, timeout=row.timeout_seconds
+                ) as response,
+            ):
+                return judge(response.status_code, num_tries, chance, response.headers.get("retry-after"))
+        except AddressRefused:
+            return DeliveryOutcome(False, None, "the address is not one that may be reached")
+        except HostUnknown:
+            error = "the host does not resolve"
+        except (TimeoutError, httpx.TimeoutException):
+            error = f"no answer within {row.timeout_seconds:g} s"
+        except httpx.HTTPError as broken:
+            error = type(broken).__name__
+        return DeliveryOutcome(False, next_wait_seconds(num_tries, chance), error)
+
+    async def close(self) -> None:
+        await self._trusted.aclose()
+        await self._guarded.aclose()
+
+
+def _standard_key(secret: str) -> bytes:
+    prefix, _, encoded = secret.partition("whsec_")
+    if not prefix and encoded:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except binascii.Error:
+            return secret.encode()
+    return secret.encode()
