@@ -51,7 +51,12 @@ class Problem:
     extra_info: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        return {"type": self.type, "message": self.message, "details": self.details, "extra_info": dict(self.extra_info)}
+        return {
+            "type": self.type,
+            "message": self.message,
+            "details": self.details,
+            "extra_info": dict(self.extra_info),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,104 @@
+"""Runs of graphs of small nodes, without torch: what tests of the runtime share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.cancel import CancelToken
+from engine.events import Event
+from engine.graph.signature import Signatures, unique_keys
+from engine.nodes.base import NodeClass
+from engine.nodes.catalogue import Catalogue
+from engine.runtime.cache.classic import ClassicCache
+from engine.runtime.cache.instances import InstanceCache
+from engine.runtime.cache.store import ResultCache
+from engine.runtime.executor import RunServices, run_prompt
+from engine.runtime.outputs import FileFolders, RunFiles
+from engine.runtime.request import RunRequest, RunResult
+
+
+class NoFiles:
+    """An environment without files."""
+
+    def model_files(self, kind: str) -> list[str]:
+        return []
+
+    def input_files(self, content: str) -> list[str]:
+        return []
+
+    def input_path(self, name: str) -> Path:
+        return Path(name)
+
+
+@dataclass
+class Bench:
+    """An engine's run-time part: the same cache over several runs. `events` are those of the last one."""
+
+    folder: Path
+    classes: Iterable[NodeClass]
+    results: ResultCache = field(default_factory=ClassicCache)
+    events: list[Event] = field(default_factory=list)
+    wants_previews: bool = False
+    relieved: int = 0
+
+    def __post_init__(self) -> None:
+        self.catalogue = Catalogue(self.classes)
+        self.instances = InstanceCache()
+        self.files = FileFolders(*(self.folder / name for name in ("input", "output", "temp")))
+        self._unique = unique_keys(b"")
+        self._ids = (str(number) for number in itertools.count())
+
+    def run(
+        self,
+        prompt: dict[str, Any],
+        *outputs: str,
+        cancel: CancelToken | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        extra_data: dict[str, Any] | None = None,
+    ) -> RunResult:
+        self.events = []
+        token = cancel or CancelToken()
+
+        def tell(event: Event) -> None:
+            self.events.append(event)
+            if on_event is not None:
+                on_event(event)
+
+        request = RunRequest(next(self._ids), prompt, outputs, extra_data or {}, self.wants_previews)
+        with ThreadPoolExecutor(2) as pool:
+            return asyncio.run(run_prompt(request, self._services(pool), token, tell))
+
+    def _services(self, pool: ThreadPoolExecutor) -> RunServices:
+        return RunServices(
+            find_class=self.catalogue.get,
+            environment=NoFiles(),
+            results=self.results,
+            instances=self.instances,
+            signatures=lambda find_node, find_rules: Signatures(find_node, find_rules, self._unique),
+            models=None,
+            open_files=lambda: RunFiles(self.files, pool),
+            device_errors=nullcontext,
+            relieve_memory=self._relieve,
+            make_preview=lambda latent: (bytes(latent), "image/png"),
+        )
+
+    def _relieve(self) -> None:
+        self.relieved += 1
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """The last run's events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def story(self) -> list[str]:
+        """The last run's events in short: what happened and to which node."""
+        return [
+            f"{type(event).__name__} {event.node.node_id}" if hasattr(event, "node") else type(event).__name__
+            for event in self.events
+        ]

@@ -1,0 +1,167 @@
+"""Small nodes, one for each way in which a node can run. Each call is written down in a `Calls`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from engine.errors import OutOfMemory
+from engine.nodes.base import (
+    ExecutionBlocker,
+    Expanded,
+    Hidden,
+    Int,
+    Lazy,
+    NodeClass,
+    NodeContext,
+    Optional,
+    Out,
+    Shown,
+    Socket,
+    Text,
+    node,
+)
+
+NUMBER = Annotated[Any, Socket("NUMBER")]
+NUMBERS = Annotated[Any, Socket("NUMBER"), Out("NUMBERS", is_list=True)]
+
+
+class Calls(list[str]):
+    """The ids of the nodes that were called, in order."""
+
+
+def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
+    def called(context: NodeContext) -> None:
+        calls.append(context.node_id)
+
+    @node("Number", category="test")
+    def number(context: NodeContext, *, value: Annotated[int, Int()] = 0) -> NUMBER:
+        called(context)
+        return value
+
+    @node("Add", category="test")
+    def add(context: NodeContext, *, a: NUMBER, b: NUMBER) -> NUMBER:
+        called(context)
+        return a + b
+
+    @node("Range", category="test")
+    def make_range(context: NodeContext, *, count: Annotated[int, Int()] = 3) -> NUMBERS:
+        called(context)
+        return (list(range(count)),)
+
+    @node("Total", category="test", input_is_list=True)
+    def total(context: NodeContext, *, a: NUMBER) -> NUMBER:
+        called(context)
+        return sum(a)
+
+    @node("Show", category="test", is_output=True)
+    def show(context: NodeContext, *, a: NUMBER) -> Shown:
+        called(context)
+        return Shown({"number": [a]})
+
+    @node("Save", category="test", is_output=True)
+    def save(context: NodeContext, *, a: NUMBER, prefix: Annotated[str, Text()] = "file") -> Shown:
+        called(context)
+        file = context.files.save_path(prefix, suffix=".txt")
+        context.files.submit(lambda: file.path.write_text(str(a)) and None)
+        return Shown({"texts": [file.shown()]})
+
+    @node("Steps", category="test")
+    def steps(context: NodeContext, *, count: Annotated[int, Int()] = 3) -> NUMBER:
+        called(context)
+        for step in range(count):
+            context.report_progress(step + 1, count)
+            if context.report_preview is not None:
+                context.report_preview([step])
+        return count
+
+    @node("Fail", category="test")
+    def fail(context: NodeContext, *, a: NUMBER) -> NUMBER:
+        called(context)
+        raise IndexError("no such thing")
+
+    @node("Greedy", category="test")
+    def greedy(context: NodeContext, *, a: NUMBER) -> NUMBER:
+        raise OutOfMemory("too much")
+
+    def choose(*, pick: int, **_: Any) -> Sequence[str]:
+        return ["first" if pick == 0 else "second"]
+
+    @node("Choose", category="test", needs=choose)
+    def chosen(
+        context: NodeContext,
+        *,
+        pick: Annotated[int, Int()] = 0,
+        first: Annotated[Any, Socket("NUMBER"), Lazy()],
+        second: Annotated[Any, Socket("NUMBER"), Lazy()],
+    ) -> NUMBER:
+        called(context)
+        return first if pick == 0 else second
+
+    @node("Block", category="test")
+    def block(context: NodeContext, *, message: Annotated[str, Text(), Optional()] = "") -> NUMBER:
+        called(context)
+        return ExecutionBlocker(message or None)
+
+    @node("Sum", category="test")
+    def expand_sum(context: NodeContext, *, values: Annotated[str, Text()] = "") -> NUMBER:
+        """A chain of additions of the given numbers."""
+        called(context)
+        me = context.node_id
+        first, *rest = [int(item) for item in values.split()]
+        graph: dict[str, Any] = {f"{me}.n": {"class_type": "Number", "inputs": {"value": first}}}
+        last = f"{me}.n"
+        for index, value in enumerate(rest):
+            graph[f"{me}.v{index}"] = {"class_type": "Number", "inputs": {"value": value}}
+            inputs = {"a": [last, 0], "b": [f"{me}.v{index}", 0]}
+            last = f"{me}.s{index}"
+            graph[last] = {"class_type": "Add", "inputs": inputs}
+        return Expanded(graph, ([last, 0],))
+
+    @node("Countdown", category="test")
+    def countdown(context: NodeContext, *, count: Annotated[int, Int()] = 0) -> NUMBER:
+        """A loop: expands into itself until nothing is left."""
+        called(context)
+        if count == 0:
+            return 0
+        inner = f"{context.node_id}-"
+        return Expanded({inner: {"class_type": "Countdown", "inputs": {"count": count - 1}}}, ([inner, 0],))
+
+    @node("Tangle", category="test")
+    def tangle(context: NodeContext) -> NUMBER:
+        """Expands into two nodes that wait for each other."""
+        me = context.node_id
+        graph = {
+            f"{me}.a": {"class_type": "Add", "inputs": {"a": [f"{me}.b", 0], "b": 1}},
+            f"{me}.b": {"class_type": "Add", "inputs": {"a": [f"{me}.a", 0], "b": 1}},
+        }
+        return Expanded(graph, ([f"{me}.a", 0],))
+
+    @node("Wait", category="test")
+    async def wait(context: NodeContext, *, milliseconds: Annotated[int, Int()] = 10) -> NUMBER:
+        calls.append(f"{context.node_id} starts")
+        await asyncio.sleep(milliseconds / 1000)
+        calls.append(f"{context.node_id} ends")
+        return milliseconds
+
+    @node("AsyncFail", category="test")
+    async def async_fail(context: NodeContext) -> NUMBER:
+        await asyncio.sleep(0.001)
+        raise ValueError("later")
+
+    @node("Who", category="test", is_output=True)
+    def who(
+        context: NodeContext,
+        *,
+        me: Annotated[Any, Hidden("UNIQUE_ID")],
+        prompt: Annotated[Any, Hidden("PROMPT")],
+        extra: Annotated[Any, Hidden("EXTRA_PNGINFO")],
+        dynamic: Annotated[Any, Hidden("DYNPROMPT")],
+    ) -> Shown:
+        return Shown({"who": [me, sorted(prompt), extra, dynamic.get_node(me)["class_type"]]})
+
+    return (
+        number, add, make_range, total, show, save, steps, fail, greedy, chosen, block, expand_sum, countdown, tangle,
+        wait, async_fail, who,
+    )  # fmt: skip

@@ -1,0 +1,287 @@
+"""How a graph runs: the order of nodes and messages, caching, lists, lazy inputs, expansion, async nodes, failures."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.cancel import CancelToken
+from engine.events import (
+    NodeBlocked,
+    NodeOutput,
+    NodeProgress,
+    NodesCached,
+    NodeStarted,
+    PreviewMade,
+    RunFailed,
+    RunInterrupted,
+)
+from engine.runtime.cache.lru import LruCache
+from engine.runtime.cache.none import NoCache
+from tests.engine.graph.declared import node
+from tests.engine.runtime.runs import Bench
+from tests.engine.runtime.small_nodes import Calls, small_nodes
+
+SUM: dict[str, Any] = {
+    "1": node("Number", value=2),
+    "2": node("Number", value=3),
+    "3": node("Add", a=["1", 0], b=["2", 0]),
+    "4": node("Show", a=["3", 0]),
+}
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, calls: Calls) -> Bench:
+    return Bench(tmp_path, small_nodes(calls))
+
+
+def shown(bench: Bench, prompt: dict[str, Any], *outputs: str) -> dict[str, Any]:
+    result = bench.run(prompt, *outputs)
+    assert result.status == "success", bench.events[-1]
+    return {node_id: ui["number"] for node_id, ui in result.outputs.items()}
+
+
+def test_a_run_tells_its_story_in_comfyuis_order(bench: Bench) -> None:
+    result = bench.run(SUM, "4")
+    assert result.outputs == {"4": {"number": [5]}}
+    assert result.meta == {"4": {"node_id": "4", "display_node": "4", "parent_node": None, "real_node_id": "4"}}
+    assert bench.story() == [
+        "RunStarted",
+        "NodesCached",
+        "NodeStarted 2",
+        "NodeFinished 2",
+        "NodeStarted 1",
+        "NodeFinished 1",
+        "NodeStarted 3",
+        "NodeFinished 3",
+        "NodeStarted 4",
+        "NodeOutput 4",
+        "NodeFinished 4",
+        "RunSucceeded",
+    ]
+
+
+def test_the_same_prompt_again_runs_nothing_and_shows_the_same(bench: Bench, calls: Calls) -> None:
+    bench.run(SUM, "4")
+    calls.clear()
+    result = bench.run(SUM, "4")
+    assert calls == []
+    assert result.outputs == {"4": {"number": [5]}}
+    assert bench.story() == ["RunStarted", "NodesCached", "NodeOutput 4", "NodeFinished 4", "RunSucceeded"]
+    assert bench.of(NodesCached)[0].node_ids == ["1", "2", "3", "4"]
+    assert bench.of(NodeOutput)[0].is_cached
+
+
+def test_only_what_follows_a_change_runs_again(bench: Bench, calls: Calls) -> None:
+    bench.run(SUM, "4")
+    calls.clear()
+    assert shown(bench, {**SUM, "2": node("Number", value=4)}, "4") == {"4": [6]}
+    assert calls == ["2", "3", "4"]
+
+
+def test_the_classic_cache_forgets_what_a_prompt_does_not_name(bench: Bench, calls: Calls) -> None:
+    bench.run(SUM, "4")
+    bench.run({"1": node("Number", value=2), "9": node("Show", a=["1", 0])}, "9")
+    calls.clear()
+    bench.run(SUM, "4")
+    assert calls == ["2", "3", "4"]
+
+
+def test_the_lru_cache_remembers_earlier_prompts(tmp_path: Path, calls: Calls) -> None:
+    bench = Bench(tmp_path, small_nodes(calls), LruCache(10))
+    other = {"1": node("Number", value=7), "9": node("Show", a=["1", 0])}
+    for prompt, output in ((SUM, "4"), (other, "9")):
+        bench.run(prompt, output)
+    calls.clear()
+    bench.run(SUM, "4")
+    assert calls == []
+
+
+def test_without_a_cache_everything_runs_every_time(tmp_path: Path, calls: Calls) -> None:
+    bench = Bench(tmp_path, small_nodes(calls), NoCache())
+    for _ in range(2):
+        calls.clear()
+        bench.run(SUM, "4")
+        assert sorted(calls) == ["1", "2", "3", "4"]
+
+
+def test_nodes_that_are_alike_share_one_result(bench: Bench, calls: Calls) -> None:
+    prompt = {**SUM, "2": node("Number", value=2)}
+    assert shown(bench, prompt, "4") == {"4": [4]}
+    assert calls == ["2", "3", "4"]
+
+
+def test_an_output_whose_file_is_gone_is_made_again(bench: Bench, calls: Calls) -> None:
+    prompt = {"1": node("Number", value=2), "2": node("Save", a=["1", 0])}
+    file = bench.files.output / "file_00001_.txt"
+    bench.run(prompt, "2")
+    assert file.read_text() == "2"
+    bench.run(prompt, "2")
+    assert calls == ["1", "2"]
+    file.unlink()
+    bench.run(prompt, "2")
+    assert calls == ["1", "2", "2"] and file.exists()
+
+
+def test_a_list_calls_a_node_for_each_element_and_shorter_ones_repeat(bench: Bench) -> None:
+    prompt = {
+        "1": node("Range", count=4),
+        "2": node("Range", count=2),
+        "3": node("Add", a=["1", 0], b=["2", 0]),
+        "4": node("Show", a=["3", 0]),
+        "5": node("Total", a=["3", 0]),
+        "6": node("Show", a=["5", 0]),
+    }
+    assert shown(bench, prompt, "4", "6") == {"4": [0, 2, 3, 4], "6": [9]}
+
+
+def test_only_the_lazy_input_that_is_needed_runs(bench: Bench, calls: Calls) -> None:
+    prompt = {
+        "1": node("Number", value=1),
+        "2": node("Number", value=2),
+        "3": node("Choose", pick=1, first=["1", 0], second=["2", 0]),
+        "4": node("Show", a=["3", 0]),
+    }
+    assert shown(bench, prompt, "4") == {"4": [2]}
+    assert calls == ["2", "3", "4"]
+
+
+def test_a_blocked_node_does_not_run_and_nothing_is_said(bench: Bench, calls: Calls) -> None:
+    prompt = {"1": node("Block"), "2": node("Show", a=["1", 0]), "3": node("Number"), "4": node("Show", a=["3", 0])}
+    assert shown(bench, prompt, "2", "4") == {"4": [0]}
+    assert "2" not in calls and bench.of(NodeBlocked) == []
+
+
+def test_a_block_with_a_message_is_told_once(bench: Bench) -> None:
+    number = node("Number", value=1)
+    prompt = {
+        "0": number,
+        "1": node("Block", message="not today"),
+        "2": node("Add", a=["1", 0], b=["0", 0]),
+        "3": node("Show", a=["2", 0]),
+    }
+    assert bench.run(prompt, "3").status == "success"
+    (blocked,) = bench.of(NodeBlocked)
+    assert (blocked.node_id, blocked.message) == ("2", "Execution Blocked: not today")
+
+
+def test_a_node_expands_into_a_graph(bench: Bench, calls: Calls) -> None:
+    prompt = {"1": node("Sum", values="1 2 3"), "2": node("Show", a=["1", 0])}
+    assert shown(bench, prompt, "2") == {"2": [6]}
+    inner = [event.node for event in bench.of(NodeStarted) if event.node.node_id == "1.s0"][0]
+    assert (inner.display_node_id, inner.parent_node_id, inner.real_node_id) == ("1", "1", "1")
+    calls.clear()
+    assert shown(bench, {**prompt, "1": node("Sum", values="1 2 4")}, "2") == {"2": [7]}
+    assert calls == ["1", "1.v1", "1.s1", "2"]
+
+
+def test_a_loop_by_expansion_needs_no_recursion(bench: Bench) -> None:
+    assert shown(bench, {"1": node("Countdown", count=2000), "2": node("Show", a=["1", 0])}, "2") == {"2": [0]}
+
+
+def test_a_cycle_made_at_run_time_blames_the_node_that_made_it(bench: Bench) -> None:
+    result = bench.run({"1": node("Tangle"), "2": node("Show", a=["1", 0])}, "2")
+    assert result.status == "error"
+    (failed,) = bench.of(RunFailed)
+    assert (failed.node_id, failed.exception_type) == ("1", "graph.DependencyCycleError")
+    assert failed.exception_message == "Dependency cycle detected"
+
+
+def test_async_nodes_run_at_the_same_time_and_others_go_on(bench: Bench, calls: Calls) -> None:
+    prompt = {
+        "a": node("Wait", milliseconds=30),
+        "b": node("Wait", milliseconds=31),
+        "c": node("Number", value=5),
+        "ab": node("Add", a=["a", 0], b=["b", 0]),
+        "abc": node("Add", a=["ab", 0], b=["c", 0]),
+        "out": node("Show", a=["abc", 0]),
+    }
+    assert shown(bench, prompt, "out") == {"out": [66]}
+    assert set(calls[:2]) == {"a starts", "b starts"}
+    assert calls.index("c") < calls.index("a ends")
+
+
+def test_an_async_node_that_fails_is_that_nodes_failure(bench: Bench) -> None:
+    prompt = {"a": node("AsyncFail"), "b": node("Wait", milliseconds=5000), "c": node("Add", a=["a", 0], b=["b", 0])}
+    result = bench.run({**prompt, "d": node("Show", a=["c", 0])}, "d")
+    assert result.status == "error"
+    assert (bench.of(RunFailed)[0].node_id, bench.of(RunFailed)[0].exception_type) == ("a", "ValueError")
+
+
+def test_a_failure_is_told_as_comfyui_tells_it(bench: Bench) -> None:
+    prompt = {"1": node("Number", value=2), "2": node("Fail", a=["1", 0]), "3": node("Show", a=["2", 0])}
+    result = bench.run(prompt, "3")
+    assert result.status == "error" and result.outputs == {}
+    (failed,) = bench.of(RunFailed)
+    assert (failed.node_id, failed.class_type, failed.executed) == ("2", "Fail", ["1"])
+    assert (failed.exception_type, failed.exception_message) == ("IndexError", "no such thing\n")
+    assert failed.current_inputs == {"a": [2]}
+    assert failed.current_outputs == ["1", "2", "3"]
+    assert failed.code == "node_failed"
+    assert any("small_nodes.py" in line for line in failed.traceback)
+
+
+def test_after_a_failure_what_did_run_is_known(bench: Bench, calls: Calls) -> None:
+    prompt = {"1": node("Number", value=2), "2": node("Fail", a=["1", 0]), "3": node("Show", a=["2", 0])}
+    bench.run(prompt, "3")
+    calls.clear()
+    bench.run(prompt, "3")
+    assert calls == ["2"]
+
+
+def test_memory_is_freed_when_it_ran_out(bench: Bench) -> None:
+    bench.run({"1": node("Number", value=2), "2": node("Greedy", a=["1", 0]), "3": node("Show", a=["2", 0])}, "3")
+    assert bench.of(RunFailed)[0].code == "out_of_memory"
+    assert bench.relieved == 1
+
+
+def test_progress_and_previews_are_told_as_they_come(bench: Bench) -> None:
+    bench.wants_previews = True
+    bench.run({"1": node("Steps", count=2), "2": node("Show", a=["1", 0])}, "2")
+    assert [(event.value, event.maximum) for event in bench.of(NodeProgress)] == [(1, 2), (2, 2)]
+    assert [event.image for event in bench.of(PreviewMade)] == [b"\0", b"\1"]
+
+
+def test_an_interrupt_stops_a_node_at_its_next_step(bench: Bench) -> None:
+    cancel = CancelToken()
+    result = bench.run(
+        {"1": node("Steps", count=9), "2": node("Show", a=["1", 0])},
+        "2",
+        cancel=cancel,
+        on_event=lambda event: cancel.cancel() if isinstance(event, NodeProgress) else None,
+    )
+    assert result.status == "interrupted"
+    assert len(bench.of(NodeProgress)) == 1
+    (told,) = bench.of(RunInterrupted)
+    assert (told.node_id, told.class_type, told.executed) == ("1", "Steps", [])
+
+
+def test_an_interrupt_from_another_thread_wakes_a_run_that_waits(bench: Bench) -> None:
+    cancel = CancelToken()
+
+    def on_event(event: object) -> None:
+        if isinstance(event, NodeStarted):
+            threading.Timer(0.02, cancel.cancel).start()
+
+    result = bench.run(
+        {"1": node("Wait", milliseconds=60_000), "2": node("Show", a=["1", 0])}, "2", cancel=cancel, on_event=on_event
+    )
+    assert result.status == "interrupted"
+
+
+def test_hidden_inputs_are_filled_in(bench: Bench) -> None:
+    prompt = {"7": node("Who")}
+    result = bench.run(prompt, "7", extra_data={"extra_pnginfo": {"workflow": 1}})
+    assert result.outputs["7"]["who"] == ["7", ["7"], {"workflow": 1}, "Who"]
+
+
+def test_values_are_cast_even_when_the_prompt_was_not_checked(bench: Bench) -> None:
+    assert shown(bench, {"1": node("Number", value="4"), "2": node("Show", a=["1", 0])}, "2") == {"2": [4]}
