@@ -1,0 +1,61 @@
+"""Every built-in node declares what ComfyUI's node of that name declares.
+
+Left out on both sides: `python_module`, tooltips, descriptions, empty option objects, and lists of files (which depend
+on the machine).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.nodes.base import FunctionNode, InputFile, ModelFile
+from engine.nodes.built_in import built_in_nodes
+from engine.nodes.catalogue import object_info
+from tests.engine.runtime.runs import NoFiles
+
+OURS_ALONE = {"DarkroomRandomCheckpoint"}
+NODES = {item.class_type: item for item in built_in_nodes()}
+
+
+def normalised(info: dict[str, Any], file_inputs: set[str]) -> dict[str, Any]:
+    kept = {key: value for key, value in info.items() if key not in ("python_module", "description", "output_tooltips")}
+    kept["input"] = {
+        section: {name: _input(item, is_file=name in file_inputs) for name, item in inputs.items()}
+        for section, inputs in info["input"].items()
+        if inputs
+    }
+    kept["input_order"] = {section: names for section, names in info["input_order"].items() if names}
+    return kept
+
+
+def _input(item: Any, *, is_file: bool) -> Any:
+    if isinstance(item, str):
+        return item
+    kind = [] if is_file and isinstance(item[0], list) else item[0]
+    options = {key: value for key, value in (item[1] if len(item) > 1 else {}).items() if key != "tooltip"}
+    if is_file:
+        options.pop("options", None)
+    return [kind, options] if options else [kind]
+
+
+@pytest.fixture(scope="module")
+def reference(shared_folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((shared_folder / "reference" / "object_info.json").read_text("utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("class_type", sorted(NODES.keys() - OURS_ALONE))
+def test_a_built_in_node_declares_what_comfyuis_does(class_type: str, reference: dict[str, Any]) -> None:
+    node_class = NODES[class_type]
+    assert isinstance(node_class, FunctionNode)
+    files = {item.name for item in node_class.parameters if isinstance(item.marker, (ModelFile, InputFile))}
+    ours = json.loads(json.dumps(object_info(node_class.spec(NoFiles()))))
+    assert normalised(ours, files) == normalised(reference[class_type], files)
+
+
+def test_no_name_is_given_twice() -> None:
+    assert len(NODES) == len(built_in_nodes())

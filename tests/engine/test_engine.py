@@ -1,0 +1,102 @@
+"""The engine as a library: check, submit, interrupt, free, close."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Engine, EngineSettings, RunRequest
+from engine.errors import PromptRejected
+from engine.events import NodeStarted, RunInterrupted
+from tests.engine.graph.declared import node
+from tests.engine.runtime.small_nodes import Calls, small_nodes
+
+PROMPT: dict[str, Any] = {"1": node("Number", value="2"), "2": node("Show", a=["1", 0])}
+ENDLESS: dict[str, Any] = {"1": node("Wait", milliseconds=60_000), "2": node("Show", a=["1", 0])}
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, calls: Calls) -> Iterator[Engine]:
+    with Engine(EngineSettings(base_directory=tmp_path, cpu=True), small_nodes(calls)) as made:
+        yield made
+
+
+def run(engine: Engine, prompt: dict[str, Any], prompt_id: str = "p", on_event: Any = lambda event: None) -> Any:
+    checked = engine.check(prompt)
+    return engine.submit(RunRequest(prompt_id, checked.prompt, checked.outputs), on_event)
+
+
+def test_a_checked_prompt_runs(engine: Engine) -> None:
+    result = run(engine, PROMPT).result()
+    assert (result.status, result.outputs) == ("success", {"2": {"number": [2]}})
+
+
+def test_a_bad_prompt_is_rejected_before_anything_runs(engine: Engine) -> None:
+    with pytest.raises(PromptRejected):
+        engine.check({"1": node("Show")})
+
+
+def test_prompts_run_in_the_order_of_submission(engine: Engine, calls: Calls) -> None:
+    prompts = [{str(index): node("Number", value=1), "s": node("Save", a=[str(index), 0])} for index in range(3)]
+    futures = [run(engine, prompt) for prompt in prompts]
+    assert [future.result().status for future in futures] == ["success"] * 3
+    assert [item for item in calls if item != "s"] == ["0"]  # the others are the same node under other names
+    assert [future.result().outputs["s"]["texts"][0]["filename"] for future in futures] == ["file_00001_.txt"] * 3
+
+
+def test_an_interrupt_reaches_only_the_prompt_that_runs(engine: Engine) -> None:
+    started = threading.Event()
+    events: list[Any] = []
+
+    def on_event(event: Any) -> None:
+        events.append(event)
+        if isinstance(event, NodeStarted):
+            started.set()
+
+    future = run(engine, ENDLESS, "long", on_event)
+    assert started.wait(10)
+    assert not engine.interrupt("other")
+    assert engine.interrupt("long")
+    assert future.result(10).status == "interrupted"
+    assert isinstance(events[-1], RunInterrupted)
+    assert not engine.interrupt()
+    assert run(engine, PROMPT).result().status == "success"
+
+
+def test_free_forgets_results(engine: Engine, calls: Calls) -> None:
+    run(engine, PROMPT).result()
+    engine.free(unload_models=True, free_memory=True)
+    calls.clear()
+    run(engine, PROMPT).result()
+    assert calls == ["1", "2"]
+
+
+def test_closing_ends_what_runs_and_takes_no_more(tmp_path: Path, calls: Calls) -> None:
+    engine = Engine(EngineSettings(base_directory=tmp_path, cpu=True), small_nodes(calls))
+    future = run(engine, ENDLESS)
+    engine.close()
+    assert future.result().status == "interrupted"
+    with pytest.raises(RuntimeError):
+        run(engine, PROMPT)
+
+
+def test_a_report_names_the_device(engine: Engine) -> None:
+    (report,) = engine.device_report()
+    assert report.type == "cpu" and report.vram_total_bytes > 0
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    modules = "engine, engine.settings, engine.graph.validate, engine.runtime.executor"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
