@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 
 from worker.errors import StateUnusable
+from worker.jobs import database
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
 from worker.jobs.store import JobStore, WebhookRow, webhook_insert
 
@@ -18,6 +22,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.jobs import database
 from worker.jobs.store import JobStore
 
 async def main():
@@ -120,3 +125,18 @@ async def test_many_saves_at_once_are_few_commits(tmp_path: Path) -> None:
     await store.set_fact("answer", {"n": 42})
     assert await store.fact("answer") == {"n": 42}
     await store.close()
+
+
+def test_the_newest_migration_is_the_one_the_store_asks_for() -> None:
+    folder = Path(database.__file__).parent / "migrations"
+    config = Config()
+    config.set_main_option("script_location", str(folder))
+    assert ScriptDirectory.from_config(config).get_current_head() == database.HEAD_REVISION
+
+
+def test_the_migrated_tables_are_those_the_store_uses(tmp_path: Path) -> None:
+    engine = database.open_engine(tmp_path / "a.db")
+    inspector = sa.inspect(engine)
+    for table in database.METADATA.tables.values():
+        assert {column["name"] for column in inspector.get_columns(table.name)} == set(table.columns.keys())
+    engine.dispose()
