@@ -18,7 +18,6 @@ from engine.server.websocket import Clients, serve_client
 from engine.settings import EngineSettings
 
 API_PREFIX = "/api"
-CLOSE_SECONDS = 5.0
 
 
 def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
@@ -39,6 +38,7 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     app.add_routes(_below(API_PREFIX, routes))
     app.add_routes([*v1.ROUTES, web.get("/websocket", get_ws)])
     app.cleanup_ctx.append(_run_prompts)
+    app.on_shutdown.append(_say_goodbye)
     return app
 
 
@@ -59,8 +59,9 @@ async def _run_prompts(app: web.Application) -> AsyncIterator[None]:
     yield
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await parts.clients.close()
-    engine = parts.start.engine_now()
-    if engine is not None:
-        engine.interrupt()
-        await asyncio.wait_for(asyncio.to_thread(engine.close), CLOSE_SECONDS)
+    await parts.start.close()
+
+
+async def _say_goodbye(app: web.Application) -> None:
+    """Before the server waits for its connections to end."""
+    await app[SERVICES].clients.close()

@@ -17,6 +17,8 @@ from engine.settings import EngineSettings
 if TYPE_CHECKING:
     from engine.engine import Engine
 
+CLOSE_SECONDS = 5.0
+
 log = logging.getLogger(__name__)
 
 
@@ -36,6 +38,7 @@ class EngineStart:
         on_failure: Callable[[BaseException], None],
         build: Callable[[EngineSettings], Engine] = build_engine,
     ) -> None:
+        self.is_stuck = False
         self._settings = settings
         self._on_failure = on_failure
         self._build = build
@@ -52,6 +55,18 @@ class EngineStart:
         """The engine if it is built already."""
         is_built = self._engine.done() and not self._engine.cancelled() and self._engine.exception() is None
         return self._engine.result() if is_built else None
+
+    async def close(self) -> None:
+        """Stop what runs and close the engine, if there is one; `is_stuck` tells afterwards if a node did not end."""
+        engine = self.engine_now()
+        if engine is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.to_thread(engine.close)
+        except TimeoutError:
+            self.is_stuck = True
+            log.error("the running node did not stop within %g s", CLOSE_SECONDS)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         began_seconds = time.monotonic()

@@ -98,13 +98,7 @@ async def post_history(request: web.Request) -> web.Response:
 async def post_interrupt(request: web.Request) -> web.Response:
     """Stop the running prompt, or with `prompt_id` only if it is that one."""
     body = await read_object(request, may_be_empty=True)
-    prompt_id = body.get("prompt_id")
-    parts = services(request)
-    engine = parts.start.engine_now()
-    running = parts.queue.running
-    if engine is not None and running is not None and prompt_id in (None, "", running.prompt_id):
-        log.info("interrupting prompt %s", running.prompt_id)
-        engine.interrupt(running.prompt_id)
+    await services(request).runner.interrupt(body.get("prompt_id") or None)
     return web.Response()
 
 

@@ -18,6 +18,8 @@ from engine.server.websocket import Clients
 if TYPE_CHECKING:
     from engine.engine import RunRequest
 
+RETRY_SECONDS = 0.005
+
 log = logging.getLogger(__name__)
 
 
@@ -43,6 +45,16 @@ class PromptRunner:
         self._queue.put(item)
         self.tell_queue()
         self._has_work.set()
+
+    async def interrupt(self, prompt_id: str | None) -> None:
+        """Stop the running prompt (if it is that one); returns when the engine was told."""
+        running, engine = self._queue.running, self._start.engine_now()
+        if engine is None or running is None or prompt_id not in (None, running.prompt_id):
+            return
+        log.info("interrupting prompt %s", running.prompt_id)
+        # It may be on its way to the GPU thread, or just over: no event of ours tells, so ask again.
+        while self._queue.running is running and not engine.interrupt(running.prompt_id):  # noqa: ASYNC110
+            await asyncio.sleep(RETRY_SECONDS)
 
     def tell_queue(self) -> None:
         """Tell every client how long the queue is now."""

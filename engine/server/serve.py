@@ -83,11 +83,11 @@ async def _serve(settings: EngineSettings, sockets: list[socket.socket]) -> int:
     greeter = asyncio.create_task(_tell_device(settings, start))
     code = await ended
     greeter.cancel()
-    is_engine_built = start.engine_now() is not None
+    is_importing = start.engine_now() is None
     await runner.cleanup()
     await asyncio.to_thread(shutil.rmtree, settings.temp_path, ignore_errors=True)
     log.info("stopped")
-    if not is_engine_built:  # its thread is in the middle of importing: the interpreter cannot end in good order
+    if is_importing or start.is_stuck:  # a thread goes on, so the interpreter cannot end in good order
         logging.shutdown()
         os._exit(code)
     return code

@@ -149,3 +149,12 @@ async def test_foreign_pages_may_not_call_a_loopback_server(server: Server) -> N
     response = await server.client.post("/interrupt", headers={"Origin": "http://evil.example"})
     assert response.status == 403
     assert "Access-Control-Allow-Origin" not in (await server.client.get("/queue")).headers
+
+
+async def test_an_interruption_right_behind_its_prompt_is_not_lost(server: Server) -> None:
+    await server.post("/prompt", prompt=shown(), prompt_id="warm")
+    for number in range(10):
+        await server.post("/prompt", prompt=held(number), prompt_id=f"p{number}")
+        await server.post("/interrupt", prompt_id=f"p{number}")
+        entry = await finished(server, f"p{number}")
+        assert entry["status"]["messages"][-1][0] == "execution_interrupted"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -54,3 +55,18 @@ def test_a_random_checkpoint_of_no_known_scale_is_refused(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "engine", "random-checkpoint", str(tmp_path / "x"), "--scale", "huge"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and "huge" in ended.stderr
+
+
+def test_it_ends_while_a_client_is_connected_and_a_prompt_waits_for_torch(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as engine, socket.create_connection(_address(engine.url)) as client:
+        client.sendall(
+            b"GET /ws?clientId=me HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert b"101" in client.recv(64)
+        assert engine.stop() == 0
+
+
+def _address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return host, int(port)
