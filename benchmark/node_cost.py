@@ -2,6 +2,9 @@
 
     python -m benchmark.node_cost [--sizes 100 800 900 10000] [--repeats 5]
 
+Three ways: the engine as a library, the engine over HTTP without a WebSocket client (the end is read from `/history`),
+and over HTTP with the prompt's client listening on `/ws`. Over HTTP server and client share one process, so the client's
+work and the body's JSON count as well.
 A fan is one source with sums that all take it and an output for each; a chain is N nodes one after the other. Cold runs
 change a value that every node depends on; cached runs send the same prompt again. Times are the best of the repeats, in
 microseconds a node. The result is printed and written to benchmark/results/node_cost.json.
@@ -10,25 +13,33 @@ microseconds a node. The result is printed and written to benchmark/results/node
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import aiohttp
+from aiohttp import web
 from rich.console import Console
 from rich.table import Table
 
 from engine.engine import Engine, RunRequest
 from engine.nodes.base import Int, NodeClass, NodeContext, Shown, Socket, node
+from engine.server.app import create_app
+from engine.server.engine_start import EngineStart
 from engine.settings import EngineSettings
 
 RESULTS = Path(__file__).parent / "results" / "node_cost.json"
 COLD_BAR_US = 150.0
 CACHED_BAR_US = 30.0
+CLIENT_ID = "benchmark"
+POLL_SECONDS = 0.001
 
 NUMBER = Annotated[int, Socket("NUMBER")]
 
@@ -86,6 +97,76 @@ def run_once(engine: Engine, prompt: dict[str, Any]) -> float:
     return seconds
 
 
+class HttpClient:
+    """Sends prompts to a server and waits for their end, as a script (`/history`) or as a listening client (`/ws`)."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, socket: aiohttp.ClientWebSocketResponse | None
+    ) -> None:
+        self._session = session
+        self._url = url
+        self._socket = socket
+
+    async def run_once(self, prompt: dict[str, Any]) -> float:
+        """Seconds from sending the body to knowing that the prompt is done."""
+        body: dict[str, Any] = {"prompt": prompt}
+        if self._socket is not None:
+            body["client_id"] = CLIENT_ID
+        began = time.perf_counter()
+        async with self._session.post(f"{self._url}/prompt", json=body) as answer:
+            prompt_id = (await answer.json())["prompt_id"]
+        await (self._poll(prompt_id) if self._socket is None else self._listen(self._socket, prompt_id))
+        return time.perf_counter() - began
+
+    async def _poll(self, prompt_id: str) -> None:
+        while True:
+            async with self._session.get(f"{self._url}/history/{prompt_id}") as answer:
+                if await answer.json():
+                    return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _listen(self, socket: aiohttp.ClientWebSocketResponse, prompt_id: str) -> None:
+        async for message in socket:
+            if message.type is aiohttp.WSMsgType.TEXT and '"executing"' in message.data[:40]:
+                found = json.loads(message.data)
+                is_end = found["type"] == "executing" and found["data"]["node"] is None
+                if is_end and found["data"]["prompt_id"] == prompt_id:
+                    return
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[str]:
+    """The address of a server over an engine of trivial nodes."""
+    settings = EngineSettings(base_directory=folder, cpu=True, port=0)
+    start = EngineStart(settings, lambda error: None, lambda asked: Engine(asked, TRIVIAL_NODES))
+    runner = web.AppRunner(create_app(settings, start))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def measure_over_http(folder: Path, sizes: list[int], repeats: int, *, listens: bool) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    async with served(folder) as url, aiohttp.ClientSession() as session:
+        socket = await session.ws_connect(f"{url}/ws?clientId={CLIENT_ID}", max_msg_size=0) if listens else None
+        client = HttpClient(session, url, socket)
+        await client.run_once(chain(100, 1))  # warm up
+        for shape in (fan, chain):
+            for num_nodes in sizes:
+                cold: list[float] = []
+                cached: list[float] = []
+                for repeat in range(repeats):
+                    prompt = shape(num_nodes, num_nodes * 1000 + repeat)
+                    cold.append(await client.run_once(prompt))
+                    cached.append(await client.run_once(prompt))
+                rows.append(row("HTTP and WebSocket" if listens else "HTTP", shape.__name__, len(prompt), cold, cached))
+    return rows
+
+
 def measure(
     engine: Engine, shape: Callable[[int, int], dict[str, Any]], num_nodes: int, repeats: int
 ) -> dict[str, Any]:
@@ -95,9 +176,13 @@ def measure(
         prompt = shape(num_nodes, num_nodes * 1000 + repeat)
         cold.append(run_once(engine, prompt))
         cached.append(run_once(engine, prompt))
-    size = len(prompt)
+    return row("engine", shape.__name__, len(prompt), cold, cached)
+
+
+def row(way: str, graph: str, size: int, cold: list[float], cached: list[float]) -> dict[str, Any]:
     return {
-        "graph": shape.__name__,
+        "way": way,
+        "graph": graph,
         "nodes": size,
         "cold_us": round(min(cold) / size * 1e6, 1),
         "cached_us": round(min(cached) / size * 1e6, 1),
@@ -126,7 +211,10 @@ def main() -> None:
             run_once(engine, chain(100, 1))  # warm up
             for shape in (fan, chain):
                 rows.extend(measure(engine, shape, size, arguments.repeats) for size in arguments.sizes)
-    table = Table("graph", "nodes", "cold µs/node", "cached µs/node", title="cost of a trivial node")
+        for listens in (False, True):
+            http = measure_over_http(Path(folder), arguments.sizes, arguments.repeats, listens=listens)
+            rows.extend(asyncio.run(http))
+    table = Table("way", "graph", "nodes", "cold µs/node", "cached µs/node", title="cost of a trivial node")
     for row in rows:
         is_good = row["cold_us"] <= COLD_BAR_US and row["cached_us"] <= CACHED_BAR_US
         table.add_row(*(str(value) for value in row.values()), style="green" if is_good else "red")

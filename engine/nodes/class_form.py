@@ -23,7 +23,7 @@ class ClassNode(NodeClass):
         self.class_type = class_type
         self.kind: Any = kind
         self._display_name = class_type if display_name is None else display_name
-        self._python_module: str = python_module or getattr(kind, "RELATIVE_PYTHON_MODULE", "nodes")
+        self._python_module: str = python_module or str(getattr(kind, "RELATIVE_PYTHON_MODULE", "nodes"))
 
     def spec(self, environment: NodeEnvironment) -> NodeSpec:
         kind = self.kind

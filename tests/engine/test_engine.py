@@ -48,7 +48,9 @@ def test_a_bad_prompt_is_rejected_before_anything_runs(engine: Engine) -> None:
 
 
 def test_prompts_run_in_the_order_of_submission(engine: Engine, calls: Calls) -> None:
-    prompts = [{str(index): node("Number", value=1), "s": node("Save", a=[str(index), 0])} for index in range(3)]
+    prompts = [
+        {str(index): node("Number", value=1), "s": node("Save", a=[str(index), 0], prefix="file")} for index in range(3)
+    ]
     futures = [run(engine, prompt) for prompt in prompts]
     assert [future.result().status for future in futures] == ["success"] * 3
     assert [item for item in calls if item != "s"] == ["0"]  # the others are the same node under other names
