@@ -182,7 +182,8 @@ class Front:
                 await process.wait_until_answering()
             is_up = await self._answers(client)
             if is_up != self._is_up(client):
-                client.forget_object_info()
+                if not is_up:
+                    client.forget_object_info()
                 log.info("engine is up" if is_up else "engine is down", url=client.url)
             self.services.pool.set_up(client, is_up)
             if is_up and not self._an_engine_is_up.is_set():
@@ -210,6 +211,7 @@ class Front:
                 for client in self.services.pool.clients:
                     if client.url == process.url:
                         self.services.pool.set_up(client, False)
+                        client.forget_object_info()  # so that it counts as up only when the new one has its nodes
                         client.mark_lost()
 
     # while it runs
