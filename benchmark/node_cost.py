@@ -3,7 +3,7 @@
     python -m benchmark.node_cost [--sizes 100 800 900 10000] [--repeats 5]
 
 Three ways: the engine as a library, the engine over HTTP without a WebSocket client (the end is read from `/history`),
-and over HTTP with the prompt's client listening on `/ws`. Over HTTP server and client share one process, so the client's
+and over HTTP with the prompt's client listening on `/ws`. Server and client share one process there, so the client's
 work and the body's JSON count as well.
 A fan is one source with sums that all take it and an output for each; a chain is N nodes one after the other. Cold runs
 change a value that every node depends on; cached runs send the same prompt again. Times are the best of the repeats, in
