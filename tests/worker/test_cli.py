@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from tests.fakes import FakeEngine
+from tests.worker.running_front import running_front
+from worker.client_events import read_events
+
+
+async def darkroom(*arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-c", "from worker.cli import main; main()", *arguments]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    stdout, stderr = await process.communicate()
+    return process.returncode or 0, stdout.decode(), stderr.decode()
+
+
+async def test_every_command_is_listed() -> None:
+    code, stdout, _ = await darkroom("--help")
+    assert code == 0
+    for name in ("serve", "generate", "benchmark", "models", "nodes", "engine"):
+        assert name in stdout
+
+
+async def test_generate_says_why_a_request_was_refused(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine) as front:
+        # the fake engine has none of Text2Image's nodes
+        code, _, stderr = await darkroom("generate", "a fox", "--url", front.url, "-o", str(tmp_path / "fox.png"))
+    assert code == 1
+    assert "KSampler" in stderr
+
+
+async def test_generate_says_when_nobody_answers(tmp_path: Path) -> None:
+    code, _, stderr = await darkroom("generate", "a fox", "--url", "http://127.0.0.1:9")
+    assert code == 2
+    assert "does not answer" in stderr
+
+
+def test_events_are_read_from_their_data_lines() -> None:
+    assert list(read_events(["id: 1", 'data: {"a": 1}', "", 'data: {"b": 2}'])) == [{"a": 1}, {"b": 2}]
