@@ -75,13 +75,12 @@ def ksampler_advanced(
 
 
 def step_reporter(context: NodeContext) -> Callable[[int, torch.Tensor, torch.Tensor, int], None]:
-    """Tells progress and, when somebody asked for previews, shows the denoised latent, after every step."""
+    """Tells progress (which ends a cancelled run) and, when asked for, shows the denoised latent, after every step."""
 
     def report(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
-        context.cancel.check()
+        context.report_progress(step + 1, total_steps)
         if context.report_preview is not None:
             context.report_preview(denoised)
-        context.report_progress(step + 1, total_steps)
 
     return report
 
