@@ -178,6 +178,7 @@ def take_turns(ours: Ours, theirs: Theirs, side_px: int, num_steps: int, num_rou
         "diffusers_by_ours": round(other / mine, 3),
         "ours_best_s_per_it": round(min(our_seconds), 4),
         "diffusers_best_s_per_it": round(min(their_seconds), 4),
+        "diffusers_by_ours_best": round(min(their_seconds) / min(our_seconds), 3),
     }
 
 
