@@ -215,7 +215,7 @@ class FileEnvironment:
         return self._folders.names(kind)
 
     def input_files(self, content: str) -> list[str]:
-        """Files in the input folder itself, sorted: of a media type (`image`), of an ending (`.latent`), or all ("")."""
+        """Files in the input folder itself, sorted: of a media type (`image`), an ending (`.latent`), or all ("")."""
         folder = self._files.input
         names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
         if not content or content.startswith("."):

@@ -41,8 +41,8 @@ class PlatformError(EngineError):
 class Problem:
     """One thing wrong with one node, in ComfyUI's words.
 
-    `type` is ComfyUI's stable name (`value_not_in_list`, `required_input_missing`, ...), `extra_info` its machine-readable
-    part (`input_name`, `received_value`, `input_config`, ...).
+    `type` is ComfyUI's stable name (`value_not_in_list`, `required_input_missing`, ...), `extra_info` its part for
+    machines (`input_name`, `received_value`, `input_config`, ...).
     """
 
     type: str
