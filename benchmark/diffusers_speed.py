@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -189,6 +190,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmark" / "results" / "diffusers_speed.json")
     asked = parser.parse_args()
+    load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         path = base / "models" / "checkpoints" / CHECKPOINT
@@ -196,8 +198,9 @@ def main() -> None:
         write_random_checkpoint(path, "full")
         report = compare(base, path, asked.sides, asked.steps, asked.rounds)
     versions = {"torch": torch.__version__, "diffusers": diffusers.__version__}
+    load = {"load_average_1min": {"before": round(load_before, 2), "after": round(os.getloadavg()[0], 2)}}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps({"machine": describe_cpu(), **versions, **report}, indent=2) + "\n")
+    asked.out.write_text(json.dumps({"machine": describe_cpu(), **versions, **load, **report}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
