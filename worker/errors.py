@@ -64,6 +64,12 @@ class Problem:
     allowed: Any = None
     extra: Mapping[str, Any] | None = None
 
+    @property
+    def sentence(self) -> str:
+        """The message; one that speaks of a modification without naming it gets the name before it."""
+        name = (self.field or "").removeprefix("input.modifications.")
+        return f"{name}: {self.message}" if name != (self.field or "") and name not in self.message else self.message
+
     def as_json(self) -> dict[str, Any]:
         shown = {
             "field": self.field,
@@ -84,10 +90,9 @@ class RequestRejected(CallerError):
 
     def __init__(self, problems: Sequence[Problem], message: str | None = None) -> None:
         self.problems = tuple(problems)
-        first = self.problems[0] if self.problems else None
         more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
         super().__init__(
-            message or (f"{first.message}{more}" if first else "The request is not valid"),
+            message or (f"{self.problems[0].sentence}{more}" if self.problems else "The request is not valid"),
             problems=[problem.as_json() for problem in self.problems],
         )
 
