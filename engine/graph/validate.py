@@ -18,6 +18,13 @@ from engine.graph.spec import InputSpec, NodeRules
 FindRules = Callable[[str], NodeRules | None]
 
 LONGEST_LIST_SHOWN = 20  # longer lists of choices are not sent back
+# What no JSON value can be: a value that is no link would only fail inside the node. Types of custom nodes may differ.
+LINK_ONLY = frozenset(
+    {
+        "MODEL", "CLIP", "VAE", "CONDITIONING", "LATENT", "IMAGE", "MASK", "CONTROL_NET", "CLIP_VISION", "STYLE_MODEL",
+        "UPSCALE_MODEL", "SAMPLER", "SIGMAS", "NOISE", "GUIDER", "HOOKS",
+    }
+)  # fmt: skip
 _MISSING = object()
 _CASTS: Mapping[str, Callable[[Any], Any]] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": bool}
 
@@ -210,6 +217,9 @@ class _Walk:
             if isinstance(value, Mapping) and "__value__" in value:
                 value = value["__value__"]
             frame.problems.append(_bad_value(spec, value, error))
+            return
+        if type(spec.type) is str and spec.type in LINK_ONLY:
+            frame.problems.append(_bad_link(spec, value))
             return
         if cast is not value:
             self.cast.setdefault(frame.node.id, {})[spec.name] = cast

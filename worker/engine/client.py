@@ -22,7 +22,7 @@ from websockets.exceptions import WebSocketException
 
 from worker.engine.foreign_check import find_problems
 from worker.engine.http import EngineHttp, Reply
-from worker.engine.outcome import RunOutcome, problems_of_rejection, read_outcome
+from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
 from worker.errors import EngineUnreachable, JobTimedOut, Problem, RequestRejected
 
 LOOK_SECONDS = 5.0
@@ -145,6 +145,9 @@ class EngineClient:
             problems = problems_of_rejection(response.json_object())
             if response.status >= 400 and not problems:
                 problems = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
+            if any(map(lacks_choices, problems)):
+                self.forget_object_info()  # lists of files change
+                problems = with_choices(problems, await self.object_info())
         if problems:
             raise RequestRejected(problems)
 

@@ -6,8 +6,9 @@ picture that is none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from worker.errors import NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
@@ -76,13 +77,38 @@ def _prompt_problem(error: Mapping[str, Any]) -> Problem:
     extra = error.get("extra_info") or {}
     details = error.get("details") or ""
     message = str(error.get("message") or "The workflow is not valid")
+    node_id = extra.get("node_id") or _named_node(details)
     return Problem(
         f"{message}: {details}" if details and details not in message else message,
-        field=None if extra.get("node_id") else "workflow_json",
-        node_id=extra.get("node_id"),
+        field=None if node_id else "workflow_json",
+        node_id=node_id,
         class_type=extra.get("class_type"),
         type=error.get("type"),
     )
+
+
+def _named_node(details: str) -> str | None:
+    """ComfyUI says which node has an unknown class only in its words."""
+    found = re.search(r"Node ID '#(.+)'", details)
+    return found[1] if found else None
+
+
+def lacks_choices(problem: Problem) -> bool:
+    """Long lists of choices are left out of ComfyUI's errors."""
+    return problem.type == "value_not_in_list" and not problem.allowed
+
+
+def with_choices(problems: Sequence[Problem], object_info: Mapping[str, Any]) -> list[Problem]:
+    """The problems, each value that is none of its choices with the choices that its class declares."""
+    return [
+        replace(problem, allowed=_declared(problem, object_info)) if lacks_choices(problem) else problem
+        for problem in problems
+    ]
+
+
+def _declared(problem: Problem, object_info: Mapping[str, Any]) -> Any:
+    sections = (object_info.get(str(problem.class_type)) or {}).get("input") or {}
+    return next((allowed_by(inputs[problem.field]) for inputs in sections.values() if problem.field in inputs), None)
 
 
 def _node_problem(node_id: str, class_type: str | None, error: Mapping[str, Any]) -> Problem:
