@@ -75,7 +75,13 @@ def running_s3_server(directory: Path) -> Iterator[S3Server]:
         json.dumps({"identities": [{"name": "tests", "credentials": [credentials], "actions": ["Admin"]}]})
     )
     command = [weed_program(), "-logtostderr=true", "server", f"-dir={directory}", "-ip=127.0.0.1", "-s3"]
-    command += [f"-s3.config={config}", "-volume.max=4", "-master.volumeSizeLimitMB=64", "-s3.port.iceberg=0"]
+    command += [
+        f"-s3.config={config}",
+        "-volume.max=4",
+        "-master.volumeSizeLimitMB=64",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+    ]
     command += [f"-{name}={port}" for name, port in ports.items()]
     log = directory / "weed.log"
     with log.open("wb") as output:
