@@ -175,6 +175,7 @@ class Engine:
             unet=devices.dtype_of(self.resolved.unet_dtype),
             text_encoder=devices.dtype_of(self.resolved.text_encoder_dtype),
             vae=devices.dtype_of(self.resolved.vae_dtype),
+            patched_text_encoder=None if self.settings.dtypes.text_encoder else torch.float16,
         )
         keep: Any = self._keep  # its handles only ever meet handles of the same pool, which their type cannot say
         return RunServices(

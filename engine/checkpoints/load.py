@@ -18,7 +18,7 @@ from torch import nn
 from engine.checkpoints import inspect
 from engine.checkpoints.families import sd15
 from engine.checkpoints.inspect import CheckpointFamily, NotRecognised
-from engine.checkpoints.safetensors_file import SafetensorsFile
+from engine.checkpoints.weight_file import WeightFile, open_weights
 from engine.errors import BadModelFile
 from engine.models.clip_text import ClipTextEncoder
 from engine.models.unet import UnetModel
@@ -37,6 +37,7 @@ class LoadTypes:
     unet: torch.dtype = torch.float32
     text_encoder: torch.dtype = torch.float32
     vae: torch.dtype = torch.float32
+    patched_text_encoder: torch.dtype | None = torch.float16  # what its patched weights are rounded to
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,11 @@ class LoadedCheckpoint:
 
 def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     """A whole checkpoint. Raises `BadModelFile`."""
-    file = SafetensorsFile(path)
+    file = open_weights(path)
     try:
         family = inspect.checkpoint_family(file.shapes, file.metadata)
         unet = _unet(file, sd15.UNET_PREFIX, types.unet)
-        text_encoder = _text_encoder(file, sd15.TEXT_PREFIX + "transformer.", types.text_encoder)
+        text_encoder = _text_encoder(file, sd15.TEXT_PREFIX + "transformer.", types)
         vae = _vae(file, sd15.VAE_PREFIX, types.vae)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, SD1) from error
@@ -66,7 +67,7 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
 
 def load_unet(path: Path, dtype: torch.dtype) -> tuple[CheckpointFamily, UnetModel]:
     """The UNet of a file that holds one. Raises `BadModelFile`."""
-    file = SafetensorsFile(path)
+    file = open_weights(path)
     try:
         prefix = inspect.find_prefix(file.shapes, sd15.UNET_PREFIXES, "input_blocks.0.0.weight")
         if prefix is None:
@@ -77,22 +78,22 @@ def load_unet(path: Path, dtype: torch.dtype) -> tuple[CheckpointFamily, UnetMod
         raise BadModelFile(path.name, error.found, "the UNet of Stable Diffusion 1") from error
 
 
-def load_text_encoder(path: Path, dtype: torch.dtype) -> ClipTextEncoder:
+def load_text_encoder(path: Path, types: LoadTypes) -> ClipTextEncoder:
     """The CLIP-L text encoder of a file that holds one. Raises `BadModelFile`."""
-    file = SafetensorsFile(path)
+    file = open_weights(path)
     try:
         ending = "text_model.embeddings.token_embedding.weight"
         prefix = inspect.find_prefix(file.shapes, sd15.TEXT_PREFIXES, ending)
         if prefix is None:
             raise NotRecognised(inspect.describe(file.shapes))
-        return _text_encoder(file, prefix, dtype)
+        return _text_encoder(file, prefix, types)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, "a CLIP-L text encoder") from error
 
 
 def load_vae(path: Path, dtype: torch.dtype) -> AutoencoderKl:
     """The VAE of a file that holds one. Raises `BadModelFile`."""
-    file = SafetensorsFile(path)
+    file = open_weights(path)
     try:
         prefix = inspect.find_prefix(file.shapes, sd15.VAE_PREFIXES, "decoder.conv_in.weight")
         if prefix is None:
@@ -102,7 +103,7 @@ def load_vae(path: Path, dtype: torch.dtype) -> AutoencoderKl:
         raise BadModelFile(path.name, error.found, "the VAE of Stable Diffusion 1") from error
 
 
-def _unet(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> UnetModel:
+def _unet(file: WeightFile, prefix: str, dtype: torch.dtype) -> UnetModel:
     names = _names(file, prefix)
     config = _read(file, lambda: inspect.unet_config({name: file.tensors[key].shape for name, key in names.items()}))
     with torch.device("meta"):
@@ -111,7 +112,7 @@ def _unet(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> UnetModel:
     return network
 
 
-def _vae(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> AutoencoderKl:
+def _vae(file: WeightFile, prefix: str, dtype: torch.dtype) -> AutoencoderKl:
     names = _names(file, prefix)
     config = _read(file, lambda: inspect.vae_config({name: file.tensors[key].shape for name, key in names.items()}))
     with torch.device("meta"):
@@ -120,7 +121,7 @@ def _vae(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> AutoencoderK
     return network
 
 
-def _text_encoder(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> ClipTextEncoder:
+def _text_encoder(file: WeightFile, prefix: str, types: LoadTypes) -> ClipTextEncoder:
     names = _names(file, prefix)
     if "embeddings.token_embedding.weight" in names:  # early files leave `text_model.` out
         names = {"text_model." + name: key for name, key in names.items()}
@@ -128,6 +129,8 @@ def _text_encoder(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> Cli
     config = _read(file, lambda: inspect.clip_text_config(shapes))
     with torch.device("meta"):
         network = ClipTextEncoder(config)
+    network.patched_dtype = types.patched_text_encoder
+    dtype = types.text_encoder
     projection = network.clip_l.transformer.text_projection
     if "text_projection.weight" not in names:  # SD1 has none, and its pooled output is not projected
         projection.weight = nn.Parameter(torch.eye(config.width, dtype=dtype), requires_grad=False)
@@ -135,12 +138,12 @@ def _text_encoder(file: SafetensorsFile, prefix: str, dtype: torch.dtype) -> Cli
     return network
 
 
-def _names(file: SafetensorsFile, prefix: str) -> dict[str, str]:
+def _names(file: WeightFile, prefix: str) -> dict[str, str]:
     """Name in the network -> name in the file."""
     return {key.removeprefix(prefix): key for key in file.tensors if key.startswith(prefix)}
 
 
-def _read(file: SafetensorsFile, read: Callable[[], T]) -> T:
+def _read(file: WeightFile, read: Callable[[], T]) -> T:
     """A configuration, or what is missing for it."""
     try:
         return read()
@@ -148,7 +151,7 @@ def _read(file: SafetensorsFile, read: Callable[[], T]) -> T:
         raise BadModelFile(file.path.name, f"no tensor {error}", SD1) from error
 
 
-def fill(network: nn.Module, file: SafetensorsFile, names: Mapping[str, str], dtype: torch.dtype) -> None:
+def fill(network: nn.Module, file: WeightFile, names: Mapping[str, str], dtype: torch.dtype) -> None:
     """Give every weight of a network that has none (meta device) its values from the file, as `dtype`.
 
     Raises `BadModelFile` for a weight that is missing or of another shape; other tensors of the file are left alone.
@@ -165,7 +168,7 @@ def fill(network: nn.Module, file: SafetensorsFile, names: Mapping[str, str], dt
     network.eval()
 
 
-def _check(file: SafetensorsFile, wanted: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> None:
+def _check(file: WeightFile, wanted: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> None:
     missing = [name for name in wanted if name not in names]
     if missing:
         found = f"{len(wanted) - len(missing)} of {len(wanted)} weights; {missing[0]!r} is missing"

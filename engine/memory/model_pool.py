@@ -37,6 +37,10 @@ class Resident(Protocol):
 
     def patch(self, patches: Mapping[str, Sequence[Any]], patches_id: object) -> None: ...
 
+    def patch_hooks(self, patches: Mapping[str, Sequence[Any]], hooks_id: object, *, keep: bool) -> None: ...
+
+    def undo_hooks(self) -> None: ...
+
     def original_weight(self, key: str) -> Any: ...
 
 
@@ -111,7 +115,18 @@ class Residency:
         """While open, this model (with these patches) and the others are on their device and none of them leaves."""
         with self._pool.using([self._id, *(other._id for other in together_with)], working_bytes):
             self._resident.patch(patches or {}, patches_id)
-            yield self._resident.module
+            try:
+                yield self._resident.module
+            finally:
+                if self._pool.num_uses(self._id) == 1:
+                    self._resident.undo_hooks()
+
+    def patch_hooks(self, patches: Mapping[str, Sequence[Any]], hooks_id: object, *, keep: bool = False) -> None:
+        """While in use: carry these patches on top of the others, instead of those of the last call.
+
+        `hooks_id` names them, None being none at all; with `keep` they are remembered until the use ends.
+        """
+        self._resident.patch_hooks(patches, hooks_id, keep=keep)
 
 
 class ModelPool:
@@ -147,6 +162,10 @@ class ModelPool:
 
     def free_bytes(self, device: str) -> int:
         return self._memory.free_bytes(device)
+
+    def num_uses(self, entry_id: int) -> int:
+        """How many open uses a model has."""
+        return self._entries[entry_id].uses
 
     @contextmanager
     def using(self, ids: Sequence[int], working_bytes: int) -> Iterator[None]:

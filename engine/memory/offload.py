@@ -18,7 +18,7 @@ class ModuleWeights:
         self.module = module
         self.load_device = load_device
         self.offload_device = offload_device
-        self._patched = PatchedWeights(module)
+        self._patched = PatchedWeights(module, keep_on=offload_device)
         tensors = (*module.parameters(), *module.buffers())
         self.size_bytes = sum(item.nbytes for item in tensors)
 
@@ -34,12 +34,18 @@ class ModuleWeights:
 
     def unload(self) -> None:
         """To the off-load device, with the original weights."""
-        self._patched.undo()
+        self._patched.undo(self.offload_device)
         if self.load_device != self.offload_device:
             self.module.to(self.offload_device)
 
     def patch(self, patches: Mapping[str, Sequence[WeightPatch]], patches_id: object) -> None:
         self._patched.apply(patches, patches_id)
+
+    def patch_hooks(self, patches: Mapping[str, Sequence[WeightPatch]], hooks_id: object, *, keep: bool) -> None:
+        self._patched.apply_hooks(patches, hooks_id, keep=keep)
+
+    def undo_hooks(self) -> None:
+        self._patched.undo_hooks()
 
     def original_weight(self, key: str) -> Any:
         return self._patched.original(key)

@@ -6,6 +6,7 @@ ComfyUI's `clip_l.`, since LoRA files and custom nodes name weights so.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from torch import nn
 from engine.models.attention import attention
 
 START_TOKEN, END_TOKEN = 49406, 49407
+log = logging.getLogger(__name__)
+
 TokenWeights = Sequence[tuple[Any, float]]  # (token id or embedding [D] or [n, D], weight)
 
 
@@ -134,14 +137,20 @@ class ClipL(nn.Module):
     def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, int]:
         """Rows [T, D] of a chunk, and the place of its first end token. Embeddings stand for themselves."""
         table = self.transformer.get_input_embeddings().weight
-        rows, end = [], None
+        rows, end, left_out = [], None, 0
         for token in chunk:
             if isinstance(token, torch.Tensor):
-                rows.append(token.reshape(-1, table.shape[1]).to(table))
+                if token.shape[-1] == table.shape[1]:
+                    rows.append(token.reshape(-1, table.shape[1]).to(table))
+                else:
+                    left_out += max(1, token.numel() // token.shape[-1])
                 continue
             rows.append(table[int(token)].unsqueeze(0))
             if end is None and int(token) == END_TOKEN:
                 end = sum(row.shape[0] for row in rows) - 1
+        if left_out:
+            log.warning("an embedding is not of the text encoder's width %d and is ignored", table.shape[1])
+            rows.append(table[END_TOKEN].expand(left_out, -1))
         joined = torch.cat(rows)
         return joined, joined.shape[0] - 1 if end is None else end
 
@@ -153,6 +162,8 @@ class ClipTextEncoder(nn.Module):
         super().__init__()
         self.clip_l = ClipL(config)
         self.projects_pooled = False  # SD1's pooled output is never projected
+        # ComfyUI keeps text encoders as float16, so what it patches is rounded to that; see `engine/memory`.
+        self.patched_dtype: torch.dtype | None = None
 
     def encode_token_weights(
         self, token_weight_pairs: Mapping[str, Sequence[TokenWeights]], *, layer_idx: int | None, project_pooled: bool

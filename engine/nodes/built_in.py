@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from engine.nodes import images, latents, loaders, sampling, text
+from engine.nodes import (
+    images,
+    latents,
+    loaders,
+    lora,
+    model_merging,
+    sampling,
+    text,
+)
 from engine.nodes.base import NodeClass
 
-FAMILIES = (sampling, loaders, text, latents, images)
+FAMILIES = (
+    sampling,
+    loaders,
+    text,
+    latents,
+    images,
+    lora,
+    model_merging,
+)
 
 
 def built_in_nodes() -> tuple[NodeClass, ...]:

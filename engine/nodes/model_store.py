@@ -9,11 +9,13 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.checkpoints.embeddings import EmbeddingFinder
 from engine.checkpoints.families import sd15
 from engine.checkpoints.folders import ModelFolders
 from engine.checkpoints.inspect import CheckpointFamily
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
 from engine.checkpoints.random_weights import random_networks
+from engine.checkpoints.weight_file import read_tensors
 from engine.diffusion.denoiser import Denoiser, ModelConfig
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.errors import BadModelFile
@@ -37,7 +39,7 @@ class ModelStore:
         self._keep = keep
         self._types = types
         self._device = device
-        self._tokenizer = ClipTokenizer()
+        self._tokenizer = ClipTokenizer(EmbeddingFinder(lambda: folders.roots("embeddings")))
         self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
     def checkpoint(self, name: str) -> tuple[Model, Clip, Vae]:
@@ -63,12 +65,16 @@ class ModelStore:
     def clip(self, name: str, *, on_cpu: bool = False) -> Clip:
         path = self._path("text_encoders", name)
         part = "clip on the CPU" if on_cpu else "clip"
-        handle = self._one(path, part, lambda: load_text_encoder(path, self._types.text_encoder), on_cpu=on_cpu)
+        handle = self._one(path, part, lambda: load_text_encoder(path, self._types), on_cpu=on_cpu)
         return Clip(handle, self._tokenizer)
 
     def vae(self, name: str) -> Vae:
         path = self._path("vae", name)
         return Vae(self._one(path, "vae", lambda: load_vae(path, self._types.vae)))
+
+    def tensors(self, kind: str, name: str) -> dict[str, torch.Tensor]:
+        """The tensors of a file that is no network of its own (a LoRA); of a mapped file only as they are read."""
+        return read_tensors(self._path(kind, name))
 
     def random_checkpoint(self, family: str, scale: str, seed: int = 0) -> tuple[Model, Clip, Vae]:
         """Networks of full shape whose weights are drawn on the device; nothing is read."""

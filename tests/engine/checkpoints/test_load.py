@@ -46,7 +46,7 @@ def test_files_of_other_types_load(tiny: Path, tmp_path: Path, dtype: torch.dtyp
 def test_parts_of_a_checkpoint_load_alone(tiny: Path) -> None:
     assert load_unet(tiny, torch.float32)[1].in_channels == 4
     assert load_vae(tiny, torch.float32).downscale_ratio == 8
-    assert load_text_encoder(tiny, torch.float32).clip_l.num_layers == 2
+    assert load_text_encoder(tiny, LoadTypes()).clip_l.num_layers == 2
 
 
 def test_v_prediction_is_recognised_by_its_mark(tiny: Path, tmp_path: Path) -> None:

@@ -41,6 +41,12 @@ class FakeModel:
     def patch(self, patches: Mapping[str, Sequence[Any]], patches_id: object) -> None:
         """No weights to patch."""
 
+    def patch_hooks(self, patches: Mapping[str, Sequence[Any]], hooks_id: object, *, keep: bool) -> None:
+        """No weights to patch."""
+
+    def undo_hooks(self) -> None:
+        """No weights to patch."""
+
     def original_weight(self, key: str) -> Any:
         raise KeyError(key)
 

@@ -1,0 +1,67 @@
+"""A file of named tensors, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from engine.checkpoints.pickle_file import PickleFile
+from engine.checkpoints.safetensors_file import SafetensorsFile, TensorPlace
+
+SAFETENSORS_ENDINGS = (".safetensors", ".sft")
+
+
+class WeightFile(Protocol):
+    """`tensors` says where each lies (`start` gives the file's order); `tensor` may be a view of the mapped file."""
+
+    path: Path
+    metadata: dict[str, str]
+
+    @property
+    def tensors(self) -> Mapping[str, TensorPlace]: ...
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]: ...
+
+    def tensor(self, name: str) -> torch.Tensor: ...
+
+
+class ChangedTensors:
+    """A file with some of its tensors replaced, or all under other names."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+        self.path = path
+        self.metadata = dict(metadata)
+        self._tensors = dict(tensors)
+        self.tensors = {
+            name: TensorPlace(tensor.dtype, tuple(tensor.shape), order, tensor.nbytes)
+            for order, (name, tensor) in enumerate(self._tensors.items())
+        }
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: place.shape for name, place in self.tensors.items()}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+
+def open_weights(path: Path) -> WeightFile:
+    """Raises `BadModelFile` when the file is not whole, or holds anything but weights."""
+    if path.suffix.lower() in SAFETENSORS_ENDINGS or not _is_pickled(path):
+        return SafetensorsFile(path)
+    return PickleFile(path)
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a file by name; those of a mapped file take memory only as they are read."""
+    file = open_weights(path)
+    return {name: file.tensor(name) for name in file.tensors}
+
+
+def _is_pickled(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")

@@ -1,0 +1,302 @@
+"""Small sets of tensors that change a large weight: LoRA and its relatives.
+
+An adapter is the value of a weight patch (`engine/memory/weight_patches.py`). `O` outputs, `I` inputs (with the kernel
+of a convolution where it has one), `r` rank; every difference has the weight's shape. The formulas are those of LyCORIS
+(Yeh et al. 2023, arXiv 2309.14859).
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+log = logging.getLogger(__name__)
+
+
+class WeightAdapter(ABC):
+    """`alpha` scales by alpha / rank; `dora_scale` makes only the direction of rows (or columns) learned (DoRA)."""
+
+    name: ClassVar[str]
+    alpha: float | None
+    dora_scale: torch.Tensor | None
+
+    @abstractmethod
+    def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
+        """What is added to `weight`, of its shape, before scale and strength."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int | None:
+        """What alpha is divided by; None where alpha does not scale."""
+
+    @property
+    def scale(self) -> float:
+        return 1.0 if self.alpha is None or self.rank is None else self.alpha / self.rank
+
+    def calculate_weight(
+        self,
+        weight: torch.Tensor,
+        key: str,
+        strength: float,
+        strength_model: float,
+        offset: Any,
+        function: Function,
+        intermediate_dtype: torch.dtype = torch.float32,
+        original_weight: Any = None,
+    ) -> torch.Tensor:
+        """`weight` (float32, changed in place) with the adapter. One that does not fit is warned about and left out."""
+        try:
+            difference = self.difference(weight, strength).reshape(weight.shape)
+        except (RuntimeError, ValueError) as error:
+            log.error("%s does not fit %s: %s", self.name, key, error)
+            return weight
+        if self.dora_scale is not None:
+            return _redirected(weight, difference * self.scale, self.dora_scale.to(weight), strength, function)
+        weight += function(((strength * self.scale) * difference).to(weight.dtype))
+        return weight
+
+
+def _redirected(
+    weight: torch.Tensor, difference: torch.Tensor, dora_scale: torch.Tensor, strength: float, function: Function
+) -> torch.Tensor:
+    """Weight-decomposed adaptation (Liu et al. 2024, arXiv 2402.09353): the sum, rescaled to the learned lengths."""
+    changed = weight + function(difference).to(weight.dtype)
+    if dora_scale.shape[0] == changed.shape[0]:
+        # ComfyUI takes the lengths of the unchanged rows here and of the changed columns below: kept, as it is.
+        norm = weight.flatten(1).norm(dim=1).reshape(-1, *[1] * (weight.ndim - 1))
+    else:
+        norm = changed.transpose(0, 1).flatten(1).norm(dim=1).reshape(1, -1, *[1] * (weight.ndim - 2))
+    changed *= dora_scale / (norm + torch.finfo(weight.dtype).eps)
+    return weight.add_(strength * (changed - weight)) if strength != 1.0 else weight.copy_(changed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoraAdapter(WeightAdapter):
+    """Low-rank adaptation (Hu et al. 2021, arXiv 2106.09685): up [O, r] times down [r, I].
+
+    For convolutions there may be a kernel of rank r between them (`mid` [r, r, kh, kw]).
+    """
+
+    name = "lora"
+    up: torch.Tensor
+    down: torch.Tensor
+    alpha: float | None = None
+    mid: torch.Tensor | None = None
+    dora_scale: torch.Tensor | None = None
+    reshape: list[int] | None = None  # a larger shape that the weight is padded to
+
+    @property
+    def rank(self) -> int:
+        return int(self.down.shape[0])
+
+    def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
+        up, down = self.up.to(weight), self.down.to(weight)
+        if self.mid is not None:
+            mid = self.mid.to(weight)
+            inner = down.transpose(0, 1).flatten(1) @ mid.transpose(0, 1).flatten(1)  # [I, r * kh * kw]
+            down = inner.reshape(down.shape[1], down.shape[0], *mid.shape[2:]).transpose(0, 1)
+        return up.flatten(1) @ down.flatten(1)
+
+    def calculate_weight(
+        self,
+        weight: torch.Tensor,
+        key: str,
+        strength: float,
+        strength_model: float,
+        offset: Any,
+        function: Function,
+        intermediate_dtype: torch.dtype = torch.float32,
+        original_weight: Any = None,
+    ) -> torch.Tensor:
+        place = weight if self.reshape is None else padded(weight, self.reshape)
+        return WeightAdapter.calculate_weight(
+            self, place, key, strength, strength_model, offset, function, intermediate_dtype, original_weight
+        )
+
+
+def padded(weight: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    """`weight` in the first corner of zeros of a larger shape."""
+    larger = weight.new_zeros(shape)
+    larger[tuple(slice(0, size) for size in weight.shape)] = weight
+    return larger
+
+
+def _core_product(core: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Tucker decomposition: core [i, j, kh, kw] between left [i, O] and right [j, I] -> [O, I, kh, kw]."""
+    return torch.einsum("i j k l, j r, i p -> p r k l", core, right, left)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LohaAdapter(WeightAdapter):
+    """The elementwise product of two low-rank matrices (FedPara, Hyeon-Woo et al. 2021, arXiv 2108.06098)."""
+
+    name = "loha"
+    w1_a: torch.Tensor
+    w1_b: torch.Tensor
+    w2_a: torch.Tensor
+    w2_b: torch.Tensor
+    alpha: float | None = None
+    t1: torch.Tensor | None = None
+    t2: torch.Tensor | None = None
+    dora_scale: torch.Tensor | None = None
+
+    @property
+    def rank(self) -> int:
+        return int(self.w1_b.shape[0])
+
+    def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
+        first, second = (
+            a.to(weight) @ b.to(weight) if t is None else _core_product(t.to(weight), a.to(weight), b.to(weight))
+            for a, b, t in ((self.w1_a, self.w1_b, self.t1), (self.w2_a, self.w2_b, self.t2))
+        )
+        return first * second
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LokrAdapter(WeightAdapter):
+    """The Kronecker product of two matrices, each whole or of low rank (KronA, arXiv 2212.10650)."""
+
+    name = "lokr"
+    w1: torch.Tensor | None
+    w2: torch.Tensor | None
+    alpha: float | None = None
+    w1_a: torch.Tensor | None = None
+    w1_b: torch.Tensor | None = None
+    w2_a: torch.Tensor | None = None
+    w2_b: torch.Tensor | None = None
+    t2: torch.Tensor | None = None
+    dora_scale: torch.Tensor | None = None
+
+    @property
+    def rank(self) -> int | None:
+        """Alpha counts only where a factor is of low rank; the second factor's rank goes before the first's."""
+        if self.w2 is None and self.w2_b is not None:
+            return int(self.w2_b.shape[0])
+        return int(self.w1_b.shape[0]) if self.w1 is None and self.w1_b is not None else None
+
+    def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
+        first = self._factor(weight, self.w1, self.w1_a, self.w1_b, None)
+        second = self._factor(weight, self.w2, self.w2_a, self.w2_b, self.t2)
+        if second.ndim == 4:
+            first = first[:, :, None, None]
+        return torch.kron(first, second)
+
+    def _factor(
+        self,
+        weight: torch.Tensor,
+        whole: torch.Tensor | None,
+        a: torch.Tensor | None,
+        b: torch.Tensor | None,
+        core: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if whole is not None:
+            return whole.to(weight)
+        if a is None or b is None:
+            raise ValueError("a factor is missing")
+        a, b = a.to(weight), b.to(weight)
+        return a @ b if core is None else _core_product(core.to(weight), a, b)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GloraAdapter(WeightAdapter):
+    """Generalised LoRA (Chavan et al. 2023, arXiv 2306.07967): a low-rank sum and a low-rank product."""
+
+    name = "glora"
+    a1: torch.Tensor
+    a2: torch.Tensor
+    b1: torch.Tensor
+    b2: torch.Tensor
+    alpha: float | None = None
+    dora_scale: torch.Tensor | None = None
+
+    @property
+    def rank(self) -> int:
+        return int(self.a1.shape[0] if self._is_old_layout(None) else self.a2.shape[0])
+
+    def _is_old_layout(self, weight: torch.Tensor | None) -> bool:
+        """Whether the factors are stored the other way round, as LyCORIS did before version 3."""
+        old = self.b2.shape[1] == self.b1.shape[0] == self.a1.shape[0] == self.a2.shape[1]
+        new = self.b2.shape[0] == self.b1.shape[1] == self.a1.shape[1] == self.a2.shape[0]
+        if old and new and weight is not None:  # square factors: the old layout where the weight is as square
+            return bool(self.a2.shape[0] == weight.shape[0] == weight.shape[1])
+        return bool(old)
+
+    def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
+        a1, a2, b1, b2 = (item.to(weight).flatten(1) for item in (self.a1, self.a2, self.b1, self.b2))
+        if self._is_old_layout(weight):
+            return b2 @ b1 + (weight.flatten(1) @ a2) @ a1
+        product = torch.einsum("o i ..., i j -> o j ...", torch.einsum("o i ..., i j -> o j ...", weight, a1), a2)
+        return product + (b1 @ b2).reshape(weight.shape)
+
+
+def _rotations(blocks: torch.Tensor, constraint: float) -> torch.Tensor:
+    """Cayley's map of skew-symmetric matrices [..., n, n] to rotations; `constraint` bounds how far they turn."""
+    identity = torch.eye(blocks.shape[-1], device=blocks.device, dtype=blocks.dtype)
+    skew = blocks - blocks.transpose(-1, -2)
+    norm = torch.norm(skew) + 1e-8
+    if constraint > 0 and norm > constraint:
+        skew = skew * constraint / norm
+    return (identity + skew) @ (identity - skew).float().inverse().to(blocks.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OftAdapter(WeightAdapter):
+    """Orthogonal finetuning (Qiu et al. 2023, arXiv 2306.07280): blocks [n, b, b] turn groups of outputs.
+
+    `alpha` is the constraint. The strength counts twice, in the rotation and on the difference: ComfyUI's way, kept.
+    """
+
+    name = "oft"
+    blocks: torch.Tensor
+    alpha: float | None = None
+    rescale: torch.Tensor | None = None  # read by LyCORIS, unused by ComfyUI for this kind
+    dora_scale: torch.Tensor | None = None
+
+    @property
+    def rank(self) -> None:
+        return None
+
+    def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
+        blocks = self.blocks.to(weight)
+        rotation = _rotations(blocks, self.alpha or 0.0)
+        turn = rotation * strength - strength * torch.eye(blocks.shape[-1], device=blocks.device, dtype=blocks.dtype)
+        groups = weight.reshape(blocks.shape[0], blocks.shape[1], *weight.shape[1:])
+        return torch.einsum("k n m, k n ... -> k m ...", turn, groups)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoftAdapter(WeightAdapter):
+    """Butterfly orthogonal finetuning (Liu et al. 2023, arXiv 2311.06243): m levels of blocks [m, n, b, b]."""
+
+    name = "boft"
+    blocks: torch.Tensor
+    alpha: float | None = None
+    rescale: torch.Tensor | None = None
+    dora_scale: torch.Tensor | None = None
+
+    @property
+    def rank(self) -> None:
+        return None
+
+    def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
+        blocks = self.blocks.to(weight)
+        levels, _, size, _ = blocks.shape
+        identity = torch.eye(size, device=blocks.device, dtype=blocks.dtype)
+        turned = weight
+        for level, rotation in enumerate(_rotations(blocks, self.alpha or 0.0)):
+            turn = rotation if strength == 1 else rotation * strength + (1 - strength) * identity
+            stride = 2**level * (size // 2)
+            rest = weight.shape[1:]
+            mixed = turned.reshape(-1, 2, stride, *rest).transpose(1, 2).reshape(-1, size, *rest)
+            mixed = torch.einsum("b i j, b j ... -> b i ...", turn, mixed)
+            turned = mixed.reshape(-1, stride, 2, *rest).transpose(1, 2).reshape(weight.shape)
+        if self.rescale is not None:
+            turned = turned * self.rescale.to(weight)
+        return turned - weight

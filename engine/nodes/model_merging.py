@@ -1,0 +1,123 @@
+"""Nodes that merge models and text encoders, weight by weight.
+
+Nothing is computed here: the merged model is a clone of the first whose weights are patched with those of the second
+when it is used, each with the patches it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from engine.graph.spec import OutputSpec
+from engine.nodes.base import Float, FunctionNode, NodeContext, Parameter, Socket, node
+from engine.nodes.clip_value import Clip
+from engine.nodes.model_value import Model
+from engine.nodes.values import CLIP, MODEL
+
+CATEGORY = "advanced/model_merging"
+MERGING_MODULE = "comfy_extras.nodes_model_merging"
+UNET_PREFIX = "diffusion_model."
+NOT_MERGED = (".position_ids", ".logit_scale")
+
+Ratio = Annotated[float, Float(min=0.0, max=1.0, step=0.01)]
+Multiplier = Annotated[float, Float(min=-10.0, max=10.0, step=0.01)]
+
+
+def merged_model(first: Model, second: Model, strength_second: float, strength_first: float) -> Model:
+    merged = first.clone()
+    merged.add_patches(second.get_key_patches(UNET_PREFIX), strength_second, strength_first)
+    return merged
+
+
+def merged_blocks(first: Model, second: Model, ratios: Mapping[str, float]) -> Model:
+    """Each weight by the ratio of the longest name it starts with; the first ratio for those no name fits."""
+    merged = first.clone()
+    default = next(iter(ratios.values()))
+    groups: dict[float, dict[str, Any]] = {}
+    for name, patches in second.get_key_patches(UNET_PREFIX).items():
+        inner = name.removeprefix(UNET_PREFIX)
+        fitting = [start for start in ratios if inner.startswith(start)]
+        ratio = ratios[max(fitting, key=len)] if fitting else default
+        groups.setdefault(ratio, {})[name] = patches
+    for ratio, group in groups.items():
+        merged.add_patches(group, 1.0 - ratio, ratio)
+    return merged
+
+
+def merged_clip(first: Clip, second: Clip, strength_second: float, strength_first: float) -> Clip:
+    merged = first.clone()
+    patches = {name: entry for name, entry in second.get_key_patches().items() if not name.endswith(NOT_MERGED)}
+    merged.add_patches(patches, strength_second, strength_first)
+    return merged
+
+
+@node("ModelMergeSimple", category=CATEGORY, python_module=MERGING_MODULE)
+def model_merge_simple(context: NodeContext, *, model1: MODEL, model2: MODEL, ratio: Ratio = 1.0) -> MODEL:
+    return merged_model(model1, model2, 1.0 - ratio, ratio)
+
+
+@node("ModelMergeBlocks", category=CATEGORY, python_module=MERGING_MODULE)
+def model_merge_blocks(
+    context: NodeContext, *, model1: MODEL, model2: MODEL, input: Ratio = 1.0, middle: Ratio = 1.0, out: Ratio = 1.0
+) -> MODEL:
+    return merged_blocks(model1, model2, {"input": input, "middle": middle, "out": out})
+
+
+@node("ModelMergeSubtract", category=CATEGORY, python_module=MERGING_MODULE)
+def model_merge_subtract(context: NodeContext, *, model1: MODEL, model2: MODEL, multiplier: Multiplier = 1.0) -> MODEL:
+    return merged_model(model1, model2, -multiplier, multiplier)
+
+
+@node("ModelMergeAdd", category=CATEGORY, python_module=MERGING_MODULE)
+def model_merge_add(context: NodeContext, *, model1: MODEL, model2: MODEL) -> MODEL:
+    return merged_model(model1, model2, 1.0, 1.0)
+
+
+@node("CLIPMergeSimple", category=CATEGORY, python_module=MERGING_MODULE)
+def clip_merge_simple(context: NodeContext, *, clip1: CLIP, clip2: CLIP, ratio: Ratio = 1.0) -> CLIP:
+    return merged_clip(clip1, clip2, 1.0 - ratio, ratio)
+
+
+@node("CLIPMergeSubtract", category=CATEGORY, python_module=MERGING_MODULE)
+def clip_merge_subtract(context: NodeContext, *, clip1: CLIP, clip2: CLIP, multiplier: Multiplier = 1.0) -> CLIP:
+    return merged_clip(clip1, clip2, -multiplier, multiplier)
+
+
+@node("CLIPMergeAdd", category=CATEGORY, python_module=MERGING_MODULE)
+def clip_merge_add(context: NodeContext, *, clip1: CLIP, clip2: CLIP) -> CLIP:
+    return merged_clip(clip1, clip2, 1.0, 1.0)
+
+
+SD1_BLOCKS = (
+    "time_embed.", "label_emb.", *(f"input_blocks.{index}." for index in range(12)),
+    *(f"middle_block.{index}." for index in range(3)), *(f"output_blocks.{index}." for index in range(12)), "out.",
+)  # fmt: skip
+
+
+def _merge_sd1(context: NodeContext, *, model1: Model, model2: Model, **ratios: float) -> Model:
+    return merged_blocks(model1, model2, ratios)
+
+
+# Its inputs are called after blocks ("input_blocks.0."), which no parameter of a function can be.
+model_merge_sd1 = FunctionNode(
+    class_type="ModelMergeSD1",
+    function=_merge_sd1,
+    display_name="ModelMergeSD1",
+    category=f"{CATEGORY}/model_specific",
+    is_output=False,
+    python_module="comfy_extras.nodes_model_merging_model_specific",
+    is_idempotent=True,
+    extra={},
+    parameters=(
+        Parameter("model1", "required", Socket("MODEL")),
+        Parameter("model2", "required", Socket("MODEL")),
+        *(Parameter(block, "required", Float(min=0.0, max=1.0, step=0.01), 1.0) for block in SD1_BLOCKS),
+    ),
+    outputs=(OutputSpec("MODEL", "MODEL", False),),
+)
+
+NODES = (
+    model_merge_simple, model_merge_blocks, model_merge_subtract, model_merge_add, clip_merge_simple,
+    clip_merge_subtract, clip_merge_add, model_merge_sd1,
+)  # fmt: skip
