@@ -44,17 +44,23 @@ class CheckedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All there is to say about a prompt. `problems` are about the prompt as a whole; with none it can run."""
+    """All there is to say about a prompt. `problems` are about the prompt as a whole; with none it can run.
+
+    Nodes of an unknown class are among `problems`, one each; `node_problems` are then those of all other nodes.
+    """
 
     outputs: tuple[str, ...]
     problems: Sequence[Problem]
     node_problems: Mapping[str, NodeProblems]
     prompt: Mapping[str, Any]
+    has_unknown_class: bool = False
 
 
 def check_prompt(data: Any, find_rules: FindRules, targets: Collection[str] | None = None) -> CheckedPrompt:
     """`find_problems`, raising `PromptRejected` when nothing of the prompt can run."""
     findings = find_problems(data, find_rules, targets)
+    if findings.has_unknown_class:  # ComfyUI stops there
+        raise PromptRejected(findings.problems[0])
     if findings.problems:
         raise PromptRejected(findings.problems[0], findings.node_problems)
     return CheckedPrompt(findings.outputs, findings.node_problems, findings.prompt)
@@ -76,11 +82,9 @@ def find_problems(data: Any, find_rules: FindRules, targets: Collection[str] | N
                 continue
             rules[node.class_type] = found
     if unknown:
-        return Findings((), unknown, {}, data)
+        return _findings_beside_unknown(prompt, rules, unknown, data, targets)
     outputs = [
-        node_id
-        for node_id, node in prompt.items()
-        if rules[node.class_type].is_output and (targets is None or node_id in targets)
+        node_id for node_id, node in prompt.items() if _is_wanted_output(node_id, rules[node.class_type], targets)
     ]
     if not outputs:
         return Findings((), [Problem("prompt_no_outputs", "Prompt has no outputs", "", {})], {}, data)
@@ -89,6 +93,27 @@ def find_problems(data: Any, find_rules: FindRules, targets: Collection[str] | N
         walk.visit(node_id)
     walk.visit_set_aside()
     return walk.findings(data, outputs)
+
+
+def _findings_beside_unknown(
+    prompt: Prompt,
+    rules: Mapping[str, NodeRules],
+    unknown: Sequence[Problem],
+    data: Mapping[str, Any],
+    targets: Collection[str] | None,
+) -> Findings:
+    """The problems of all nodes whose class there is; what an unknown node needs or gives is not known."""
+    known = [node_id for node_id, node in prompt.items() if node.class_type in rules]
+    outputs = [node_id for node_id in known if _is_wanted_output(node_id, rules[prompt[node_id].class_type], targets)]
+    walk = _Walk(prompt, rules)
+    for node_id in (*outputs, *known):
+        walk.visit(node_id)
+    found = walk.findings(data, outputs)
+    return Findings((), unknown, found.node_problems, found.prompt, has_unknown_class=True)
+
+
+def _is_wanted_output(node_id: str, rules: NodeRules, targets: Collection[str] | None) -> bool:
+    return rules.is_output and (targets is None or node_id in targets)
 
 
 class _Frame:
@@ -196,6 +221,9 @@ class _Walk:
             frame.problems.append(_bad_link(spec, link))
             return
         source, slot = link
+        if self._is_of_unknown_class(source):
+            frame.is_fine = False
+            return
         try:
             given = self.rules[self.prompt[source].class_type].output_types[slot]
         except (KeyError, IndexError, TypeError) as error:  # no such node, no such output, no index
@@ -209,6 +237,10 @@ class _Walk:
         else:
             frame.problems.append(_type_mismatch(spec, given, link))
             self._set_aside.append(source)
+
+    def _is_of_unknown_class(self, node_id: Any) -> bool:
+        node = self.prompt.get(node_id) if isinstance(node_id, str) else None
+        return node is not None and node.class_type not in self.rules
 
     def _check_value(self, frame: _Frame, spec: InputSpec, value: Any, *, is_checked: bool) -> None:
         try:

@@ -95,6 +95,7 @@ async def post_workflow(request: web.Request) -> web.Response:
     blocked = {output for entry in node_problems.values() for output in entry.dependent_outputs}
     freed = [output for entry in found.node_problems.values() for output in entry.dependent_outputs]
     outputs = [output for output in dict.fromkeys([*found.outputs, *freed]) if output not in blocked]
+    outputs = [] if found.has_unknown_class else outputs
     errors = [problem.as_json() for problem in found.problems if problem.type != "prompt_outputs_failed_validation"]
     if not errors and not outputs:
         errors = [problem.as_json() for problem in found.problems]

@@ -249,3 +249,30 @@ def without_traces(answer: dict[str, Any]) -> dict[str, Any]:
         for problem in found["errors"]:
             problem["extra_info"].pop("traceback", None)
     return answer
+
+
+def test_beside_an_unknown_class_every_other_problem_is_told() -> None:
+    prompt = {
+        "1": node("Unheard", value=1),
+        "2": node("Add", number=["1", 0], more="much"),
+        "3": node("Show", number=["2", 0]),
+        "4": node("Source", value=11),  # feeds nothing
+        "5": node("Unheard", number=["4", 0]),
+        "6": node("Source", value="many"),
+        "7": node("Show", number=["6", 0]),
+    }
+    findings = find_problems(prompt, CLASSES.get)
+    assert [problem.details for problem in findings.problems] == ["Node ID '#1'", "Node ID '#5'"]
+    assert {node_id: found.problems[0].type for node_id, found in findings.node_problems.items()} == {
+        "2": "invalid_input_type",
+        "4": "value_bigger_than_max",
+        "6": "invalid_input_type",
+    }
+    assert findings.outputs == () and findings.node_problems["2"].dependent_outputs == ["3"]
+
+
+def test_an_unknown_class_rejects_as_comfyui_does_with_nothing_else() -> None:
+    prompt = {"1": node("Unheard"), "2": node("Source", value=11), "3": node("Show", number=["2", 0])}
+    with pytest.raises(PromptRejected) as rejected:
+        check_prompt(prompt, CLASSES.get)
+    assert rejected.value.problem.type == "invalid_prompt" and rejected.value.node_problems == {}

@@ -158,3 +158,11 @@ async def test_an_interruption_right_behind_its_prompt_is_not_lost(server: Serve
         await server.post("/interrupt", prompt_id=f"p{number}")
         entry = await finished(server, f"p{number}")
         assert entry["status"]["messages"][-1][0] == "execution_interrupted"
+
+
+async def test_history_shows_the_values_in_their_declared_types(server: Server) -> None:
+    prompt = shown()
+    prompt["1"]["inputs"]["value"] = "4"
+    await server.post("/prompt", prompt=prompt, prompt_id="cast")
+    entry = await finished(server, "cast")
+    assert entry["prompt"][2] == shown(4) and entry["outputs"] == {"2": {"number": [4]}}

@@ -64,6 +64,10 @@ async def test_the_models_and_classes_it_would_need_are_listed(server: Server, t
         ("checkpoints", "not.safetensors", False),
     ]
     assert answer["valid"] is False and answer["error"]["type"] == "invalid_prompt"
+    assert [error["details"] for error in answer["errors"]] == ["Node ID '#3'", "Node ID '#4'"]
+    assert set(answer["node_errors"]) == {"2", "s1", "s2"} and answer["outputs"] == []
+    refused = await (await server.client.post("/prompt", json={"prompt": prompt})).json()
+    assert refused["error"]["type"] == "invalid_prompt" and refused["node_errors"] == {}
 
 
 async def test_what_is_no_prompt_is_refused(server: Server) -> None:
