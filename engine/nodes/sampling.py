@@ -75,12 +75,12 @@ def ksampler_advanced(
 
 
 def step_reporter(context: NodeContext) -> Callable[[int, torch.Tensor, torch.Tensor, int], None]:
-    """Tells progress (which ends a cancelled run) and, when asked for, shows the denoised latent, after every step."""
+    """When asked for shows the denoised latent, and tells progress (which ends a cancelled run), after every step."""
 
     def report(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
-        context.report_progress(step + 1, total_steps)
         if context.report_preview is not None:
-            context.report_preview(denoised)
+            context.report_preview(denoised)  # before the progress: the server places it around that message
+        context.report_progress(step + 1, total_steps)
 
     return report
 
