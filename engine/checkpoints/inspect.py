@@ -139,6 +139,55 @@ def unet_config(shapes: Shapes) -> UnetConfig:
     )
 
 
+def unet_half_config(shapes: Shapes) -> UnetConfig:
+    """Of a network that is the first half of a UNet (a ControlNet), without output blocks."""
+    first = shapes["input_blocks.0.0.weight"]
+    blocks, middle = _blocks(shapes, "input_blocks"), _block(shapes, "middle_block")
+    return UnetConfig(first[1], first[0], first[0], blocks, middle, output_blocks=())
+
+
+def diffusers_unet_config(shapes: Shapes) -> UnetConfig:
+    """Of a UNet, or its first half, whose tensors have the names of the diffusers library."""
+    first = shapes["conv_in.weight"]
+    inputs: list[BlockSpec] = [(ConvSpec(first[1], first[0]),)]
+    for level in range(_count(shapes, "down_blocks")):
+        inputs += _diffusers_level(shapes, f"down_blocks.{level}")
+    outputs: list[BlockSpec] = []
+    for level in range(_count(shapes, "up_blocks")):
+        outputs += _diffusers_level(shapes, f"up_blocks.{level}")
+    inner = (_diffusers_resnet(shapes, f"mid_block.resnets.{index}") for index in range(2))
+    middle = (next(inner), _diffusers_transformer(shapes, "mid_block.attentions.0"), next(inner))
+    out_channels = shapes.get("conv_out.weight", first)[0]
+    return UnetConfig(first[1], out_channels, first[0], tuple(inputs), middle, tuple(outputs))
+
+
+def _diffusers_level(shapes: Shapes, name: str) -> list[BlockSpec]:
+    """The blocks between two changes of size, and the change: a block of its own on the way down, else in the last."""
+    blocks: list[BlockSpec] = []
+    for index in range(_count(shapes, f"{name}.resnets")):
+        layers: list[LayerSpec] = [_diffusers_resnet(shapes, f"{name}.resnets.{index}")]
+        if f"{name}.attentions.{index}.proj_in.weight" in shapes:
+            layers.append(_diffusers_transformer(shapes, f"{name}.attentions.{index}"))
+        blocks.append(tuple(layers))
+    if down := shapes.get(f"{name}.downsamplers.0.conv.weight"):
+        blocks.append((DownSpec(down[1], down[0]),))
+    if up := shapes.get(f"{name}.upsamplers.0.conv.weight"):
+        blocks[-1] = (*blocks[-1], UpSpec(up[1], up[0]))
+    return blocks
+
+
+def _diffusers_resnet(shapes: Shapes, name: str) -> ResSpec:
+    conv = shapes[f"{name}.conv1.weight"]
+    return ResSpec(conv[1], conv[0])
+
+
+def _diffusers_transformer(shapes: Shapes, name: str) -> TransformerSpec:
+    projection = shapes[f"{name}.proj_in.weight"]
+    context = shapes[f"{name}.transformer_blocks.0.attn2.to_k.weight"]
+    depth = _count(shapes, f"{name}.transformer_blocks")
+    return TransformerSpec(projection[0], depth, context[1], uses_linear=len(projection) == 2)
+
+
 def _blocks(shapes: Shapes, name: str) -> tuple[BlockSpec, ...]:
     return tuple(_block(shapes, f"{name}.{index}") for index in range(_count(shapes, name)))
 

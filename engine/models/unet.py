@@ -344,9 +344,9 @@ class UnetModel(nn.Module):
         self.in_channels = config.in_channels
         width = config.model_channels * 4
         self.time_embed = nn.Sequential(nn.Linear(config.model_channels, width), nn.SiLU(), nn.Linear(width, width))
-        self.input_blocks = nn.ModuleList(_block(spec, config, width) for spec in config.input_blocks)
-        self.middle_block = _block(config.middle_block, config, width)
-        self.output_blocks = nn.ModuleList(_block(spec, config, width) for spec in config.output_blocks)
+        self.input_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.input_blocks)
+        self.middle_block = build_block(config.middle_block, config, width)
+        self.output_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.output_blocks)
         self.out = nn.Sequential(
             nn.GroupNorm(32, config.model_channels),
             nn.SiLU(),
@@ -400,7 +400,8 @@ class UnetModel(nn.Module):
         return out
 
 
-def _block(specs: BlockSpec, config: UnetConfig, embedding_width: int) -> TimestepEmbedSequential:
+def build_block(specs: BlockSpec, config: UnetConfig, embedding_width: int) -> TimestepEmbedSequential:
+    """The layers of one block, as the configuration has them."""
     return TimestepEmbedSequential(*(_layer(spec, config, embedding_width) for spec in specs))
 
 

@@ -14,6 +14,7 @@ from engine.checkpoints.families import sd15
 from engine.checkpoints.folders import ModelFolders
 from engine.checkpoints.inspect import CheckpointFamily
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
+from engine.checkpoints.load_controlnet import load_controlnet
 from engine.checkpoints.random_weights import random_networks
 from engine.checkpoints.weight_file import read_tensors
 from engine.diffusion.denoiser import Denoiser, ModelConfig
@@ -21,6 +22,7 @@ from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.errors import BadModelFile
 from engine.models.clip_tokens import ClipTokenizer
 from engine.nodes.clip_value import Clip
+from engine.nodes.control_value import ControlNet
 from engine.nodes.model_value import Model, WeightHandle
 from engine.nodes.vae_value import Vae
 
@@ -72,6 +74,22 @@ class ModelStore:
         path = self._path("vae", name)
         return Vae(self._one(path, "vae", lambda: load_vae(path, self._types.vae)))
 
+    def controlnet(self, name: str) -> ControlNet:
+        path = self._path("controlnet", name)
+        handle = self._one(path, "controlnet", lambda: load_controlnet(path, self._types.unet))
+        return ControlNet(handle, averages_globally(path))
+
+    def controlnet_upon(self, name: str, base: Model) -> ControlNet:
+        """A ControlNet whose file may hold the difference to a UNet: that of `base`, with its patches."""
+        path = self._path("controlnet", name)
+
+        def load() -> torch.nn.Module:
+            with base.in_use() as network:
+                weights = network.diffusion_model.state_dict()
+                return load_controlnet(path, self._types.unet, weights.get)
+
+        return ControlNet(self._one(path, ("controlnet upon", base.patches_uuid), load), averages_globally(path))
+
     def tensors(self, kind: str, name: str) -> dict[str, torch.Tensor]:
         """The tensors of a file that is no network of its own (a LoRA); of a mapped file only as they are read."""
         return read_tensors(self._path(kind, name))
@@ -89,26 +107,32 @@ class ModelStore:
             raise BadModelFile(name, f"no such file among the {kind}", "one of the names the node offers")
         return path
 
-    def _one(self, path: Path, part: str, load: Callable[[], torch.nn.Module], *, on_cpu: bool = False) -> WeightHandle:
+    def _one(self, path: Path, part: Any, load: Callable[[], torch.nn.Module], *, on_cpu: bool = False) -> WeightHandle:
         handles = self._known(path, (part,))
         if handles is None:
             handles = self._take(path, (part,), (load(),), on_cpu=on_cpu)
         return handles[0]
 
-    def _known(self, path: Path, parts: tuple[str, ...]) -> list[WeightHandle] | None:
+    def _known(self, path: Path, parts: tuple[Any, ...]) -> list[WeightHandle] | None:
         handles = [self._handles.get((*_identity(path), part)) for part in parts]
         found = [handle for handle in handles if handle is not None]
         return found if len(found) == len(parts) else None
 
     def _take(
-        self, path: Path, parts: tuple[str, ...], networks: tuple[torch.nn.Module, ...], *, on_cpu: bool = False
+        self, path: Path, parts: tuple[Any, ...], networks: tuple[torch.nn.Module, ...], *, on_cpu: bool = False
     ) -> list[WeightHandle]:
         handles = []
         for part, network in zip(parts, networks, strict=True):
-            handle = self._keep(f"{path.name} {part}", network, on_cpu=on_cpu)
+            label = part if isinstance(part, str) else part[0]
+            handle = self._keep(f"{path.name} {label}", network, on_cpu=on_cpu)
             self._handles[(*_identity(path), part)] = handle
             handles.append(handle)
         return handles
+
+
+def averages_globally(path: Path) -> bool:
+    """Whether a ControlNet wants its additions averaged over the picture, which only the file's name tells."""
+    return path.stem.endswith(("_shuffle", "_shuffle_fp16"))
 
 
 def denoiser(unet: Any, family: CheckpointFamily) -> Denoiser:

@@ -1,0 +1,108 @@
+"""ControlNet files, in the original layout or that of the diffusers library, as networks with weights on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from engine.checkpoints import inspect
+from engine.checkpoints.diffusers_names import unet_names
+from engine.checkpoints.inspect import NotRecognised
+from engine.checkpoints.load import fill
+from engine.checkpoints.weight_file import ChangedTensors, WeightFile, open_weights
+from engine.errors import BadModelFile
+from engine.models.controlnet import ControlNetModel
+from engine.models.unet import UnetConfig
+
+EXPECTED = "a ControlNet of Stable Diffusion 1"
+PREFIX = "control_model."
+FIRST_ZERO_CONV = "zero_convs.0.0.weight"
+DIFFUSERS_MARK = "controlnet_cond_embedding.conv_in.weight"
+
+# By which other kinds of control file are known.
+OTHERS = (
+    ("lora_controlnet", "a control LoRA"),
+    ("task_embedding", "a union ControlNet (Stable Diffusion XL)"),
+    ("controlnet_blocks.0.", "a ControlNet of Stable Diffusion 3, Flux or Qwen"),
+    ("after_proj_list.", "a ControlNet of Hunyuan DiT"),
+    ("adapter.", "a T2I adapter"),
+    ("body.0.", "a T2I adapter"),
+)
+
+
+def load_controlnet(
+    path: Path, dtype: torch.dtype, base_weight: Callable[[str], torch.Tensor | None] | None = None
+) -> ControlNetModel:
+    """The network of a file. Raises `BadModelFile`.
+
+    Some files hold only the difference to the UNet that they were trained with: `base_weight` gives that UNet's weight
+    by name, None for one that it does not have.
+    """
+    file = open_weights(path)
+    try:
+        is_difference = "difference" in file.tensors
+        file, names = _names(file)
+        shapes = {name: file.tensors[key].shape for name, key in names.items()}
+        config = _config(shapes)
+    except (NotRecognised, KeyError, IndexError) as error:
+        found = error.found if isinstance(error, NotRecognised) else f"no tensor {error}"
+        raise BadModelFile(path.name, found, EXPECTED) from error
+    if is_difference and base_weight is not None:
+        file = _completed(file, names, base_weight)
+    with torch.device("meta"):
+        network = ControlNetModel(config, hint_channels=shapes["input_hint_block.0.weight"][1])
+    fill(network, file, names, dtype)
+    return network
+
+
+def _names(file: WeightFile) -> tuple[WeightFile, dict[str, str]]:
+    """The file in the original layout, and name in the network -> name in the file."""
+    for mark, description in OTHERS:
+        if any(name.startswith(mark) for name in file.tensors):
+            raise NotRecognised(description)
+    if DIFFUSERS_MARK in file.tensors:
+        file = _from_diffusers(file)
+    for prefix in (PREFIX, ""):
+        if prefix + FIRST_ZERO_CONV in file.tensors:
+            return file, {key.removeprefix(prefix): key for key in file.tensors if key.startswith(prefix)}
+    raise NotRecognised(inspect.describe(file.shapes))
+
+
+def _config(shapes: inspect.Shapes) -> UnetConfig:
+    context = next((shape for name, shape in shapes.items() if name.endswith("attn2.to_k.weight")), None)
+    if context is None or context[1] in (1024, 2048, 1280):
+        raise NotRecognised("a ControlNet of another family than Stable Diffusion 1")
+    return inspect.unet_half_config(shapes)
+
+
+def _completed(
+    file: WeightFile, names: Mapping[str, str], base_weight: Callable[[str], torch.Tensor | None]
+) -> WeightFile:
+    tensors = {}
+    for name, key in names.items():
+        tensor, base = file.tensor(key), base_weight(name)
+        tensors[key] = tensor if base is None else tensor + base.to("cpu", tensor.dtype)
+    return ChangedTensors(file.path, tensors, file.metadata)
+
+
+def _from_diffusers(file: WeightFile) -> WeightFile:
+    theirs = file.tensors
+    names = unet_names(inspect.diffusers_unet_config(file.shapes))
+    for kind in ("weight", "bias"):
+        names[f"controlnet_mid_block.{kind}"] = f"middle_block_out.0.{kind}"
+        for index in range(_count(theirs, "controlnet_down_blocks.")):
+            names[f"controlnet_down_blocks.{index}.{kind}"] = f"zero_convs.{index}.0.{kind}"
+        num_inner = _count(theirs, "controlnet_cond_embedding.blocks.")
+        names[f"controlnet_cond_embedding.conv_in.{kind}"] = f"input_hint_block.0.{kind}"
+        for index in range(num_inner):
+            names[f"controlnet_cond_embedding.blocks.{index}.{kind}"] = f"input_hint_block.{2 * index + 2}.{kind}"
+        names[f"controlnet_cond_embedding.conv_out.{kind}"] = f"input_hint_block.{2 * num_inner + 2}.{kind}"
+    renamed = {names[name]: file.tensor(name) for name in theirs if name in names}
+    return ChangedTensors(file.path, renamed, file.metadata)
+
+
+def _count(names: Mapping[str, object], prefix: str) -> int:
+    numbers = {name[len(prefix) :].split(".", 1)[0] for name in names if name.startswith(prefix)}
+    return len(numbers)
