@@ -14,13 +14,20 @@ from PIL import Image
 from engine.engine import Engine, RunRequest, RunResult
 from engine.errors import PromptRejected
 from engine.events import Event, RunFailed
-from engine.nodes import images
+from engine.nodes import image_batches, image_filters, image_geometry, images, masks
 from engine.settings import EngineSettings
 
 SHARED = Path(__file__).parents[4] / "shared"
 CASES = SHARED / "parity" / "cases"
 INPUTS = SHARED / "parity" / "inputs"
 OBJECT_INFO = SHARED / "reference" / "object_info.json"
+PICTURE_NODES = (
+    *images.NODES,
+    *image_geometry.NODES,
+    *image_batches.NODES,
+    *image_filters.NODES,
+    *masks.NODES,
+)
 CASE_NAMES = (
     *("image_scale_area", "image_scale_bicubic", "image_scale_bilinear", "image_scale_lanczos"),
     *("image_scale_nearest-exact", "image_scale_total_pixels", "image_scale_zero"),
@@ -36,7 +43,7 @@ class Studio:
     def __init__(self, base: Path) -> None:
         self.settings = EngineSettings(base_directory=base, cpu=True)
         self.settings.input_path.mkdir()
-        self.engine = Engine(self.settings, images.NODES)
+        self.engine = Engine(self.settings, PICTURE_NODES)
         self.events: list[Event] = []
 
     def run(self, prompt: dict[str, Any], **extra_data: Any) -> RunResult:
@@ -125,7 +132,7 @@ def test_saved_pictures_carry_prompt_and_workflow(studio: Studio) -> None:
 
 
 def test_without_metadata_pictures_carry_nothing(tmp_path: Path) -> None:
-    engine = Engine(EngineSettings(base_directory=tmp_path, cpu=True, embed_metadata=False), images.NODES)
+    engine = Engine(EngineSettings(base_directory=tmp_path, cpu=True, embed_metadata=False), PICTURE_NODES)
     with engine:
         checked = engine.check({"1": blank(), "2": save("1")})
         engine.submit(RunRequest("p", checked.prompt, checked.outputs), lambda event: None).result(timeout=30)
@@ -205,9 +212,9 @@ def test_a_channel_that_is_not_there_fails_the_node(studio: Studio) -> None:
 def test_quarter_turns_are_clockwise() -> None:
     image = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
     context: Any = None
-    turned = images.image_rotate(context, image=image, rotation="90 degrees")
+    turned = image_geometry.image_rotate(context, image=image, rotation="90 degrees")
     assert turned.flatten().tolist() == [3.0, 1.0, 4.0, 2.0]
-    assert torch.equal(images.image_rotate(context, image=image, rotation="none"), image)
+    assert torch.equal(image_geometry.image_rotate(context, image=image, rotation="none"), image)
 
 
 def test_animations_are_one_file(studio: Studio) -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from engine.engine import Engine
-from engine.nodes import images
+from engine.nodes import image_batches, images
 from engine.nodes.base import Int, NodeContext, Shown, Socket, node
 from engine.nodes.loaders import NODES as LOADERS
 from engine.server.app import create_app
@@ -85,7 +85,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     def show(context: NodeContext, *, number: NUMBER) -> Shown:
         return Shown({"number": [number]})
 
-    classes = (number, held_number, show, *images.NODES, *LOADERS)
+    classes = (number, held_number, show, *images.NODES, *image_batches.NODES, *LOADERS)
     settings = EngineSettings(base_directory=tmp_path, cpu=True, max_upload_mb=0.5)
     for folder in (settings.input_path, settings.output_path, settings.temp_path):
         folder.mkdir(parents=True)
