@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from engine.nodes import (
-    attention_guidance,
     compositing,
     conditioning,
     conditioning_properties,
-    custom_sampling,
-    guidance,
+    controlnet,
     image_batches,
     image_filters,
     image_geometry,
     images,
-    inpainting,
     latent_arithmetic,
     latent_batches,
     latent_compositing,
@@ -24,16 +21,10 @@ from engine.nodes import (
     lora,
     masks,
     model_merging,
-    model_sampling,
     primitives,
-    samplers,
     sampling,
-    sigmas,
-    step_cache,
     strings,
     text,
-    tiled_vae,
-    unet_patches,
 )
 from engine.nodes.base import NodeClass
 
@@ -45,6 +36,7 @@ FAMILIES = (
     images,
     lora,
     model_merging,
+    controlnet,
     conditioning,
     conditioning_properties,
     latent_geometry,
@@ -59,16 +51,6 @@ FAMILIES = (
     masks,
     strings,
     primitives,
-    custom_sampling,
-    samplers,
-    sigmas,
-    guidance,
-    attention_guidance,
-    unet_patches,
-    model_sampling,
-    step_cache,
-    inpainting,
-    tiled_vae,
 )
 
 
