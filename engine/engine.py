@@ -13,6 +13,7 @@ thread of the engine's own; `on_event` is called on that thread.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import mimetypes
 import threading
@@ -34,6 +35,7 @@ from engine.graph.spec import NodeRules
 from engine.graph.validate import CheckedPrompt, Findings, check_prompt, find_problems
 from engine.images.preview import latent_preview
 from engine.memory import device as devices
+from engine.memory import machine_memory
 from engine.memory.device import DeviceReport
 from engine.memory.model_pool import DEFAULT_RESERVE_BYTES, ModelPool, Residency
 from engine.memory.offload import ModuleWeights
@@ -47,6 +49,7 @@ from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.lru import LruCache
 from engine.runtime.cache.none import NoCache
+from engine.runtime.cache.ram_pressure import RamPressureCache
 from engine.runtime.cache.store import ResultCache
 from engine.runtime.executor import RunServices, run_prompt
 from engine.runtime.gpu_thread import GpuThread
@@ -58,6 +61,7 @@ __all__ = ["CheckedPrompt", "DeviceReport", "Engine", "EngineSettings", "Finding
 
 NUM_WRITERS = 2
 GIB = 1024**3
+DEFAULT_HEADROOM_BYTES = 4 * GIB
 
 
 class Engine:
@@ -158,6 +162,12 @@ class Engine:
                 del self._runs[number]
             self._pool.after_run()
 
+    def _relieve_memory(self) -> None:
+        """In the middle of a run: every model that no node uses leaves, and what only cycles of objects still hold."""
+        gc.collect()
+        self._pool.unload_all()
+        devices.empty_cache(self.resolved.device)
+
     def _free(self, *, unload_models: bool, free_memory: bool) -> None:
         if free_memory:
             self._results.clear()
@@ -187,7 +197,7 @@ class Engine:
             models=ModelStore(self.folders, keep, types, self.resolved.device),
             open_files=lambda: RunFiles(self.files, self._writers),
             device_errors=devices.translate_device_error,
-            relieve_memory=self._pool.unload_all,
+            relieve_memory=self._relieve_memory,
             make_preview=self._preview,
             embed_metadata=self.settings.embed_metadata,
         )
@@ -249,4 +259,13 @@ def _model_pool(settings: EngineSettings, resolved: ResolvedSettings) -> ModelPo
 def _result_cache(settings: CacheSettings) -> ResultCache:
     if settings.strategy == "lru":
         return LruCache(settings.lru_size)
+    if settings.strategy == "ram":
+        return RamPressureCache(_ram_headroom_bytes(settings), machine_memory.available_bytes)
     return NoCache() if settings.strategy == "none" else ClassicCache()
+
+
+def _ram_headroom_bytes(settings: CacheSettings) -> int:
+    """What is asked for, else 4 GB as in ComfyUI, but no more than a quarter of a small machine."""
+    if settings.ram_gb:
+        return round(settings.ram_gb * GIB)
+    return min(DEFAULT_HEADROOM_BYTES, machine_memory.total_bytes() // 4)

@@ -60,6 +60,11 @@ class Schedule:
         return not self._pending
 
     @property
+    def pending(self) -> list[str]:
+        """The nodes that have not finished, in the order in which they were added."""
+        return list(self._pending)
+
+    @property
     def waits_for_outside(self) -> bool:
         """Whether some node waits for an event that the schedule does not know (`hold`)."""
         return self._outside > 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from engine.errors import DeviceLost, OutOfMemory
+from engine.memory import machine_memory
 from engine.settings import DtypeName, EngineSettings, ResolvedSettings
 
 # CUDA's words for a context that no later call can use. Torch gives them no type of their own.
@@ -71,7 +71,7 @@ def free_bytes(device: str) -> int:
     """Bytes that new tensors may take on the device: what the system has free, and torch's own reserve."""
     kind = torch.device(device).type
     if kind != "cuda":
-        return _available_ram_bytes()
+        return machine_memory.available_bytes()
     free, _ = torch.cuda.mem_get_info(device)
     stats = torch.cuda.memory_stats(device)
     reserved, active = (int(stats.get(f"{name}_bytes.all.current", 0)) for name in ("reserved", "active"))
@@ -80,7 +80,7 @@ def free_bytes(device: str) -> int:
 
 def total_bytes(device: str) -> int:
     if torch.device(device).type != "cuda":
-        return _meminfo("MemTotal")
+        return machine_memory.meminfo_bytes("MemTotal") or 0
     return int(torch.cuda.mem_get_info(device)[1])
 
 
@@ -117,26 +117,3 @@ def translate_device_error() -> Iterator[None]:
         raise
     except MemoryError as error:
         raise OutOfMemory(str(error) or "the machine is out of memory") from error
-
-
-def _available_ram_bytes() -> int:
-    """What the machine, or the cgroup the process is in, can still give."""
-    available = _meminfo("MemAvailable")
-    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
-    return available if limit is None or used is None else max(0, min(available, limit - used))
-
-
-def _meminfo(name: str) -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":")), 0)
-
-
-def _cgroup(name: str) -> int | None:
-    try:
-        text = Path("/sys/fs/cgroup", name).read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None

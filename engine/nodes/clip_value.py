@@ -21,6 +21,10 @@ class Clip:
         self.apply_hooks_to_conds: Any = None
 
     @property
+    def get_ram_usage(self) -> int:
+        """Bytes of the weights that are in the machine's memory now."""
+        return self.patcher.get_ram_usage()
+
     def cond_stage_model(self) -> Any:
         """The network itself (`engine/models/clip_text.py::ClipTextEncoder`)."""
         return self.patcher.model

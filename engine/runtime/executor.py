@@ -56,6 +56,9 @@ OUT_OF_MEMORY_TIP = (
 )
 
 
+RETRIED = "The node was tried twice: the second time after all other models and kept results had left the memory."
+
+
 class DependencyCycleError(EngineError):
     """Nodes wait for each other; expansion made it so, since validation finds the cycles of a prompt."""
 
@@ -138,6 +141,7 @@ class _Run:
             node_ids = list(self.request.prompt)
             known = await self.graph.begin(node_ids, self.files.folders.has)
             self.emit(NodesCached(self.prompt_id, known, _now_ms()))
+            self.graph.watch(self.request.outputs)
             for node_id in self.request.outputs:
                 self.schedule.add(node_id)
             while not self.schedule.is_empty:
@@ -145,6 +149,7 @@ class _Run:
                 self.inputs = None
                 if await self._step(node_id):
                     self.schedule.finish(node_id)
+                    self.graph.finish(node_id)
                 else:
                     self.schedule.put_back(node_id)
                 if self.watchers:
@@ -221,6 +226,28 @@ class _Run:
                 for name in wanted:
                     self.schedule.need(node.id, name)
                 return None
+        try:
+            return await self._call(ref, node, node_class, rules, instance, inputs)
+        except OutOfMemory as error:
+            log.warning("%s (node %s): %s; once more with more room", node.class_type, node.id, error)
+        # Only here is the failed call's traceback gone, and with it what the call had made so far.
+        self._make_room()
+        try:
+            return await self._call(ref, node, node_class, rules, instance, inputs)
+        except OutOfMemory as error:
+            sizes = {"needed_bytes": error.needed_bytes, "free_bytes": error.free_bytes}
+            raise OutOfMemory(f"{error}\n{RETRIED}", **sizes) from error.__cause__ or error
+
+    async def _call(
+        self,
+        ref: NodeRef,
+        node: Node,
+        node_class: NodeClass,
+        rules: NodeRules,
+        instance: Any,
+        inputs: Mapping[str, Sequence[Any]],
+    ) -> list[Any]:
+        """Call a node for each element of its inputs: what the calls gave, or their tasks."""
         outcomes: list[Any] = []
         with self.services.device_errors():
             for index, arguments in enumerate(calls_of(inputs, rules.input_is_list)):
@@ -236,6 +263,14 @@ class _Run:
             if not rules.is_async:
                 self.files.join()
         return outcomes
+
+    def _make_room(self) -> None:
+        """Let go of everything that no unfinished node takes, models and kept results included."""
+        needed = {link.source for node_id in self.schedule.pending for link in self.prompt.node(node_id).links}
+        for rows in self.expansions.values():
+            needed |= {value[0] for row in rows if row.expand is not None for value in row.result if is_link(value)}
+        self.graph.forget_all_but(needed)
+        self.services.relieve_memory()
 
     async def _begin_task(self, outcome: Any) -> Any:
         """An awaitable as a task, or its value when it needs no waiting."""
@@ -325,6 +360,7 @@ class _Run:
             if item.expand is not None:
                 for value in result:
                     if is_link(value):
+                        self.graph.wait_for(value[0], node_id)
                         self.schedule.wait_for(value[0], node_id)
         self.expansions[node_id] = rows
 
@@ -376,9 +412,7 @@ class _Run:
     def _result(self, status: Any) -> RunResult:
         outputs: dict[str, Mapping[str, Any]] = {}
         meta: dict[str, Mapping[str, Any]] = {}
-        for node_id, result in self.graph.results.items():
-            if result.ui is not None:
-                self.shown[node_id] = result.ui
+        self.shown.update(self.graph.shown_before)
         for node_id in sorted(self.shown, key=self._place_of()):
             ref = self.prompt.ref(node_id)
             outputs[node_id] = self.shown[node_id]

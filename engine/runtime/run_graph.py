@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from engine.graph.consumers import Consumers
 from engine.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
 from engine.graph.prompt import Node, is_link
 from engine.graph.signature import Key, Signatures
@@ -24,7 +25,10 @@ FileCheck = Callable[[Mapping[str, Any]], bool]
 
 
 class RunGraph:
-    """The graph of a run with its results. `results` has every node whose outputs are known."""
+    """The graph of a run with its results.
+
+    `results` has the nodes whose outputs are known and may still be needed, `shown_before` what cached nodes show.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,7 @@ class RunGraph:
     ) -> None:
         self.prompt = prompt
         self.results: dict[str, NodeResult] = {}
+        self.shown_before: dict[str, Mapping[str, Any]] = {}
         self._extra_data = extra_data
         self._find_class = find_class
         self._environment = environment
@@ -45,6 +50,7 @@ class RunGraph:
         self._instances = instances
         self._classes: dict[str, tuple[NodeClass, NodeRules]] = {}
         self._keys = signatures(prompt.find, self.rules)
+        self._consumers = Consumers() if cache.forgets_within_run else None
 
     # --- classes ---
 
@@ -81,9 +87,32 @@ class RunGraph:
             if result.ui is not None and not _files_are_there(result.ui, file_is_there):
                 self._cache.drop(None, self._keys[node_id])
                 continue
-            self.results[node_id] = result
+            self._take(node_id, result)
             known.append(node_id)
         return known
+
+    def watch(self, outputs: Sequence[str]) -> None:
+        """Know from here on which results these outputs still need, so that the cache can let others go."""
+        if self._consumers is not None:
+            self._consumers.add_needed(outputs, self.prompt.find, self.is_known)
+
+    def finish(self, node_id: str) -> None:
+        """A node has run: what only it still needed is no longer held."""
+        if self._consumers is None:
+            return
+        for free in self._consumers.finish(node_id):
+            if self.results.pop(free, None) is not None:
+                self._cache.consumed(self.prompt.get_parent_node_id(free), self._keys[free])
+
+    def wait_for(self, source: str, node_id: str) -> None:
+        """An expanding node takes a result of its expansion."""
+        if self._consumers is not None:
+            self._consumers.hold(source, node_id)
+
+    def forget_all_but(self, needed: Iterable[str]) -> None:
+        """Let go of every result but those of these nodes, in the cache too. What is needed after all runs again."""
+        self.results = {node_id: self.results[node_id] for node_id in needed if node_id in self.results}
+        self._cache.forget_results()
 
     async def expand(self, owner: str, graphs: Iterable[Mapping[str, Any]]) -> list[Node]:
         """Add the nodes a node expanded into, in all its calls together."""
@@ -94,6 +123,9 @@ class RunGraph:
         classes = {node.id: node.class_type for node in added}
         self._cache.expand(owner, {node.id: self._keys[node.id] for node in added}, classes)
         self._instances.expand(owner, classes)
+        if self._consumers is not None:
+            for node in added:
+                self._consumers.add(node)
         return added
 
     def known(self, node_id: str) -> NodeResult | None:
@@ -104,8 +136,13 @@ class RunGraph:
             if key is not None:
                 result = self._cache.get(self.prompt.get_parent_node_id(node_id), key)
                 if result is not None:
-                    self.results[node_id] = result
+                    self._take(node_id, result)
         return result
+
+    def _take(self, node_id: str, result: NodeResult) -> None:
+        self.results[node_id] = result
+        if result.ui is not None:
+            self.shown_before[node_id] = result.ui
 
     def is_known(self, node_id: str) -> bool:
         return node_id in self.results or self.known(node_id) is not None

@@ -29,6 +29,9 @@ class ClassicCache(ResultCache):
     def drop(self, group: str | None, key: Key) -> None:
         self._groups[group].pop(key, None)
 
+    def forget_results(self) -> None:
+        self._groups.empty()
+
     def clear(self) -> None:
         self._groups.clear()
 

@@ -32,6 +32,11 @@ class Groups(Generic[K, V]):
             if classes.get(node_id) != class_type:
                 self._drop(node_id)
 
+    def empty(self) -> None:
+        """Forget the values of every group; the groups stay."""
+        for values in self._values.values():
+            values.clear()
+
     def clear(self) -> None:
         self._values = {None: {}}
         self._members = {None: {}}

@@ -49,6 +49,9 @@ class LruCache(ResultCache):
     def drop(self, group: str | None, key: Key) -> None:
         self._results.pop(key, None)
 
+    def forget_results(self) -> None:
+        self._results.clear()
+
     def clear(self) -> None:
         self._results.clear()
         self._used.clear()

@@ -1,4 +1,7 @@
-"""Keep nothing from one run to the next. Within a run nodes that are alike still share one result."""
+"""Keep a result only until the last node that takes it has run.
+
+Until then nodes that are alike share it; a later one runs again.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,11 @@ from engine.runtime.cache.classic import ClassicCache
 
 
 class NoCache(ClassicCache):
+    forgets_within_run = True
+
     def begin(self, keys: Mapping[str, Key], classes: Mapping[str, str]) -> None:
         self.clear()
         super().begin(keys, classes)
+
+    def consumed(self, group: str | None, key: Key) -> None:
+        self.drop(group, key)

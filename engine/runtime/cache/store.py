@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from engine.graph.signature import Key
 
@@ -24,7 +24,12 @@ class NodeResult:
 
 
 class ResultCache(ABC):
-    """Results of earlier runs. Used on the GPU thread only."""
+    """Results of earlier runs. Used on the GPU thread only.
+
+    A run tells a cache that `forgets_within_run` which results it has no more use for (`consumed`).
+    """
+
+    forgets_within_run: ClassVar[bool] = False
 
     @abstractmethod
     def begin(self, keys: Mapping[str, Key], classes: Mapping[str, str]) -> None:
@@ -44,9 +49,16 @@ class ResultCache(ABC):
     def drop(self, group: str | None, key: Key) -> None:
         """Forget a result, if it is there."""
 
+    def consumed(self, group: str | None, key: Key) -> None:  # noqa: B027 - most strategies need not know
+        """Everything in the running prompt that takes this result has run."""
+
+    @abstractmethod
+    def forget_results(self) -> None:
+        """Forget all results, also in the middle of a run; what is known of the graph stays."""
+
     @abstractmethod
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything, between runs."""
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -47,6 +47,7 @@ class Bench:
     events: list[Event] = field(default_factory=list)
     wants_previews: bool = False
     relieved: int = 0
+    when_relieved: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.catalogue = Catalogue(self.classes)
@@ -91,6 +92,7 @@ class Bench:
 
     def _relieve(self) -> None:
         self.relieved += 1
+        self.when_relieved()
 
     def of(self, kind: type[Any]) -> list[Any]:
         """The last run's events of a kind."""

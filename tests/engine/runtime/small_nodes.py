@@ -82,8 +82,12 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
         raise IndexError("no such thing")
 
     @node("Greedy", category="test")
-    def greedy(context: NodeContext, *, a: NUMBER) -> NUMBER:
-        raise OutOfMemory("too much")
+    def greedy(context: NodeContext, *, a: NUMBER, times: Annotated[int, Int(), Optional()] = 1000) -> NUMBER:
+        """Runs out of memory the first `times` times."""
+        called(context)
+        if calls.count(context.node_id) <= times:
+            raise OutOfMemory("too much")
+        return a
 
     def choose(*, pick: int, **_: Any) -> Sequence[str]:
         return ["first" if pick == 0 else "second"]

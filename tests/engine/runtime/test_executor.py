@@ -19,6 +19,7 @@ from engine.events import (
     RunFailed,
     RunInterrupted,
 )
+from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.lru import LruCache
 from engine.runtime.cache.none import NoCache
 from tests.engine.graph.declared import node
@@ -237,10 +238,39 @@ def test_after_a_failure_what_did_run_is_known(bench: Bench, calls: Calls) -> No
     assert calls == ["2"]
 
 
-def test_memory_is_freed_when_it_ran_out(bench: Bench) -> None:
-    bench.run({"1": node("Number", value=2), "2": node("Greedy", a=["1", 0]), "3": node("Show", a=["2", 0])}, "3")
-    assert bench.of(RunFailed)[0].code == "out_of_memory"
-    assert bench.relieved == 1
+def greedy(times: int) -> dict[str, Any]:
+    return {
+        "0": node("Number", value=1),
+        "1": node("Add", a=["0", 0], b=1),
+        "2": node("Greedy", a=["1", 0], times=times),
+        "3": node("Show", a=["2", 0]),
+    }
+
+
+def test_a_node_out_of_memory_runs_again_with_more_room(bench: Bench, calls: Calls) -> None:
+    kept: list[int] = []
+    bench.when_relieved = lambda: kept.append(len(bench.results))
+    assert shown(bench, greedy(times=1), "3") == {"3": [2]}
+    assert calls == ["0", "1", "2", "2", "3"] and kept == [0]
+    assert [event.node.node_id for event in bench.of(NodeStarted)] == ["0", "1", "2", "3"]
+
+
+def test_a_node_out_of_memory_twice_fails_and_says_so(bench: Bench, calls: Calls) -> None:
+    bench.run(greedy(times=5), "3")
+    (failed,) = bench.of(RunFailed)
+    assert failed.code == "out_of_memory" and failed.exception_type == "engine.errors.OutOfMemory"
+    assert failed.exception_message.startswith("too much\nThe node was tried twice")
+    assert calls == ["0", "1", "2", "2"] and bench.relieved == 2
+    assert bench.run(SUM, "4").status == "success"
+
+
+def test_an_expansion_goes_on_after_a_node_in_it_ran_out_of_memory(tmp_path: Path, calls: Calls) -> None:
+    for cache in (ClassicCache(), NoCache(), LruCache(5)):
+        bench = Bench(tmp_path, small_nodes(calls), cache)
+        calls.clear()
+        prompt = {"1": node("Sum", values="1 2 3"), "2": node("Greedy", a=["1", 0], times=1)}
+        prompt |= {"3": node("Add", a=["2", 0], b=["1", 0]), "4": node("Show", a=["3", 0])}
+        assert shown(bench, prompt, "4") == {"4": [12]}
 
 
 def test_progress_and_previews_are_told_as_they_come(bench: Bench) -> None:

@@ -1,0 +1,83 @@
+"""How much memory this process may still take: what its control groups leave of the machine's.
+
+Read from the kernel's files each time; nothing is kept. Page cache that the kernel can drop counts as free, otherwise
+a checkpoint that was read once would look like memory in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+NO_LIMIT_BYTES = 1 << 60  # version 1 writes a huge number for "no limit"
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """The least that the machine and every control group around the process can still give.
+
+    `root` is where `proc` and `sys` are. 0 when the kernel tells nothing at all.
+    """
+    machine = meminfo_bytes("MemAvailable", root)
+    return max(0, min([*([] if machine is None else [machine]), *_left_in_groups(root)], default=0))
+
+
+def total_bytes(root: Path = Path("/")) -> int:
+    """What the process could use if it were alone: the machine's memory, or a control group's lower limit."""
+    machine = meminfo_bytes("MemTotal", root)
+    limits = [limit for _, limit in _limits(root)]
+    return min([*([] if machine is None else [machine]), *limits], default=0)
+
+
+def meminfo_bytes(name: str, root: Path = Path("/")) -> int | None:
+    """One figure of /proc/meminfo; None where there is none."""
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    for folder, limit in _limits(root):
+        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes")
+        if used is not None:
+            yield limit - used + _droppable_bytes(folder)
+
+
+def _limits(root: Path) -> Iterator[tuple[Path, int]]:
+    """Every memory limit on the process, with the folder of its group; version 2 and version 1."""
+    for folder in _groups(root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            limit = _number(folder / name)
+            if limit is not None and limit < NO_LIMIT_BYTES:
+                yield folder, limit
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """The process's memory control groups from the innermost to the outermost."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory") or "memory" in controllers.split(","):
+            mount = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+            inner = mount / path.lstrip("/")
+            yield from (inner, *(folder for folder in inner.parents if folder.is_relative_to(mount)))
+
+
+def _droppable_bytes(folder: Path) -> int:
+    try:
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
