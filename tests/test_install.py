@@ -124,6 +124,7 @@ def test_the_wheel_holds_every_tracked_file_of_the_packages(installed_wheel: Ins
         if path.parts[0] in PACKAGES and path.parts[:2] != ("benchmark", "results")
     }
     assert wanted - inside == set()
+    assert "misc/test_prompts.txt" in inside, "the start-up benchmark draws its prompts from it"
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("generate", "--help"), ("serve", "--help"), ("models", "--help")])
