@@ -81,6 +81,26 @@ def sample_euler_cfg_pp(
 
 
 @torch.no_grad()
+def sample_euler_cfg_pp_alternative(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+) -> torch.Tensor:
+    """Euler steps along (x - denoised + uncond - denoised) / sigma: an earlier reading of CFG++ that ComfyUI keeps."""
+    uncond = UnconditionalWatch(extra_args)
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **uncond.extra_args)
+        d = to_d(x - denoised + uncond.denoised, sigmas[i], denoised)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        x = x + d * (sigmas[i + 1] - sigmas[i])
+    return x
+
+
+@torch.no_grad()
 def sample_dpmpp_2s_ancestral_cfg_pp(
     model: ModelFunction,
     x: torch.Tensor,

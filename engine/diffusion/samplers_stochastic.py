@@ -1,8 +1,8 @@
-"""Samplers that leave the path on purpose: ancestral DPM-Solver++(2S), DDPM and LCM."""
+"""Samplers that leave the path on purpose: ancestral DPM-Solver++(2S), DDPM and LCM (also with a growing picture)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -95,6 +95,39 @@ def sample_lcm(
         x = denoised
         if sigmas[i + 1] > 0:
             x = x + sigmas[i + 1] * noise_sampler(sigmas[i], sigmas[i + 1])
+    return x
+
+
+@torch.no_grad()
+def sample_lcm_upscale(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    *,
+    resize: Callable[[torch.Tensor, int, int], torch.Tensor],
+    total_upscale: float = 2.0,
+    upscale_steps: int | None = None,
+) -> torch.Tensor:
+    """`sample_lcm` whose predictions grow, step by step up to `total_upscale` times, by `resize(x, width, height)`.
+
+    Without `upscale_steps` that takes the first half of the steps. The noise comes from torch's global generator.
+    """
+    extra_args = extra_args or {}
+    ones = x.new_ones([x.shape[0]])
+    count = max(len(sigmas) // 2 + 1, 2) if upscale_steps is None else min(upscale_steps + 1, len(sigmas) + 1)
+    scales = [1.0 + i * (total_upscale - 1.0) / (count - 1) for i in range(1, count)]
+    height, width = x.shape[-2:]
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        x = denoised
+        if i < len(scales):
+            x = resize(x, round(width * scales[i]), round(height * scales[i]))
+        if sigmas[i + 1] > 0:
+            x = x + sigmas[i + 1] * torch.randn_like(x)
     return x
 
 

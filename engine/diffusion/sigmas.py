@@ -41,6 +41,39 @@ def exponential(steps: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
     return _ending_in_zero(torch.linspace(math.log(sigma_max), math.log(sigma_min), steps).exp())
 
 
+def polyexponential(steps: int, sigma_min: float, sigma_max: float, rho: float = 1.0) -> torch.Tensor:
+    """k-diffusion: a power of the ramp in log sigma; with `rho` 1 this is `exponential`."""
+    ramp = torch.linspace(1, 0, steps) ** rho
+    low, high = math.log(sigma_min), math.log(sigma_max)
+    return _ending_in_zero((ramp * (high - low) + low).exp())
+
+
+def variance_preserving(steps: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3) -> torch.Tensor:
+    """The VP SDE of Song et al. 2021 (arXiv 2011.13456), times evenly spaced from 1 to `eps_s`."""
+    t = torch.linspace(1, eps_s, steps)
+    return _ending_in_zero(torch.expm1(beta_d * t**2 / 2 + beta_min * t).sqrt())
+
+
+def laplace(steps: int, sigma_min: float, sigma_max: float, mu: float = 0.0, beta: float = 0.5) -> torch.Tensor:
+    """Hang et al. 2024 (arXiv 2407.03297): log sigma at even shares of a Laplace distribution.
+
+    `steps` levels that do not end in 0: odd, but ComfyUI's.
+    """
+    share = torch.linspace(0, 1, steps)
+    log_sigma = mu - beta * torch.sign(0.5 - share) * torch.log(1 - 2 * torch.abs(0.5 - share) + 1e-5)
+    return log_sigma.exp().clamp(min=sigma_min, max=sigma_max)
+
+
+def turbo(levels: Levels, steps: int, denoise: float = 1.0) -> torch.Tensor:
+    """Sauer et al. 2023 (SD-Turbo, arXiv 2311.17042): timesteps 999, 899... that the student was trained on.
+
+    `denoise` leaves out the first tenths; at most ten steps are left.
+    """
+    first = 10 - int(10 * denoise)
+    timesteps = torch.arange(10, 0, -1)[first : first + steps] * 100 - 1
+    return _ending_in_zero(levels.sigma(timesteps))
+
+
 def kl_optimal(steps: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
     """Sabour et al. 2024 (Align Your Steps, arXiv 2404.14507), theorem 3.1: evenly spaced in atan sigma.
 
