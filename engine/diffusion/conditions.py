@@ -219,7 +219,7 @@ def _with_timestep_range(condition: Condition, model_sampling: Any) -> Condition
     return ranged
 
 
-def _with_model_inputs(
+def with_model_inputs(
     condition: Condition, model: Any, noise: torch.Tensor, device: torch.device, side: str, extra: Mapping[str, Any]
 ) -> Condition:
     """With the network's inputs made from the condition (`model_conds`)."""
@@ -263,12 +263,17 @@ def prepare_conditions(
     for side, conditions in sides.items():
         located = [_resolve_mask(_resolve_area(item, noise.shape[2:]), noise.shape[2:], device) for item in conditions]
         timed = [_with_timestep_range(item, model.model_sampling) for item in located]
-        prepared[side] = [_with_model_inputs(item, model, noise, device, side, extra) for item in timed]
+        prepared[side] = [with_model_inputs(item, model, noise, device, side, extra) for item in timed]
     for side in prepared:
         for condition in list(prepared[side]):
             for other in prepared:
                 if other != side:
                     _add_opposite_of(condition, prepared[other])
+    for conditions in prepared.values():
+        for condition in conditions:
+            if condition.get("hooks") is not None:
+                for hook in condition["hooks"].hooks:
+                    hook.initialize_timesteps(model)
     for conditions in prepared.values():
         for condition in conditions:
             if "control" in condition:

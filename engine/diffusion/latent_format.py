@@ -29,3 +29,30 @@ class Sd15LatentFormat:
 
     def process_out(self, latent: torch.Tensor) -> torch.Tensor:
         return latent / self.scale_factor
+
+
+class PlaygroundLatentFormat(Sd15LatentFormat):
+    """Latents of Playground v2.5 (Li et al. 2024, arXiv 2402.17245): standardised by channel, at half deviation."""
+
+    scale_factor = 0.5
+    mean = (-1.6574, 1.886, -1.383, 2.5155)
+    deviation = (8.4927, 5.9022, 6.5498, 5.2299)
+    latent_rgb_factors = (
+        (0.3920, 0.4054, 0.4549),
+        (-0.2634, -0.0196, 0.0653),
+        (0.0568, 0.1687, -0.0755),
+        (-0.3112, -0.2359, -0.2076),
+    )
+    taesd_decoder_name = "taesdxl_decoder"
+
+    def process_in(self, latent: torch.Tensor) -> torch.Tensor:
+        mean, deviation = self._moments(latent)
+        return (latent - mean) * self.scale_factor / deviation
+
+    def process_out(self, latent: torch.Tensor) -> torch.Tensor:
+        mean, deviation = self._moments(latent)
+        return latent * deviation / self.scale_factor + mean
+
+    def _moments(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, deviation = (torch.tensor(item).view(1, 4, 1, 1).to(like) for item in (self.mean, self.deviation))
+        return mean, deviation

@@ -1,0 +1,112 @@
+"""Guidance away from a weakened self-attention: SAG and PAG.
+
+Both evaluate the network once more per step and go away from what it gives then. Shapes as in `guidance.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from engine.diffusion.guidance import calc_cond_batch
+from engine.diffusion.wrappers import merge_options
+
+BLUR_CELLS = 9
+MIN_SIDE_CELLS = 5  # below, the blur has no border to mirror
+
+
+class SelfAttentionGuidance:
+    """Hong et al. 2022 (SAG, arXiv 2210.00939): away from the picture with what is most attended to blurred.
+
+    `attend` takes the place of the middle block's self-attention and keeps the scores of the unconditional part;
+    `guide` goes behind classifier-free guidance. One instance a model.
+    """
+
+    THRESHOLD = 1.0
+
+    def __init__(self, scale: float, blur_sigma: float) -> None:
+        self.scale, self.blur_sigma = scale, blur_sigma
+        self._scores: torch.Tensor | None = None  # [B * heads, T, T]
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+        """Attention [B, T, D] by explicit scores. Each call of the network with an unconditional part sees its own."""
+        out, scores = attention_with_scores(q, k, v, options["n_heads"])
+        sides = options["cond_or_uncond"]
+        if 1 in sides:
+            self._scores = scores.chunk(len(sides))[sides.index(1)]
+        return out
+
+    def guide(self, args: Mapping[str, Any]) -> torch.Tensor:
+        guided: torch.Tensor = args["denoised"]
+        uncond, x = args["uncond_denoised"], args["input"]
+        if min(guided.shape[2:]) < MIN_SIDE_CELLS or self._scores is None:
+            return guided
+        degraded = self._blurred_where_attended(uncond, self._scores)
+        self._scores = None
+        (away,) = calc_cond_batch(
+            args["model"], [args["uncond"]], degraded + x - uncond, args["sigma"], args["model_options"]
+        )
+        return guided + (degraded - away) * self.scale
+
+    def _blurred_where_attended(self, latent: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Eq. 5 of the paper: cells that gather more than a token's share of attention are blurred."""
+        batch, _, height, width = latent.shape
+        num_tokens = scores.shape[-1]
+        attended = scores.reshape(batch, -1, num_tokens, num_tokens).mean(1).sum(1) > self.THRESHOLD  # [B, T]
+        rows = _rows_of(num_tokens, height / width)
+        mask = attended.reshape(batch, 1, rows, num_tokens // rows).to(scores.dtype)
+        mask = functional.interpolate(mask, (height, width))
+        return gaussian_blurred(latent, self.blur_sigma) * mask + latent * (1 - mask)
+
+
+def attention_with_scores(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention [B, T, D] and its scores after the softmax [B * heads, T, T]."""
+    batch, _, width = q.shape
+    q, k, v = (
+        item.view(batch, -1, heads, width // heads).transpose(1, 2).flatten(0, 1) for item in (q, k, v)
+    )  # [B * heads, T, D / heads]
+    scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(dim=-1)
+    out = (scores.to(v.dtype) @ v).view(batch, heads, -1, width // heads)
+    return out.transpose(1, 2).reshape(batch, -1, width), scores
+
+
+def _rows_of(num_tokens: int, aspect: float) -> int:
+    """The number of rows nearest to what the picture's aspect (height / width) asks that divides the tokens."""
+    wanted = round(math.sqrt(aspect * num_tokens))
+    for away in range(math.floor(math.sqrt(num_tokens) / 2)):
+        for rows in (wanted + away, max(1, wanted - away)):
+            if num_tokens % rows == 0:
+                return rows
+    raise ValueError(f"{num_tokens} tokens do not make a grid of aspect {aspect:.3g}")
+
+
+def gaussian_blurred(latent: torch.Tensor, sigma: float) -> torch.Tensor:
+    """[B, C, h, w] blurred over 9 x 9 cells, mirrored at the borders."""
+    half = (BLUR_CELLS - 1) / 2
+    bell = torch.exp(-0.5 * (torch.linspace(-half, half, BLUR_CELLS) / sigma) ** 2)
+    bell = (bell / bell.sum()).to(latent)
+    channels = latent.shape[1]
+    kernel = (bell[:, None] * bell[None, :]).expand(channels, 1, BLUR_CELLS, BLUR_CELLS)
+    padded = functional.pad(latent, [BLUR_CELLS // 2] * 4, mode="reflect")
+    return functional.conv2d(padded, kernel, groups=channels)
+
+
+def perturbed_attention_guidance(args: Mapping[str, Any], scale: float) -> torch.Tensor:
+    """Ahn et al. 2024 (PAG, arXiv 2403.17377), eq. 15: away from the middle block attending to each token itself."""
+    guided: torch.Tensor = args["denoised"]
+    if scale == 0:
+        return guided
+    identity = {"patches_replace": {"attn1": {("middle", 0): _attend_to_itself}}}
+    options = merge_options(args["model_options"], {"transformer_options": identity})
+    (perturbed,) = calc_cond_batch(args["model"], [args["cond"]], args["input"], args["sigma"], options)
+    return guided + (args["cond_denoised"] - perturbed) * scale
+
+
+def _attend_to_itself(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    return v
