@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.nodes.model_hooks import HookedModel
+
 CALL_ON_CLONE = "on_clone"
 CALL_ON_PRE_RUN = "on_pre_run"
 CALL_ON_CLEANUP = "on_cleanup"
@@ -48,16 +50,23 @@ class WeightHandle(Protocol):
         """While open, the weights (patched so) and those of the others are on their device."""
         ...
 
+    def patch_hooks(
+        self, patches: Mapping[str, Sequence[WeightPatch]], hooks_id: object, *, keep: bool = False
+    ) -> None:
+        """While in use: carry these patches on top of the others, instead of those of the last call."""
+        ...
+
     def original_weight(self, key: str) -> torch.Tensor: ...
 
     def free_bytes(self) -> float: ...
 
 
-class Model:
+class Model(HookedModel):
     """MODEL in ComfyUI's terms (its `ModelPatcher`), over a residency handle instead of a module of its own."""
 
     def __init__(self, weights: WeightHandle) -> None:
-        self.weights = weights
+        super().__init__()
+        self.weights: WeightHandle = weights
         self.patches: dict[str, list[WeightPatch]] = {}
         self.patches_uuid: object = uuid.uuid4()
         self.object_patches: dict[str, Any] = {}
@@ -92,6 +101,12 @@ class Model:
         """Bytes of all weights."""
         return self.weights.size_bytes
 
+    def get_ram_usage(self) -> int:
+        """Bytes of the weights that are in the machine's memory now, not on a device of their own."""
+        if self.weights.load_device == "cpu":
+            return self.weights.size_bytes
+        return self.weights.size_bytes - self.weights.loaded_bytes if self.weights.offload_device == "cpu" else 0
+
     def loaded_size(self) -> int:
         """Bytes of the weights that are on `load_device` now."""
         return self.weights.loaded_bytes
@@ -122,6 +137,7 @@ class Model:
         other.object_patches = dict(self.object_patches)
         other.object_patches_backup = self.object_patches_backup
         other.model_options = copy.deepcopy(self.model_options)
+        self.copy_hooks_to(other)
         other.parent = self
         other.attachments = {
             key: value.on_model_patcher_clone() if hasattr(value, "on_model_patcher_clone") else value
@@ -255,6 +271,10 @@ class Model:
         if name in self.object_patches_backup:
             return self.object_patches_backup[name]
         return _attribute(self.model, name)
+
+    def set_model_compute_dtype(self, dtype: torch.dtype | None) -> None:
+        """Compute in that type while this clone samples; None: in the type of the weights."""
+        self.add_object_patch("manual_cast_dtype", dtype)
 
     # --- weights ---------------------------------------------------------------------------------------------------
 

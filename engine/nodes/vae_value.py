@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from engine.models.tiles import run_in_tiles
 from engine.nodes.model_value import Model, WeightHandle
 
 # Bytes of working memory per pixel (encode) and latent cell (decode) and byte of the dtype, of the 128-channel network.
@@ -22,6 +23,10 @@ class Vae:
 
     def __init__(self, weights: WeightHandle) -> None:
         self.patcher = Model(weights)
+
+    def get_ram_usage(self) -> int:
+        """Bytes of the weights that are in the machine's memory now."""
+        return self.patcher.get_ram_usage()
 
     @property
     def first_stage_model(self) -> Any:
@@ -108,6 +113,66 @@ class Vae:
             ]
         return torch.cat(latents)
 
+    @torch.no_grad()
+    def decode_tiled(
+        self,
+        samples: torch.Tensor,
+        tile_x: int = 64,
+        tile_y: int = 64,
+        overlap: int = 16,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Latents -> pictures, on the CPU: the mean of three passes over tiles of different shapes, sizes in cells.
+
+        `tile_t` and `overlap_t` are for videos.
+        """
+        dtype, ratio = self.vae_dtype, self.upscale_ratio
+        item_bytes = DECODE_BYTES_PER_CELL * tile_x * tile_y * 4 * dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+
+            def decode(tile: torch.Tensor) -> torch.Tensor:
+                pictures: torch.Tensor = network.decode(tile.to(self.device, dtype)).float()
+                return pictures
+
+            passes = [
+                run_in_tiles(
+                    samples, decode, tile=shape, overlap=overlap, scale=ratio, out_channels=self.output_channels,
+                    output_device=self.output_device,
+                )
+                for shape in _tile_shapes(tile_x, tile_y)
+            ]  # fmt: skip
+        return self.process_output(sum(passes[1:], start=passes[0]) / len(passes)).movedim(1, -1)
+
+    @torch.no_grad()
+    def encode_tiled(
+        self,
+        pixel_samples: torch.Tensor,
+        tile_x: int = 512,
+        tile_y: int = 512,
+        overlap: int = 64,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Pictures -> latents, on the CPU: as `decode_tiled`, sizes in pixels."""
+        pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
+        dtype = self.vae_dtype
+        item_bytes = ENCODE_BYTES_PER_PIXEL * tile_x * tile_y * dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+
+            def encode(tile: torch.Tensor) -> torch.Tensor:
+                latents: torch.Tensor = network.encode(self.process_input(tile).to(self.device, dtype)).float()
+                return latents
+
+            passes = [
+                run_in_tiles(
+                    pixels, encode, tile=shape, overlap=overlap, scale=1 / self.downscale_ratio,
+                    out_channels=self.latent_channels, output_device=self.output_device,
+                )
+                for shape in _tile_shapes(tile_x, tile_y)
+            ]  # fmt: skip
+        return sum(passes[1:], start=passes[0]) / len(passes)
+
     def _batches(self, items: torch.Tensor, item_bytes: int) -> tuple[torch.Tensor, ...]:
         fitting = min(self.patcher.free_bytes() // max(1, item_bytes), items.shape[0])
         return torch.split(items, max(1, int(fitting)))
@@ -115,3 +180,8 @@ class Vae:
     def get_sd(self) -> dict[str, torch.Tensor]:
         """All weights by name."""
         return self.patcher.model_state_dict()
+
+
+def _tile_shapes(tile_x: int, tile_y: int) -> list[tuple[int, int]]:
+    """(height, width) of three kinds of tile, so that no seam of one lies on a seam of another."""
+    return [(tile_y * 2, tile_x // 2), (tile_y // 2, tile_x * 2), (tile_y, tile_x)]

@@ -1,0 +1,95 @@
+"""Networks of pictures run tile by tile, the overlaps blended: memory for one tile instead of the whole picture.
+
+`B` batch, `C` channels, `H W` the input's size, `h w` a tile's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import torch
+
+
+def run_in_tiles(
+    samples: torch.Tensor,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    tile: tuple[int, int],
+    overlap: int,
+    scale: float,
+    out_channels: int,
+    output_device: torch.device | str = "cpu",
+    on_tile: Callable[[], None] | None = None,
+) -> torch.Tensor:
+    """`function` ([1, C, h, w] -> [1, out_channels, h * scale, w * scale]) over [B, C, H, W], item by item.
+
+    `tile` is (height, width) in cells of the input, `overlap` too. `on_tile` is called after every tile. float32.
+    """
+    size = [round(scale * length) for length in samples.shape[2:]]
+    output = torch.empty([samples.shape[0], out_channels, *size], device=output_device)
+    for index in range(samples.shape[0]):
+        item = samples[index : index + 1]
+        if all(length <= limit for length, limit in zip(item.shape[2:], tile, strict=True)):
+            output[index : index + 1] = function(item).to(output_device)
+            if on_tile is not None:
+                on_tile()
+            continue
+        total, weights = torch.zeros_like(output[:1]), torch.zeros_like(output[:1])
+        for place in tile_places(item.shape[2:], tile, overlap):
+            result = function(_cut(item, place)).to(output_device)
+            weight = _feathered(result, round(scale * overlap))
+            target = tuple(
+                slice(round(scale * start), round(scale * start) + length)
+                for (start, _), length in zip(place, result.shape[2:], strict=True)
+            )
+            total[(..., *target)] += result * weight
+            weights[(..., *target)] += weight
+            if on_tile is not None:
+                on_tile()
+        output[index : index + 1] = total / weights
+    return output
+
+
+def tile_places(
+    size: torch.Size | tuple[int, ...], tile: tuple[int, int], overlap: int
+) -> list[tuple[tuple[int, int], ...]]:
+    """(start, length) along height and width of every tile; those at the ends are shorter.
+
+    An overlap as large as the tile leaves no way forward: raises ValueError.
+    """
+    spans = []
+    for length, limit in zip(size, tile, strict=True):
+        if length <= limit:
+            spans.append([(0, length)])
+            continue
+        starts = range(0, length - overlap, limit - overlap)
+        spans.append([(start, min(limit, length - start)) for start in starts])
+    return list(itertools.product(*spans))
+
+
+def num_tiles(samples: torch.Tensor, tile: tuple[int, int], overlap: int) -> int:
+    """How many times `run_in_tiles` calls its function."""
+    return samples.shape[0] * len(tile_places(samples.shape[2:], tile, overlap))
+
+
+def _cut(item: torch.Tensor, place: tuple[tuple[int, int], ...]) -> torch.Tensor:
+    for dim, (start, length) in enumerate(place):
+        item = item.narrow(dim + 2, start, length)
+    return item
+
+
+def _feathered(result: torch.Tensor, width: int) -> torch.Tensor:
+    """Weights of one tile: they fall linearly towards every edge, also those on the picture's border.
+
+    There only one tile counts, so what it weighs does not matter. A tile narrower than the feather keeps its edges.
+    """
+    weight = torch.ones_like(result)
+    for dim in (2, 3):
+        length = weight.shape[dim]
+        if width >= length:
+            continue
+        for step in range(width):
+            weight.narrow(dim, step, 1).mul_((step + 1) / width)
+            weight.narrow(dim, length - 1 - step, 1).mul_((step + 1) / width)
+    return weight
