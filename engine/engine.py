@@ -28,12 +28,11 @@ import torch
 from engine.cancel import CancelToken
 from engine.checkpoints.folders import ModelFolders, read_extra_model_paths
 from engine.checkpoints.load import LoadTypes
-from engine.diffusion.latent_format import Sd15LatentFormat
 from engine.events import Event
 from engine.graph.signature import Signatures, unique_keys
 from engine.graph.spec import NodeRules
 from engine.graph.validate import CheckedPrompt, Findings, check_prompt, find_problems
-from engine.images.preview import latent_preview
+from engine.images.preview import latent_preview, picture_preview
 from engine.memory import device as devices
 from engine.memory import machine_memory
 from engine.memory.device import DeviceReport
@@ -43,6 +42,7 @@ from engine.memory.state import vram_state
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
+from engine.nodes.custom import PackReport, PackServer, load_custom_nodes
 from engine.nodes.model_store import ModelStore
 from engine.nodes.needs import PromptNeeds, needs_of
 from engine.runtime.cache.classic import ClassicCache
@@ -101,6 +101,14 @@ class Engine:
         """Class name to ComfyUI's description, of all classes or of one; `{}` for one there is not."""
         names = list(self.catalogue) if class_type is None else [class_type] if class_type in self.catalogue else []
         return {name: object_info(self.catalogue[name].spec(self.environment)) for name in names}
+
+    def load_custom_nodes(self, server: PackServer | None = None) -> list[PackReport]:
+        """Import the packs of the base directory, once, before prompts are checked. What came of each is returned.
+
+        They use ComfyUI's import names, which then mean this engine in the whole process; `server` is what they find
+        as `PromptServer.instance`.
+        """
+        return load_custom_nodes(self, server)
 
     def submit(self, request: RunRequest, on_event: Callable[[Event], None]) -> Future[RunResult]:
         """Run a checked prompt after those submitted before. Raises RuntimeError once the engine is closed."""
@@ -208,11 +216,20 @@ class Engine:
         offload = "cpu" if self._pool.state.offloads_to_cpu else device
         return self._pool.add(ModuleWeights(name, module, load_device=device, offload_device=offload))
 
-    def _preview(self, latent: torch.Tensor) -> tuple[bytes, str] | None:
-        if self.settings.preview_method == "none":
+    def _preview(self, preview: Any, latent_format: Any) -> tuple[bytes, str] | None:
+        """Pictures that nodes made themselves are always shown, latents by `--preview-method`, as in ComfyUI.
+
+        There is no small decoder (`taesd`) here: that method, too, is answered with the latent's own colours.
+        """
+        if isinstance(preview, tuple):
+            picture_format, picture, size_px = preview
+            picture_format = "PNG" if picture_format == "PNG" else "JPEG"
+            return picture_preview(picture, picture_format, size_px), f"image/{picture_format.lower()}"
+        factors = None if latent_format is None else latent_format.latent_rgb_factors
+        if self.settings.preview_method == "none" or factors is None:
             return None
-        factors = Sd15LatentFormat.latent_rgb_factors
-        return latent_preview(latent, factors, self.settings.preview_size_px), "image/jpeg"
+        bias = latent_format.latent_rgb_factors_bias
+        return latent_preview(preview, factors, bias, self.settings.preview_size_px), "image/jpeg"
 
 
 class FileEnvironment:

@@ -14,16 +14,28 @@ from PIL import Image, ImageOps
 JPEG_QUALITY = 95
 
 
-def latent_preview(latent: torch.Tensor, rgb_factors: Sequence[Sequence[float]], size_px: int) -> bytes:
+def latent_preview(
+    latent: torch.Tensor, rgb_factors: Sequence[Sequence[float]], bias: Sequence[float] | None, size_px: int
+) -> bytes:
     """The first of `latent` [B, C, h, w], scaled as the sampler sees it, as a JPEG of at most `size_px` a side.
 
-    `rgb_factors` [C, 3] turns a cell into a colour in -1..1.
+    `rgb_factors` [C, 3] and `bias` [3] turn a cell into a colour in -1..1.
     """
     factors = torch.tensor(rgb_factors, dtype=torch.float32)
     cells = latent[0].detach().to(device="cpu", dtype=torch.float32)  # [C, h, w]
     colours = torch.einsum("chw,cr->hwr", cells, factors)  # [h, w, 3], about -1..1
+    if bias is not None:
+        colours = colours + torch.tensor(bias, dtype=torch.float32)
     pixels = ((colours + 1.0) / 2.0).clamp(0.0, 1.0).mul(255.0).to(torch.uint8)
-    picture = ImageOps.contain(Image.fromarray(pixels.numpy()), (size_px, size_px), Image.Resampling.BILINEAR)
+    return picture_preview(Image.fromarray(pixels.numpy()), "JPEG", size_px)
+
+
+def picture_preview(picture: Image.Image, picture_format: str, size_px: int | None) -> bytes:
+    """A picture as `JPEG` or `PNG`, made to fit `size_px` a side unless that is None."""
+    if size_px is not None:
+        picture = ImageOps.contain(picture, (size_px, size_px), Image.Resampling.BILINEAR)
+    if picture_format == "JPEG" and picture.mode != "RGB":
+        picture = picture.convert("RGB")
     encoded = io.BytesIO()
-    picture.save(encoded, format="JPEG", quality=JPEG_QUALITY, compress_level=1)
+    picture.save(encoded, format=picture_format, quality=JPEG_QUALITY, compress_level=1)
     return encoded.getvalue()

@@ -257,6 +257,9 @@ class NodeEnvironment(Protocol):
 class NodeContext:
     """All a node may touch. One per call.
 
+    `report_preview` takes a latent [B, C, h, w] as the sampler sees it with the format of its model (what
+    `get_model_object("latent_format")` gives), or a picture as ComfyUI's nodes hand it on: `(format, Pillow image,
+    largest side in pixels or None)`. It goes before the `report_progress` that it belongs to.
     `models` is the `ModelStore` (checkpoints -> values of `values.py`, through the one `ModelPool`), `files` the
     `RunFiles` of `engine/runtime/outputs.py`; both are typed where they are made, since this file knows neither.
     """
@@ -265,7 +268,7 @@ class NodeContext:
     prompt_id: str
     cancel: CancelToken
     report_progress: Callable[[float, float], None]  # value, maximum
-    report_preview: Callable[[Any], None] | None  # a latent [B, C, h, w]; None when nobody asked for previews
+    report_preview: Callable[..., None] | None  # (preview, latent_format=None); None when nobody asked for previews
     models: Any
     files: Any
     embed_metadata: bool = True

@@ -12,6 +12,7 @@ from engine.diffusion.sample import fix_empty_latent_channels, sample
 from engine.diffusion.sampler_registry import SAMPLER_NAMES
 from engine.diffusion.sigmas import SCHEDULE_NAMES
 from engine.nodes.base import Choice, Float, Int, NodeContext, node
+from engine.nodes.model_value import Model
 from engine.nodes.values import CONDITIONING, LATENT, MODEL, Latent
 
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
@@ -37,7 +38,7 @@ def ksampler(
     result = sample(
         model, prepare_noise(samples, seed, latent_image.get("batch_index")), steps, cfg, sampler_name, scheduler,
         positive, negative, samples, denoise=denoise, noise_mask=latent_image.get("noise_mask"),
-        callback=step_reporter(context), check_cancelled=context.cancel.check, seed=seed,
+        callback=step_reporter(context, model), check_cancelled=context.cancel.check, seed=seed,
     )  # fmt: skip
     return _with_samples(latent_image, result)
 
@@ -68,18 +69,21 @@ def ksampler_advanced(
     result = sample(
         model, noise, steps, cfg, sampler_name, scheduler, positive, negative, samples, start_step=start_at_step,
         last_step=end_at_step, force_full_denoise=return_with_leftover_noise == "disable",
-        noise_mask=latent_image.get("noise_mask"), callback=step_reporter(context),
+        noise_mask=latent_image.get("noise_mask"), callback=step_reporter(context, model),
         check_cancelled=context.cancel.check, seed=noise_seed,
     )  # fmt: skip
     return _with_samples(latent_image, result)
 
 
-def step_reporter(context: NodeContext) -> Callable[[int, torch.Tensor, torch.Tensor, int], None]:
+def step_reporter(context: NodeContext, model: Model) -> Callable[[int, torch.Tensor, torch.Tensor, int], None]:
     """When asked for shows the denoised latent, and tells progress (which ends a cancelled run), after every step."""
+    latent_format = model.get_model_object("latent_format")
 
     def report(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
         if context.report_preview is not None:
-            context.report_preview(denoised)  # before the progress: the server places it around that message
+            context.report_preview(
+                denoised, latent_format
+            )  # before the progress: the server places it around that message
         context.report_progress(step + 1, total_steps)
 
     return report

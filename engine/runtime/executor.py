@@ -70,8 +70,8 @@ class RunServices:
     """All a run takes from its engine.
 
     `device_errors` is entered around node calls and raises a device's errors as ours; `relieve_memory` is called after
-    one of them said that memory is short. `make_preview` turns an unfinished latent into an encoded picture and its
-    media type, or None.
+    one of them said that memory is short. `make_preview` turns what a node reports (`NodeContext.report_preview`) into
+    an encoded picture and its media type, or None.
     """
 
     find_class: FindClass
@@ -83,7 +83,7 @@ class RunServices:
     open_files: Callable[[], RunFiles]
     device_errors: Callable[[], AbstractContextManager[None]]
     relieve_memory: Callable[[], None]
-    make_preview: Callable[[Any], tuple[bytes, str] | None] = lambda latent: None
+    make_preview: Callable[[Any, Any], tuple[bytes, str] | None] = lambda preview, latent_format: None
     embed_metadata: bool = True
 
 
@@ -402,8 +402,8 @@ class _Run:
         self.emit(NodeProgress(self.prompt_id, ref, value, maximum))
         self.cancel.check()
 
-    def _preview(self, ref: NodeRef, latent: Any) -> None:
-        made = self.services.make_preview(latent)
+    def _preview(self, ref: NodeRef, preview: Any, latent_format: Any = None) -> None:
+        made = self.services.make_preview(preview, latent_format)
         if made is not None:
             self.emit(PreviewMade(self.prompt_id, ref, *made))
 

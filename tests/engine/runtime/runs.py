@@ -87,7 +87,7 @@ class Bench:
             open_files=lambda: RunFiles(self.files, pool),
             device_errors=nullcontext,
             relieve_memory=self._relieve,
-            make_preview=lambda latent: (bytes(latent), "image/png"),
+            make_preview=lambda latent, latent_format: (bytes(latent), "image/png"),
         )
 
     def _relieve(self) -> None:

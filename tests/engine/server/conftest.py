@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from engine.engine import Engine
 from engine.nodes import image_batches, images
-from engine.nodes.base import Int, NodeContext, Shown, Socket, node
+from engine.nodes.base import Int, NodeClass, NodeContext, Shown, Socket, node
 from engine.nodes.loaders import NODES as LOADERS
 from engine.server.app import create_app
 from engine.server.engine_start import EngineStart
@@ -65,6 +66,13 @@ def shown(value: int = 1) -> dict[str, Any]:
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    async with serving(tmp_path) as made:
+        yield made
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, *more: NodeClass, **flags: Any) -> AsyncIterator[Server]:
+    """A server over trivial nodes, pictures, loaders and `more`; `flags` are engine settings."""
     gate = Gate()
 
     @node("Number", category="test")
@@ -85,8 +93,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     def show(context: NodeContext, *, number: NUMBER) -> Shown:
         return Shown({"number": [number]})
 
-    classes = (number, held_number, show, *images.NODES, *image_batches.NODES, *LOADERS)
-    settings = EngineSettings(base_directory=tmp_path, cpu=True, max_upload_mb=0.5)
+    classes = (number, held_number, show, *images.NODES, *image_batches.NODES, *LOADERS, *more)
+    settings = EngineSettings(base_directory=tmp_path, cpu=True, max_upload_mb=0.5, **flags)
     for folder in (settings.input_path, settings.output_path, settings.temp_path):
         folder.mkdir(parents=True)
     failures: list[BaseException] = []

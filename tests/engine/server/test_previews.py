@@ -1,0 +1,94 @@
+"""Pictures of unfinished latents over the WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import torch
+from PIL import Image
+
+from engine.nodes.base import NodeContext, Shown, Socket, node
+from engine.settings import PreviewMethod
+from tests.engine.server.conftest import Server, serving
+
+NUMBER = Annotated[int, Socket("NUMBER")]
+
+
+class RedGreenFormat:
+    """A latent of two channels: how red and how green a cell is, on a blue ground."""
+
+    latent_rgb_factors = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
+    latent_rgb_factors_bias = (0.0, 0.0, 1.0)
+
+
+@node("Paint", category="test")
+def paint(context: NodeContext) -> NUMBER:
+    if context.report_preview is not None:
+        latent = torch.stack([torch.ones(16, 32), -torch.ones(16, 32)])[None]  # red, not green
+        context.report_preview(latent, RedGreenFormat())
+    context.report_progress(1, 1)
+    return 1
+
+
+@node("Photograph", category="test", is_output=True)
+def photograph(context: NodeContext, *, number: NUMBER) -> Shown:
+    if context.report_preview is not None:
+        context.report_preview(("PNG", Image.new("RGBA", (100, 50), "blue"), 20))
+    context.report_progress(1, 1)
+    return Shown({"number": [number]})
+
+
+PROMPT = {
+    "1": {"class_type": "Paint", "inputs": {}},
+    "2": {"class_type": "Photograph", "inputs": {"number": ["1", 0]}},
+}
+
+
+async def binary_messages(server: Server, **flags: Any) -> list[bytes]:
+    socket = await server.client.ws_connect("/ws?clientId=me")
+    if flags:
+        await socket.send_json({"type": "feature_flags", "data": flags})
+        await asyncio.sleep(0.05)
+    await server.post("/prompt", prompt=PROMPT, client_id="me")
+    found: list[bytes] = []
+    async with asyncio.timeout(20):
+        while True:
+            message = await socket.receive()
+            if isinstance(message.data, bytes):
+                found.append(message.data)
+            elif json.loads(message.data)["type"] == "execution_success":
+                return found
+
+
+@pytest.mark.parametrize("method", ["auto", "latent2rgb", "taesd"])
+async def test_a_latent_is_shown_in_the_colours_of_its_own_format(tmp_path: Path, method: PreviewMethod) -> None:
+    async with serving(tmp_path, paint, photograph, preview_method=method, preview_size_px=64) as server:
+        painted, photographed = await binary_messages(server)
+    assert struct.unpack(">II", painted[:8]) == (1, 1)
+    picture = Image.open(BytesIO(painted[8:]))
+    assert (picture.format, picture.size) == ("JPEG", (64, 32))
+    red, green, blue = picture.getpixel((9, 9))  # type: ignore[misc]
+    assert red > 250 and green < 5 and blue > 250
+    assert struct.unpack(">II", photographed[:8]) == (1, 2)
+
+
+async def test_without_a_method_only_pictures_that_nodes_make_are_shown(tmp_path: Path) -> None:
+    async with serving(tmp_path, paint, photograph) as server:
+        (photographed,) = await binary_messages(server)
+    picture = Image.open(BytesIO(photographed[8:]))
+    assert (picture.format, picture.size) == ("PNG", (20, 10))
+
+
+async def test_a_client_that_asks_for_it_learns_which_node_a_preview_is_of(tmp_path: Path) -> None:
+    async with serving(tmp_path, paint, photograph, preview_method="auto") as server:
+        painted, _ = await binary_messages(server, supports_preview_metadata=True)
+    kind, length = struct.unpack(">II", painted[:8])
+    about = json.loads(painted[8 : 8 + length])
+    assert kind == 4 and about["node_id"] == "1" and about["image_type"] == "image/jpeg"
+    assert Image.open(BytesIO(painted[8 + length :])).format == "JPEG"
