@@ -162,7 +162,7 @@ def _sampled(
     samples = fix_empty_latent_channels(model, latent["samples"])
     start = _with_samples(latent, samples)
     last: dict[str, torch.Tensor] = {}
-    report = step_reporter(context)
+    report = step_reporter(context, model)
 
     def on_step(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
         last["denoised"] = denoised

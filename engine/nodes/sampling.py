@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import torch
 
@@ -12,7 +12,6 @@ from engine.diffusion.sample import fix_empty_latent_channels, sample
 from engine.diffusion.sampler_registry import SAMPLER_NAMES
 from engine.diffusion.sigmas import SCHEDULE_NAMES
 from engine.nodes.base import Choice, Float, Int, NodeContext, node
-from engine.nodes.model_value import Model
 from engine.nodes.values import CONDITIONING, LATENT, MODEL, Latent
 
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
@@ -75,7 +74,11 @@ def ksampler_advanced(
     return _with_samples(latent_image, result)
 
 
-def step_reporter(context: NodeContext, model: Model) -> Callable[[int, torch.Tensor, torch.Tensor, int], None]:
+class _Sampled(Protocol):
+    def get_model_object(self, name: str) -> Any: ...
+
+
+def step_reporter(context: NodeContext, model: _Sampled) -> Callable[[int, torch.Tensor, torch.Tensor, int], None]:
     """When asked for shows the denoised latent, and tells progress (which ends a cancelled run), after every step."""
     latent_format = model.get_model_object("latent_format")
 
