@@ -28,6 +28,18 @@ def repeat_to_batch_size(tensor: torch.Tensor, batch_size: int, dim: int = 0) ->
     return tensor
 
 
+def spread_to_batch_size(tensor: torch.Tensor, batch_size: int) -> torch.Tensor:
+    """That many items in order: of fewer each is shown for an equal stretch, of more evenly spaced ones are taken."""
+    count = tensor.shape[0]
+    if count == batch_size or batch_size <= 1:
+        return tensor[:batch_size]
+    if count > batch_size:
+        places = [round(i * ((count - 1) / (batch_size - 1))) for i in range(batch_size)]
+    else:
+        places = [math.floor((i + 0.5) * (count / batch_size)) for i in range(batch_size)]
+    return tensor[[min(place, count - 1) for place in places]]
+
+
 # --- inputs of the network, batched ----------------------------------------------------------------------------------
 
 

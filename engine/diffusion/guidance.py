@@ -159,15 +159,14 @@ def _calc_cond_batch(
     model_options: Mapping[str, Any],
 ) -> list[torch.Tensor]:
     waiting = _collect_parts(conds, x_in, timestep)
+    _prepare_hooks(waiting, model, timestep, model_options)
     for callback in callbacks_of("on_prepare_state", model_options.get("transformer_options", {})):
         callback(model.current_patcher, timestep)
     results: list[list[tuple[torch.Tensor, Part]]] = [[] for _ in conds]
     for hooks, parts in waiting.items():
-        if hooks is not None:
-            raise ValueError("a condition carries hooks, which this engine cannot apply")
         while parts:
             batch = _take_batch(parts, model)
-            outputs = _run_batch(model, batch, timestep, model_options)
+            outputs = _run_batch(model, batch, timestep, model_options, hooks)
             for (part, side), output in zip(batch, outputs, strict=True):
                 results[side].append((output, part))
     return [_average(found, x_in) for found in results]
@@ -188,6 +187,13 @@ def _collect_parts(conds: Sequence[Sequence[Condition] | None], x: torch.Tensor,
         if conditions:
             _add_defaults(waiting, side, conditions, x, sigma)
     return waiting
+
+
+def _prepare_hooks(waiting: Waiting, model: Any, sigma: torch.Tensor, model_options: Mapping[str, Any]) -> None:
+    """Bring hooks to the strengths they have at this noise level."""
+    for hooks in waiting:
+        if hooks is not None:
+            model.current_patcher.prepare_hook_patches_current_keyframe(sigma, hooks, model_options)
 
 
 def _add_defaults(
@@ -229,7 +235,7 @@ def _free_bytes(model: Any) -> float:
 
 
 def _run_batch(
-    model: Any, batch: Sequence[tuple[Part, int]], sigma: torch.Tensor, model_options: Mapping[str, Any]
+    model: Any, batch: Sequence[tuple[Part, int]], sigma: torch.Tensor, model_options: Mapping[str, Any], hooks: Any
 ) -> Iterable[torch.Tensor]:
     x = torch.cat([part.x for part, _ in batch])
     sigmas = torch.cat([sigma] * len(batch))
@@ -238,7 +244,9 @@ def _run_batch(
     arguments = {
         name: value.concat([part.inputs[name] for part, _ in batch[1:]]) for name, value in first.inputs.items()
     }
-    options = merge_options({}, model_options.get("transformer_options", {}))
+    patcher = getattr(model, "current_patcher", None)
+    hooked = {} if patcher is None else patcher.apply_hooks(hooks=hooks)
+    options = merge_options(hooked, model_options.get("transformer_options", {}))
     if batch[-1][0].patches is not None:
         options = merge_options(options, {"patches": batch[-1][0].patches})
     options["cond_or_uncond"] = sides

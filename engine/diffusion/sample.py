@@ -40,6 +40,10 @@ class SampledModel(Protocol):
 
     def in_use(self, *, working_bytes: int = 0, together_with: Sequence[Any] = ()) -> AbstractContextManager[Any]: ...
 
+    def hooks_registered(
+        self, conds: Mapping[str, Sequence[Condition]], model_options: dict[str, Any]
+    ) -> AbstractContextManager[None]: ...
+
     def get_nested_additional_models(self) -> list[Any]: ...
 
     def memory_required(self, input_shape: Sequence[int]) -> float: ...
@@ -267,6 +271,9 @@ class Guider:
                 if "gligen" in condition:
                     models.append(condition["gligen"][1])
                 models.extend(condition.get("additional_models", ()))
+        registered = self.model_options.get("registered_hooks")
+        for hook in () if registered is None else registered.hooks:
+            models.extend(getattr(hook, "models", ()))
         return [*models, *self.model_patcher.get_nested_additional_models()]
 
     @torch.no_grad()
@@ -292,11 +299,12 @@ class Guider:
         registries = {"wrappers": self.model_patcher.wrappers, "callbacks": self.model_patcher.callbacks}
         self.model_options = merge_options(original_options, {"transformer_options": registries})
         try:
-            run = wrapped(OUTER_SAMPLE, self.model_options["transformer_options"], self.outer_sample, self)
-            samples: torch.Tensor = run(
-                noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
-            )
-            return samples
+            with self.model_patcher.hooks_registered(self.conds, self.model_options):
+                run = wrapped(OUTER_SAMPLE, self.model_options["transformer_options"], self.outer_sample, self)
+                samples: torch.Tensor = run(
+                    noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
+                )
+                return samples
         finally:
             self.model_options = original_options
             self.conds = {}

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from engine.nodes import (
+    attention_guidance,
     compositing,
     conditioning,
     conditioning_properties,
     controlnet,
+    custom_sampling,
+    guidance,
+    hooks,
     image_batches,
     image_filters,
     image_geometry,
     images,
+    inpainting,
     latent_arithmetic,
     latent_batches,
     latent_compositing,
@@ -21,10 +26,16 @@ from engine.nodes import (
     lora,
     masks,
     model_merging,
+    model_sampling,
     primitives,
+    samplers,
     sampling,
+    sigmas,
+    step_cache,
     strings,
     text,
+    tiled_vae,
+    unet_patches,
 )
 from engine.nodes.base import NodeClass
 
@@ -51,6 +62,17 @@ FAMILIES = (
     masks,
     strings,
     primitives,
+    custom_sampling,
+    samplers,
+    sigmas,
+    guidance,
+    attention_guidance,
+    unet_patches,
+    model_sampling,
+    step_cache,
+    inpainting,
+    tiled_vae,
+    hooks,
 )
 
 

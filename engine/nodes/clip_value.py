@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from engine.nodes.hooks_value import HookGroup
 from engine.nodes.model_value import Model, WeightHandle
 
 
@@ -14,17 +15,18 @@ class Clip:
 
     def __init__(self, weights: WeightHandle, tokenizer: Any) -> None:
         self.patcher = Model(weights)
+        self.patcher.is_clip = True
         self.tokenizer = tokenizer
         self.layer_idx: int | None = None
         self.tokenizer_options: dict[str, Any] = {}
         self.use_clip_schedule = False
         self.apply_hooks_to_conds: Any = None
 
-    @property
     def get_ram_usage(self) -> int:
         """Bytes of the weights that are in the machine's memory now."""
         return self.patcher.get_ram_usage()
 
+    @property
     def cond_stage_model(self) -> Any:
         """The network itself (`engine/models/clip_text.py::ClipTextEncoder`)."""
         return self.patcher.model
@@ -67,6 +69,7 @@ class Clip:
         `return_pooled="unprojected"` gives the pooled output before the text projection.
         """
         with self.patcher.in_use() as encoder:
+            self.patcher.apply_hooks(self.patcher.forced_hooks)
             cond, pooled = encoder.encode_token_weights(
                 tokens, layer_idx=self.layer_idx, project_pooled=return_pooled != "unprojected"
             )
@@ -78,12 +81,36 @@ class Clip:
     def encode_from_tokens_scheduled(
         self, tokens: Any, unprojected: bool = False, add_dict: dict[str, Any] | None = None, show_pbar: bool = True
     ) -> list[list[Any]]:
-        """CONDITIONING of the tokens, with `add_dict`'s entries."""
+        """CONDITIONING of the tokens, with `add_dict`'s entries: one entry, or one for each range of hook strengths."""
+        if self.patcher.forced_hooks is not None and self.use_clip_schedule:
+            return self._encode_by_schedule(tokens, self.patcher.forced_hooks, unprojected, add_dict or {})
         options = self.encode_from_tokens(
             tokens, return_pooled="unprojected" if unprojected else True, return_dict=True
         )
         cond = options.pop("cond")
         return [[cond, {**options, **(add_dict or {})}]]
+
+    @torch.no_grad()
+    def _encode_by_schedule(
+        self, tokens: Any, hooks: HookGroup, unprojected: bool, add_dict: dict[str, Any]
+    ) -> list[list[Any]]:
+        """One entry for each range of percent in which hooks keep their strengths, as far as `add_dict` wants it."""
+        entries: list[list[Any]] = []
+        hooks.reset()
+        with self.patcher.in_use() as encoder:
+            for (start, end), keyframes in hooks.get_hooks_for_clip_schedule():
+                if end < add_dict.get("start_percent", 0.0) or start > add_dict.get("end_percent", 1.0):
+                    continue
+                for hook, keyframe in keyframes:
+                    hook.hook_keyframe.set_current(keyframe)
+                self.patcher.patch_hooks(hooks)
+                cond, pooled = encoder.encode_token_weights(
+                    tokens, layer_idx=self.layer_idx, project_pooled=not unprojected
+                )
+                options = {"pooled_output": pooled.to("cpu"), "clip_start_percent": start, "clip_end_percent": end}
+                entries.append([cond.to("cpu"), self.add_hooks_to_dict({**options, **add_dict})])
+        hooks.reset()
+        return entries
 
     def encode(self, text: str) -> torch.Tensor:
         cond: torch.Tensor = self.encode_from_tokens(self.tokenize(text))
