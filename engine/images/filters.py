@@ -117,17 +117,19 @@ def _with_ordered_noise(picture: Image.Image, palette: Image.Image, order: int) 
 # --- colours ---------------------------------------------------------------------------------------------------------
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
+BLUE_GAIN, RED_GAIN = 0.564, 0.713  # of the colour differences B - Y and R - Y, to bring them to -0.5..0.5
 
 
 def rgb_to_ycbcr(image: torch.Tensor) -> torch.Tensor:
-    """[..., 3] of 0..1 as luma and the two colour differences around 0.5 (ITU-R BT.601, rounded coefficients)."""
+    """[..., 3] of 0..1 as luma and the two colour differences around 0.5 (ITU-R BT.601, gains rounded)."""
     red, green, blue = image.unbind(-1)
     luma = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
-    return torch.stack((luma, (blue - luma) * 0.564 + 0.5, (red - luma) * 0.713 + 0.5), dim=-1)
+    return torch.stack((luma, (blue - luma) * BLUE_GAIN + 0.5, (red - luma) * RED_GAIN + 0.5), dim=-1)
 
 
 def ycbcr_to_rgb(image: torch.Tensor) -> torch.Tensor:
-    """The way back from `rgb_to_ycbcr`, clamped to 0..1."""
+    """The exact inverse of `rgb_to_ycbcr`, clamped to 0..1."""
     luma, blue, red = image[..., 0], image[..., 1] - 0.5, image[..., 2] - 0.5
-    channels = (luma + 1.403 * red, luma - 0.714 * red - 0.344 * blue, luma + 1.773 * blue)
-    return torch.stack(channels, dim=-1).clamp(0, 1)
+    green_of_red, green_of_blue = LUMA[0] / (RED_GAIN * LUMA[1]), LUMA[2] / (BLUE_GAIN * LUMA[1])
+    green = luma - green_of_red * red - green_of_blue * blue
+    return torch.stack((luma + red / RED_GAIN, green, luma + blue / BLUE_GAIN), dim=-1).clamp(0, 1)

@@ -15,16 +15,22 @@ OPERATIONS = ("erode", "dilate", "open", "close", "gradient", "bottom_hat", "top
 def dilate(samples: torch.Tensor, size: int) -> torch.Tensor:
     """The largest of the square around each pixel of [B, C, H, W].
 
-    A square of even size reaches one pixel farther up and left than down and right.
+    A square of even size has its origin at `size // 2` and is mirrored, as Minkowski's sum wants it: pixels look one
+    farther down and right than up and left. Erosion is not mirrored, so that opening and closing shift nothing.
     """
-    before, after = size // 2, size - size // 2 - 1
-    padded = F.pad(samples, (before, after, before, after), value=-torch.inf)
-    return F.max_pool2d(F.max_pool2d(padded, (1, size), stride=1), (size, 1), stride=1)
+    return _largest(samples, before=size - size // 2 - 1, after=size // 2)
 
 
 def erode(samples: torch.Tensor, size: int) -> torch.Tensor:
-    """The smallest of the square around each pixel of [B, C, H, W]."""
-    return -dilate(-samples, size)
+    """The smallest of the square around each pixel of [B, C, H, W]; see `dilate` for even sizes."""
+    return -_largest(-samples, before=size // 2, after=size - size // 2 - 1)
+
+
+def _largest(samples: torch.Tensor, before: int, after: int) -> torch.Tensor:
+    """Of `before` pixels up and left to `after` pixels down and right, side by side."""
+    padded = F.pad(samples, (before, after, before, after), value=-torch.inf)
+    size = before + 1 + after
+    return F.max_pool2d(F.max_pool2d(padded, (1, size), stride=1), (size, 1), stride=1)
 
 
 def dilate_cross(samples: torch.Tensor) -> torch.Tensor:
