@@ -2,6 +2,7 @@
 
 python -m engine [flags]                     serve (see --help)
 python -m engine random-checkpoint PATH      write a small SD1.5 checkpoint of random weights
+python -m engine nodes list|check|install    custom nodes
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RANDOM_CHECKPOINT = "random-checkpoint"
+NODES = "nodes"
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code. Imports stay inside: serving must not wait for torch, and a sub-command needs no server."""
     if arguments[:1] == [RANDOM_CHECKPOINT]:
         return write_checkpoint(arguments[1:])
+    if arguments[:1] == [NODES]:
+        from engine.compat.commands import main as nodes
+
+        return nodes(arguments[1:])
     return serve(arguments)
 
 

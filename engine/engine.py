@@ -28,6 +28,7 @@ import torch
 from engine.cancel import CancelToken
 from engine.checkpoints.folders import ModelFolders, read_extra_model_paths
 from engine.checkpoints.load import LoadTypes
+from engine.compat.host import PackServer
 from engine.events import Event
 from engine.graph.signature import Signatures, unique_keys
 from engine.graph.spec import NodeRules
@@ -42,7 +43,7 @@ from engine.memory.state import vram_state
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
-from engine.nodes.custom import PackReport, PackServer, load_custom_nodes
+from engine.nodes.custom import PackReport, load_custom_nodes
 from engine.nodes.model_store import ModelStore
 from engine.nodes.needs import PromptNeeds, needs_of
 from engine.runtime.cache.classic import ClassicCache
@@ -52,12 +53,22 @@ from engine.runtime.cache.none import NoCache
 from engine.runtime.cache.ram_pressure import RamPressureCache
 from engine.runtime.cache.store import ResultCache
 from engine.runtime.executor import RunServices, run_prompt
+from engine.runtime.garbage import GarbageCollection
 from engine.runtime.gpu_thread import GpuThread
 from engine.runtime.outputs import FileFolders, RunFiles
 from engine.runtime.request import RunRequest, RunResult
 from engine.settings import CacheSettings, EngineSettings, ResolvedSettings
 
-__all__ = ["CheckedPrompt", "DeviceReport", "Engine", "EngineSettings", "Findings", "RunRequest", "RunResult"]
+__all__ = [
+    "CheckedPrompt",
+    "DeviceReport",
+    "Engine",
+    "EngineSettings",
+    "Findings",
+    "PackReport",
+    "RunRequest",
+    "RunResult",
+]
 
 NUM_WRITERS = 2
 GIB = 1024**3
@@ -79,6 +90,7 @@ class Engine:
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")
         self._results = _result_cache(settings.cache)
         self._instances = InstanceCache()
+        self._garbage = GarbageCollection()
         self._services = self._run_services()
         self._lock = threading.Lock()
         self._runs: dict[int, tuple[str, CancelToken]] = {}  # submitted and not over, the running one first
@@ -136,6 +148,10 @@ class Engine:
         """After the prompts submitted so far: take models off the device, forget results and node states."""
         self._thread.submit(lambda: self._free(unload_models=unload_models, free_memory=free_memory))
 
+    def take_over_process(self) -> None:
+        """The process is this engine's alone, and all that stays is loaded: arrange Python's collector for that."""
+        self._thread.submit(self._garbage.take_over)
+
     def device_report(self) -> list[DeviceReport]:
         return [devices.report(self.resolved.device)]
 
@@ -146,6 +162,7 @@ class Engine:
         for token in tokens:
             token.cancel()
         self._thread.close()
+        self._garbage.give_back()
         self._writers.shutdown()
 
     def __enter__(self) -> Engine:
@@ -169,6 +186,7 @@ class Engine:
                 self._running = None
                 del self._runs[number]
             self._pool.after_run()
+            self._garbage.after_run()
 
     def _relieve_memory(self) -> None:
         """In the middle of a run: every model that no node uses leaves, and what only cycles of objects still hold."""

@@ -35,6 +35,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }
 LEGACY_KINDS: Mapping[str, str] = {"unet": "diffusion_models", "clip": "text_encoders"}
 ENDINGS: Mapping[str, tuple[str, ...]] = {"configs": (".yaml",), "classifiers": ("",), "diffusers": ("folder",)}
+FOLDER_ENDING = ENDINGS["diffusers"]  # models of this kind are folders, known by the file below
+FOLDER_MARK = "model_index.json"
 
 
 class ModelFolders:
@@ -48,6 +50,7 @@ class ModelFolders:
         for kind, paths in (extra or {}).items():
             for path in paths:
                 self.add_folder(kind, path)
+        self._endings: dict[str, tuple[str, ...]] = dict(ENDINGS)
         self._listings: dict[str, tuple[dict[str, float], list[str]]] = {}
 
     def kinds(self) -> list[str]:
@@ -59,6 +62,28 @@ class ModelFolders:
         if path in roots:
             roots.remove(path)
         roots.insert(0 if is_default else len(roots), path)
+
+    def set_roots(self, kind: str, paths: Iterable[Path]) -> None:
+        """Other folders for a kind, which may be new."""
+        kind = LEGACY_KINDS.get(kind, kind)
+        self._roots[kind] = list(dict.fromkeys(paths))
+        self._listings.pop(kind, None)
+
+    def endings(self, kind: str) -> tuple[str, ...]:
+        """What the names of a kind's files end in, in lower case."""
+        return self._endings.get(LEGACY_KINDS.get(kind, kind), WEIGHT_ENDINGS)
+
+    def set_endings(self, kind: str, endings: Iterable[str]) -> None:
+        """Other endings for a kind; none let every file pass."""
+        kind = LEGACY_KINDS.get(kind, kind)
+        self._endings[kind] = tuple(ending.lower() for ending in endings) or ("",)
+        self._listings.pop(kind, None)
+
+    def forget(self, kind: str) -> None:
+        """Take a kind away. Raises KeyError for an unknown one."""
+        kind = LEGACY_KINDS.get(kind, kind)
+        del self._roots[kind]
+        self._listings.pop(kind, None)
 
     def roots(self, kind: str) -> list[Path]:
         """The folders of a kind. Raises KeyError for an unknown kind."""
@@ -76,11 +101,19 @@ class ModelFolders:
         stamps = {}
         found: dict[str, None] = {}
         for root in roots:
-            for name in _files_below(root, ENDINGS.get(kind, WEIGHT_ENDINGS), stamps):
+            for name in _files_below(root, self.endings(kind), stamps):
                 found[name] = None
         names = sorted(found)
         self._listings[kind] = (stamps, names)
         return list(names)
+
+    def folder(self, kind: str, name: str) -> Path | None:
+        """Where a model that is a folder is; None when there is none. A name never leads out of the folder."""
+        for root in self.roots(kind):
+            path = Path(os.path.normpath(root / name))
+            if path.is_relative_to(root) and (path / FOLDER_MARK).is_file():
+                return path
+        return None
 
     def path(self, kind: str, name: str) -> Path | None:
         """Where a file is; None when no folder of the kind has it. A name never leads out of the folder."""
@@ -105,6 +138,8 @@ def _files_below(root: Path, endings: tuple[str, ...], stamps: dict[str, float])
     for folder, folders, files in os.walk(root, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
         stamps[folder] = _stamp(folder)
+        if endings == FOLDER_ENDING and FOLDER_MARK in files:
+            yield os.path.relpath(folder, root).replace(os.sep, "/")
         for name in files:
             if name.lower().endswith(endings):
                 yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
 from engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
+from engine.nodes.running_call import RUNNING_CALL, RunningCall
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
 
@@ -60,7 +61,12 @@ class ClassNode(NodeClass):
         return () if asks is None else asks(**inputs)
 
     def call(self, instance: Any, context: NodeContext, inputs: dict[str, Any]) -> Any:
-        return getattr(instance, self.kind.FUNCTION)(**inputs)
+        token = RUNNING_CALL.set(RunningCall(context))
+        try:
+            outcome = getattr(instance, self.kind.FUNCTION)(**inputs)
+        finally:
+            RUNNING_CALL.reset(token)
+        return _awaited(outcome, context) if inspect.isawaitable(outcome) else outcome
 
     def returned(self, outcome: Any) -> Returned:
         if isinstance(outcome, dict):
@@ -70,7 +76,7 @@ class ClassNode(NodeClass):
         return Returned(outcome)
 
     def _input_check(self) -> InputCheck | None:
-        own = getattr(self.kind, "VALIDATE_INPUTS", None)
+        own: Any = getattr(self.kind, "VALIDATE_INPUTS", None)
         if own is None:
             return None
         declared = inspect.getfullargspec(own)
@@ -81,6 +87,12 @@ class ClassNode(NodeClass):
             return wait_for(verdict) if inspect.isawaitable(verdict) else verdict
 
         return InputCheck(function, frozenset(declared.args), declared.varkw is not None)
+
+
+async def _awaited(outcome: Awaitable[Any], context: NodeContext) -> Any:
+    """The same, with the call known while it is awaited, which happens in a task of its own."""
+    RUNNING_CALL.set(RunningCall(context))
+    return await outcome
 
 
 def wait_for(awaitable: Awaitable[Any]) -> Any:

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Iterable
 
 from aiohttp import web
 
-from engine.server import catalogue, empty_installation, files, prompts, v1
+from engine.server import catalogue, empty_installation, files, prompts, v1, web_folders
 from engine.server.engine_start import EngineStart
 from engine.server.history import History
 from engine.server.origin import allow_origin, refuse_other_origins
+from engine.server.packs import PackRoutes
 from engine.server.queue import PromptQueue
 from engine.server.runner import PromptRunner
 from engine.server.services import SERVICES, Services, services
@@ -26,17 +27,21 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024), middlewares=[guard])
     queue, history, clients = PromptQueue(), History(), Clients()
     runner = PromptRunner(queue, history, clients, start)
-    app[SERVICES] = Services(settings, start, queue, history, clients, runner)
+    packs = PackRoutes(settings, queue, clients)
+    app[SERVICES] = Services(settings, start, queue, history, clients, runner, packs)
+    start.then(packs.load)
     routes = [
         web.get("/ws", get_ws),
         *prompts.ROUTES,
         *files.ROUTES,
         *catalogue.ROUTES,
         *empty_installation.ROUTES,
+        *web_folders.ROUTES,
     ]
     app.add_routes(routes)
     app.add_routes(_below(API_PREFIX, routes))
     app.add_routes([*v1.ROUTES, web.get("/websocket", get_ws)])
+    app.router.add_route("*", "/{path:.*}", get_from_packs)  # what nobody above has taken
     app.cleanup_ctx.append(_run_prompts)
     app.on_shutdown.append(_say_goodbye)
     return app
@@ -45,6 +50,13 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
 async def get_ws(request: web.Request) -> web.StreamResponse:
     parts = services(request)
     return await serve_client(request, parts.clients, parts.runner.greeting, catalogue.features(parts.settings))
+
+
+async def get_from_packs(request: web.Request) -> web.StreamResponse:
+    """Whatever the packs of custom nodes have registered."""
+    parts = services(request)
+    await parts.start.engine()  # their routes are there when the packs are loaded
+    return await parts.packs.answer(request)
 
 
 def _below(prefix: str, routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
@@ -57,6 +69,7 @@ async def _run_prompts(app: web.Application) -> AsyncIterator[None]:
     parts.start.begin()
     task = asyncio.create_task(parts.runner.run_forever(), name="prompt-runner")
     yield
+    await parts.packs.close()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await parts.start.close()

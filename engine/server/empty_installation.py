@@ -7,10 +7,6 @@ from aiohttp import web
 from engine.server import machine
 
 
-async def get_extensions(request: web.Request) -> web.Response:
-    return web.json_response([])
-
-
 async def get_settings(request: web.Request) -> web.Response:
     return web.json_response({})
 
@@ -30,7 +26,6 @@ async def get_root(request: web.Request) -> web.Response:
 
 ROUTES = (
     web.get("/", get_root),
-    web.get("/extensions", get_extensions),
     web.get("/settings", get_settings),
     web.get("/users", get_users),
     web.get("/userdata", get_userdata),

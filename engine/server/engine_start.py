@@ -26,7 +26,9 @@ def build_engine(settings: EngineSettings) -> Engine:
     """Import the engine, and torch with it, and build it. Takes seconds; never called on the event loop."""
     from engine.engine import Engine
 
-    return Engine(settings)
+    engine = Engine(settings)
+    engine.take_over_process()
+    return engine
 
 
 class EngineStart:
@@ -42,7 +44,12 @@ class EngineStart:
         self._settings = settings
         self._on_failure = on_failure
         self._build = build
+        self._steps: list[Callable[[Engine], None]] = []
         self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
+
+    def then(self, step: Callable[[Engine], None]) -> None:
+        """Do this too, on the same thread, before the engine counts as built. Said before `begin`."""
+        self._steps.append(step)
 
     def begin(self) -> None:
         threading.Thread(target=self._work, args=(self._engine.get_loop(),), name="engine-start", daemon=True).start()
@@ -72,6 +79,8 @@ class EngineStart:
         began_seconds = time.monotonic()
         try:
             engine = self._build(self._settings)
+            for step in self._steps:
+                step(engine)
         except BaseException as error:  # noqa: BLE001 - start of the engine
             loop.call_soon_threadsafe(self._failed, error)
             return

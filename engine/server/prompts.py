@@ -24,8 +24,8 @@ async def get_prompt(request: web.Request) -> web.Response:
 
 async def post_prompt(request: web.Request) -> web.Response:
     """Check a prompt and queue what of it can run. 400 with every problem when nothing can."""
-    body = await read_object(request)
     parts = services(request)
+    body = parts.packs.change_prompt(await read_object(request))
     try:
         number = float(body["number"]) if "number" in body else _next_number(parts.runner.next_number(), body)
     except (TypeError, ValueError):

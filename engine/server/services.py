@@ -8,6 +8,7 @@ from aiohttp import web
 
 from engine.server.engine_start import EngineStart
 from engine.server.history import History
+from engine.server.packs import PackRoutes
 from engine.server.queue import PromptQueue
 from engine.server.runner import PromptRunner
 from engine.server.websocket import Clients
@@ -22,6 +23,7 @@ class Services:
     history: History
     clients: Clients
     runner: PromptRunner
+    packs: PackRoutes
 
 
 SERVICES = web.AppKey("services", Services)

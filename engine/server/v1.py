@@ -156,7 +156,15 @@ async def get_heartbeat(request: web.Request) -> web.Response:
     )
 
 
+async def get_nodes(request: web.Request) -> web.Response:
+    """The packs of custom nodes and what came of each at the start, once the engine is built."""
+    parts = services(request)
+    await parts.start.engine()
+    return web.json_response({"packs": [report.as_json() for report in parts.packs.reports]})
+
+
 ROUTES = (
+    web.get("/api/v1/nodes", get_nodes),
     web.get("/api/v1/queue", get_queue),
     web.delete("/api/v1/queue/{prompt_id}", delete_queued),
     web.get("/api/v1/history", get_history),

@@ -82,6 +82,9 @@ class Clients:
         if self._connections.get(connection.sid) is connection:
             del self._connections[connection.sid]
 
+    def connected(self) -> dict[str, Connection]:
+        return dict(self._connections)
+
     def is_listening(self, sid: str | None) -> bool:
         """Whether messages for `sid` reach anybody; None stands for everyone."""
         return bool(self._connections) if sid is None else sid in self._connections

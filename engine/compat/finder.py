@@ -1,0 +1,131 @@
+"""Serves ComfyUI's import names: a meta-path finder that is put in place when custom nodes are loaded.
+
+`import comfy.utils` gives `engine/compat/names/comfy/utils.py`. A module that ComfyUI has and this engine has not gives
+one whose known names are placeholders (`lacking.py`); a name that ComfyUI has not either is missing as usual, so that
+packs which probe for versions find what they would find there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from engine.compat import node_classes
+from engine.compat.host import HOST
+from engine.compat.lacking import lacking, not_supported
+
+NAMES = "engine.compat.names"
+ROOTS = (
+    "comfy",
+    "comfy_api",
+    "comfy_execution",
+    "comfy_extras",
+    "comfyui_version",
+    "execution",
+    "folder_paths",
+    "latent_preview",
+    "node_helpers",
+    "nodes",
+    "protocol",
+    "server",
+)
+
+
+class CompatModule(ModuleType):
+    """A module under one of ComfyUI's names."""
+
+    def __getattr__(self, name: str) -> Any:
+        foreign = vars(self)["foreign_name"]
+        if name.startswith("__"):
+            raise AttributeError(f"module {foreign!r} has no attribute {name!r}")
+        host = HOST.get()
+        full = f"{foreign}.{name}"
+        if full in host.known.modules or _real_name(full) is not None:
+            return importlib.import_module(full)
+        found = node_classes.by_python_name(host.engine.catalogue, host.known, foreign, name)
+        if found is not None:
+            return found
+        if name in host.known.modules.get(foreign, ()):
+            host.ask(full)
+            placeholder = lacking(full)
+            vars(self)[name] = placeholder
+            return placeholder
+        raise AttributeError(f"module {foreign!r} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What the engine would not notice is refused: it calls its own functions, not those put in their place."""
+        is_ours = name in vars(self) or name in HOST.get().known.modules.get(vars(self).get("foreign_name", ""), ())
+        if (
+            is_ours
+            and not name.startswith("__")
+            and not isinstance(value, ModuleType)
+            and vars(self)[name] is not value
+        ):
+            raise not_supported(f"replacing {vars(self)['foreign_name']}.{name}")
+        super().__setattr__(name, value)
+
+
+class CompatLoader(Loader):
+    def __init__(self, real_name: str | None) -> None:
+        self._real_name = real_name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module that answers to the name; `__spec__` and its like stay those of the file."""
+        if self._real_name is None:
+            module: ModuleType = CompatModule(spec.name, f"Names of ComfyUI's {spec.name} that are not supported here.")
+            module.__path__ = []
+        else:
+            module = importlib.import_module(self._real_name)
+        self._own = {key: vars(module)[key] for key in ("__spec__", "__loader__") if vars(module).get(key) is not None}
+        vars(module)["foreign_name"] = spec.name
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(self._own)
+        if not isinstance(module, CompatModule):
+            module.__class__ = CompatModule
+
+
+class CompatFinder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] not in ROOTS:
+            return None
+        real_name = _real_name(fullname)
+        known = HOST.get().known.modules
+        if real_name is None and fullname not in known:
+            return None
+        if real_name is None:
+            HOST.get().ask(fullname)
+        is_package = real_name is None or any(name.startswith(f"{fullname}.") for name in known)
+        return ModuleSpec(fullname, CompatLoader(real_name), is_package=is_package)
+
+
+def _real_name(fullname: str) -> str | None:
+    """The module of ours that answers to a name."""
+    path = Path(__file__).with_name("names").joinpath(*fullname.split("."))
+    is_there = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+    return f"{NAMES}.{fullname}" if is_there else None
+
+
+def install(pack_folders: Sequence[Path]) -> None:
+    """Take the names. `custom_nodes` becomes importable too, since packs import each other below it."""
+    if not any(isinstance(finder, CompatFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, CompatFinder())
+    packs = sys.modules.setdefault("custom_nodes", ModuleType("custom_nodes"))
+    packs.__path__ = [str(folder) for folder in pack_folders]
+
+
+def uninstall() -> None:
+    """Give the names back; modules that were imported under them are forgotten."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, CompatFinder)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in (*ROOTS, "custom_nodes")]:
+        del sys.modules[name]

@@ -1,0 +1,101 @@
+"""What the import names stand on: the engine whose nodes are being loaded, its server if there is one, and its packs.
+
+ComfyUI's import names belong to the whole process (`import folder_paths` takes no argument), so there is one place in a
+process that says which engine they mean: `HOST`. It is set when custom nodes are loaded, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from engine.compat.known_names import KnownNames
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+
+class PackServer(Protocol):
+    """The server as packs see it: an aiohttp application and routes of their own, and messages to clients."""
+
+    @property
+    def app(self) -> Any: ...
+
+    @property
+    def routes(self) -> Any: ...
+
+    @property
+    def loop(self) -> Any: ...
+
+    @property
+    def client_id(self) -> str | None: ...
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+    @property
+    def num_waiting(self) -> int: ...
+
+    def send(self, event: Any, data: Any, sid: str | None) -> None:
+        """To one client or (None) to all; from any thread."""
+        ...
+
+    def add_prompt_handler(self, handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None: ...
+
+    def connected(self) -> Mapping[str, Any]: ...
+
+    def queue_lists(self) -> tuple[list[Any], list[Any]]:
+        """The running prompts and the waiting ones, in ComfyUI's form."""
+        ...
+
+
+@dataclass
+class Host:
+    """One engine and the packs that are loaded into it. `asked` are the lacking names each pack has asked for."""
+
+    engine: Engine
+    server: PackServer | None
+    known: KnownNames
+    packs: dict[Path, str] = field(default_factory=dict)
+    asked: dict[str, dict[str, None]] = field(default_factory=dict)
+    classes: dict[str, type] = field(default_factory=dict)
+    importing: str = ""
+
+    def ask(self, name: str) -> None:
+        """Note that a pack has asked for a name of ComfyUI that is not here."""
+        self.asked.setdefault(self.importing or self.calling_pack(), {})[name] = None
+
+    def calling_pack(self) -> str:
+        """The pack whose code runs, by the innermost frame that lies in one; else the one being imported, or ""."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            for folder, pack in self.packs.items():
+                if name.startswith(f"{folder}/") or name == str(folder):
+                    return pack
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return self.importing
+
+
+class HostSlot:
+    """The process's one host."""
+
+    def __init__(self) -> None:
+        self._host: Host | None = None
+
+    def set(self, host: Host | None) -> None:
+        self._host = host
+
+    def get(self) -> Host:
+        """Raises RuntimeError before custom nodes are loaded."""
+        if self._host is None:
+            raise RuntimeError("no custom nodes are loaded: ComfyUI's import names have no engine behind them")
+        return self._host
+
+
+HOST = HostSlot()

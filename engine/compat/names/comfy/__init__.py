@@ -1,0 +1,1 @@
+"""`comfy`: models, sampling and memory, as custom nodes reach them."""

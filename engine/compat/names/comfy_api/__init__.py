@@ -1,0 +1,1 @@
+"""`comfy_api`: ComfyUI's versioned interface for custom nodes."""

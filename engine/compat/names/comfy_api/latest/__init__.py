@@ -1,0 +1,37 @@
+"""`comfy_api.latest`: nodes by schema, extensions, and the interface for running nodes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from engine.compat.names.comfy_api.latest import _io as io
+from engine.compat.names.comfy_api.latest import _ui as ui
+from engine.compat.names.comfy_api.progress import ComfyAPI, ComfyAPISync
+
+comfy_io = io
+ComfyAPI_latest = ComfyAPI
+
+__all__ = ["ComfyAPI", "ComfyAPISync", "ComfyAPI_latest", "ComfyExtension", "Input", "comfy_io", "io", "ui"]
+
+
+class ComfyExtension(ABC):
+    """A pack that lists its nodes; its module has `comfy_entrypoint()`, which gives one of these."""
+
+    async def on_load(self) -> None:
+        """Called once, before the nodes are asked for."""
+        return
+
+    @abstractmethod
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        """The node classes."""
+
+
+class Input:
+    """Types of values, for annotations."""
+
+    Image = torch.Tensor
+    Mask = torch.Tensor
+    Latent = dict
+    Audio = dict

@@ -1,0 +1,1 @@
+"""`comfy_execution`: graphs, as nodes that expand see them."""

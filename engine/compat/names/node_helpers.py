@@ -1,0 +1,61 @@
+"""`node_helpers`: small functions over conditioning and pictures."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from PIL import ImageFile, UnidentifiedImageError
+
+from engine.images.compositing import same_channels
+
+DTYPES = {
+    "fp32": torch.float32,
+    "float32": torch.float32,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+def conditioning_set_values(
+    conditioning: list[list[Any]], values: Mapping[str, Any] | None = None, append: bool = False
+) -> list[list[Any]]:
+    """A copy with these values in every entry; `append` adds them to what an entry has under the same name."""
+    changed: list[list[Any]] = []
+    for entry in conditioning:
+        options = dict(entry[1])
+        for key, value in (values or {}).items():
+            old = options.get(key) if append else None
+            options[key] = value if old is None else old + value
+        changed.append([entry[0], options])
+    return changed
+
+
+def pillow(function: Callable[..., Any], arg: Any) -> Any:
+    """Call a Pillow function; a file that is cut off is read as far as it goes."""
+    try:
+        return function(arg)
+    except (OSError, UnidentifiedImageError, ValueError):
+        before = ImageFile.LOAD_TRUNCATED_IMAGES
+        ImageFile.LOAD_TRUNCATED_IMAGES = True
+        try:
+            return function(arg)
+        finally:
+            ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def hasher() -> Any:
+    return hashlib.sha256
+
+
+def string_to_torch_dtype(string: str) -> torch.dtype | None:
+    return DTYPES.get(string)
+
+
+def image_alpha_fix(destination: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both with the same number of channels."""
+    return same_channels(destination, source)

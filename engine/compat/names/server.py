@@ -1,0 +1,147 @@
+"""`server`: `PromptServer.instance`, over the engine's server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from engine.compat.host import HOST, PackServer
+from engine.compat.lacking import not_supported
+from engine.compat.names.protocol import BinaryEventTypes
+from engine.nodes.running_call import running_context
+
+
+class _Instance:
+    """`PromptServer.instance`: the server of the engine whose packs are loaded."""
+
+    def __get__(self, instance: object, owner: type[PromptServer]) -> PromptServer:
+        return owner(HOST.get().server)
+
+
+class PromptServer:
+    """Stateless: everything is the engine's server's, which may be None when the engine runs as a library."""
+
+    instance = _Instance()
+
+    def __init__(self, server: PackServer | None) -> None:
+        object.__setattr__(self, "_server", server)
+
+    @property
+    def _there(self) -> PackServer:
+        server: PackServer | None = vars(self)["_server"]
+        if server is None:
+            raise not_supported("PromptServer in an engine without a server")
+        return server
+
+    @property
+    def routes(self) -> web.RouteTableDef:
+        """Without a server they are taken in and never asked, as nobody is there to ask."""
+        server: PackServer | None = vars(self)["_server"]
+        routes: web.RouteTableDef = web.RouteTableDef() if server is None else server.routes
+        return routes
+
+    @property
+    def app(self) -> web.Application:
+        server: PackServer | None = vars(self)["_server"]
+        app: web.Application = web.Application() if server is None else server.app
+        return app
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = self._there.loop
+        return loop
+
+    @property
+    def client_id(self) -> str | None:
+        """The client of the running prompt."""
+        server: PackServer | None = vars(self)["_server"]
+        return None if server is None else server.client_id
+
+    @property
+    def last_node_id(self) -> str | None:
+        context = running_context()
+        return None if context is None else context.node_id
+
+    @property
+    def last_prompt_id(self) -> str | None:
+        context = running_context()
+        return None if context is None else context.prompt_id
+
+    @property
+    def address(self) -> str:
+        return self._there.address[0]
+
+    @property
+    def port(self) -> int:
+        return self._there.address[1]
+
+    @property
+    def supports(self) -> list[str]:
+        return ["custom_nodes_from_web"]
+
+    @property
+    def sockets(self) -> dict[str, Any]:
+        """The clients that are connected, by id."""
+        return dict(self._there.connected())
+
+    @property
+    def prompt_queue(self) -> PromptQueue:
+        return PromptQueue(self._there)
+
+    def send_sync(self, event: Any, data: Any, sid: str | None = None) -> None:
+        """To one client, or to all; from any thread."""
+        server: PackServer | None = vars(self)["_server"]
+        if server is not None:
+            server.send(event, data, sid)
+
+    async def send(self, event: Any, data: Any, sid: str | None = None) -> None:
+        self.send_sync(event, data, sid)
+
+    async def send_json(self, event: str, data: Any, sid: str | None = None) -> None:
+        self.send_sync(event, data, sid)
+
+    def send_progress_text(self, text: str | bytes, node_id: str, sid: str | None = None) -> None:
+        """Text below a node, as ComfyUI's binary message."""
+        shown = text.encode() if isinstance(text, str) else text
+        name = str(node_id).encode()
+        payload = len(name).to_bytes(4, "big") + name + shown
+        self.send_sync(BinaryEventTypes.TEXT, payload, sid or self.client_id)
+
+    def add_on_prompt_handler(self, handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Called with the body of each `POST /prompt`; what it returns takes its place."""
+        server: PackServer | None = vars(self)["_server"]
+        if server is not None:
+            server.add_prompt_handler(handler)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise not_supported(f"PromptServer.instance.{name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise not_supported(f"setting PromptServer.instance.{name}")
+
+
+class PromptQueue:
+    """What packs read of the queue."""
+
+    def __init__(self, server: PackServer) -> None:
+        self._server = server
+
+    def get_current_queue(self) -> tuple[list[Any], list[Any]]:
+        return self._server.queue_lists()
+
+    def get_tasks_remaining(self) -> int:
+        return self._server.num_waiting
+
+    @property
+    def currently_running(self) -> dict[int, Any]:
+        return dict(enumerate(self._server.queue_lists()[0]))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise not_supported(f"PromptServer.instance.prompt_queue.{name}")

@@ -1,0 +1,98 @@
+"""Built-in nodes as classes in ComfyUI's form, for packs that call or subclass them.
+
+`nodes.KSampler().sample(model, seed, ...)` works while a node of the pack runs: the call takes part in that node's run
+(its progress, its files, its interruption).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.compat.host import HOST
+from engine.compat.known_names import KnownNames, NodeMethod
+from engine.nodes.base import NodeClass, NodeEnvironment, Returned
+from engine.nodes.catalogue import object_info
+from engine.nodes.class_form import ClassNode
+from engine.nodes.running_call import running_context
+
+SECTIONS = ("required", "optional", "hidden")
+
+
+def class_of(node: NodeClass, method: NodeMethod | None) -> type:
+    """A node as a class in ComfyUI's form: the pack's own, or one that calls the built-in function."""
+    if isinstance(node, ClassNode):
+        kind: type = node.kind
+        return kind
+    made = HOST.get().classes  # one class a node, however it is reached
+    found = made.get(node.class_type)
+    if found is None:
+        found = made[node.class_type] = _make(node, method)
+    return found
+
+
+def by_python_name(catalogue: Mapping[str, NodeClass], known: KnownNames, module: str, name: str) -> type | None:
+    """The built-in node whose class in ComfyUI has that name in that module, if this engine has it."""
+    for class_type, method in known.nodes.items():
+        if method.class_name == name and method.module == module and class_type in catalogue:
+            return class_of(catalogue[class_type], method)
+    return None
+
+
+def _make(node: NodeClass, method: NodeMethod | None) -> type:
+    name = (method and method.method) or "execute"
+    environment = HOST.get().engine.environment
+    spec = node.spec(environment)
+    order = tuple(method.parameters) if method and method.parameters else tuple(item.name for item in spec.inputs)
+
+    def call(self: Any, *args: Any, **inputs: Any) -> Any:
+        return run_inside(node, environment, {**dict(zip(order, args, strict=False)), **inputs})
+
+    call.__name__ = name
+    members: dict[str, Any] = {
+        "__doc__": spec.description or None,
+        "__module__": method.module if method else "nodes",
+        "INPUT_TYPES": classmethod(lambda cls: input_types(node, environment)),
+        "RETURN_TYPES": tuple(output.type for output in spec.outputs),
+        "RETURN_NAMES": tuple(output.name for output in spec.outputs),
+        "OUTPUT_IS_LIST": tuple(output.is_list for output in spec.outputs),
+        "FUNCTION": name,
+        "CATEGORY": spec.category,
+        "OUTPUT_NODE": spec.is_output,
+        "INPUT_IS_LIST": spec.input_is_list,
+        "DESCRIPTION": spec.description,
+        name: call,
+    }
+    if name == "execute":
+        members["execute"] = classmethod(call)  # ComfyUI's newer nodes are called on the class
+    return type(method.class_name if method else node.class_type, (), members)
+
+
+def input_types(node: NodeClass, environment: NodeEnvironment) -> dict[str, Any]:
+    """ComfyUI's `INPUT_TYPES()` of a node."""
+    shown = object_info(node.spec(environment))["input"]
+    return {
+        section: {key: value if isinstance(value, str) else tuple(value) for key, value in shown[section].items()}
+        for section in SECTIONS
+        if section in shown
+    }
+
+
+def run_inside(node: NodeClass, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
+    """Call a built-in node within the one that runs; the result in ComfyUI's form: a tuple, or a dict with `ui`."""
+    context = running_context()
+    if context is None:
+        raise RuntimeError(f"{node.class_type} can be called only while a node runs")
+    spec = node.spec(environment)
+    takes = {item.name for item in spec.inputs}
+    given = {key: value for key, value in inputs.items() if key in takes}
+    given = {**{item.name: None for item in spec.section("hidden")}, **given}
+    returned: Returned = node.returned(node.call(node.instance(), context, given))
+    if returned.ui is None and returned.expand is None:
+        return returned.result if returned.result is not None else ()
+    shown: dict[str, Any] = {"ui": dict(returned.ui or {})}
+    if returned.result is not None:
+        shown["result"] = returned.result
+    if returned.expand is not None:
+        shown["expand"] = dict(returned.expand)
+    return shown

@@ -1,0 +1,93 @@
+"""What is known of packs from earlier starts: which content of each was imported well, and which one killed an engine.
+
+One JSON file, written whole and renamed into place. Engines that share it may write over each other's last news; the
+cost of that is a trial too many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import platform
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+CODE_ENDINGS = (".py", ".so", ".pyd")
+SKIPPED_FOLDERS = frozenset({".git", "__pycache__", "node_modules"})
+MAX_DEATHS = 2
+
+log = logging.getLogger(__name__)
+
+
+def fingerprint(path: Path) -> str:
+    """A hash over a pack's code, this engine's version and Python's."""
+    digest = hashlib.sha256(f"{_engine_version()} {platform.python_version()}".encode())
+    for file in _code_files(path):
+        digest.update(str(file.relative_to(path.parent)).encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _engine_version() -> str:
+    """Of the installation; a checkout that is not installed has none."""
+    try:
+        return metadata.version("darkroom")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _code_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    found: list[Path] = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        found.extend(Path(folder, name) for name in sorted(names) if name.endswith(CODE_ENDINGS))
+    return found
+
+
+class PackMemory:
+    """Read when made; every change is written at once. Where that cannot be, packs are just tried at every start."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, dict[str, Any]] = {}
+        with contextlib.suppress(OSError, ValueError):
+            data = json.loads(path.read_text("utf-8"))
+            self._known = {name: dict(entry) for name, entry in data.items()}
+
+    def is_good(self, pack: Path, content: str) -> bool:
+        """Whether this very content was imported well before, and no engine has died of it."""
+        entry = self._known.get(str(pack), {})
+        return entry.get("good") == content and entry.get("importing") != content
+
+    def killed(self, pack: Path, content: str) -> bool:
+        """Whether engines have died importing this content, after a trial had gone well."""
+        entry = self._known.get(str(pack), {})
+        deaths = int(entry.get("deaths", 0)) + (entry.get("importing") == content)
+        return entry.get("content") == content and deaths >= MAX_DEATHS
+
+    def begin(self, pack: Path, content: str) -> None:
+        """The engine is about to import it; until `end` it counts as the one that killed the engine."""
+        entry = self._known.get(str(pack), {})
+        deaths = int(entry.get("deaths", 0)) + 1 if entry.get("importing") == content else 0
+        self._put(pack, {"content": content, "importing": content, "deaths": deaths})
+
+    def end(self, pack: Path, content: str, *, is_good: bool) -> None:
+        self._put(pack, {"content": content, **({"good": content} if is_good else {})})
+
+    def _put(self, pack: Path, entry: dict[str, Any]) -> None:
+        self._known[str(pack)] = entry
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
+            with os.fdopen(handle, "w") as file:
+                json.dump(self._known, file, indent=1)
+            os.replace(temporary, self._path)
+        except OSError as error:
+            log.debug("cannot remember what is known of custom nodes: %s", error)

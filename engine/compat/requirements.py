@@ -1,0 +1,63 @@
+"""Installing what a pack asks for, without moving what the engine stands on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+KEPT = ("torch", "torchvision", "torchaudio", "numpy")
+
+
+def install(pack: Path, constraints: Path | None = None, *, dry_run: bool = False) -> int:
+    """Install a pack's `requirements.txt` with pip. Refuses, with 1, when that would move torch or numpy.
+
+    What pip would do is looked at first; only then is it done. A conflict is pip's own report, and changes nothing.
+    """
+    requirements = pack / "requirements.txt"
+    if not requirements.is_file():
+        sys.stdout.write(f"{pack.name} asks for nothing: it has no requirements.txt\n")
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        limits = Path(folder, "kept.txt")
+        limits.write_text("".join(f"{name}=={version}\n" for name, version in kept_versions().items()))
+        report = Path(folder, "report.json")
+        options = ["-r", str(requirements), "-c", str(limits)]
+        if constraints is not None:
+            options += ["-c", str(constraints)]
+        code = _pip(["--dry-run", "--quiet", "--report", str(report), *options])
+        if code != 0:
+            sys.stderr.write(f"{pack.name}: its requirements conflict with what is installed; nothing was changed\n")
+            return 1
+        planned = planned_installs(json.loads(report.read_text("utf-8")))
+        moved = [f"{name} {version}" for name, version in planned if name in KEPT]
+        if moved:
+            sys.stderr.write(f"{pack.name} would move {', '.join(moved)}; nothing was changed\n")
+            return 1
+        sys.stdout.writelines(f"{name} {version}\n" for name, version in planned)
+        return 0 if dry_run or not planned else _pip(options)
+
+
+def kept_versions() -> dict[str, str]:
+    """The installed versions of what must not move."""
+    found = {}
+    for name in KEPT:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def planned_installs(report: dict[str, list[dict[str, dict[str, str]]]]) -> list[tuple[str, str]]:
+    """Name and version of each package in a report of `pip install --dry-run --report`."""
+    items = [item["metadata"] for item in report.get("install", [])]
+    return [(item["name"].lower().replace("_", "-"), item["version"]) for item in items]
+
+
+def _pip(options: Sequence[str]) -> int:
+    return subprocess.run([sys.executable, "-m", "pip", "install", *options], check=False).returncode

@@ -1,0 +1,54 @@
+"""A pack imported in a process of its own, to see whether it can be, before the engine imports it itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TRIAL_SECONDS = 60.0
+TAIL_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """`error` is None when the pack was imported. `missing_package` names a Python package that it wants."""
+
+    error: str | None
+    nodes: Sequence[str] = ()
+    missing: Sequence[str] = ()
+    missing_package: str | None = None
+    seconds: float = 0.0
+    details: str = field(default="", repr=False)
+
+
+def try_pack(pack: Path, base_directory: Path, seconds: float = TRIAL_SECONDS) -> TrialResult:
+    """Import a pack in a child process. A child that dies or takes longer is an error like any other."""
+    with tempfile.TemporaryDirectory() as folder:
+        report, output = Path(folder, "report.json"), Path(folder, "output.txt")
+        command = [sys.executable, "-m", "engine", "nodes", "trial", str(pack), str(report)]
+        with output.open("wb") as sink:
+            child = subprocess.Popen(
+                [*command, "--base-directory", str(base_directory)],
+                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+                return TrialResult(f"its import takes longer than {seconds:g} s", details=_tail(output))
+        if not report.is_file():
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            return TrialResult(f"its import ends the process ({how})", details=_tail(output))
+        data: dict[str, Any] = json.loads(report.read_text("utf-8"))
+        return TrialResult(**data, details=_tail(output))
+
+
+def _tail(output: Path) -> str:
+    return output.read_text("utf-8", errors="replace")[-TAIL_CHARACTERS:]

@@ -1,0 +1,136 @@
+"""What packs of custom nodes find of the server: routes and an application of their own, and messages to clients.
+
+Packs are imported while the server listens already, so they get an application beside its own; what they register is
+asked for every path that nobody else has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from PIL import Image
+
+from engine.server import messages
+from engine.server.queue import PromptQueue
+from engine.server.websocket import Clients
+from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from engine.engine import Engine, PackReport
+
+log = logging.getLogger(__name__)
+
+JPEG_QUALITY = 95
+UNENCODED_PREVIEW_IMAGE = 2
+
+PromptHandler = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class PackRoutes:
+    """`engine/compat/host.py::PackServer`. Made on the server's loop; packs use it from any thread."""
+
+    def __init__(self, settings: EngineSettings, queue: PromptQueue, clients: Clients) -> None:
+        self.app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024))
+        self.routes = web.RouteTableDef()
+        self.loop = asyncio.get_running_loop()
+        self.reports: list[PackReport] = []
+        self._settings = settings
+        self._queue = queue
+        self._clients = clients
+        self._handlers: list[PromptHandler] = []
+        self._is_open = False
+        self._opening = asyncio.Lock()
+
+    # --- for packs ---
+
+    @property
+    def client_id(self) -> str | None:
+        """The client of the running prompt."""
+        running = self._queue.running
+        return None if running is None else running.client_id
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._settings.listen, self._settings.port
+
+    @property
+    def num_waiting(self) -> int:
+        return self._queue.remaining
+
+    def send(self, event: Any, data: Any, sid: str | None) -> None:
+        """`event` is a message's name, or the number of a binary one."""
+        payload = binary_message(event, data) if isinstance(event, int) else messages.encode((event, data))
+        self.loop.call_soon_threadsafe(self._clients.send_encoded, payload, sid)
+
+    def add_prompt_handler(self, handler: PromptHandler) -> None:
+        self._handlers.append(handler)
+
+    def connected(self) -> Mapping[str, Any]:
+        return self._clients.connected()
+
+    def queue_lists(self) -> tuple[list[Any], list[Any]]:
+        running = self._queue.running
+        return [] if running is None else [running.as_json()], [item.as_json() for item in self._queue.waiting()]
+
+    # --- for the server ---
+
+    def load(self, engine: Engine) -> None:
+        """Import the packs, on the thread that builds the engine."""
+        self.reports = engine.load_custom_nodes(self)
+
+    def change_prompt(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A prompt's body after the handlers of all packs. One that fails is logged and left out."""
+        for handler in self._handlers:
+            try:
+                changed = handler(body)
+            except Exception:  # noqa: BLE001 - a pack's handler
+                log.exception("a pack's prompt handler failed")
+            else:
+                body = changed if isinstance(changed, dict) else body
+        return body
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """The answer of the packs' application; raises HTTPNotFound where it has none."""
+        await self._open()
+        return await self.app._handle(request)
+
+    async def close(self) -> None:
+        if self._is_open:
+            await self.app.shutdown()
+            await self.app.cleanup()
+
+    async def _open(self) -> None:
+        """Take in what the packs have registered; afterwards nothing can be added, as in ComfyUI."""
+        async with self._opening:
+            if self._is_open:
+                return
+            self.app.add_routes(self.routes)
+            below_api = [item for item in self.routes if isinstance(item, web.RouteDef)]
+            self.app.add_routes([web.route(item.method, f"/api{item.path}", item.handler) for item in below_api])
+            self.app.freeze()
+            await self.app.startup()
+            self._is_open = True
+
+
+def binary_message(event: int, data: Any) -> bytes:
+    """A binary message: bytes as they are, a picture `(format, Pillow picture, largest side or None)` encoded."""
+    if isinstance(data, (bytes, bytearray)):
+        return struct.pack(">I", event) + bytes(data)
+    image_format, picture, largest_px = data
+    if largest_px is not None:
+        picture = picture.copy()
+        picture.thumbnail((largest_px, largest_px), Image.Resampling.LANCZOS)
+    is_png = image_format == "PNG"
+    encoded = io.BytesIO()
+    if is_png:
+        picture.save(encoded, "PNG", compress_level=1)
+    else:
+        picture.convert("RGB").save(encoded, "JPEG", quality=JPEG_QUALITY)
+    kind = messages.PREVIEW_IMAGE if event == UNENCODED_PREVIEW_IMAGE else event
+    return struct.pack(">II", kind, 2 if is_png else 1) + encoded.getvalue()
