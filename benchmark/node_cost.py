@@ -134,11 +134,18 @@ class HttpClient:
                     return
 
 
+def build_trivial(settings: EngineSettings) -> Engine:
+    """An engine of trivial nodes, in a process of its own as far as it knows: as `python -m engine` builds it."""
+    engine = Engine(settings, TRIVIAL_NODES)
+    engine.take_over_process()
+    return engine
+
+
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[str]:
     """The address of a server over an engine of trivial nodes."""
     settings = EngineSettings(base_directory=folder, cpu=True, port=0)
-    start = EngineStart(settings, lambda error: None, lambda asked: Engine(asked, TRIVIAL_NODES))
+    start = EngineStart(settings, lambda error: None, build_trivial)
     runner = web.AppRunner(create_app(settings, start))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -208,6 +215,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = EngineSettings(base_directory=Path(folder), cpu=True)
         with Engine(settings, TRIVIAL_NODES) as engine:
+            engine.take_over_process()
             run_once(engine, chain(100, 1))  # warm up
             for shape in (fan, chain):
                 rows.extend(measure(engine, shape, size, arguments.repeats) for size in arguments.sizes)

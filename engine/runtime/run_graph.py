@@ -24,6 +24,32 @@ FindClass = Callable[[str], NodeClass | None]
 FileCheck = Callable[[Mapping[str, Any]], bool]
 
 
+class RunClasses:
+    """The classes of a run's nodes. Apart from the graph, so that what holds it holds no results."""
+
+    def __init__(self, find_class: FindClass, environment: NodeEnvironment) -> None:
+        self._find_class = find_class
+        self._environment = environment
+        self._known: dict[str, tuple[NodeClass, NodeRules]] = {}
+
+    def node_class(self, class_type: str) -> NodeClass:
+        """Raises NodeNotFoundError for a class there is not."""
+        return self._of(class_type)[0]
+
+    def rules(self, class_type: str) -> NodeRules:
+        """The rules of a class as they were when the run first met it."""
+        return self._of(class_type)[1]
+
+    def _of(self, class_type: str) -> tuple[NodeClass, NodeRules]:
+        known = self._known.get(class_type)
+        if known is None:
+            found = self._find_class(class_type)
+            if found is None:
+                raise NodeNotFoundError(f"Node class {class_type} does not exist")
+            known = self._known[class_type] = (found, found.rules(self._environment))
+        return known
+
+
 class RunGraph:
     """The graph of a run with its results.
 
@@ -44,31 +70,13 @@ class RunGraph:
         self.results: dict[str, NodeResult] = {}
         self.shown_before: dict[str, Mapping[str, Any]] = {}
         self._extra_data = extra_data
-        self._find_class = find_class
         self._environment = environment
         self._cache = cache
         self._instances = instances
-        self._classes: dict[str, tuple[NodeClass, NodeRules]] = {}
-        self._keys = signatures(prompt.find, self.rules)
+        classes = RunClasses(find_class, environment)
+        self.node_class, self.rules = classes.node_class, classes.rules
+        self._keys = signatures(prompt.find, classes.rules)
         self._consumers = Consumers() if cache.forgets_within_run else None
-
-    # --- classes ---
-
-    def node_class(self, class_type: str) -> NodeClass:
-        return self._known_class(class_type)[0]
-
-    def rules(self, class_type: str) -> NodeRules:
-        """The rules of a class as they were when the run first met it."""
-        return self._known_class(class_type)[1]
-
-    def _known_class(self, class_type: str) -> tuple[NodeClass, NodeRules]:
-        known = self._classes.get(class_type)
-        if known is None:
-            found = self._find_class(class_type)
-            if found is None:
-                raise NodeNotFoundError(f"Node class {class_type} does not exist")
-            known = self._classes[class_type] = (found, found.rules(self._environment))
-        return known
 
     # --- keys and results ---
 
@@ -189,7 +197,7 @@ class RunGraph:
     async def _fingerprints(self, nodes: Iterable[Node]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for node in nodes:
-            node_class, rules = self._known_class(node.class_type)
+            node_class, rules = self.node_class(node.class_type), self.rules(node.class_type)
             if rules.has_fingerprint:
                 found[node.id] = await self._fingerprint(node, node_class, rules)
         return found

@@ -80,7 +80,7 @@ async def _serve(settings: EngineSettings, sockets: list[socket.socket]) -> int:
         await web.SockSite(runner, bound).start()
         host, port = bound.getsockname()[:2]
         log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    greeter = asyncio.create_task(_tell_device(settings, start))
+    greeter = asyncio.create_task(_when_built(settings, start))
     code = await ended
     greeter.cancel()
     is_importing = start.engine_now() is None
@@ -119,11 +119,13 @@ def _end(ended: asyncio.Future[int], code: int) -> None:
         ended.set_result(code)
 
 
-async def _tell_device(settings: EngineSettings, start: EngineStart) -> None:
+async def _when_built(settings: EngineSettings, start: EngineStart) -> None:
+    """What follows once the engine is there: it takes over the process, and its device is named."""
     try:
         engine = await start.engine()
     except Exception:  # noqa: BLE001 - the start has logged it, and ends the server
         return
+    engine.take_over_process()
     for device in await asyncio.to_thread(engine.device_report):
         log.info("device: %s", device.name)
         if device.type == "cpu" and not settings.cpu:
