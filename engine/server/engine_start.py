@@ -26,9 +26,7 @@ def build_engine(settings: EngineSettings) -> Engine:
     """Import the engine, and torch with it, and build it. Takes seconds; never called on the event loop."""
     from engine.engine import Engine
 
-    engine = Engine(settings)
-    engine.take_over_process()
-    return engine
+    return Engine(settings)
 
 
 class EngineStart:
