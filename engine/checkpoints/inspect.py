@@ -41,6 +41,7 @@ class CheckpointFamily:
     prediction: Prediction = "eps"
     zero_terminal_snr: bool = False
     is_inpaint: bool = False
+    is_edit: bool = False  # InstructPix2Pix: it sees the picture to be changed
 
 
 # Tensors by which other architectures and other kinds of file are known, most telling first.
@@ -103,7 +104,7 @@ def unet_family(unet: Shapes, whole: Shapes, metadata: Mapping[str, str] | None 
     if context[1] in (1024, 2048, 1280):
         raise NotRecognised(f"a UNet for text encoders of width {context[1]} (Stable Diffusion 2.x or XL)")
     in_channels = unet["input_blocks.0.0.weight"][1]
-    if in_channels not in (4, 9):
+    if in_channels not in (4, 8, 9):
         raise NotRecognised(f"a UNet of {in_channels} input channels")
     told = (metadata or {}).get("modelspec.prediction_type", "").lower()
     return CheckpointFamily(
@@ -111,6 +112,7 @@ def unet_family(unet: Shapes, whole: Shapes, metadata: Mapping[str, str] | None 
         prediction="v" if "v_pred" in whole or told.startswith("v") else "eps",
         zero_terminal_snr="ztsnr" in whole,
         is_inpaint=in_channels == 9,
+        is_edit=in_channels == 8,
     )
 
 

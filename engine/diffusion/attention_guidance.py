@@ -105,7 +105,8 @@ def perturbed_attention_guidance(args: Mapping[str, Any], scale: float) -> torch
     identity = {"patches_replace": {"attn1": {("middle", 0): _attend_to_itself}}}
     options = merge_options(args["model_options"], {"transformer_options": identity})
     (perturbed,) = calc_cond_batch(args["model"], [args["cond"]], args["input"], args["sigma"], options)
-    return guided + (args["cond_denoised"] - perturbed) * scale
+    away: torch.Tensor = args["cond_denoised"] - perturbed
+    return guided + away * scale
 
 
 def _attend_to_itself(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:

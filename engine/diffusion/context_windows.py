@@ -33,7 +33,7 @@ class WindowPlan:
 
 def static_windows(count: int, plan: WindowPlan, step: int) -> list[Window]:
     """Windows every `length - overlap` places; the last is moved back to end with the last place."""
-    windows = []
+    windows: list[Window] = []
     for start in range(0, count, plan.length - plan.overlap):
         if start + plan.length >= count:
             return [*windows, list(range(count - plan.length, count))]

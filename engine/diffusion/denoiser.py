@@ -17,7 +17,7 @@ from engine.diffusion.conditions import (
     CrossAttentionInput,
     NoiseShapedInput,
     RegularInput,
-    repeat_to_batch_size,
+    spread_to_batch_size,
 )
 from engine.diffusion.latent_format import Sd15LatentFormat
 from engine.diffusion.model_sampling import EpsDiscrete
@@ -41,7 +41,8 @@ class ModelConfig:
 class Denoiser(torch.nn.Module):
     """`diffusion_model(x, timesteps, context=, control=, transformer_options=, **)` under `model_sampling`.
 
-    With `concat_keys` (an inpainting network) mask and masked latent are further channels of its input.
+    With `concat_keys` its input has further channels: an inpainting network's (`mask`, `masked_image`) or those of a
+    network that edits a picture (`edited_image`).
     """
 
     def __init__(
@@ -149,13 +150,15 @@ class Denoiser(torch.nn.Module):
         return None
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:
-        """The further channels `[B, 1 + 4, h, w]` of an inpainting network; None for others.
+        """The further channels of an inpainting network `[B, 1 + 4, h, w]` or an editing one `[B, 4, h, w]`, else None.
 
         `denoise_mask` is 1 where the sampler may paint; without it everything is painted on a blank picture.
         """
         if not self.concat_keys:
             return None
         noise, device = kwargs["noise"], kwargs["device"]
+        if self.concat_keys == ("edited_image",):
+            return _edited_image(kwargs.get("concat_latent_image"), noise, device)
         mask = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
         if mask is None:
             return torch.cat([torch.ones_like(noise)[:, :1], self.blank_inpaint_image_like(noise)], dim=1)
@@ -167,8 +170,8 @@ class Denoiser(torch.nn.Module):
         mask = mask.reshape((-1, 1, *mask.shape[-2:]))
         if mask.shape[-2:] != noise.shape[-2:]:
             mask = _fit(mask, noise)
-        mask = repeat_to_batch_size(mask.round(), noise.shape[0])
-        image = repeat_to_batch_size(image, noise.shape[0])
+        mask = spread_to_batch_size(mask.round(), noise.shape[0])
+        image = spread_to_batch_size(image, noise.shape[0])
         return torch.cat([mask.to(device), image.to(device)], dim=1)
 
     def blank_inpaint_image_like(self, latent_image: torch.Tensor) -> torch.Tensor:
@@ -194,6 +197,14 @@ class Denoiser(torch.nn.Module):
         area = input_shape[0] * math.prod(input_shape[2:])
         size = torch.empty((), dtype=self.compute_dtype).element_size()
         return float(area * size * 0.01 * self.memory_usage_factor * 1024 * 1024)
+
+
+def _edited_image(image: torch.Tensor | None, noise: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The picture an InstructPix2Pix network changes (Brooks et al. 2022, arXiv 2211.09800): unscaled, or zeros."""
+    if image is None:
+        return torch.zeros_like(noise)
+    image = image.to(device)
+    return spread_to_batch_size(image if image.shape[1:] == noise.shape[1:] else _fit(image, noise), noise.shape[0])
 
 
 def _cast(value: Any, device: torch.device, dtype: torch.dtype) -> Any:

@@ -20,7 +20,7 @@ def thawed_mask(
     last = levels[-1] if levels[-1] > lowest else lowest
     start, end, now = (sampling.timestep(level) for level in (levels[0], last, sigma[0]))
     threshold = (now - end) / (start - end)
-    thawed = (denoise_mask >= threshold).to(denoise_mask.dtype)
+    thawed: torch.Tensor = (denoise_mask >= threshold).to(denoise_mask.dtype)
     if 0 < strength < 1:
         return strength * thawed + (1 - strength) * denoise_mask
     return thawed

@@ -36,8 +36,8 @@ def perpendicular_negative(
     The projection is over the whole batch at once, as in ComfyUI, so items of a batch influence each other.
     """
     towards, against = cond - empty, negative - empty
-    perpendicular = against - (against * towards).sum() / torch.norm(towards) ** 2 * towards
-    return empty + scale * (towards - perpendicular * negative_scale)
+    share: torch.Tensor = (against * towards).sum() / torch.linalg.vector_norm(towards) ** 2
+    return empty + scale * (towards - (against - share * towards) * negative_scale)
 
 
 def zero_star(
@@ -48,14 +48,15 @@ def zero_star(
     The scale s* is found on scores and put on predictions, as ComfyUI does.
     """
     positive, negative = ((x - item).flatten(1) for item in (cond, uncond))
-    fit = (positive * negative).sum(dim=1, keepdim=True) / ((negative**2).sum(dim=1, keepdim=True) + 1e-8)
+    fit: torch.Tensor = (positive * negative).sum(dim=1, keepdim=True) / ((negative**2).sum(dim=1, keepdim=True) + 1e-8)
     fit = fit.reshape([x.shape[0]] + [1] * (x.ndim - 1))
     return guided + uncond * (fit - 1.0) + scale * uncond * (1.0 - fit)
 
 
 def channel_normed(guided: torch.Tensor, cond: torch.Tensor, strength: float) -> torch.Tensor:
     """Guidance may not lengthen a cell's vector of channels beyond the positive one's (Qwen-Image's sampler)."""
-    ratio = torch.norm(cond, dim=1, keepdim=True) / (torch.norm(guided, dim=1, keepdim=True) + 1e-8)
+    norms = [torch.linalg.vector_norm(item, dim=1, keepdim=True) for item in (cond, guided)]
+    ratio: torch.Tensor = norms[0] / (norms[1] + 1e-8)
     return guided * ratio.clamp(min=0.0, max=1.0) * strength
 
 
@@ -86,7 +87,7 @@ def frequency_scaled(guidance: torch.Tensor, scale_low: float, scale_high: float
         reach = min(cutoff, centre)
         low = low.narrow(dim, centre - reach, reach * 2)
     low.fill_(scale_low)
-    filtered = torch.fft.ifftn(torch.fft.ifftshift(spectrum * weight, dim=(-2, -1)), dim=(-2, -1)).real
+    filtered: torch.Tensor = torch.fft.ifftn(torch.fft.ifftshift(spectrum * weight, dim=(-2, -1)), dim=(-2, -1)).real
     return filtered.to(guidance.dtype)
 
 
@@ -116,10 +117,10 @@ class ProjectedGuidance:
             self._average = guidance
         dims = (-1, -2, -3)
         if self.norm_threshold > 0:
-            norm = guidance.norm(p=2, dim=dims, keepdim=True)
+            norm = torch.linalg.vector_norm(guidance, dim=dims, keepdim=True)
             guidance = guidance * torch.minimum(torch.ones_like(norm), self.norm_threshold / norm)
-        direction = cond / cond.norm(p=2, dim=dims, keepdim=True).clamp_min(1e-12)
-        parallel = (guidance * direction).sum(dim=dims, keepdim=True) * direction
+        direction = cond / torch.linalg.vector_norm(cond, dim=dims, keepdim=True).clamp_min(1e-12)
+        parallel: torch.Tensor = (guidance * direction).sum(dim=dims, keepdim=True) * direction
         return uncond + (guidance - parallel) + self.eta * parallel + (cond - uncond) / scale
 
 
@@ -131,7 +132,7 @@ def tangentially_damped(x: torch.Tensor, cond: torch.Tensor, uncond: torch.Tenso
     negative, positive = ((x - item).flatten(1).unsqueeze(1).float() for item in (uncond, cond))
     _, _, directions = torch.linalg.svd(torch.cat((negative, positive), dim=1), full_matrices=False)
     common = directions[:, 0:1, :]
-    projected = (negative @ common.transpose(-2, -1)) * common
+    projected: torch.Tensor = (negative @ common.transpose(-2, -1)) * common
     return x - projected.reshape_as(uncond).to(uncond.dtype)
 
 

@@ -47,5 +47,5 @@ def low_frequencies_scaled(x: torch.Tensor, scale: float, threshold: int = 1) ->
     spectrum = torch.fft.fftshift(torch.fft.fftn(x.float(), dim=(-2, -1)), dim=(-2, -1))
     row, column = x.shape[-2] // 2, x.shape[-1] // 2
     spectrum[..., row - threshold : row + threshold, column - threshold : column + threshold] *= scale
-    filtered = torch.fft.ifftn(torch.fft.ifftshift(spectrum, dim=(-2, -1)), dim=(-2, -1)).real
+    filtered: torch.Tensor = torch.fft.ifftn(torch.fft.ifftshift(spectrum, dim=(-2, -1)), dim=(-2, -1)).real
     return filtered.to(x.dtype)

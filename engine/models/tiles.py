@@ -40,11 +40,10 @@ def run_in_tiles(
             result = function(_cut(item, place)).to(output_device)
             weight = _feathered(result, round(scale * overlap))
             target = tuple(
-                slice(round(scale * start), round(scale * start) + length)
-                for (start, _), length in zip(place, result.shape[2:], strict=True)
+                (round(scale * start), length) for (start, _), length in zip(place, result.shape[2:], strict=True)
             )
-            total[(..., *target)] += result * weight
-            weights[(..., *target)] += weight
+            _cut(total, target).add_(result * weight)
+            _cut(weights, target).add_(weight)
             if on_tile is not None:
                 on_tile()
         output[index : index + 1] = total / weights

@@ -42,7 +42,7 @@ def rescale_cfg(
     multiplier: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.7,
 ) -> MODEL:
     def rescaled(args: Arguments) -> torch.Tensor:
-        x = args["input"]
+        x: torch.Tensor = args["input"]
         sides = args["cond_denoised"], args["uncond_denoised"]
         return x - rules.rescaled_cfg(x, args["sigma"], *sides, args["cond_scale"], multiplier)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -196,7 +197,7 @@ def set_first_sigma(
     return changed
 
 
-SPACINGS = {
+SPACINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linear": lambda share: share,
     "cosine": lambda share: torch.sin(share * math.pi / 2),
     "sine": lambda share: 1 - torch.cos(share * math.pi / 2),
