@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from engine.checkpoints import inspect
+from engine.checkpoints.diffusers_folder import unet_from_diffusers, vae_from_diffusers
 from engine.checkpoints.families import sd15
 from engine.checkpoints.inspect import CheckpointFamily, NotRecognised
 from engine.checkpoints.weight_file import WeightFile, open_weights
@@ -69,6 +70,8 @@ def load_unet(path: Path, dtype: torch.dtype) -> tuple[CheckpointFamily, UnetMod
     """The UNet of a file that holds one. Raises `BadModelFile`."""
     file = open_weights(path)
     try:
+        if "down_blocks.0.resnets.0.conv1.weight" in file.tensors:
+            file = unet_from_diffusers(file)
         prefix = inspect.find_prefix(file.shapes, sd15.UNET_PREFIXES, "input_blocks.0.0.weight")
         if prefix is None:
             raise NotRecognised(inspect.describe(file.shapes))
@@ -95,6 +98,8 @@ def load_vae(path: Path, dtype: torch.dtype) -> AutoencoderKl:
     """The VAE of a file that holds one. Raises `BadModelFile`."""
     file = open_weights(path)
     try:
+        if "decoder.up_blocks.0.resnets.0.norm1.weight" in file.tensors:
+            file = vae_from_diffusers(file)
         prefix = inspect.find_prefix(file.shapes, sd15.VAE_PREFIXES, "decoder.conv_in.weight")
         if prefix is None:
             raise NotRecognised(inspect.describe(file.shapes))

@@ -61,6 +61,10 @@ class Widget(ABC):
         named = {key: value for key, value in vars(self).items() if key != "extra" and value is not None}
         return {**named, **self.extra}
 
+    def options_in(self, environment: NodeEnvironment) -> dict[str, Any]:
+        """The options as of now; other than `options` where they name files."""
+        return self.options()
+
 
 @dataclass(frozen=True)
 class Int(Widget):
@@ -138,6 +142,17 @@ class ModelFile(Widget):
 
     def options(self) -> dict[str, Any]:
         return dict(self.extra)
+
+
+@dataclass(frozen=True)
+class ModelCombo(ModelFile):
+    """`ModelFile` in the notation of ComfyUI's newer nodes: type `COMBO`, the files among the options."""
+
+    def type_in(self, environment: NodeEnvironment) -> Any:
+        return "COMBO"
+
+    def options_in(self, environment: NodeEnvironment) -> dict[str, Any]:
+        return {"multiselect": False, "options": ModelFile.type_in(self, environment), **self.extra}
 
 
 @dataclass(frozen=True)
@@ -430,7 +445,7 @@ class Parameter:
     def spec(self, environment: NodeEnvironment) -> InputSpec:
         if isinstance(self.marker, (Socket, Hidden)):
             return InputSpec(self.name, self.marker.type, {"lazy": True} if self.is_lazy else {}, self.section)
-        options = self.marker.options()
+        options = self.marker.options_in(environment)
         if self.default is not inspect.Parameter.empty and self.default is not None:
             options = {"default": self.default, **options}
         is_open = isinstance(self.marker, InputFile)  # the files are checked by name

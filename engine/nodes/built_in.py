@@ -11,6 +11,7 @@ from engine.nodes import (
     custom_sampling,
     guidance,
     hooks,
+    hypernetwork,
     image_batches,
     image_filters,
     image_geometry,
@@ -27,6 +28,8 @@ from engine.nodes import (
     masks,
     model_merging,
     model_sampling,
+    model_saving,
+    old_loaders,
     primitives,
     samplers,
     sampling,
@@ -36,6 +39,7 @@ from engine.nodes import (
     text,
     tiled_vae,
     unet_patches,
+    upscaling,
 )
 from engine.nodes.base import NodeClass
 
@@ -73,6 +77,10 @@ FAMILIES = (
     inpainting,
     tiled_vae,
     hooks,
+    upscaling,
+    hypernetwork,
+    model_saving,
+    old_loaders,
 )
 
 

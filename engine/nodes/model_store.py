@@ -9,12 +9,15 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.checkpoints.diffusers_folder import diffusers_files
 from engine.checkpoints.embeddings import EmbeddingFinder
 from engine.checkpoints.families import sd15
 from engine.checkpoints.folders import ModelFolders
 from engine.checkpoints.inspect import CheckpointFamily
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
 from engine.checkpoints.load_controlnet import load_controlnet
+from engine.checkpoints.load_hypernetwork import load_hypernetwork
+from engine.checkpoints.load_upscaler import load_upscaler
 from engine.checkpoints.random_weights import random_networks
 from engine.checkpoints.weight_file import read_tensors
 from engine.diffusion.denoiser import Denoiser, ModelConfig
@@ -24,6 +27,7 @@ from engine.models.clip_tokens import ClipTokenizer
 from engine.nodes.clip_value import Clip
 from engine.nodes.control_value import ControlNet
 from engine.nodes.model_value import Model, WeightHandle
+from engine.nodes.upscale_value import UpscaleModel
 from engine.nodes.vae_value import Vae
 
 
@@ -58,11 +62,7 @@ class ModelStore:
     def unet(self, name: str) -> Model:
         path = self._path("diffusion_models", name)
 
-        def load() -> torch.nn.Module:
-            family, unet = load_unet(path, self._types.unet)
-            return denoiser(unet, family)
-
-        return Model(self._one(path, "unet", load))
+        return Model(self._one(path, "unet", lambda: denoiser_of(*load_unet(path, self._types.unet))))
 
     def clip(self, name: str, *, on_cpu: bool = False) -> Clip:
         path = self._path("text_encoders", name)
@@ -89,6 +89,29 @@ class ModelStore:
                 return load_controlnet(path, self._types.unet, weights.get)
 
         return ControlNet(self._one(path, ("controlnet upon", base.patches_uuid), load), averages_globally(path))
+
+    def upscaler(self, name: str) -> UpscaleModel:
+        path = self._path("upscale_models", name)
+        return UpscaleModel(self._one(path, "upscaler", lambda: load_upscaler(path)))
+
+    def hypernetwork(self, name: str) -> Model:
+        path = self._path("hypernetworks", name)
+        return Model(self._one(path, "hypernetwork", lambda: load_hypernetwork(path, self._types.unet)))
+
+    def diffusers(self, name: str) -> tuple[Model, Clip, Vae]:
+        """A model in the folder layout of the diffusers library."""
+        folder = self._folders.folder("diffusers", name)
+        if folder is None:
+            raise BadModelFile(name, "no such folder among the diffusers models", "one of the names the node offers")
+        paths = diffusers_files(folder)
+        unet = self._one(paths.unet, "diffusers unet", lambda: denoiser_of(*load_unet(paths.unet, self._types.unet)))
+        clip = self._one(paths.text_encoder, "clip", lambda: load_text_encoder(paths.text_encoder, self._types))
+        vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types.vae))
+        return Model(unet), Clip(clip, self._tokenizer), Vae(vae)
+
+    def text(self, kind: str, name: str) -> str:
+        """A text file (a configuration)."""
+        return self._path(kind, name).read_text("utf-8", errors="replace")
 
     def tensors(self, kind: str, name: str) -> dict[str, torch.Tensor]:
         """The tensors of a file that is no network of its own (a LoRA); of a mapped file only as they are read."""
@@ -135,6 +158,10 @@ def averages_globally(path: Path) -> bool:
     return path.stem.endswith(("_shuffle", "_shuffle_fp16"))
 
 
+def denoiser_of(family: CheckpointFamily, unet: torch.nn.Module) -> Denoiser:
+    return denoiser(unet, family)
+
+
 def denoiser(unet: Any, family: CheckpointFamily) -> Denoiser:
     """The network under the parameterisation of its family."""
     settings = {"zsnr": family.zero_terminal_snr}
@@ -149,7 +176,7 @@ def denoiser(unet: Any, family: CheckpointFamily) -> Denoiser:
         sampling_settings=settings,
     )
     sampling = VDiscrete(config) if family.prediction == "v" else EpsDiscrete(config)
-    concat = ("mask", "masked_image") if family.is_inpaint else ()
+    concat = ("mask", "masked_image") if family.is_inpaint else ("edited_image",) if family.is_edit else ()
     return Denoiser(unet, model_sampling=sampling, config=config, concat_keys=concat)
 
 

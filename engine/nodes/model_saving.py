@@ -1,0 +1,161 @@
+"""Nodes that save models, text encoders and VAEs, with their patches worked in, as `.safetensors`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+from engine.checkpoints.families import sd15
+from engine.checkpoints.safetensors_file import write_safetensors
+from engine.diffusion.model_sampling import Edm, VPrediction
+from engine.nodes.base import Hidden, NodeContext, Shown, Text, node
+from engine.nodes.clip_value import Clip
+from engine.nodes.model_value import Model
+from engine.nodes.vae_value import Vae
+from engine.nodes.values import CLIP, MODEL, VAE
+
+CATEGORY = "advanced/model_merging"
+MERGING_MODULE = "comfy_extras.nodes_model_merging"
+
+CLIP_PREFIX = "clip_l."
+NOT_IN_CHECKPOINTS = ("clip_l.transformer.text_projection.weight", "clip_l.logit_scale")  # SD1 has neither
+
+Tensors = dict[str, torch.Tensor]
+Prompt = Annotated[Any, Hidden("PROMPT")]
+ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
+
+
+def unet_tensors(model: Model) -> Tensors:
+    """The UNet under a checkpoint's names, and the empty tensors that mark v-prediction."""
+    predicts_v = _predicts_v(model)
+    with model.in_use() as network:
+        tensors = _copied(network.diffusion_model.state_dict(), sd15.UNET_PREFIX)
+    if predicts_v:
+        tensors["v_pred"] = torch.empty(0)
+        if getattr(model.get_model_object("model_sampling"), "zsnr", False):
+            tensors["ztsnr"] = torch.empty(0)
+    return tensors
+
+
+def text_encoder_tensors(clip: Clip) -> Tensors:
+    """The text encoder under ComfyUI's names, in the type that ComfyUI keeps it in."""
+    with clip.patcher.in_use() as network:
+        clip.patcher.apply_hooks(clip.patcher.forced_hooks)
+        kept: torch.dtype | None = getattr(network, "patched_dtype", None)
+        return _copied(network.state_dict(), "", kept)
+
+
+def vae_tensors(vae: Vae) -> Tensors:
+    with vae.patcher.in_use() as network:
+        return _copied(network.state_dict(), "")
+
+
+def _copied(weights: Mapping[str, torch.Tensor], prefix: str, dtype: torch.dtype | None = None) -> Tensors:
+    """On the CPU, laid out plainly, and not the weights themselves: those change with the next use."""
+    return {
+        prefix + name: weight.to("cpu", dtype or weight.dtype, copy=True, memory_format=torch.contiguous_format)
+        for name, weight in weights.items()
+    }
+
+
+def _predicts_v(model: Model) -> bool:
+    """Of the checkpoint itself: a prediction that a node put in its place is not saved, as in ComfyUI."""
+    own = model.object_patches_backup.get("model_sampling", model.model.model_sampling)
+    return isinstance(own, VPrediction) and not isinstance(own, Edm)
+
+
+def checkpoint_tensors(model: Model, clip: Clip | None, vae: Vae | None) -> Tensors:
+    tensors = unet_tensors(model)
+    if clip is not None:
+        for name, tensor in text_encoder_tensors(clip).items():
+            if name not in NOT_IN_CHECKPOINTS:
+                tensors[sd15.TEXT_PREFIX + name.removeprefix(CLIP_PREFIX)] = tensor
+    if vae is not None:
+        tensors |= {sd15.VAE_PREFIX + name: tensor for name, tensor in vae_tensors(vae).items()}
+    return tensors
+
+
+def _metadata(context: NodeContext, prompt: Any, extra_pnginfo: Any, **more: str) -> dict[str, str]:
+    texts = dict(more)
+    if context.embed_metadata:
+        texts["prompt"] = "" if prompt is None else json.dumps(prompt)
+        texts |= {name: json.dumps(value) for name, value in (extra_pnginfo or {}).items()}
+    return texts
+
+
+def _save(context: NodeContext, prefix: str, tensors: Tensors, metadata: Mapping[str, str]) -> Shown:
+    """Written at once: a file of gigabytes is better not held in memory while other nodes run."""
+    path: Path = context.files.save_path(prefix, suffix=".safetensors").path
+    write_safetensors(path, tensors, metadata)
+    return Shown({})
+
+
+def _save_checkpoint(
+    context: NodeContext, prefix: str, model: Model, clip: Clip | None, vae: Vae | None, prompt: Any, extra: Any
+) -> Shown:
+    predicted = "v" if _predicts_v(model) else "epsilon"
+    metadata = _metadata(context, prompt, extra, **{"modelspec.predict_key": predicted})
+    return _save(context, prefix, checkpoint_tensors(model, clip, vae), metadata)
+
+
+@node("CheckpointSave", display_name="Save Checkpoint", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
+def checkpoint_save(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    clip: CLIP,
+    vae: VAE,
+    filename_prefix: Annotated[str, Text()] = "checkpoints/ComfyUI",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    return _save_checkpoint(context, filename_prefix, model, clip, vae, prompt, extra_pnginfo)
+
+
+@node("ModelSave", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
+def model_save(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    filename_prefix: Annotated[str, Text()] = "diffusion_models/ComfyUI",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    return _save_checkpoint(context, filename_prefix, model, None, None, prompt, extra_pnginfo)
+
+
+@node("CLIPSave", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
+def clip_save(
+    context: NodeContext,
+    *,
+    clip: CLIP,
+    filename_prefix: Annotated[str, Text()] = "clip/ComfyUI",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    """One file for each encoder of the text encoder, called after it."""
+    tensors = {
+        name.removeprefix(CLIP_PREFIX).removeprefix("transformer."): tensor
+        for name, tensor in text_encoder_tensors(clip).items()
+    }
+    metadata = _metadata(context, prompt, extra_pnginfo, **({"format": "pt"} if context.embed_metadata else {}))
+    return _save(context, f"{filename_prefix}_{CLIP_PREFIX.removesuffix('.')}", tensors, metadata)
+
+
+@node("VAESave", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
+def vae_save(
+    context: NodeContext,
+    *,
+    vae: VAE,
+    filename_prefix: Annotated[str, Text()] = "vae/ComfyUI_vae",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    return _save(context, filename_prefix, vae_tensors(vae), _metadata(context, prompt, extra_pnginfo))
+
+
+NODES = (checkpoint_save, model_save, clip_save, vae_save)

@@ -1,0 +1,85 @@
+"""Loaders of older and of other layouts: the diffusers library's folders, a configuration beside a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from engine.diffusion.model_sampling import VDiscrete
+from engine.nodes.base import Choice, ModelCombo, ModelFile, NodeContext, Optional, node
+from engine.nodes.values import CLIP, MODEL, VAE
+
+DUAL_TYPES = ("sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image")
+
+PREDICTS_V = re.compile(r"^\s*parameterization:\s*[\"']?v[\"']?\s*(#.*)?$", re.MULTILINE)
+LAYER_INDEX = re.compile(r"^\s*layer_idx:\s*(-?\d+)", re.MULTILINE)
+
+
+@node("DiffusersLoader", category="advanced/loaders/deprecated")
+def diffusers_loader(
+    context: NodeContext, *, model_path: Annotated[str, ModelFile("diffusers")]
+) -> tuple[MODEL, CLIP, VAE]:
+    model, clip, vae = context.models.diffusers(model_path)
+    return model, clip, vae
+
+
+@node(
+    "CheckpointLoader",
+    display_name="Load Checkpoint With Config (DEPRECATED)",
+    category="advanced/loaders",
+    deprecated=True,
+)
+def checkpoint_loader(
+    context: NodeContext,
+    *,
+    config_name: Annotated[str, ModelFile("configs")],
+    ckpt_name: Annotated[str, ModelFile("checkpoints")],
+) -> tuple[MODEL, CLIP, VAE]:
+    """The file tells its own shape; of the configuration the prediction and the text encoder's layer count."""
+    model, clip, vae = context.models.checkpoint(ckpt_name)
+    config = context.models.text("configs", config_name)
+    if PREDICTS_V.search(config):
+        model = model.clone()
+        model.add_object_patch("model_sampling", VDiscrete(model.model.model_config))
+    layer = LAYER_INDEX.search(config)
+    if layer is not None:
+        clip.clip_layer(int(layer[1]))
+    return model, clip, vae
+
+
+def _no_second_encoder(environment: object, *, type: str | None = None) -> str | None:
+    if type not in DUAL_TYPES:
+        return None
+    return f"models of type {type!r} are not supported; 'CLIPLoader' loads Stable Diffusion 1's text encoder"
+
+
+@node("DualCLIPLoader", category="advanced/loaders", check=_no_second_encoder)
+def dual_clip_loader(
+    context: NodeContext,
+    *,
+    clip_name1: Annotated[str, ModelFile("text_encoders")],
+    clip_name2: Annotated[str, ModelFile("text_encoders")],
+    type: Annotated[str, Choice(DUAL_TYPES)],
+    device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
+) -> CLIP:
+    """Two text encoders for one model, which no supported family has."""
+    raise ValueError(_no_second_encoder(None, type=type))
+
+
+def _no_third_encoder(environment: object, *, clip_name1: str | None = None) -> str:
+    return "models with three text encoders (Stable Diffusion 3) are not supported; Stable Diffusion 1 is"
+
+
+@node("TripleCLIPLoader", display_name=None, category="advanced/loaders", check=_no_third_encoder)
+def triple_clip_loader(
+    context: NodeContext,
+    *,
+    clip_name1: Annotated[str, ModelCombo("text_encoders")],
+    clip_name2: Annotated[str, ModelCombo("text_encoders")],
+    clip_name3: Annotated[str, ModelCombo("text_encoders")],
+) -> CLIP:
+    """Three text encoders for one model, which no supported family has."""
+    raise ValueError(_no_third_encoder(None))
+
+
+NODES = (diffusers_loader, checkpoint_loader, dual_clip_loader, triple_clip_loader)
