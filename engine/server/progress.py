@@ -1,7 +1,8 @@
 """`progress_state`: how far each node of the running prompt is, in one message.
 
-Every message names every node that has begun so far. Their JSON is kept ready node by node, so that a message costs a
-join; runs of more than `WHOLE_UP_TO` nodes send at most `PER_SECOND` of them, and the last.
+Every message names every node that has begun so far. Their JSON is kept node by node, made when a message needs it, so
+that a message costs a join and a run that nobody watches next to nothing; runs of more than `WHOLE_UP_TO` nodes send at
+most `PER_SECOND` of them, and the last.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ class ProgressBoard:
     def __init__(self, prompt_id: str) -> None:
         self._prompt_id = json.dumps(prompt_id)
         self._id = prompt_id
+        self._states: dict[str, tuple[NodeRef, str, float, float]] = {}  # state, value, maximum
         self._parts: dict[str, str] = {}
-        self._limits: dict[str, tuple[float, float]] = {}
+        self._changed: dict[str, None] = {}  # in the order in which they began
         self._sent_at_seconds = float("-inf")
         self._is_behind = False
 
@@ -34,7 +36,8 @@ class ProgressBoard:
             case NodeProgress(_, node, value, maximum):
                 self._set(node, "running", value, maximum)
             case NodeFinished(_, node):
-                _, maximum = self._limits.get(node.node_id, (1.0, 1.0))
+                known = self._states.get(node.node_id)
+                maximum = 1.0 if known is None else known[3]
                 self._set(node, "finished", maximum, maximum)
             case _:
                 return False
@@ -42,7 +45,7 @@ class ProgressBoard:
 
     def message(self, now_seconds: float) -> str | None:
         """The message to send now, encoded; None while it is too early for the next."""
-        if len(self._parts) > WHOLE_UP_TO and now_seconds - self._sent_at_seconds < 1 / PER_SECOND:
+        if len(self._states) > WHOLE_UP_TO and now_seconds - self._sent_at_seconds < 1 / PER_SECOND:
             self._is_behind = True
             return None
         return self._encode(now_seconds)
@@ -52,12 +55,15 @@ class ProgressBoard:
         return self._encode(self._sent_at_seconds) if self._is_behind else None
 
     def _set(self, node: NodeRef, state: str, value: float, maximum: float) -> None:
-        self._limits[node.node_id] = (value, maximum)
-        part = json.dumps(node_progress(self._id, node, state, value, maximum))
-        self._parts[node.node_id] = f"{json.dumps(node.node_id)}: {part}"
+        self._states[node.node_id] = (node, state, value, maximum)
+        self._changed[node.node_id] = None
 
     def _encode(self, now_seconds: float) -> str:
         self._sent_at_seconds = now_seconds
         self._is_behind = False
+        for node_id in self._changed:
+            part = json.dumps(node_progress(self._id, *self._states[node_id]))
+            self._parts[node_id] = f"{json.dumps(node_id)}: {part}"
+        self._changed.clear()
         nodes = ", ".join(self._parts.values())
         return f'{{"type": "progress_state", "data": {{"prompt_id": {self._prompt_id}, "nodes": {{{nodes}}}}}}}'
