@@ -12,6 +12,11 @@ from typing import Any, Literal
 
 Section = Literal["required", "optional", "hidden"]
 
+# What the engine gives a hidden input; one of any other type is an input that only other nodes set.
+FILLED_IN = frozenset(
+    {"UNIQUE_ID", "PROMPT", "DYNPROMPT", "EXTRA_PNGINFO", "AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
@@ -126,7 +131,7 @@ class NodeRules:
 def rules_of(
     spec: NodeSpec, *, is_async: bool = False, has_fingerprint: bool = False, check: InputCheck | None = None
 ) -> NodeRules:
-    hidden = {item.name: str(item.type) for item in spec.section("hidden")}
+    hidden = {item.name: str(item.type) for item in spec.section("hidden") if item.type in FILLED_IN}
     declared = spec.section("required") + spec.section("optional")
     inputs = {
         item.name: item for item in (*spec.section("hidden"), *spec.section("optional"), *spec.section("required"))
