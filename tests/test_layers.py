@@ -54,6 +54,7 @@ RULES = (
         (*CORE, "engine.graph.spec", "engine.checkpoints", "engine.models", "engine.diffusion", "engine.images"),
         TORCH | NODE_EXTRAS,
     ),
+    Rule("engine.nodes.custom", ("engine",)),
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
     Rule("engine.compat", ("engine",)),
     Rule("engine.engine", ("engine",), TORCH),
