@@ -132,4 +132,4 @@ def ycbcr_to_rgb(image: torch.Tensor) -> torch.Tensor:
     luma, blue, red = image[..., 0], image[..., 1] - 0.5, image[..., 2] - 0.5
     green_of_red, green_of_blue = LUMA[0] / (RED_GAIN * LUMA[1]), LUMA[2] / (BLUE_GAIN * LUMA[1])
     green = luma - green_of_red * red - green_of_blue * blue
-    return torch.stack((luma + red / RED_GAIN, green, luma + blue / BLUE_GAIN), dim=-1).clamp(0, 1)
+    return torch.stack((luma + 1 / RED_GAIN * red, green, luma + 1 / BLUE_GAIN * blue), dim=-1).clamp(0, 1)

@@ -132,7 +132,8 @@ def regex_extract(
     """What the pattern finds, one a line; empty when it finds nothing or cannot be read.
 
     "All Matches" gives the first group of each match where the pattern has several groups (and the only one where it
-    has one), as Python's `findall` does; "All Groups" finds nothing with a pattern that has no groups.
+    has one), as Python's `findall` does; "All Groups" finds nothing with a pattern that has no groups. A group that
+    took no part in its match gives an empty string.
     """
     try:
         found = list(re.finditer(regex_pattern, string, _flags(case_insensitive, multiline, dotall)))

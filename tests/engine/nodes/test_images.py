@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from engine.engine import Engine, RunRequest, RunResult
 from engine.errors import PromptRejected
 from engine.events import Event, RunFailed
-from engine.nodes import image_batches, image_filters, image_geometry, images, masks
+from engine.nodes import compositing, image_batches, image_filters, image_geometry, images, masks
 from engine.settings import EngineSettings
 
 SHARED = Path(__file__).parents[4] / "shared"
@@ -26,12 +25,17 @@ PICTURE_NODES = (
     *image_geometry.NODES,
     *image_batches.NODES,
     *image_filters.NODES,
+    *compositing.NODES,
     *masks.NODES,
 )
 CASE_NAMES = (
-    *("image_scale_area", "image_scale_bicubic", "image_scale_bilinear", "image_scale_lanczos"),
-    *("image_scale_nearest-exact", "image_scale_total_pixels", "image_scale_zero"),
-    *("image_basic", "image_crop_from_batch", "image_load_formats", "image_load_mask_channels", "image_pad_outpaint"),
+    *("image_add_noise", "image_alpha_join_split", "image_basic", "image_blend_1", "image_blend_2", "image_blend_3"),
+    *("image_blur_sharpen", "image_canny", "image_composite_masked", "image_crop_from_batch", "image_load_formats"),
+    *("image_load_mask_channels", "image_morphology_1", "image_morphology_2", "image_pad_outpaint"),
+    *("image_porter_duff", "image_preview", "image_quantize", "image_rotate_flip_stitch", "image_scale_area"),
+    *("image_scale_bicubic", "image_scale_bilinear", "image_scale_lanczos", "image_scale_nearest-exact"),
+    *("image_scale_total_pixels", "image_scale_zero", "image_yuv", "mask_composite", "mask_convert"),
+    *("mask_crop_threshold_color", "mask_feather", "mask_grow"),
 )
 
 needs_shared = pytest.mark.skipif(not CASES.is_dir(), reason=f"the reference pictures are not at {CASES}")
@@ -209,12 +213,17 @@ def test_a_channel_that_is_not_there_fails_the_node(studio: Studio) -> None:
     assert (failure.node_id, failure.exception_type) == ("2", "IndexError")
 
 
-def test_quarter_turns_are_clockwise() -> None:
-    image = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
-    context: Any = None
-    turned = image_geometry.image_rotate(context, image=image, rotation="90 degrees")
-    assert turned.flatten().tolist() == [3.0, 1.0, 4.0, 2.0]
-    assert torch.equal(image_geometry.image_rotate(context, image=image, rotation="none"), image)
+def test_a_picture_is_loaded_from_the_output_folder_by_a_name_that_says_so(studio: Studio) -> None:
+    studio.run({"1": blank(color=0xFF0000), "2": save("1", "made")})
+    prompt = {
+        "1": {"class_type": "LoadImageOutput", "inputs": {"image": "made_00001_.png [output]"}},
+        "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
+    }
+    with Image.open(studio.pictures(studio.run(prompt), "2")[0]) as picture:
+        assert picture.getpixel((0, 0)) == (255, 0, 0)
+    prompt["1"]["inputs"]["image"] = "other.png [output]"
+    with pytest.raises(PromptRejected):
+        studio.engine.check(prompt)
 
 
 def test_animations_are_one_file(studio: Studio) -> None:
