@@ -1,14 +1,36 @@
-"""Routes of ComfyUI's web interface, answered as by an installation where nothing has been stored."""
+"""Routes of ComfyUI's web interface, answered as by an installation where nothing has been stored.
+
+There is no web interface here and nothing is kept for one: settings are taken and forgotten (a web interface would not
+start otherwise), files of users are refused, so that nobody believes them to be safe.
+"""
 
 from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
 from engine.server import machine
+from engine.server.folders import inside
+from engine.server.services import services
+
+USER_FOLDER = Path("/user/default")  # no such folder: only to tell names that climb out of it
+NOTHING_IS_KEPT = "this engine keeps no files of users"
 
 
-async def get_settings(request: web.Request) -> web.Response:
+async def get_nothing(request: web.Request) -> web.Response:
     return web.json_response({})
+
+
+async def get_setting(request: web.Request) -> web.Response:
+    return web.json_response(None)
+
+
+async def post_setting(request: web.Request) -> web.Response:
+    return web.Response()
 
 
 async def get_users(request: web.Request) -> web.Response:
@@ -16,7 +38,74 @@ async def get_users(request: web.Request) -> web.Response:
 
 
 async def get_userdata(request: web.Request) -> web.Response:
+    folder = request.query.get("dir", "")
+    if not folder:
+        return web.Response(status=400, text="Directory not provided")
+    if inside(USER_FOLDER, folder) is None:
+        return web.Response(status=403, text="Invalid directory")
     return web.Response(status=404, text="Directory not found")
+
+
+async def get_userdata_listing(request: web.Request) -> web.Response:
+    folder = request.query.get("path", "")
+    if inside(USER_FOLDER, folder) is None:
+        return web.Response(status=400, text="Invalid path requested")
+    return web.json_response([]) if not folder else web.Response(status=404, text="Requested path not found")
+
+
+async def get_userdata_file(request: web.Request) -> web.Response:
+    return web.Response(status=404 if inside(USER_FOLDER, request.match_info["file"]) else 403)
+
+
+async def post_userdata_file(request: web.Request) -> web.Response:
+    return web.Response(status=403, text=NOTHING_IS_KEPT)
+
+
+async def get_model_files(request: web.Request) -> web.Response:
+    """The files of one kind with their times and sizes; 404 for a kind there is not."""
+    engine = await services(request).start.engine()
+    kind = request.match_info["folder"]
+    if kind not in engine.folders.kinds():
+        raise web.HTTPNotFound(text="")
+    roots = engine.folders.roots(kind)
+    names = await asyncio.to_thread(engine.folders.names, kind)
+    return web.json_response(await asyncio.to_thread(_described, roots, names))
+
+
+def _described(roots: list[Path], names: list[str]) -> list[dict[str, Any]]:
+    files = []
+    for index, root in enumerate(roots):
+        for name in names:
+            try:
+                found = os.stat(root / name)
+            except OSError:
+                continue  # it is in another of the folders
+            about = {"modified": found.st_mtime, "created": found.st_ctime, "size": found.st_size}
+            files.append({"name": name, "pathIndex": index, **about})
+    return files
+
+
+async def get_model_preview(request: web.Request) -> web.Response:
+    raise web.HTTPNotFound(text="")
+
+
+async def get_folder_paths(request: web.Request) -> web.Response:
+    engine = await services(request).start.engine()
+    kinds = engine.folders.kinds()
+    return web.json_response({kind: [str(path) for path in engine.folders.roots(kind)] for kind in kinds})
+
+
+async def get_logs(request: web.Request) -> web.Response:
+    """The log goes to standard error alone."""
+    return web.json_response("")
+
+
+async def get_raw_logs(request: web.Request) -> web.Response:
+    return web.json_response({"entries": [], "size": {"cols": 0, "rows": 0}})
+
+
+async def patch_log_subscription(request: web.Request) -> web.Response:
+    return web.Response()
 
 
 async def get_root(request: web.Request) -> web.Response:
@@ -26,10 +115,23 @@ async def get_root(request: web.Request) -> web.Response:
 
 ROUTES = (
     web.get("/", get_root),
-    web.get("/settings", get_settings),
+    web.get("/settings", get_nothing),
+    web.get("/settings/{id}", get_setting),
+    web.post("/settings", post_setting),
+    web.post("/settings/{id}", post_setting),
     web.get("/users", get_users),
     web.get("/userdata", get_userdata),
-    web.get("/i18n", get_settings),
-    web.get("/workflow_templates", get_settings),
-    web.get("/global_subgraphs", get_settings),
+    web.get("/v2/userdata", get_userdata_listing),
+    web.get("/userdata/{file}", get_userdata_file),
+    web.post("/userdata/{file}", post_userdata_file),
+    web.delete("/userdata/{file}", get_userdata_file),
+    web.post("/userdata/{file}/move/{dest}", get_userdata_file),
+    web.get("/experiment/models/{folder}", get_model_files),
+    web.get("/experiment/models/preview/{folder}/{index}/{file:.*}", get_model_preview),
+    web.get("/internal/folder_paths", get_folder_paths),
+    web.get("/internal/logs", get_logs),
+    web.get("/internal/logs/raw", get_raw_logs),
+    web.patch("/internal/logs/subscribe", patch_log_subscription),
+    web.get("/i18n", get_nothing),
+    web.get("/workflow_templates", get_nothing),
 )

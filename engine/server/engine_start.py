@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.settings import EngineSettings
 
@@ -80,13 +80,23 @@ class EngineStart:
             for step in self._steps:
                 step(engine)
         except BaseException as error:  # noqa: BLE001 - start of the engine
-            loop.call_soon_threadsafe(self._failed, error)
+            _tell(loop, self._failed, error)
             return
         log.info("engine ready after %.2f s", time.monotonic() - began_seconds)
-        loop.call_soon_threadsafe(self._engine.set_result, engine)
+        if not _tell(loop, self._engine.set_result, engine):
+            engine.close()
 
     def _failed(self, error: BaseException) -> None:
         log.critical("the engine could not start", exc_info=error)
         self._engine.set_exception(error)
         self._engine.exception()  # seen: nobody may be waiting
         self._on_failure(error)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[[Any], object], value: Any) -> bool:
+    """Call on the loop from another thread; False when the server has ended meanwhile."""
+    try:
+        loop.call_soon_threadsafe(function, value)
+    except RuntimeError:
+        return False
+    return True

@@ -35,14 +35,21 @@ def refuse_other_origins() -> Middleware:
 
 def allow_origin(allowed: str) -> Middleware:
     """CORS headers for `allowed` on every response."""
+    headers = {
+        "Access-Control-Allow-Origin": allowed,
+        "Access-Control-Allow-Methods": "POST, GET, DELETE, PUT, OPTIONS",
+        "Access-Control-Allow-Headers": "Content-Type, Authorization",
+        "Access-Control-Allow-Credentials": "true",
+    }
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        response = web.Response() if request.method == "OPTIONS" else await handler(request)
-        response.headers["Access-Control-Allow-Origin"] = allowed
-        response.headers["Access-Control-Allow-Methods"] = "POST, GET, DELETE, PUT, OPTIONS"
-        response.headers["Access-Control-Allow-Headers"] = "Content-Type, Authorization"
-        response.headers["Access-Control-Allow-Credentials"] = "true"
+        try:
+            response = web.Response() if request.method == "OPTIONS" else await handler(request)
+        except web.HTTPException as refusal:
+            refusal.headers.update(headers)  # or the page could not read why
+            raise
+        response.headers.update(headers)
         return response
 
     return middleware
