@@ -152,6 +152,16 @@ class Engine:
         """The process is this engine's alone, and all that stays is loaded: arrange Python's collector for that."""
         self._thread.submit(self._garbage.take_over)
 
+    @property
+    def models(self) -> ModelStore:
+        """Model files as values. For nodes: used on the thread that runs prompts."""
+        store: ModelStore = self._services.models
+        return store
+
+    def unload_models(self) -> None:
+        """At once, on the thread that runs prompts: every model that is not in use leaves its device."""
+        self._pool.unload_all()
+
     def device_report(self) -> list[DeviceReport]:
         return [devices.report(self.resolved.device)]
 

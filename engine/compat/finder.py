@@ -103,8 +103,6 @@ class CompatFinder(MetaPathFinder):
         known = HOST.get().known.modules
         if real_name is None and fullname not in known:
             return None
-        if real_name is None:
-            HOST.get().ask(fullname)
         is_package = real_name is None or any(name.startswith(f"{fullname}.") for name in known)
         return ModuleSpec(fullname, CompatLoader(real_name), is_package=is_package)
 

@@ -31,17 +31,26 @@ def not_supported(name: str) -> NotSupported:
 
 
 class Lacking(type):
-    """The class of placeholders: classes that can be named, subclassed and asked `isinstance`, and nothing else."""
+    """The class of placeholders: classes that can be named, subclassed and asked `isinstance`, and nothing else.
+
+    They equal nothing but themselves: no value of this engine is one of ComfyUI's that it does not have.
+    """
 
     lacking_name: str
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
         raise not_supported(cls.lacking_name)
 
-    def __getattr__(cls, name: str) -> NoReturn:
+    def __getattr__(cls, name: str) -> type:
+        """A part of what is lacking is lacking too; it is noted as asked for, and using it raises."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise not_supported(f"{cls.lacking_name}.{name}")
+        part = f"{cls.lacking_name}.{name}"
+        HOST.get().ask(part)
+        return lacking(part)
+
+    def __bool__(cls) -> bool:
+        raise not_supported(cls.lacking_name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
         if not name.startswith("__") and "lacking_name" in vars(cls):  # the placeholder itself, not a class made of it

@@ -160,7 +160,7 @@ def get_input_subfolders() -> list[str]:
 def get_save_image_path(
     filename_prefix: str, output_dir: str, image_width: int = 0, image_height: int = 0
 ) -> tuple[str, str, int, str, str]:
-    """Folder (made), file name, next number, sub-folder, prefix. Raises ValueError when the prefix leaves the folder."""
+    """Folder (made), file name, next number, sub-folder, prefix. Raises ValueError when the prefix leaves it."""
     prefix = fill_placeholders(filename_prefix, image_width, image_height, time.localtime())
     subfolder = os.path.dirname(os.path.normpath(prefix))
     name = os.path.basename(os.path.normpath(prefix))

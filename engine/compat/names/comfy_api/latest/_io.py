@@ -589,7 +589,7 @@ class ComfyNode(ABC):
         kind: Any = type(self)
         schema = kind.GET_SCHEMA()
         hidden = {item.name: inputs.pop(item.name, None) for item in schema.all_hidden()}
-        own = type(kind.__name__, (kind,), {"hidden": HiddenHolder(hidden), "__module__": kind.__module__})
+        own: Any = type(kind.__name__, (kind,), {"hidden": HiddenHolder(hidden), "__module__": kind.__module__})
         outcome = own.execute(**inputs)
         if inspect.isawaitable(outcome):
             return _later(outcome, schema)

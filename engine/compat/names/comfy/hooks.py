@@ -1,0 +1,29 @@
+"""`comfy.hooks`: hooks and keyframes that conditioning carries."""
+
+from __future__ import annotations
+
+from engine.nodes.hooks_value import (
+    EnumHookMode,
+    EnumHookScope,
+    EnumHookType,
+    EnumWeightTarget,
+    Hook,
+    HookGroup,
+    HookKeyframe,
+    HookKeyframeGroup,
+    TransformerOptionsHook,
+    WeightHook,
+)
+
+__all__ = [
+    "EnumHookMode",
+    "EnumHookScope",
+    "EnumHookType",
+    "EnumWeightTarget",
+    "Hook",
+    "HookGroup",
+    "HookKeyframe",
+    "HookKeyframeGroup",
+    "TransformerOptionsHook",
+    "WeightHook",
+]

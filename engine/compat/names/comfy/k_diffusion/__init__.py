@@ -1,0 +1,1 @@
+"""`comfy.k_diffusion`: samplers as functions."""

@@ -1,0 +1,33 @@
+"""`comfy.ldm.modules.attention`: attention as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine.models.attention import optimized_attention
+
+__all__ = ["optimized_attention"]
+
+attention_pytorch = optimized_attention
+attention_basic = optimized_attention
+optimized_attention_masked = optimized_attention
+
+
+def optimized_attention_for_device(device: Any, mask: bool = False, small_input: bool = False) -> Callable[..., Any]:
+    """The one function there is."""
+    return optimized_attention
+
+
+def default(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else value
+
+
+def exists(value: Any) -> bool:
+    return value is not None
+
+
+def get_attn_precision(attn_precision: torch.dtype | None, current_dtype: torch.dtype) -> torch.dtype | None:
+    return attn_precision

@@ -1,0 +1,22 @@
+"""`comfy.lora`: whose weights a LoRA file's names mean, and its patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.checkpoints.lora import lora_patches, text_encoder_keys, unet_keys
+
+
+def model_lora_keys_unet(model: Any, key_map: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The names a LoRA may use -> the network's weights, added to `key_map`."""
+    return {**(key_map or {}), **unet_keys(model.state_dict(), model.diffusion_model.config)}
+
+
+def model_lora_keys_clip(model: Any, key_map: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {**(key_map or {}), **text_encoder_keys(model.state_dict())}
+
+
+def load_lora(lora: Mapping[str, Any], to_load: Mapping[str, str], log_missing: bool = True) -> dict[str, Any]:
+    """Patches by weight, for `add_patches`."""
+    return lora_patches(lora, to_load, warn=log_missing)

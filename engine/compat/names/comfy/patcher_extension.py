@@ -1,0 +1,84 @@
+"""`comfy.patcher_extension`: wrappers and callbacks that packs hang on a MODEL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine.diffusion import wrappers
+from engine.diffusion.wrappers import WrapperExecutor, copy_options, merge_options
+
+__all__ = ["WrapperExecutor"]
+
+Functions = list[Callable[..., Any]]
+
+
+class WrappersMP:
+    """What can be wrapped."""
+
+    OUTER_SAMPLE = wrappers.OUTER_SAMPLE
+    PREPARE_SAMPLING = wrappers.PREPARE_SAMPLING
+    SAMPLER_SAMPLE = wrappers.SAMPLER_SAMPLE
+    PREDICT_NOISE = wrappers.PREDICT_NOISE
+    CALC_COND_BATCH = wrappers.CALC_COND_BATCH
+    APPLY_MODEL = wrappers.APPLY_MODEL
+    DIFFUSION_MODEL = wrappers.DIFFUSION_MODEL
+
+
+class CallbacksMP:
+    """When a callback is called."""
+
+    ON_CLONE = "on_clone"
+    ON_PRE_RUN = "on_pre_run"
+    ON_CLEANUP = "on_cleanup"
+
+
+def get_all_wrappers(wrapper_type: str, options: Mapping[str, Any], is_model_options: bool = False) -> Functions:
+    return wrappers.wrappers_of(wrapper_type, _registry(options, is_model_options))
+
+
+def get_all_callbacks(call_type: str, options: Mapping[str, Any], is_model_options: bool = False) -> Functions:
+    return wrappers.callbacks_of(call_type, _registry(options, is_model_options))
+
+
+def add_wrapper(wrapper_type: str, wrapper: Any, options: dict[str, Any], is_model_options: bool = False) -> None:
+    add_wrapper_with_key(wrapper_type, None, wrapper, options, is_model_options)
+
+
+def add_wrapper_with_key(
+    wrapper_type: str, key: str | None, wrapper: Any, options: dict[str, Any], is_model_options: bool = False
+) -> None:
+    _add("wrappers", wrapper_type, key, wrapper, options, is_model_options)
+
+
+def add_callback(call_type: str, callback: Any, options: dict[str, Any], is_model_options: bool = False) -> None:
+    add_callback_with_key(call_type, None, callback, options, is_model_options)
+
+
+def add_callback_with_key(
+    call_type: str, key: str | None, callback: Any, options: dict[str, Any], is_model_options: bool = False
+) -> None:
+    _add("callbacks", call_type, key, callback, options, is_model_options)
+
+
+def copy_nested_dicts(input_dict: Mapping[str, Any]) -> dict[str, Any]:
+    return copy_options(input_dict)
+
+
+def merge_nested_dicts(dict1: Mapping[str, Any], dict2: Mapping[str, Any], copy_dict1: bool = True) -> dict[str, Any]:
+    """Both; with `copy_dict1=False` the first one is changed."""
+    merged = merge_options(dict1, dict2)
+    if copy_dict1 or not isinstance(dict1, dict):
+        return merged
+    dict1.update(merged)
+    return dict1
+
+
+def _registry(options: Mapping[str, Any], is_model_options: bool) -> Mapping[str, Any]:
+    registry: Mapping[str, Any] = options.get("transformer_options", {}) if is_model_options else options
+    return registry
+
+
+def _add(kind: str, name: str, key: str | None, function: Any, options: dict[str, Any], is_model_options: bool) -> None:
+    registry = options.setdefault("transformer_options", {}) if is_model_options else options
+    registry.setdefault(kind, {}).setdefault(name, {}).setdefault(key, []).append(function)
