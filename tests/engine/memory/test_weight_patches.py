@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.memory.weight_patches import PatchedWeights, calculate_weight
+
+
+def _module() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)).requires_grad_(False)
+
+
+def _added(strength: float, value: torch.Tensor | None = None) -> tuple[Any, ...]:
+    return (strength, ("diff", (torch.ones(4, 4) if value is None else value,)), 1.0, None, None)
+
+
+def test_hooks_come_and_go_on_top_of_patches_and_everything_is_undone_bit_for_bit() -> None:
+    module = _module()
+    before = {name: weight.clone() for name, weight in module.state_dict().items()}
+    weights = PatchedWeights(module)
+    weights.apply({"0.weight": [_added(0.5)]}, "base")
+    patched = module.state_dict()["0.weight"].clone()
+    weights.apply_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
+    hooked = module.state_dict()["0.weight"]
+    torch.testing.assert_close(hooked, before["0.weight"] + 0.8)
+    weights.apply_hooks({}, None)
+    assert torch.equal(module.state_dict()["0.weight"], patched)
+    weights.apply_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
+    assert module.state_dict()["0.weight"].data_ptr() == hooked.data_ptr(), "a remembered layer is not computed again"
+    weights.undo()
+    assert all(torch.equal(weight, before[name]) for name, weight in module.state_dict().items())
+    assert weights.backup_bytes == 0
+
+
+def test_the_original_is_seen_through_both_layers() -> None:
+    module = _module()
+    before = module.state_dict()["1.weight"].clone()
+    weights = PatchedWeights(module)
+    weights.apply({"0.weight": [_added(0.5)]}, "base")
+    weights.apply_hooks({"1.weight": [_added(1.0)]}, "a")
+    assert torch.equal(weights.original("1.weight"), before)
+    with pytest.raises(KeyError):
+        weights.original("2.weight")
+
+
+def test_only_weights_whose_patches_changed_are_touched() -> None:
+    module = _module()
+    weights = PatchedWeights(module)
+    first, second = _added(0.5), _added(0.25)
+    weights.apply({"0.weight": [first], "1.weight": [second]}, "one")
+    kept = module.state_dict()["1.weight"].data_ptr()
+    weights.apply({"0.weight": [(0.7, *first[1:])], "1.weight": [second]}, "two")
+    assert module.state_dict()["1.weight"].data_ptr() == kept
+    torch.testing.assert_close(module.state_dict()["0.weight"], weights.original("0.weight") + 0.7)
+
+
+def test_a_module_may_round_its_patched_weights() -> None:
+    module = _module()
+    module.patched_dtype = torch.float16  # type: ignore[assignment]
+    weights = PatchedWeights(module)
+    weights.apply({"0.weight": [_added(1 / 3)]}, "one")
+    patched = module.state_dict()["0.weight"]
+    assert patched.dtype is torch.float32
+    assert torch.equal(patched, patched.half().float())
+
+
+def test_another_models_weight_comes_with_its_own_patches() -> None:
+    other = [(torch.full((2, 2), 4.0), lambda weight, **_: weight), (0.5, (torch.ones(2, 2),), 1.0, None, None)]
+    merged = calculate_weight([(0.25, other, 0.75, None, None)], torch.full((2, 2), 8.0), "w")
+    torch.testing.assert_close(merged, torch.full((2, 2), 0.75 * 8 + 0.25 * 4.5))
+
+
+def test_a_model_as_lora_adds_what_it_is_above_the_original() -> None:
+    patch = (0.5, ("model_as_lora", (torch.full((2, 2), 3.0),)), 1.0, None, None)
+    changed = calculate_weight([patch], torch.full((2, 2), 10.0), "w", lambda key: torch.ones(2, 2))
+    torch.testing.assert_close(changed, torch.full((2, 2), 11.0))
+
+
+def test_an_offset_patches_a_part_and_a_patch_of_another_shape_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    part = (1.0, (torch.ones(1, 2),), 1.0, (0, 1, 1), None)
+    misfit = (1.0, (torch.ones(3, 2),), 0.5, None, None)
+    changed = calculate_weight([part, misfit], torch.zeros(2, 2), "w")
+    assert changed.tolist() == [[0.0, 0.0], [0.5, 0.5]]
+    assert "left out" in caplog.text
+
+
+def test_an_unknown_kind_of_patch_is_refused() -> None:
+    with pytest.raises(ValueError, match="no weight patch of kind 'swap'"):
+        calculate_weight([(1.0, ("swap", (torch.ones(1),)), 1.0, None, None)], torch.zeros(1), "w")
