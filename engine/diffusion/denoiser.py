@@ -118,7 +118,10 @@ class Denoiser(torch.nn.Module):
         """The network computing in `dtype`: where its weights are kept in another, with a cast copy of them."""
         if dtype == self.get_dtype():
             return self.diffusion_model
-        weights = {name: weight.to(dtype) for name, weight in self.diffusion_model.named_parameters()}
+        weights = {
+            name: torch.nn.Parameter(weight.to(dtype), requires_grad=False)
+            for name, weight in self.diffusion_model.named_parameters()
+        }
 
         def compute(*args: Any, **kwargs: Any) -> torch.Tensor:
             output: torch.Tensor = torch.func.functional_call(self.diffusion_model, weights, args, kwargs)

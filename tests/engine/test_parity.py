@@ -1,7 +1,7 @@
 """ComfyUI's recorded latents and pictures, drawn again by the engine in this process.
 
-A fast share of `../shared/parity/cases`, all on one small checkpoint that is made here; the whole set runs over HTTP
-with `../shared/parity/compare.py`. Tolerances are far below that script's: what differs is the order of sums.
+A fast share of `../shared/parity/cases`, on one small checkpoint; each case's models are made when it is the first to
+need them. The whole set runs over HTTP with `../shared/parity/compare.py`. Tolerances are far below that script's: what differs is the order of sums.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ FAST = (
     "base_txt2img", "base_odd_latent", "base_batch2_ancestral", "base_cfg_1", "clip_skip_2", "prompt_weight_nested",
     "prompt_long_weighted", "prompt_unicode", "img2img_basic", "img2img_latent_file", "vae_encode_odd_size",
     "sampler_dpm_2", "sampler_dpmpp_2m", "sampler_lms", "sampler_ddim", "scheduler_ddim_uniform", "scheduler_karras",
-    "scheduler_sgm_uniform",
+    "scheduler_sgm_uniform", "custom_dual_cfg_nested", "custom_extend_sigmas", "custom_node_sampler_sa_solver",
+    "custom_scheduler_gits", "custom_denoised_output", "patch_freeu_v2", "patch_hypertile", "patch_sag", "patch_tome",
+    "patch_discrete_lcm", "patch_lazy_cache", "patch_perp_neg", "patch_apg", "patch_rescale_cfg",
+    "inpaint_differential", "inpaint_vae_encode_odd", "advanced_two_stage", "vae_encode_tiled",
     "latent_ops_math", "latent_ops_composite", "latent_ops_geometry", "latent_operation", "latent_rebatch",
     "latent_seed_behavior", "hires_latent_upscale_bislerp", "cond_average_lengths", "cond_default_combine",
     "cond_pair_combine", "cond_set_area_percentage", "cond_two_masks", "cond_timestep_range",
@@ -46,6 +49,32 @@ SLOW = (
     "prompt_weight_broken", "prompt_weight_escape", "prompt_weight_negative_zero", "prompt_weight_number_forms",
     "prompt_weight_simple", "sampler_euler", "sampler_euler_ancestral", "scheduler_exponential", "scheduler_normal",
     "scheduler_simple", "vae_encode",
+    "advanced_no_noise", "advanced_start_late", "advanced_stop_early", "advanced_two_models",
+    "advanced_two_stage_dpmpp", "base_unet_clip_loaders", "custom_add_noise", "custom_basic_guider",
+    "custom_cfg_guider", "custom_control_batch", "custom_dual_cfg_regular", "custom_flip_sigmas", "custom_inpaint",
+    "custom_node_sampler_dpm_adaptive", "custom_node_sampler_dpmpp_2m_sde", "custom_node_sampler_dpmpp_2s_ancestral",
+    "custom_node_sampler_dpmpp_3m_sde", "custom_node_sampler_dpmpp_sde", "custom_node_sampler_er_sde",
+    "custom_node_sampler_euler_ancestral", "custom_node_sampler_euler_ancestral_cfgpp",
+    "custom_node_sampler_euler_cfgpp", "custom_node_sampler_lcm_upscale", "custom_node_sampler_lms", "custom_sampler",
+    "custom_sampler_no_noise", "custom_scheduler_align_your_steps", "custom_scheduler_beta",
+    "custom_scheduler_exponential", "custom_scheduler_karras", "custom_scheduler_laplace",
+    "custom_scheduler_polyexponential", "custom_scheduler_sd_turbo", "custom_scheduler_vp", "custom_set_first_sigma",
+    "custom_split_sigmas", "custom_split_sigmas_denoise", "img2img_ancestral", "img2img_dpm_2", "img2img_mixed_batch",
+    "img2img_repeat_batch", "img2img_scheduler_ddim_uniform", "img2img_scheduler_karras",
+    "img2img_scheduler_kl_optimal", "img2img_scheduler_normal", "img2img_scheduler_simple", "inpaint_model_batch",
+    "inpaint_model_noise_mask_false", "inpaint_model_noise_mask_true", "inpaint_model_txt2img", "inpaint_noise_mask",
+    "inpaint_noise_mask_ancestral", "inpaint_noise_mask_batch", "inpaint_outpaint", "inpaint_vae_encode_grow",
+    "inpaint_vae_encode_grow2", "patch_cfg_norm", "patch_cfg_zero_star", "patch_clip_attention_multiply",
+    "patch_continuous_edm_v", "patch_continuous_v", "patch_cross_attention_multiply", "patch_discrete_v",
+    "patch_discrete_v_zsnr", "patch_discrete_x0", "patch_downscale", "patch_epsilon_scaling", "patch_freeu",
+    "patch_freeu_lora_rescale", "patch_fresca", "patch_hypertile_large", "patch_latent_operation_cfg", "patch_mahiro",
+    "patch_pag", "patch_perp_neg_guider", "patch_renorm_cfg", "patch_self_attention_multiply", "patch_tcfg",
+    "sampler_ddpm", "sampler_dpm_adaptive", "sampler_dpmpp_2m_cfg_pp", "sampler_dpmpp_2m_sde",
+    "sampler_dpmpp_2m_sde_heun", "sampler_dpmpp_2s_ancestral_cfg_pp", "sampler_dpmpp_3m_sde", "sampler_dpmpp_sde",
+    "sampler_er_sde", "sampler_euler_ancestral_cfg_pp", "sampler_gradient_estimation", "sampler_heun",
+    "sampler_ipndm_v", "sampler_lcm", "sampler_res_multistep", "sampler_res_multistep_ancestral",
+    "sampler_sa_solver_pece", "sampler_seeds_3", "sampler_uni_pc", "scheduler_beta", "scheduler_kl_optimal",
+    "scheduler_linear_quadratic", "vae_decode_tiled", "vae_encode_batch", "vae_loader",
     "cond_area_strength", "cond_average", "cond_combine", "cond_combine_three", "cond_concat",
     "cond_concat_long_negative", "cond_set_area", "cond_set_area_only", "cond_set_mask_default",
     "cond_set_mask_mask_bounds", "cond_zero_out", "cond_zero_out_positive_range", "hires_latent_upscale_area",
@@ -66,16 +95,27 @@ pytestmark = [
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     base = tmp_path_factory.mktemp("parity")
     shutil.copytree(PARITY / "inputs", base / "input")
-    make = [sys.executable, str(PARITY / "make_models.py"), "--models", str(base / "models"), "--only", "sd15_small"]
-    subprocess.run(make, check=True, capture_output=True)
     with Engine(EngineSettings(base_directory=base, cpu=True)) as running:
         yield running
     shutil.rmtree(base)
 
 
+def _make_models(engine: Engine, prompt_text: str) -> None:
+    """Writes the model files that a prompt names and that are not there yet."""
+    models = engine.settings.models_path
+    for layout in sorted((PARITY / "layouts").glob("*.json")):
+        file = models / json.loads(layout.read_text("utf-8"))["file"]
+        name = file.stem if "embeddings" in file.parts else file.name  # prompts name embeddings without an ending
+        if name in prompt_text and not file.exists():
+            make = [sys.executable, str(PARITY / "make_models.py"), "--models", str(models), "--only", layout.stem]
+            subprocess.run(make, check=True, capture_output=True)
+
+
 def _run(engine: Engine, case: str) -> dict[str, Path | str]:
     """Runs a case; the file or text of each output by `NODE_INDEX`, as the expected ones are named."""
-    prompt: dict[str, Any] = json.loads((PARITY / "cases" / f"{case}.json").read_text("utf-8"))
+    text = (PARITY / "cases" / f"{case}.json").read_text("utf-8")
+    _make_models(engine, text)
+    prompt: dict[str, Any] = json.loads(text)
     request = RunRequest(case, prompt, engine.check(prompt).outputs, {})
     result = engine.submit(request, lambda event: None).result()
     assert result.status == "success"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.diffusion import guidance_rules as rules
+
+SHAPE = (2, 4, 8, 8)
+
+
+def _draw(seed: int) -> torch.Tensor:
+    return torch.randn(SHAPE, generator=torch.manual_seed(seed))
+
+
+X, COND, UNCOND, EMPTY = (_draw(seed) for seed in range(4))
+GUIDED = UNCOND + 7.0 * (COND - UNCOND)
+
+
+def test_rescaled_guidance_without_a_share_is_plain_guidance() -> None:
+    sigma = torch.full([2], 3.0)
+    assert torch.allclose(rules.rescaled_cfg(X, sigma, COND, UNCOND, 7.0, 0.0), GUIDED, atol=1e-4)
+
+
+def test_rescaled_guidance_keeps_the_deviation_of_the_positive_v() -> None:
+    sigma = torch.full([2], 3.0)
+
+    def v_of(denoised: torch.Tensor) -> torch.Tensor:
+        return (X / 10 - denoised) * 10**0.5 / 3
+
+    rescaled = rules.rescaled_cfg(X, sigma, COND, UNCOND, 7.0, 1.0)
+    assert torch.allclose(v_of(rescaled).std(dim=(1, 2, 3)), v_of(COND).std(dim=(1, 2, 3)), rtol=1e-4)
+
+
+def test_only_the_perpendicular_part_of_the_negative_counts() -> None:
+    parallel = EMPTY + 0.5 * (COND - EMPTY)
+    plain = EMPTY + 3.0 * (COND - EMPTY)
+    assert torch.allclose(rules.perpendicular_negative(COND, parallel, EMPTY, 1.0, 3.0), plain, atol=1e-4)
+
+
+def test_zero_star_changes_nothing_where_both_scores_fit() -> None:
+    assert torch.allclose(rules.zero_star(COND, X, COND, COND, 7.0), COND, atol=1e-4)
+
+
+def test_norm_limits_hold() -> None:
+    limited = rules.channel_normed(GUIDED, COND, 1.0)
+    assert bool((limited.norm(dim=1) <= COND.norm(dim=1) + 1e-4).all())
+    renormed = rules.renormed_cfg(COND, UNCOND, 7.0, 1.0)
+    assert torch.allclose(renormed.flatten(1).norm(dim=1), COND.flatten(1).norm(dim=1), rtol=1e-4)
+    assert torch.allclose(rules.renormed_cfg(COND, UNCOND, 7.0, 0.0), GUIDED, atol=1e-5)
+
+
+def test_equal_scales_of_all_frequencies_scale_the_guidance() -> None:
+    assert torch.allclose(rules.frequency_scaled(COND, 1.5, 1.5, 3), COND * 1.5, atol=1e-5)
+
+
+def test_projected_guidance_without_its_parts_is_one_more_step_of_plain_guidance() -> None:
+    guidance = rules.ProjectedGuidance(eta=1.0, norm_threshold=0.0, momentum=0.0)
+    modified = guidance.positive(COND, UNCOND, 7.0, sigma=2.0)
+    assert torch.allclose(UNCOND + 7.0 * (modified - UNCOND), COND + 7.0 * (COND - UNCOND), atol=1e-4)
+
+
+def test_a_rising_sigma_forgets_the_running_average() -> None:
+    guidance = rules.ProjectedGuidance(eta=1.0, norm_threshold=5.0, momentum=0.5)
+    first = guidance.positive(COND, UNCOND, 7.0, sigma=2.0)
+    assert not torch.equal(first, guidance.positive(COND, UNCOND, 7.0, sigma=1.0))
+    assert torch.equal(first, guidance.positive(COND, UNCOND, 7.0, sigma=14.0))
+
+
+def test_tangential_damping_leaves_a_negative_in_the_common_direction() -> None:
+    damped = rules.tangentially_damped(X, COND, X - 2 * (X - COND))
+    assert torch.allclose(damped, X - 2 * (X - COND), atol=1e-4)
+
+
+def test_mahiro_of_a_negative_like_the_guided_latent_keeps_it() -> None:
+    guided = COND * 3.0
+    assert torch.allclose(rules.mahiro(guided, COND, COND, 3.0), guided, atol=1e-5)
+
+
+def test_epsilon_scaling_divides_the_noise() -> None:
+    assert torch.allclose(X - rules.epsilon_scaled(GUIDED, X, 2.0), (X - GUIDED) / 2, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.5])
+def test_epsilon_scaling_leaves_a_clean_latent(factor: float) -> None:
+    assert torch.equal(rules.epsilon_scaled(X, X, factor), X)
