@@ -1,7 +1,8 @@
 """ComfyUI's recorded latents and pictures, drawn again by the engine in this process.
 
 A fast share of `../shared/parity/cases`, on one small checkpoint; each case's models are made when it is the first to
-need them. The whole set runs over HTTP with `../shared/parity/compare.py`. Tolerances are far below that script's: what differs is the order of sums.
+need them. The whole set runs over HTTP with `../shared/parity/compare.py`. Tolerances are far below that script's:
+what differs is the order of sums.
 """
 
 from __future__ import annotations
@@ -35,9 +36,8 @@ FAST = (
     "custom_scheduler_gits", "custom_denoised_output", "patch_freeu_v2", "patch_hypertile", "patch_sag", "patch_tome",
     "patch_discrete_lcm", "patch_lazy_cache", "patch_perp_neg", "patch_apg", "patch_rescale_cfg",
     "inpaint_differential", "inpaint_vae_encode_odd", "advanced_two_stage", "vae_encode_tiled",
-    "latent_ops_math", "latent_ops_composite", "latent_ops_geometry", "latent_operation", "latent_rebatch",
-    "latent_seed_behavior", "hires_latent_upscale_bislerp", "cond_average_lengths", "cond_default_combine",
-    "cond_pair_combine", "cond_set_area_percentage", "cond_two_masks", "cond_timestep_range",
+    "latent_ops_math", "latent_ops_composite", "latent_ops_geometry", "latent_operation",
+    "cond_default_combine", "cond_set_area_percentage",
     "primitives_into_sampler", "text_nodes",
 )  # fmt: skip
 SLOW = (
@@ -83,6 +83,8 @@ SLOW = (
     "hires_latent_upscale_by_nearest-exact", "hires_latent_upscale_nearest-exact", "latent_batch",
     "latent_composite_then_sample", "latent_from_batch", "latent_from_batch_repeat", "latent_ops_mixed_sizes",
     "latent_upscale_zero_width",
+    "hires_latent_upscale_bislerp", "cond_average_lengths", "cond_pair_combine", "cond_two_masks",
+    "cond_timestep_range", "latent_seed_behavior", "latent_rebatch",
 )  # fmt: skip
 
 pytestmark = [
