@@ -43,7 +43,7 @@ class CompatModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         foreign = vars(self)["foreign_name"]
-        if name.startswith("__"):
+        if name.startswith("__") or not HOST.is_set:
             raise AttributeError(f"module {foreign!r} has no attribute {name!r}")
         host = HOST.get()
         full = f"{foreign}.{name}"
@@ -61,15 +61,13 @@ class CompatModule(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """What the engine would not notice is refused: it calls its own functions, not those put in their place."""
-        is_ours = name in vars(self) or name in HOST.get().known.modules.get(vars(self).get("foreign_name", ""), ())
-        if (
-            is_ours
-            and not name.startswith("__")
-            and not isinstance(value, ModuleType)
-            and vars(self)[name] is not value
-        ):
+        is_plain = name.startswith("__") or isinstance(value, ModuleType) or not HOST.is_set
+        if not is_plain and self._is_taken(name) and vars(self).get(name) is not value:
             raise not_supported(f"replacing {vars(self)['foreign_name']}.{name}")
         super().__setattr__(name, value)
+
+    def _is_taken(self, name: str) -> bool:
+        return name in vars(self) or name in HOST.get().known.modules.get(vars(self)["foreign_name"], ())
 
 
 class CompatLoader(Loader):

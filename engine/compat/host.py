@@ -91,6 +91,10 @@ class HostSlot:
     def set(self, host: Host | None) -> None:
         self._host = host
 
+    @property
+    def is_set(self) -> bool:
+        return self._host is not None
+
     def get(self) -> Host:
         """Raises RuntimeError before custom nodes are loaded."""
         if self._host is None:

@@ -242,6 +242,8 @@ class CustomNodes:
         self._engine = engine
         self.host = Host(engine, server, read_known_names())
         HOST.set(self.host)
+        for folder in folders:
+            engine.folders.add_folder("custom_nodes", folder)
         finder.install(folders)
 
     def load(self, packs: Sequence[Pack]) -> list[PackReport]:

@@ -10,10 +10,11 @@ from engine.compat.names.comfy_api.latest import _io as io
 from engine.compat.names.comfy_api.latest import _ui as ui
 from engine.compat.names.comfy_api.progress import ComfyAPI, ComfyAPISync
 
-comfy_io = io
+comfy_io = IO = io
+UI = ui
 ComfyAPI_latest = ComfyAPI
 
-__all__ = ["ComfyAPI", "ComfyAPISync", "ComfyAPI_latest", "ComfyExtension", "Input", "comfy_io", "io", "ui"]
+__all__ = ["IO", "UI", "ComfyAPI", "ComfyAPISync", "ComfyAPI_latest", "ComfyExtension", "Input", "comfy_io", "io", "ui"]
 
 
 class ComfyExtension(ABC):
