@@ -218,15 +218,22 @@ class GloraAdapter(WeightAdapter):
 
     @property
     def rank(self) -> int:
-        return int(self.a1.shape[0] if self._is_old_layout(None) else self.a2.shape[0])
+        old, new = self._fits_layouts()
+        if old and new:
+            return int(min(self.a1.shape[:2]))
+        return int(self.a1.shape[0] if old else self.a2.shape[0])
 
-    def _is_old_layout(self, weight: torch.Tensor | None) -> bool:
-        """Whether the factors are stored the other way round, as LyCORIS did before version 3."""
+    def _fits_layouts(self) -> tuple[bool, bool]:
+        """Whether the factors may be stored as LyCORIS did before version 3 (the other way round), and as it does now."""
         old = self.b2.shape[1] == self.b1.shape[0] == self.a1.shape[0] == self.a2.shape[1]
         new = self.b2.shape[0] == self.b1.shape[1] == self.a1.shape[1] == self.a2.shape[0]
-        if old and new and weight is not None:  # square factors: the old layout where the weight is as square
+        return bool(old), bool(new)
+
+    def _is_old_layout(self, weight: torch.Tensor) -> bool:
+        old, new = self._fits_layouts()
+        if old and new:  # of a square weight: the old layout where the first factor is as large as the weight
             return bool(self.a2.shape[0] == weight.shape[0] == weight.shape[1])
-        return bool(old)
+        return old
 
     def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
         a1, a2, b1, b2 = (item.to(weight).flatten(1) for item in (self.a1, self.a2, self.b1, self.b2))

@@ -58,6 +58,13 @@ def test_glora_adds_a_product_with_the_weight() -> None:
     torch.testing.assert_close(_applied(GloraAdapter(a1, a2, b1, b2), weight), weight + weight @ a1 @ a2 + b1 @ b2)
 
 
+def test_glora_of_a_square_weight_is_scaled_by_its_rank() -> None:
+    weight = _random(6, 6)
+    a1, a2, b1, b2 = _random(6, 2), _random(2, 6), _random(6, 2), _random(2, 6)
+    changed = _applied(GloraAdapter(a1, a2, b1, b2, alpha=1.0), weight)
+    torch.testing.assert_close(changed, weight + 0.5 * (weight @ a1 @ a2 + b1 @ b2))
+
+
 @pytest.mark.parametrize("adapter", [OftAdapter(_random(2, 4, 4)), BoftAdapter(_random(2, 2, 4, 4))])
 def test_orthogonal_adapters_turn_the_weight_without_changing_its_length(adapter: WeightAdapter) -> None:
     weight = _random(8, 5)
