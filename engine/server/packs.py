@@ -51,9 +51,9 @@ class PackRoutes:
 
     @property
     def client_id(self) -> str | None:
-        """The client of the running prompt."""
-        running = self._queue.running
-        return None if running is None else running.client_id
+        """The client of the prompt whose nodes run."""
+        running = self._queue.all_running
+        return running[-1].client_id if running else None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -75,8 +75,8 @@ class PackRoutes:
         return self._clients.connected()
 
     def queue_lists(self) -> tuple[list[Any], list[Any]]:
-        running = self._queue.running
-        return [] if running is None else [running.as_json()], [item.as_json() for item in self._queue.waiting()]
+        running = [item.as_json() for item in self._queue.all_running]
+        return running, [item.as_json() for item in self._queue.waiting()]
 
     # --- for the server ---
 
@@ -98,7 +98,8 @@ class PackRoutes:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """The answer of the packs' application; raises HTTPNotFound where it has none."""
         await self._open()
-        return await self.app._handle(request)
+        # A copy, since what the server's own routing has found out stays with the request.
+        return await self.app._handle(request.clone())
 
     async def close(self) -> None:
         if self._is_open:

@@ -1,0 +1,161 @@
+"""ComfyUI's import names, as packs use them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.events import NodeProgress, RunFailed
+from tests.engine.compat.loading import loaded, write_pack
+
+NODE = """
+    class {name}:
+        INPUT_TYPES = classmethod(lambda cls: {{"required": {{"value": ("INT", {{"default": 0}})}}}})
+        RETURN_TYPES = ("*",)
+        FUNCTION = "go"
+
+        def go(self, value):
+            {body}
+
+    NODE_CLASS_MAPPINGS = {{"{name}": {name}}}
+"""
+
+
+def pack_with(imports: str, body: str, name: str = "Tried") -> str:
+    """A pack of one node; lines of `body` are the node's function."""
+    return "\n".join([*("    " + line for line in imports.splitlines()), NODE.format(name=name, body=body)])
+
+
+def test_progress_of_a_node_is_told_in_both_of_comfyuis_ways(tmp_path: Path) -> None:
+    body = "bar = ProgressBar(4); bar.update(1); bar.update_absolute(3, 5)"
+    body += "; api.execution.set_progress(value=0.5, max_value=1.0); return (value,)"
+    imports = "from comfy.utils import ProgressBar\nfrom comfy_api.v0_0_2 import ComfyAPISync\napi = ComfyAPISync()"
+    write_pack(tmp_path, "progress.py", pack_with(imports, body))
+    with loaded(tmp_path) as made:
+        made.shown("Tried", value=1)
+        told = [(event.value, event.maximum) for event in made.events if isinstance(event, NodeProgress)]
+    assert told == [(1, 4), (3, 5), (0.5, 1.0)]
+
+
+def test_a_node_expands_with_ids_that_are_the_same_each_time(tmp_path: Path) -> None:
+    body = "g = GraphBuilder(); n = g.node('Plain', value=value + 1)"
+    body += "; return {'result': (n.out(0),), 'expand': g.finalize()}"
+    write_pack(tmp_path, "expands.py", pack_with("from comfy_execution.graph_utils import GraphBuilder", body))
+    write_pack(tmp_path, "plain.py", pack_with("", "return (value * 10,)", "Plain"))
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=1) == "20"
+        first = [event.node.node_id for event in made.events if hasattr(event, "node")]
+        assert "1.0.0.1" in first
+
+
+def test_built_in_nodes_can_be_called_as_classes(tmp_path: Path) -> None:
+    body = "image = nodes.EmptyImage if hasattr(nodes, 'EmptyImage') else nodes.NODE_CLASS_MAPPINGS['EmptyImage']"
+    body += "; return (tuple(getattr(image(), image.FUNCTION)(8, 4, 2)[0].shape),)"
+    write_pack(tmp_path, "calls.py", pack_with("import nodes\nassert nodes.MAX_RESOLUTION == 16384", body))
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=0) == "(2, 4, 8, 3)"
+
+
+def test_a_built_in_class_declares_its_inputs_in_the_older_form(tmp_path: Path) -> None:
+    write_pack(tmp_path, "any.py", "NODE_CLASS_MAPPINGS = {}")
+    with loaded(tmp_path):
+        import nodes  # served while packs are loaded
+
+        declared = nodes.KSampler.INPUT_TYPES()
+        assert list(declared["required"])[:3] == ["model", "seed", "steps"]
+        assert declared["required"]["steps"] == ("INT", {"default": 20, "min": 1, "max": 10000})
+        assert nodes.KSampler.FUNCTION == "sample"
+        assert nodes.KSampler is nodes.NODE_CLASS_MAPPINGS["KSampler"]
+
+
+def test_folders_are_the_engines_and_packs_add_to_them(tmp_path: Path) -> None:
+    extra = tmp_path / "elsewhere"
+    extra.mkdir()
+    (extra / "a.gguf").write_bytes(b"")
+    (tmp_path / "models" / "loras").mkdir(parents=True)
+    (tmp_path / "models" / "loras" / "style.safetensors").write_bytes(b"")
+    source = f"""
+        import folder_paths
+        folder_paths.folder_names_and_paths["quantized"] = ([{str(extra)!r}], {{".gguf"}})
+        folder_paths.add_model_folder_path("loras", {str(extra)!r})
+        folder_paths.folder_names_and_paths["loras"][1].add(".gguf")
+        NODE_CLASS_MAPPINGS = {{}}
+    """
+    write_pack(tmp_path, "folders.py", source)
+    with loaded(tmp_path) as made:
+        import folder_paths  # served while packs are loaded
+
+        assert made.reports["folders"].error is None
+        assert folder_paths.get_filename_list("quantized") == ["a.gguf"]
+        assert folder_paths.get_filename_list("loras") == ["a.gguf", "style.safetensors"]
+        assert folder_paths.get_full_path("loras", "a.gguf") == str(extra / "a.gguf")
+        assert folder_paths.get_full_path("loras", "../../secret") is None
+        assert folder_paths.base_path == str(tmp_path)
+        assert folder_paths.get_save_image_path("sub/x", folder_paths.get_output_directory())[1:4] == ("x", 1, "sub")
+        with pytest.raises(ValueError, match="outside its folder"):
+            folder_paths.get_annotated_filepath("../x.png [temp]")
+
+
+def test_a_name_that_is_lacking_can_be_imported_and_raises_when_used(tmp_path: Path) -> None:
+    imports = "from comfy.ldm.flux.model import Flux\nimport comfy.model_base\nclass Mine(Flux): pass\n"
+    imports += "assert not isinstance(1, comfy.model_base.Flux)"
+    write_pack(tmp_path, "needy.py", pack_with(imports, "return (Flux(),)"))
+    with loaded(tmp_path) as made:
+        assert made.reports["needy"].status == "loaded"
+        assert made.reports["needy"].missing == ("comfy.ldm.flux.model.Flux", "comfy.model_base.Flux")
+        graph = {
+            "1": {"class_type": "Tried", "inputs": {"value": 0}},
+            "2": {"class_type": "Show", "inputs": {"value": ["1", 0]}},
+        }
+        assert made.run(graph).status == "error"
+        failure = made.events[-1]
+        assert isinstance(failure, RunFailed)
+        assert failure.code == "not_supported"
+        assert "needy uses comfy.ldm.flux.model.Flux, which this engine does not support" in failure.exception_message
+
+
+def test_what_nobody_has_is_missing_as_usual(tmp_path: Path) -> None:
+    source = """
+        import comfy.model_management as mm
+        assert not hasattr(mm, "added_in_another_version")
+        try:
+            import comfy.no_such_module
+        except ModuleNotFoundError:
+            NODE_CLASS_MAPPINGS = {}
+    """
+    write_pack(tmp_path, "probing.py", source)
+    with loaded(tmp_path) as made:
+        assert made.reports["probing"].error is None
+
+
+def test_replacing_a_function_that_the_engine_would_not_call_is_refused(tmp_path: Path) -> None:
+    write_pack(tmp_path, "patcher.py", "import comfy.samplers\ncomfy.samplers.sample = lambda *args: None")
+    with loaded(tmp_path) as made:
+        error = made.reports["patcher"].error
+    assert error is not None
+    assert "patcher uses replacing comfy.samplers.sample" in error
+
+
+def test_the_import_names_are_free_before_and_after(tmp_path: Path) -> None:
+    assert "folder_paths" not in sys.modules
+    write_pack(tmp_path, "uses.py", "import folder_paths\nNODE_CLASS_MAPPINGS = {}")
+    with loaded(tmp_path):
+        assert "folder_paths" in sys.modules
+    assert "folder_paths" not in sys.modules
+    with pytest.raises(ModuleNotFoundError):
+        import comfy  # noqa: F401
+
+
+def test_an_interruption_reaches_a_node_that_asks_for_it(tmp_path: Path) -> None:
+    body = (
+        "model_management.interrupt_current_processing(); model_management.throw_exception_if_processing_interrupted()"
+    )
+    write_pack(tmp_path, "stops.py", pack_with("from comfy import model_management", body))
+    with loaded(tmp_path) as made:
+        graph = {
+            "1": {"class_type": "Tried", "inputs": {"value": 0}},
+            "2": {"class_type": "Show", "inputs": {"value": ["1", 0]}},
+        }
+        assert made.run(graph).status == "interrupted"
