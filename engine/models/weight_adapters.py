@@ -224,7 +224,7 @@ class GloraAdapter(WeightAdapter):
         return int(self.a1.shape[0] if old else self.a2.shape[0])
 
     def _fits_layouts(self) -> tuple[bool, bool]:
-        """Whether the factors may be stored as LyCORIS did before version 3 (the other way round), and as it does now."""
+        """Whether the factors may be stored as LyCORIS did before version 3 (swapped), and as it does now."""
         old = self.b2.shape[1] == self.b1.shape[0] == self.a1.shape[0] == self.a2.shape[1]
         new = self.b2.shape[0] == self.b1.shape[1] == self.a1.shape[1] == self.a2.shape[0]
         return bool(old), bool(new)

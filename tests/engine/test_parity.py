@@ -39,6 +39,8 @@ FAST = (
     "latent_ops_math", "latent_ops_composite", "latent_ops_geometry", "latent_operation",
     "cond_default_combine", "cond_set_area_percentage",
     "primitives_into_sampler", "text_nodes",
+    "lora_one", "lora_lokr", "lora_hook_cond", "prompt_embedding_weighted", "control_apply", "patch_hypernetwork",
+    "upscale_model_rrdb_x2_old",
 )  # fmt: skip
 SLOW = (
     "base_128", "base_batch2", "base_cfg_high", "base_cfg_zero", "base_denoise_zero_steps", "base_seed_32bit",
@@ -85,6 +87,14 @@ SLOW = (
     "latent_upscale_zero_width",
     "hires_latent_upscale_bislerp", "cond_average_lengths", "cond_pair_combine", "cond_two_masks",
     "cond_timestep_range", "latent_seed_behavior", "latent_rebatch",
+    "control_advanced_early", "control_advanced_full", "control_advanced_late", "control_advanced_range",
+    "control_advanced_strong", "control_batch", "control_canny", "control_hires", "control_image_batch",
+    "control_lora", "control_two", "lora_clip_skip", "lora_conv", "lora_loha", "lora_model_only", "lora_negative",
+    "lora_same_twice", "lora_stacked", "lora_stacked_mixed", "lora_unet_only_file", "lora_zero_clip",
+    "lora_zero_model", "merge_add_difference", "merge_blocks", "merge_both", "merge_clip", "merge_lora",
+    "merge_second_checkpoint", "merge_simple", "prompt_embedding", "prompt_embedding_bin_ext",
+    "prompt_embedding_long", "prompt_embedding_missing", "prompt_embedding_subfolder", "prompt_negative_embedding",
+    "upscale_model_hires", "upscale_model_rrdb_x2_new", "upscale_model_rrdb_x4_new", "upscale_model_rrdb_x4_old",
 )  # fmt: skip
 
 pytestmark = [
