@@ -2,6 +2,7 @@
 
 Only the URL is signed: RSA, PKCS#1 v1.5, SHA-256, over the JSON of `{"url": ...}` as `signed_text` writes it. The
 public key comes from the autoscaler (`PublicKeySource`); until it has come every envelope is refused, unless UNSECURED.
+The cryptography is imported with the first use: 7 MB that a worker outside the platform never needs.
 """
 
 from __future__ import annotations
@@ -12,17 +13,15 @@ import binascii
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import structlog
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from worker.errors import Problem, RequestRejected, SessionGone, Unauthorized
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 AUTH_KEYS = ("cost", "endpoint", "reqnum", "request_idx", "signature", "url")
 DEFAULT_REPORT_ADDRESS = "https://run.vast.ai"
@@ -98,6 +97,10 @@ def signed_text(url: str) -> bytes:
 
 def is_signed(public_key: RSAPublicKey, url: Any, signature: Any) -> bool:
     """Whether `signature` (base64) is the key's signature of `url`. Never raises, whatever the two are."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+
     if not isinstance(url, str) or not isinstance(signature, str):
         return False
     try:
@@ -136,6 +139,9 @@ class PublicKeySource:
         return False
 
     async def _ask(self, address: str) -> RSAPublicKey | None:
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
         try:
             response = await self._http.get(f"{address}/pubkey/", timeout=KEY_TRY_SECONDS)
             response.raise_for_status()
