@@ -17,7 +17,16 @@ from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 
-from worker.errors import DiskLow, Draining, NotReady, QueueFull, RequestIdConflict, TryLater, WaitTooLong
+from worker.errors import (
+    DiskLow,
+    Draining,
+    NotReady,
+    QueueFull,
+    RequestIdConflict,
+    StateUnusable,
+    TryLater,
+    WaitTooLong,
+)
 from worker.jobs.job import Job, JobState
 from worker.jobs.store import JobStore
 from worker.settings import QueueLimits
@@ -122,6 +131,8 @@ class Admission:
             job = await make_job()
             self.check_room()
             await self._store.insert(job)
+        except StateUnusable as error:
+            raise DiskLow(error.message, retry_after_seconds=30) from None
         finally:
             del self._arriving[job_id]
             arriving.set_result(None)

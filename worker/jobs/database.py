@@ -53,7 +53,9 @@ FACTS = sa.Table("facts", METADATA, sa.Column("name", sa.Text, primary_key=True)
 
 def open_engine(path: Path) -> sa.Engine:
     """An SQLAlchemy engine on the file, made and migrated to the newest tables if need be."""
-    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30})
+    engine = sa.create_engine(
+        f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30}, hide_parameters=True
+    )
 
     @event.listens_for(engine, "connect")
     def _set_up(connection: Any, _record: Any) -> None:
@@ -105,7 +107,7 @@ def changing_row(job: Job) -> dict[str, Any]:
         "stage": job.stage.value,
         "attempt": job.attempt,
         "seq": job.seq,
-        "message": job.message,
+        "message": job.message.encode(errors="replace").decode(),  # a foreign engine's words may be no valid text
         "outputs": _dump(job.outputs),
         "engine_response": _dump(job.engine_response),
         "failure": None if job.failure is None else _dump(asdict(job.failure)),

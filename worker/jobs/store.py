@@ -2,7 +2,8 @@
 
 One writer task commits in groups: whoever saves while a commit runs is part of the next one. A job that was inserted
 is on disk when `insert` returns; `save` marks it changed and gives a future of the commit, so that only those wait who
-must. The state directory is mode 0700 and taken with an exclusive file lock.
+must. Where the disk refuses a commit (it is full, say), new jobs are refused and every change is kept and written as
+soon as it can be. The state directory is mode 0700 and taken with an exclusive file lock.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import json
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+import structlog
 from filelock import FileLock, Timeout
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -29,6 +31,9 @@ from worker.jobs.job import Job
 
 FINISHED_IN_MEMORY = 200
 LAZY_SECONDS = 0.05
+RETRY_SECONDS = 1.0
+
+log = structlog.get_logger("jobs.store")
 
 _INSERT_JOB = sa.insert(JOBS)
 _UPDATE_JOB = (
@@ -79,6 +84,34 @@ class WebhookRow:
 Write = tuple[sa.Executable, Mapping[str, Any]]
 
 
+@dataclass(slots=True)
+class _Group:
+    """What the next commit writes, and who waits for it: those who insert, and those who change."""
+
+    new: dict[str, Job] = field(default_factory=dict)
+    changed: dict[str, Job] = field(default_factory=dict)
+    writes: list[Write] = field(default_factory=list)
+    inserted: asyncio.Future[None] | None = None
+    written: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def take_over(self, refused: _Group) -> None:
+        """The changes of a commit that the disk refused come before those that have gathered since."""
+        self.changed = {**refused.changed, **self.changed}
+        self.writes = refused.writes + self.writes
+        self.written = refused.written + self.written
+
+    def settle(self, refusal: StateUnusable | None = None) -> None:
+        """Tells everyone who waits."""
+        for future in (*self.written, *([] if self.inserted is None else [self.inserted])):
+            if future.done():
+                continue
+            if refusal is None:
+                future.set_result(None)
+            else:
+                future.set_exception(refusal)
+                future.exception()  # one that nobody waits for is no unhandled error
+
+
 class JobStore:
     """Use as `await store.open()` ... `await store.close()`; `jobs` holds every job that has not ended."""
 
@@ -90,14 +123,11 @@ class JobStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="job-database")
         self._database: sa.Engine | None = None
         self._connection: sa.Connection | None = None
-        self._new: dict[str, Job] = {}
-        self._changed: dict[str, Job] = {}
-        self._writes: list[Write] = []
-        self._next_commit: asyncio.Future[None] | None = None
+        self._group = _Group()
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._next_number = 1
-        self._lazy_wake: asyncio.TimerHandle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._is_closing = False
 
     async def open(self) -> None:
@@ -109,7 +139,7 @@ class JobStore:
     async def close(self) -> None:
         """Commits what is left and gives the directory back."""
         self._is_closing = True
-        self._commit_soon()
+        self._wake.set()
         if self._writer is not None:
             await self._writer
         await self._in_thread(self._disconnect)
@@ -126,31 +156,31 @@ class JobStore:
         return number
 
     async def insert(self, job: Job) -> None:
-        """Returns when the job is on disk. If that fails the job is not there."""
+        """Returns when the job is on disk. If that fails the job is not there. Raises StateUnusable."""
         self.jobs[job.id] = job
-        self._new[job.id] = job
+        self._group.new[job.id] = job
+        if self._group.inserted is None:
+            self._group.inserted = asyncio.get_running_loop().create_future()
+        self._wake.set()
         try:
-            await asyncio.shield(self._commit_soon())
+            await asyncio.shield(self._group.inserted)
         except StateUnusable:
             self.jobs.pop(job.id, None)
             raise
 
     def save(self, job: Job, *writes: Write) -> asyncio.Future[None]:
         """Marks a job changed; `writes` go into the same transaction. The future is done when all is on disk."""
-        if job.id not in self._new:
-            self._changed[job.id] = job
-        self._writes.extend(writes)
+        self._group.changed[job.id] = job
+        self._group.writes.extend(writes)
         if job.state.is_terminal:
             self.jobs.pop(job.id, None)
             self._remember(job)
-        return self._commit_soon()
+        return self._written()
 
     def save_soon(self, job: Job) -> None:
         """Marks a job changed; it is on disk with the next commit, within `LAZY_SECONDS`. Nobody can wait for it."""
-        if job.id not in self._new:
-            self._changed[job.id] = job
-        if self._lazy_wake is None:
-            self._lazy_wake = asyncio.get_running_loop().call_later(LAZY_SECONDS, self._wake_lazily)
+        self._group.changed[job.id] = job
+        self._wake_within(LAZY_SECONDS)
 
     async def find(self, job_id: str) -> Job | None:
         """A job by id, ended ones (until they expire) included."""
@@ -158,22 +188,27 @@ class JobStore:
         if job is not None:
             return job
         stored: Job | None = await self._in_thread(lambda: self._read_job(job_id))
-        if stored is not None and job_id not in self.jobs:
+        live = self.jobs.get(job_id) or self._finished.get(job_id)  # it may have come or ended meanwhile
+        if live is None and stored is not None:
             self._remember(stored)
-        return stored
+        return live or stored
 
-    async def due_webhooks(self, now_ms: int, limit: int = 32) -> list[WebhookRow]:
+    async def due_webhooks(self, now_ms: int, limit: int = 32, but: Collection[str] = ()) -> list[WebhookRow]:
+        """The oldest ones that are due, those `but` left out."""
         query = (
             sa.select(WEBHOOKS)
-            .where(WEBHOOKS.c.state == "pending", WEBHOOKS.c.next_at_ms <= now_ms)
+            .where(WEBHOOKS.c.state == "pending", WEBHOOKS.c.next_at_ms <= now_ms, WEBHOOKS.c.id.not_in(list(but)))
             .order_by(WEBHOOKS.c.next_at_ms)
             .limit(limit)
         )
         rows = await self._in_thread(lambda: list(self._connected().execute(query)))
         return [WebhookRow(**row._mapping) for row in rows]
 
-    async def next_webhook_at_ms(self) -> int | None:
-        query = sa.select(sa.func.min(WEBHOOKS.c.next_at_ms)).where(WEBHOOKS.c.state == "pending")
+    async def next_webhook_at_ms(self, after_ms: int) -> int | None:
+        """When the first that is not due yet will be."""
+        query = sa.select(sa.func.min(WEBHOOKS.c.next_at_ms)).where(
+            WEBHOOKS.c.state == "pending", WEBHOOKS.c.next_at_ms > after_ms
+        )
         result: int | None = await self._in_thread(lambda: self._connected().execute(query).scalar())
         return result
 
@@ -197,15 +232,20 @@ class JobStore:
         await self._write((statement, {"name": name, "value": text}))
 
     async def forget_finished_before(self, time_ms: int) -> list[str]:
-        """Removes ended jobs without a pending webhook; gives their ids, whose folders the caller deletes."""
+        """Removes ended jobs without a pending webhook, and their webhooks; gives the ids, whose folders the caller
+        deletes.
+        """
         pending = sa.select(WEBHOOKS.c.job_id).where(WEBHOOKS.c.state == "pending")
         old = sa.select(JOBS.c.id).where(JOBS.c.finished_ms < time_ms, JOBS.c.id.not_in(pending))
         ids: list[str] = await self._in_thread(lambda: list(self._connected().execute(old).scalars()))
         for job_id in ids:
             self._finished.pop(job_id, None)
-            self._writes.append((sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id")), {"gone_id": job_id}))
+            self._group.writes += [
+                (sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id")), {"gone_id": job_id}),
+                (sa.delete(WEBHOOKS).where(WEBHOOKS.c.job_id == sa.bindparam("gone_id")), {"gone_id": job_id}),
+            ]
         if ids:
-            await self._commit_soon()
+            await asyncio.shield(self._written())
         return ids
 
     def check_integrity(self) -> list[str]:
@@ -217,47 +257,58 @@ class JobStore:
 
     # the writer
 
-    def _commit_soon(self) -> asyncio.Future[None]:
-        if self._next_commit is None:
-            self._next_commit = asyncio.get_running_loop().create_future()
-            self._wake.set()
-        return self._next_commit
+    def _written(self) -> asyncio.Future[None]:
+        """Done when what the next commit writes now is on disk."""
+        if not self._group.written:
+            self._group.written.append(asyncio.get_running_loop().create_future())
+        self._wake.set()
+        return self._group.written[-1]
 
-    def _wake_lazily(self) -> None:
-        self._lazy_wake = None
-        if self._changed and not self._is_closing:
-            self._commit_soon()
+    def _wake_within(self, seconds: float) -> None:
+        if self._later is None:
+            self._later = asyncio.get_running_loop().call_later(seconds, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._later = None
+        self._wake.set()
 
     async def _write(self, write: Write) -> None:
-        self._writes.append(write)
-        await asyncio.shield(self._commit_soon())
+        self._group.writes.append(write)
+        await asyncio.shield(self._written())
 
     async def _write_groups(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            done = self._next_commit
-            if done is not None:
-                await self._write_one_group(done)
-            if self._is_closing and self._next_commit is None:
+            group, self._group = self._group, _Group()
+            await self._write_one_group(group)
+            if self._is_closing:
                 return
 
-    async def _write_one_group(self, done: asyncio.Future[None]) -> None:
-        new = [whole_row(job) for job in self._new.values()]
-        changed = [{"job_id": job.id, **changing_row(job)} for job in self._changed.values()]
-        writes = self._writes
-        self._new, self._changed, self._writes, self._next_commit = {}, {}, [], None
+    async def _write_one_group(self, group: _Group) -> None:
         try:
-            await self._in_thread(lambda: self._commit(new, changed, writes))
+            new = [whole_row(job) for job in group.new.values()]
+            changed = [
+                {"job_id": id_, **changing_row(job)} for id_, job in group.changed.items() if id_ not in group.new
+            ]
+            await self._in_thread(lambda: self._commit(new, changed, group.writes))
+        except sa.exc.OperationalError as error:
+            refusal = StateUnusable(f"The job database cannot be written: {error.orig}")
+            log.error("the disk refuses a commit", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
+            if not self._is_closing:
+                self._group.take_over(group)
+                self._wake_within(RETRY_SECONDS)
+                group.changed, group.writes, group.written = {}, [], []
+            group.settle(refusal)
         except Exception as error:  # noqa: BLE001 - the commit: everyone who waits for it is told
-            if not done.done():
-                done.set_exception(StateUnusable(f"the job database cannot be written: {error}"))
-                done.exception()  # a save that nobody waits for is no unhandled error
-            return
-        if not done.done():
-            done.set_result(None)
+            log.exception("a commit failed for a reason of ours")
+            group.settle(StateUnusable(f"The job database cannot be written: {type(error).__name__}"))
+        else:
+            group.settle()
 
     def _commit(self, new: list[dict[str, Any]], changed: list[dict[str, Any]], writes: list[Write]) -> None:
+        if not (new or changed or writes):
+            return
         connection = self._connected()
         with connection.begin():
             if new:
@@ -318,6 +369,7 @@ class JobStore:
         return None if row is None else job_of(row)
 
     def _remember(self, job: Job) -> None:
+        job.prompt = {}  # stays on disk; pictures that it carries would fill the memory
         self._finished[job.id] = job
         while len(self._finished) > FINISHED_IN_MEMORY:
             self._finished.popitem(last=False)

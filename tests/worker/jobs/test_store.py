@@ -88,6 +88,64 @@ async def test_an_end_erases_the_credentials_and_owes_the_webhook_in_one_transac
     assert b"planted-secret" not in (tmp_path / "darkroom.db").read_bytes()
 
 
+async def limit_pages(store: JobStore, num_pages: int) -> None:
+    """A small number is a full disk for SQLite: it keeps the pages it has and gets no more."""
+    await store._in_thread(lambda: store._connected().exec_driver_sql(f"PRAGMA max_page_count={num_pages}"))
+
+
+async def test_on_a_full_disk_new_jobs_are_refused_and_ends_are_written_once_there_is_room(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    job, other = a_job(store), a_job(store, "two")
+    await store.insert(job)
+    await limit_pages(store, 1)
+    other.prompt = {"1": "x" * 100_000}
+    with pytest.raises(StateUnusable) as refusal:
+        await store.insert(other)
+    assert "planted" not in refusal.value.message and "INSERT" not in refusal.value.message
+    assert list(store.jobs) == ["one"]
+    job.end(JobState.FAILED, "no" * 100_000, 9)
+    row = WebhookRow("msg_1", job.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
+    ended = store.save(job, webhook_insert(row))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(ended), 0.2)
+    assert await store.due_webhooks(now_ms=2) == []
+    await limit_pages(store, 100_000)
+    await ended
+    assert await store.due_webhooks(now_ms=2) == [row]
+    await store.close()
+    again = JobStore(tmp_path)
+    await again.open()
+    assert again.jobs == {}
+    await again.close()
+
+
+async def test_an_id_that_has_expired_can_be_used_again_webhook_and_all(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    row = WebhookRow("msg_1", "one", "http://x", b"{}", None, 3.0, False, "delivered", 0, 1, 1)
+    for _ in range(2):
+        job = a_job(store)
+        await store.insert(job)
+        job.end(JobState.FAILED, "no", 10)
+        await store.save(job, webhook_insert(row))
+        assert await store.forget_finished_before(11) == ["one"]
+    await store.close()
+
+
+async def test_an_ended_job_keeps_its_prompt_on_disk_only(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    job = a_job(store)
+    await store.insert(job)
+    job.end(JobState.FAILED, "no", 10)
+    await store.save(job)
+    assert job.prompt == {}
+    stored = await store._in_thread(lambda: store._read_job("one"))
+    assert stored.prompt == {"1": {"class_type": "A"}}
+    await store.close()
+
+
 async def test_a_second_front_is_refused_and_told_who_holds_the_directory(tmp_path: Path) -> None:
     store = JobStore(tmp_path)
     await store.open()
