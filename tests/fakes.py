@@ -49,6 +49,8 @@ class FakeEngine:
         self.history: dict[str, Any] = {}
         self.url = ""
         self.is_silent = False  # tells nothing on its sockets
+        self.is_down = False  # drops every request, as when the process is gone
+        self.loses_answers = 0  # so many prompts are taken without the sender hearing of it
         self._queue: asyncio.Queue[tuple[str, dict[str, Any], str]] = asyncio.Queue()
         self._pending: list[str] = []
         self._running: str | None = None
@@ -56,7 +58,7 @@ class FakeEngine:
         self._sockets: dict[str, web.WebSocketResponse] = {}
 
     async def __aenter__(self) -> FakeEngine:
-        app = web.Application(client_max_size=2**30)
+        app = web.Application(client_max_size=2**30, middlewares=[self._drop])
         app.add_routes(
             [
                 web.get("/system_stats", self._stats),
@@ -95,6 +97,16 @@ class FakeEngine:
         self._pending.clear()
         self._interrupted.set()
         self._running = None
+
+    @web.middleware
+    async def _drop(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self.is_down and request.transport is not None:
+            request.transport.abort()
+        response: web.StreamResponse = await handler(request)
+        if self.loses_answers and request.path == "/prompt" and request.transport is not None:
+            self.loses_answers -= 1
+            request.transport.abort()
+        return response
 
     async def _stats(self, _request: web.Request) -> web.Response:
         return web.json_response({"system": {}, "devices": [{"name": "cpu", "type": "cpu"}]})

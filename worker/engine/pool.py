@@ -14,6 +14,7 @@ from worker.errors import EngineUnreachable
 PROMPTS_PER_ENGINE = 2
 LOOK_SECONDS = 5.0
 MAX_LOOKS_DOWN = 24
+LOOK_DOWN_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -45,6 +46,14 @@ class EnginePool:
     def any_client(self) -> EngineClient:
         """One to ask what is the same everywhere; an engine that is up if there is one."""
         return next((slot.client for slot in self._slots if slot.is_up), self._slots[0].client)
+
+    async def any_up(self) -> EngineClient:
+        """An engine that is up, waited for. Raises EngineUnreachable when none has been for long."""
+        for _ in range(round(MAX_LOOKS_DOWN * LOOK_SECONDS / LOOK_DOWN_SECONDS)):
+            if any(slot.is_up for slot in self._slots):
+                return self.any_client
+            await asyncio.sleep(LOOK_DOWN_SECONDS)
+        raise EngineUnreachable("Cannot connect to the engine: none is up")
 
     @property
     def num_waiting(self) -> int:

@@ -19,7 +19,7 @@ import structlog
 from worker.engine.client import EngineClient, EngineLost
 from worker.engine.outcome import RunOutcome
 from worker.engine.pool import EnginePool
-from worker.errors import EngineUnreachable, JobCancelled, JobTimedOut, NothingMade, WorkerError
+from worker.errors import EngineUnreachable, JobCancelled, JobTimedOut, NothingMade, StateUnusable, WorkerError
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.stages import InputStage, OutputStage
 from worker.jobs.store import JobStore, WebhookRow, webhook_insert
@@ -27,6 +27,8 @@ from worker.jobs.store import JobStore, WebhookRow, webhook_insert
 log = structlog.get_logger("jobs")
 
 LOST_PAUSE_SECONDS = 0.25
+MAX_LOSSES_WHILE_WAITING = 50
+STOP_SECONDS = 5.0
 QUEUED_WORDS = "Preprocessing complete. Queued for generation."
 FAILED_WORDS = {
     JobState.PENDING: "Preprocessing",
@@ -102,11 +104,13 @@ class Pipeline:
         """Begins, or after a restart goes on with, a job that is on disk."""
         task = asyncio.create_task(self._run_job(job), name=f"job-{job.id}")
         self._tasks[job.id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
+        task.add_done_callback(lambda _: self._leave(job))
 
     def recover(self) -> int:
         """Starts every job that the last front left unfinished; gives how many. The running one is run once more."""
-        jobs = sorted(self._store.jobs.values(), key=lambda job: job.number)
+        jobs = sorted(
+            (job for job in self._store.jobs.values() if job.id not in self._tasks), key=lambda job: job.number
+        )
         for job in jobs:
             self.start(job)
         return len(jobs)
@@ -117,7 +121,9 @@ class Pipeline:
             return False
         self._cancelled.add(job.id)
         task = self._tasks.get(job.id)
-        if task is not None and job.id in self._begun:  # one that has not begun sees the mark when it does
+        if task is None:  # left by the last front, and no engine is up yet
+            self.start(job)
+        elif job.id in self._begun:  # one that has not begun sees the mark when it does
             task.cancel()
         return True
 
@@ -139,7 +145,8 @@ class Pipeline:
         rest = list(self._tasks.values())
         for task in rest:
             task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        if rest:  # one whose last state the disk refuses does not hold up the end
+            await asyncio.wait(rest, timeout=STOP_SECONDS)
 
     def counts(self) -> dict[JobState, int]:
         counts = dict.fromkeys(JobState, 0)
@@ -183,6 +190,7 @@ class Pipeline:
 
     async def _generate(self, job: Job) -> None:
         """Fetches, runs and collects; a second time when the engine was lost during the run."""
+        may_be_there, num_waits = job.is_recovered, 0
         while True:
             try:
                 began = time.monotonic()
@@ -191,12 +199,15 @@ class Pipeline:
                     job.times.preprocess_ms = _since(began)
                 self._queue_for_engine(job)
                 began = time.monotonic()
-                outcome, engine = await self._run_on_engine(job, prompt)
+                outcome, engine = await self._run_on_engine(job, prompt, may_be_there)
                 job.times.generation_ms = _since(began)
                 break
             except EngineLost as lost:
+                may_be_there = True  # only its answer may have been lost
                 if lost.was_running:
                     self._retry(job)
+                elif (num_waits := num_waits + 1) > MAX_LOSSES_WHILE_WAITING:
+                    raise EngineUnreachable("The engine was lost again and again before the job began") from None
                 else:
                     job.note(QUEUED_WORDS, Stage.WAITING)
                     self._changed(job)
@@ -213,16 +224,26 @@ class Pipeline:
         self._move(job, JobState.GENERATED, "Generation complete. Queued for post-processing.", Stage.DELIVERING)
 
     async def _fetch(self, job: Job) -> Mapping[str, Any]:
+        """The prompt as the engine gets it. Waits for an engine that is starting, and only a download takes a place."""
+        engine = await self._pool.any_up()
+        try:
+            object_info = await engine.object_info()
+        except EngineUnreachable as error:
+            raise EngineLost(error.message, was_running=False) from None
+        if not self._inputs.plan(job.prompt, object_info).pending_files:
+            return job.prompt
         async with self._fetching:
-            return await self._inputs.fetch(job.prompt, job.credentials, self._pool.any_client)
+            return await self._inputs.fetch(job.prompt, job.credentials, engine)
 
     def _queue_for_engine(self, job: Job) -> None:
         if job.state is JobState.PROCESSING:
             self._move(job, JobState.GENERATING, QUEUED_WORDS, Stage.WAITING)
 
-    async def _run_on_engine(self, job: Job, prompt: Mapping[str, Any]) -> tuple[RunOutcome, EngineClient]:
+    async def _run_on_engine(
+        self, job: Job, prompt: Mapping[str, Any], may_be_there: bool
+    ) -> tuple[RunOutcome, EngineClient]:
         async with self._pool.engine(job.number) as engine:
-            is_there = job.is_recovered and engine.folders is None and await engine.knows(job.prompt_id)
+            is_there = may_be_there and await _has_prompt(engine, job.prompt_id)
             if job.is_recovered and job.stage is Stage.RUNNING and not is_there:
                 self._retry(job)
             job.is_recovered = False
@@ -257,13 +278,18 @@ class Pipeline:
         committed = self._store.save(job, *([] if webhook is None else [webhook_insert(webhook)]))
         # Nothing may come between the last state and its commit, not even a second cancel.
         while not committed.done():
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, StateUnusable):
                 await asyncio.shield(committed)
         if not job.outputs:
             await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job.id), True)
         self._tasks.pop(job.id, None)
         log.info("job ended", job_id=job.id, state=state.value, **(failure.as_json() if failure else {}))
         self._on_end(job)
+        self.feed.tell(job.id)
+
+    def _leave(self, job: Job) -> None:
+        """The task is over, however it ended; whoever waits for the job looks again."""
+        self._tasks.pop(job.id, None)
         self.feed.tell(job.id)
 
     # small changes
@@ -297,6 +323,14 @@ class Pipeline:
     def _has_begun(self, job_id: str) -> bool:
         job = self._store.jobs.get(job_id)
         return job is not None and job.stage in (Stage.RUNNING, Stage.DELIVERING)
+
+
+async def _has_prompt(engine: EngineClient, prompt_id: str) -> bool:
+    """Whether a prompt that may have been sent before is there. Raises EngineLost."""
+    try:
+        return await engine.knows(prompt_id)
+    except EngineUnreachable as error:
+        raise EngineLost(error.message, was_running=False) from None
 
 
 def _since(began: float) -> int:
