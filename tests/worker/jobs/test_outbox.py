@@ -84,6 +84,30 @@ async def test_a_receiver_that_fails_gets_it_again_under_the_same_id_and_the_res
         assert first["webhook-id"] == second["webhook-id"]
 
 
+async def test_a_receiver_that_hangs_holds_up_no_other(tmp_path: Path, engine: FakeEngine, receiver: Receiver) -> None:
+    async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(30)
+        writer.close()
+
+    hanging = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = hanging.sockets[0].getsockname()[1]
+    async with running_front(tmp_path, engine, allowed_private_hosts=("127.0.0.1",), webhook_timeout=20.0) as front:
+        await front.sync(draw("a"), webhook={"url": f"http://127.0.0.1:{port}/"})
+        await front.sync(draw("b"), request_id="second", webhook={"url": receiver.url})
+        assert (await first_call(receiver))[1]["id"] == "second"
+    hanging.close()
+
+
+async def test_what_a_webhook_leaves_out_comes_from_the_environment(
+    tmp_path: Path, engine: FakeEngine, receiver: Receiver
+) -> None:
+    async with running_front(tmp_path, engine, webhook_url=receiver.url, webhook_timeout=7.0) as front:
+        await front.sync(draw(), request_id="env")
+        await front.sync(draw(), request_id="own", webhook={"timeout": 3, "extra_params": {"a": 1}})
+        targets = [(await front.front.store.find(name)).request.webhook for name in ("env", "own")]  # type: ignore[union-attr]
+        assert [target.timeout_seconds for target in targets if target] == [7.0, 3.0]
+
+
 async def test_an_empty_secret_switches_the_operators_off(
     tmp_path: Path, engine: FakeEngine, receiver: Receiver
 ) -> None:
