@@ -71,7 +71,10 @@ class Qualifier:
         """What `GET /benchmark` shows; `verdict` is pass, skipped or failed."""
         if self._config.mode == "off":
             return skipped("BENCHMARK=off").model_dump()
-        chosen = await self._plan(self._pool.any_client)
+        try:
+            chosen = await self._plan(self._pool.any_client)
+        except WorkerError as error:
+            return failed(error.message).model_dump()
         if chosen is None:
             return skipped("The engine has neither a full-size checkpoint nor DarkroomRandomCheckpoint").model_dump()
         stored: dict[str, Any] | None = await self._store.fact(FACT)

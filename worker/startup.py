@@ -38,6 +38,7 @@ from worker.services import Qualification, Services
 from worker.settings import Settings, child_environment
 
 EXPIRY_SECONDS = 60.0
+LINK_KEY_BYTES = 32
 RETRY_SECONDS = (1.0, 5.0)  # between tries of a benchmark that failed
 FOREIGN_LOOK_SECONDS = 2.0
 
@@ -131,10 +132,14 @@ class Front:
         """Made once; kept so that links outlive a restart."""
         path = self._settings.state_path() / "keys" / "links"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not path.exists():
-            path.touch(mode=0o600)
-            path.write_bytes(secrets.token_bytes(32))
-        return path.read_bytes()
+        key = path.read_bytes() if path.exists() else b""
+        if len(key) != LINK_KEY_BYTES:  # none yet, or cut off by a crash: an empty key would let anybody sign
+            key = secrets.token_bytes(LINK_KEY_BYTES)
+            whole = path.with_suffix(".new")
+            whole.touch(mode=0o600)
+            whole.write_bytes(key)
+            whole.replace(path)
+        return key
 
     # bringing up
 
@@ -236,9 +241,15 @@ class Front:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_SECONDS)
-            before_ms = int((time.time() - self.services.limits.result_ttl_seconds) * 1000)
-            for job_id in await self.store.forget_finished_before(before_ms):
-                await asyncio.to_thread(shutil.rmtree, self.store.job_directory(job_id), True)
+            before = time.time() - self.services.limits.result_ttl_seconds
+            try:
+                for job_id in await self.store.forget_finished_before(int(before * 1000)):
+                    await asyncio.to_thread(shutil.rmtree, self.store.job_directory(job_id), True)
+                oldest_ms = min((job.times.queued_at_ms for job in self.store.jobs.values()), default=None)
+                unused = before if oldest_ms is None else min(before, oldest_ms / 1000)
+                await self._edges.inputs.forget_fetched_before(unused)
+            except Exception:  # noqa: BLE001 - the expiry: a disk that fails for a while must not end it
+                log.exception("what has expired cannot be removed", retry_in_seconds=EXPIRY_SECONDS)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

@@ -74,6 +74,10 @@ class InputFetcher:
     async def close(self) -> None:
         await self._http.aclose()
 
+    async def forget_before(self, time_seconds: float) -> None:
+        """Removes every file that was last fetched before, and what a crash left of a download."""
+        await asyncio.to_thread(_remove_older, self._directory, time_seconds)
+
     async def fetch(self, reference: Reference) -> FetchedInput:
         """The file of a reference. Raises InputRejected (or a class below it) that names node, field and URL."""
         where = _where(reference)
@@ -167,6 +171,13 @@ def _decode_base64(text: str) -> bytes:
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except binascii.Error:
         raise ValueError("is not base64") from None
+
+
+def _remove_older(directory: Path, time_seconds: float) -> None:
+    for path in directory.glob("*") if directory.is_dir() else ():
+        with suppress(FileNotFoundError):
+            if path.is_file() and path.stat().st_mtime < time_seconds:
+                path.unlink()
 
 
 def _checked_kind(path: Path, reference: Reference) -> FileKind:

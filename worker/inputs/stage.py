@@ -50,6 +50,12 @@ class FetchedInputs:
         files = {reference: tasks[reference.value, reference.media].result() for reference in references}
         return replace_references(prompt, files)
 
+    async def forget_fetched_before(self, time_seconds: float) -> None:
+        """Removes files that no job has asked for since. Every fetch makes its file new, so no live job's are older
+        than the job.
+        """
+        await self._fetcher.forget_before(time_seconds)
+
     async def close(self) -> None:
         await self._fetcher.close()
 
