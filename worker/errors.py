@@ -16,7 +16,7 @@
         NodeFailed                a node raised
         OutOfMemory               the device had too little memory, also on the retry
         JobTimedOut, JobCancelled
-        NothingMade               the run ended well and left no output
+        NothingMade               the run ended well and left no output: the workflow saves nothing
         DeliveryFailed            no output could be delivered at all
       PlatformError               the engine or the machine, not the job
         EngineUnreachable         the engine does not answer, or was lost twice during one job
@@ -225,7 +225,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     OutOfMemory: 500,
     JobTimedOut: 504,
     JobCancelled: 499,
-    NothingMade: 500,
+    NothingMade: 422,
     DeliveryFailed: 500,
     EngineUnreachable: 502,
     EngineStartFailed: 502,

@@ -65,7 +65,9 @@ def settings_for(state: Path, engine_url: str, **changes: Any) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def running_front(folder: Path, engine: FakeEngine, **changes: Any) -> AsyncIterator[RunningFront]:
+async def running_front(
+    folder: Path, engine: FakeEngine, *, waits_until_ready: bool = True, **changes: Any
+) -> AsyncIterator[RunningFront]:
     front = Front(settings_for(folder / "state", engine.url, **changes), lambda code: None)
     app = create_app(front.services, front.lifespan())
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1)
@@ -82,7 +84,8 @@ async def running_front(folder: Path, engine: FakeEngine, **changes: Any) -> Asy
         async def is_ready() -> bool:
             return (await http.get("/ready")).status_code == 200
 
-        await until(is_ready)
+        if waits_until_ready:
+            await until(is_ready)
         try:
             yield RunningFront(front, engine, http, url)
         finally:

@@ -30,6 +30,13 @@ class Attendance:
         finally:
             self._leave(job)
 
+    def keep(self, job: Job) -> None:
+        """Somebody asked for the job without waiting for it here: it is never given up."""
+        self._num_present.pop(job.id, None)
+        timer = self._timers.pop(job.id, None)
+        if timer is not None:
+            timer.cancel()
+
     def _leave(self, job: Job) -> None:
         present = self._num_present.get(job.id)
         if present is None:

@@ -17,12 +17,13 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import UnknownModifier
-from worker.api.results import public_outputs, refuse, reply_with, services_of
+from worker.api.results import check_caller, public_outputs, refuse, reply_with, services_of
 from worker.api.schemas import (
     GenerateInput,
     GenerateRequest,
     ParsedRequest,
     Result,
+    WebhookInput,
     parse_generate,
     parse_json,
     result_of,
@@ -48,6 +49,7 @@ async def generate(request: Request) -> Response:
     if isinstance(submitted, Response):
         return submitted
     admitted, parsed = submitted
+    request.app.state.attendance.keep(admitted.job)
     if admitted.job.state.is_terminal:
         return await reply_with(admitted.job, request, is_vast=parsed.is_vast)
     return await reply_with(admitted.job, request, status=202)
@@ -74,6 +76,7 @@ async def generate_stream(request: Request) -> Response:
     if isinstance(submitted, Response):
         return submitted
     admitted, _ = submitted
+    request.app.state.attendance.keep(admitted.job)
     return StreamingResponse(_events(services_of(request), admitted.job, request), media_type="text/event-stream")
 
 
@@ -84,8 +87,7 @@ async def _submit(request: Request) -> tuple[Admitted, ParsedRequest] | JSONResp
     try:
         body = parse_json(await _read_body(request, services.max_request_bytes))
         is_vast = "auth_data" in body or "payload" in body
-        client = None if request.client is None else request.client.host
-        services.guard.check(client, request.headers.get("authorization"), is_vast)
+        check_caller(request, has_vast_envelope=is_vast)
         payload = services.unwrap_vast(body) if is_vast else body
         parsed = _parse(payload, request, is_vast)
         job_id = clean_id(parsed.input.request_id or request.headers.get("idempotency-key", ""))
@@ -177,14 +179,12 @@ def only_checkpoint(object_info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:
-    asked = parsed.webhook
-    if asked is not None and asked.url:
+    """The request's own words over the environment's."""
+    asked = parsed.webhook or WebhookInput()
+    if asked.url:
         services.check_webhook_url(asked.url)
-        return WebhookTarget(asked.url, asked.timeout, asked.extra_params)
-    if services.webhook.url:
-        extra = {} if asked is None else asked.extra_params
-        return WebhookTarget(services.webhook.url, services.webhook.timeout_seconds, extra)
-    return None
+    url = asked.url or services.webhook.url
+    return WebhookTarget(url, asked.timeout or services.webhook.timeout_seconds, asked.extra_params) if url else None
 
 
 async def _ends_before_client_leaves(services: Services, job: Job, request: Request) -> bool:

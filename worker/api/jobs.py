@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
-from worker.api.results import refuse, reply_with, services_of
+from worker.api.results import check_caller, refuse, reply_with, services_of
 from worker.api.schemas import Result, refusal
 from worker.errors import JobNotFound, WorkerError
 from worker.jobs.admission import clean_id
@@ -21,6 +21,7 @@ router = APIRouter()
 @router.get("/result/{job_id}", response_model=Result)
 async def result(job_id: str, request: Request) -> Response:
     """The result of a job, or how far it is."""
+    check_caller(request)
     job = await services_of(request).store.find(clean_id(job_id))
     if job is None:
         message = "Request ID not found"
@@ -31,6 +32,7 @@ async def result(job_id: str, request: Request) -> Response:
 @router.post("/cancel/{job_id}")
 async def cancel(job_id: str, request: Request) -> JSONResponse:
     """Ends a job within one sampling step, wherever it is. Cancelling twice, or too late, is no error."""
+    check_caller(request)
     services = services_of(request)
     job = await services.store.find(clean_id(job_id))
     if job is None:

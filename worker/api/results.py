@@ -22,8 +22,16 @@ def services_of(request: Request) -> Services:
     return services
 
 
+def check_caller(request: Request, *, has_vast_envelope: bool = False) -> None:
+    """Raises Unauthorized for a caller who may not use the worker."""
+    host = None if request.client is None else request.client.host
+    services_of(request).guard.check(host, request.headers.get("authorization"), has_vast_envelope)
+
+
 async def reply_with(job: Job, request: Request, *, is_vast: bool = False, status: int | None = None) -> JSONResponse:
-    """The result of a job as it is now."""
+    """The result of a job as it is now; one that has just ended is shown once that is on disk."""
+    if job.state.is_terminal:
+        await services_of(request).pipeline.wait_for_end(job)
     body = result_of(job, await public_outputs(job, request))
     if status is None:
         status = http_status_for_vast(job.http_status) if is_vast else job.http_status

@@ -34,7 +34,7 @@ class WebhookInput(BaseModel):
 
     url: str = ""
     extra_params: dict[str, Any] = Field(default_factory=dict)
-    timeout: float = Field(default=30.0, gt=0, le=600)
+    timeout: float | None = Field(default=None, gt=0, le=600)
     secret: str | None = None
 
 
@@ -90,12 +90,18 @@ class ParsedRequest:
 def parse_json(body: bytes) -> dict[str, Any]:
     """The JSON object of a body. Raises RequestRejected."""
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_constant=_no_number)
+        if b"\\u" in body:
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text: nothing could store it
     except (ValueError, RecursionError):
         raise RequestRejected([Problem("invalid JSON", field="body")]) from None
     if not isinstance(value, dict):
         raise RequestRejected([Problem("the body must be a JSON object", field="body")])
     return value
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:

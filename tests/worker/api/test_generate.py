@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.fakes import FakeEngine, draw, fail, wait
 from tests.worker.running_front import RunningFront, running_front
+from worker.app import create_app
 
 
 @pytest.fixture
@@ -172,10 +174,8 @@ async def test_a_forged_or_foreign_link_is_refused(front: RunningFront) -> None:
 
 
 async def test_random_ints_are_drawn_once_and_stored(front: RunningFront) -> None:
-    await front.sync(draw("__RANDOM_INT__ and __RANDOM_INT__", 1), request_id="dice")
-    job = await front.front.store.find("dice")
-    assert job is not None
-    first, second = job.prompt["1"]["inputs"]["text"].split(" and ")
+    drawn = (await front.sync(draw("__RANDOM_INT__ and __RANDOM_INT__", 1), request_id="dice")).json()
+    first, second = (await front.http.get(drawn["output"][0]["url"])).text.split(" and ")
     assert first.isdigit() and second.isdigit() and first != second
 
 
@@ -249,6 +249,70 @@ async def test_an_engine_that_forgets_a_running_job_gets_it_once_more(front: Run
     await front.engine.drop_sockets()
     assert (await running).status_code == 200
     assert front.engine.runs == ["twice-1", "twice-2"]
+
+
+async def test_an_engine_that_dies_in_mid_job_is_waited_for_and_gets_the_job_once_more(front: RunningFront) -> None:
+    running = asyncio.create_task(front.sync(wait(0.3), request_id="died"))
+    await front.until_message("died", "Progress")
+    front.engine.is_down = True
+    front.engine.forget_everything()
+    (client,) = front.front.services.pool.clients
+    client.forget_object_info()
+    client.mark_lost()  # what the supervisor says at once
+    await asyncio.sleep(0.3)
+    assert not running.done()
+    front.engine.is_down = False
+    assert (await running).status_code == 200
+    assert front.engine.runs == ["died-1", "died-2"]
+
+
+async def test_a_prompt_whose_acceptance_was_not_heard_is_not_sent_twice(front: RunningFront) -> None:
+    front.engine.loses_answers = 1
+    assert (await front.sync(wait(0.5), request_id="unheard")).status_code == 200
+    assert front.engine.runs == ["unheard-1"]
+
+
+async def test_half_a_character_and_numbers_that_are_none_are_422_and_stop_nothing(front: RunningFront) -> None:
+    for body in (
+        r'{"input": {"workflow_json": {"1": {"class_type": "Draw", "inputs": {"text": "\ud800", "size": 1}}}}}',
+        '{"input": {"workflow_json": {"1": {}}, "webhook": {"extra_params": {"a": NaN}}}}',
+    ):
+        response = await front.http.post("/generate/sync", content=body)
+        assert (response.status_code, response.json()["error"]["problems"][0]["field"]) == (422, "body")
+    assert (await front.sync(draw())).status_code == 200
+
+
+async def test_a_job_left_by_the_last_front_can_be_cancelled_before_an_engine_is_up(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    async with running_front(tmp_path, engine) as front:
+        running = asyncio.create_task(front.sync(wait(), request_id="left"))
+        await front.until_message("left", "Progress")
+    await asyncio.gather(running, return_exceptions=True)
+    engine.is_down = True
+    async with running_front(tmp_path, engine, waits_until_ready=False) as front:
+        assert (await front.http.post("/cancel/left")).json()["status"] == "cancelled"
+        assert (await front.http.get("/result/left")).status_code == 499
+
+
+async def test_with_keys_nobody_else_reads_or_cancels_a_job(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, api_keys="hush") as front:
+        app = create_app(front.front.services)
+        outside = httpx.ASGITransport(app, client=("203.0.113.9", 1))
+        async with httpx.AsyncClient(transport=outside, base_url="http://worker") as stranger:
+            await front.sync(draw(), request_id="mine")
+            assert (await stranger.get("/result/mine")).status_code == 401
+            assert (await stranger.post("/cancel/mine")).status_code == 401
+            key = {"Authorization": "Bearer hush"}
+            assert (await stranger.get("/result/mine", headers=key)).status_code == 200
+
+
+async def test_a_job_that_somebody_asked_for_without_waiting_outlives_its_sync_client(front: RunningFront) -> None:
+    body = {"input": {"workflow_json": wait(0.6), "request_id": "shared"}}
+    with contextlib.suppress(httpx.ReadTimeout):
+        await front.http.post("/generate/sync", json=body, timeout=0.1)
+    assert (await front.http.post("/generate", json=body)).status_code == 202
+    assert (await front.until("shared", "completed", "cancelled"))["status"] == "completed"
 
 
 async def test_queue_info_health_and_metrics_answer(front: RunningFront) -> None:
