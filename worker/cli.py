@@ -16,14 +16,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from worker import models
 from worker.client_events import read_events
 from worker.models import commands as model_commands
 from worker.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A serverless GPU worker for node-graph images.")
 app.add_typer(model_commands, name="models")
-app.add_typer(models.commands, name="models")
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
