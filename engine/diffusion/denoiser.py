@@ -118,7 +118,7 @@ class Denoiser(torch.nn.Module):
         """The network computing in `dtype`: where its weights are kept in another, with a cast copy of them."""
         if dtype == self.get_dtype():
             return self.diffusion_model
-        weights = {
+        weights: dict[str, torch.Tensor] = {
             name: torch.nn.Parameter(weight.to(dtype), requires_grad=False)
             for name, weight in self.diffusion_model.named_parameters()
         }
