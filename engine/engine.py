@@ -19,6 +19,7 @@ import mimetypes
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -52,7 +53,7 @@ from engine.runtime.cache.lru import LruCache
 from engine.runtime.cache.none import NoCache
 from engine.runtime.cache.ram_pressure import RamPressureCache
 from engine.runtime.cache.store import ResultCache
-from engine.runtime.executor import RunServices, run_prompt
+from engine.runtime.executor import RunServices, run_nodes
 from engine.runtime.garbage import GarbageCollection
 from engine.runtime.gpu_thread import GpuThread
 from engine.runtime.outputs import FileFolders, RunFiles
@@ -90,6 +91,8 @@ class Engine:
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")
         self._results = _result_cache(settings.cache)
         self._instances = InstanceCache()
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="finisher")  # one, so that runs end in their order
+        self._ending: Future[None] | None = None
         self._garbage = GarbageCollection()
         self._services = self._run_services()
         self._lock = threading.Lock()
@@ -123,17 +126,24 @@ class Engine:
         return load_custom_nodes(self, server)
 
     def submit(self, request: RunRequest, on_event: Callable[[Event], None]) -> Future[RunResult]:
-        """Run a checked prompt after those submitted before. Raises RuntimeError once the engine is closed."""
+        """Run a checked prompt after those submitted before. Raises RuntimeError once the engine is closed.
+
+        The device does not wait for files: after `RunSaving` the next prompt begins, and the rest of this one's events
+        come from another thread, before its result.
+        """
         cancel = CancelToken()
         number = next(self._run_numbers)
+        result: Future[RunResult] = Future()
+        result.set_running_or_notify_cancel()  # `interrupt` is the way to stop it
         with self._lock:
             self._runs[number] = (request.prompt_id, cancel)
         try:
-            return self._thread.submit(lambda: self._run(number, request, cancel, on_event))
+            self._thread.submit(lambda: self._run(number, request, cancel, on_event, result))
         except RuntimeError:
             with self._lock:
                 del self._runs[number]
             raise
+        return result
 
     def interrupt(self, prompt_id: str | None = None) -> bool:
         """Stop the running prompt (if it is the one of that id) within a sampling step. True if it was told."""
@@ -173,6 +183,7 @@ class Engine:
             token.cancel()
         self._thread.close()
         self._garbage.give_back()
+        self._finisher.shutdown()
         self._writers.shutdown()
 
     def __enter__(self) -> Engine:
@@ -184,19 +195,42 @@ class Engine:
         self.close()
 
     def _run(
+        self,
+        number: int,
+        request: RunRequest,
+        cancel: CancelToken,
+        on_event: Callable[[Event], None],
+        result: Future[RunResult],
+    ) -> None:
+        end = self._run_nodes(number, request, cancel, on_event)
+        self._ending = self._finisher.submit(_settle, result, end)
+
+    def _run_nodes(
         self, number: int, request: RunRequest, cancel: CancelToken, on_event: Callable[[Event], None]
-    ) -> RunResult:
+    ) -> Callable[[], RunResult]:
+        """What gives the result; it raises what was no failure of a node."""
         with self._lock:
             self._running = number
         try:
             with torch.inference_mode():
-                return asyncio.run(run_prompt(request, self._services, cancel, on_event))
+                return asyncio.run(run_nodes(request, self._services, cancel, on_event))
+        except BaseException as error:  # noqa: BLE001 - the run: whoever waits for it gets its error
+            return partial(_raise, error)
         finally:
             with self._lock:
                 self._running = None
                 del self._runs[number]
             self._pool.after_run()
             self._garbage.after_run()
+
+    def _wait_for_files(self) -> None:
+        """Until the run before has written its last file. Writers never wait for the GPU thread."""
+        if self._ending is not None:
+            self._ending.result()
+
+    def _file_is_there(self, item: Mapping[str, Any]) -> bool:
+        self._wait_for_files()
+        return self.files.has(item)
 
     def _relieve_memory(self) -> None:
         """In the middle of a run: every model that no node uses leaves, and what only cycles of objects still hold."""
@@ -231,7 +265,8 @@ class Engine:
             instances=self._instances,
             signatures=lambda find_node, find_rules: Signatures(find_node, find_rules, unique),
             models=ModelStore(self.folders, keep, types, self.resolved.device),
-            open_files=lambda: RunFiles(self.files, self._writers),
+            open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files),
+            file_is_there=self._file_is_there,
             device_errors=devices.translate_device_error,
             relieve_memory=self._relieve_memory,
             make_preview=self._preview,
@@ -258,6 +293,18 @@ class Engine:
             return None
         bias = latent_format.latent_rgb_factors_bias
         return latent_preview(preview, factors, bias, self.settings.preview_size_px), "image/jpeg"
+
+
+def _settle(result: Future[RunResult], end: Callable[[], RunResult]) -> None:
+    """Do what is left of a run, and give its result to whoever waits."""
+    try:
+        result.set_result(end())
+    except BaseException as error:  # noqa: BLE001 - the end of a run
+        result.set_exception(error)
+
+
+def _raise(error: BaseException) -> RunResult:
+    raise error
 
 
 class FileEnvironment:

@@ -104,6 +104,16 @@ class NodeBlocked:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSaving:
+    """All nodes have run; only files of the last one are still being written. The device is free for another run.
+
+    What the run tells from here on comes from another thread than the GPU's.
+    """
+
+    prompt_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunSucceeded:
     prompt_id: str
     timestamp_ms: int
@@ -144,6 +154,7 @@ Event = (
     | NodeOutput
     | NodeFinished
     | NodeBlocked
+    | RunSaving
     | RunSucceeded
     | RunInterrupted
     | RunFailed

@@ -60,6 +60,10 @@ class Schedule:
         return not self._pending
 
     @property
+    def has_one_left(self) -> bool:
+        return len(self._pending) == 1
+
+    @property
     def pending(self) -> list[str]:
         """The nodes that have not finished, in the order in which they were added."""
         return list(self._pending)

@@ -32,6 +32,7 @@ from engine.events import (
     PreviewMade,
     RunFailed,
     RunInterrupted,
+    RunSaving,
     RunStarted,
     RunSucceeded,
 )
@@ -71,7 +72,8 @@ class RunServices:
 
     `device_errors` is entered around node calls and raises a device's errors as ours; `relieve_memory` is called after
     one of them said that memory is short. `make_preview` turns what a node reports (`NodeContext.report_preview`) into
-    an encoded picture and its media type, or None.
+    an encoded picture and its media type, or None. `file_is_there` says whether a file that a kept result
+    shows still exists.
     """
 
     find_class: FindClass
@@ -83,6 +85,7 @@ class RunServices:
     open_files: Callable[[], RunFiles]
     device_errors: Callable[[], AbstractContextManager[None]]
     relieve_memory: Callable[[], None]
+    file_is_there: Callable[[Mapping[str, Any]], bool]
     make_preview: Callable[[Any, Any], tuple[bytes, str] | None] = lambda preview, latent_format: None
     embed_metadata: bool = True
 
@@ -91,11 +94,28 @@ async def run_prompt(
     request: RunRequest, services: RunServices, cancel: CancelToken, on_event: Callable[[Event], None]
 ) -> RunResult:
     """Run a checked prompt. What fails is told in events and in the result's status; only bugs of ours are raised."""
+    return (await run_nodes(request, services, cancel, on_event))()
+
+
+async def run_nodes(
+    request: RunRequest, services: RunServices, cancel: CancelToken, on_event: Callable[[Event], None]
+) -> Callable[[], RunResult]:
+    """`run_prompt` up to its last node. The returned function does the rest; call it once, on any thread.
+
+    When files of the last node are still being written the rest waits for them and tells the end; the next prompt may
+    run meanwhile. Else everything is told already.
+    """
     files = services.open_files()
+    run = _Run(request, services, cancel, on_event, files)
     try:
-        return await _Run(request, services, cancel, on_event, files).run()
-    finally:
+        result = await run.run()
+    except BaseException:
         files.close()
+        raise
+    if result is None:
+        return run.end
+    files.close()
+    return lambda: result
 
 
 class _Run:
@@ -131,15 +151,17 @@ class _Run:
         self.watchers: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
         self.inputs: Mapping[str, Sequence[Any]] | None = None  # of the node that runs, for an error's message
+        self.saving: NodeRef | None = None  # the last node, while its files are being written
 
-    async def run(self) -> RunResult:
+    async def run(self) -> RunResult | None:
+        """The result, or None when `end` has to be called for it."""
         loop = asyncio.get_running_loop()
         self.cancel.when_cancelled(partial(_wake_from_elsewhere, loop, self.wake))
         self.emit(RunStarted(self.prompt_id, _now_ms()))
         node_id = next(iter(self.request.prompt), "")
         try:
             node_ids = list(self.request.prompt)
-            known = await self.graph.begin(node_ids, self.files.folders.has)
+            known = await self.graph.begin(node_ids, self.services.file_is_there)
             self.emit(NodesCached(self.prompt_id, known, _now_ms()))
             self.graph.watch(self.request.outputs)
             for node_id in self.request.outputs:
@@ -154,6 +176,9 @@ class _Run:
                     self.schedule.put_back(node_id)
                 if self.watchers:
                     await asyncio.sleep(0)
+            if self.saving is not None:
+                self.emit(RunSaving(self.prompt_id))
+                return None
             self.emit(RunSucceeded(self.prompt_id, _now_ms()))
             return self._result("success")
         except Interrupted:
@@ -167,6 +192,25 @@ class _Run:
             return self._result("error")
         finally:
             await self._stop_tasks()
+
+    def end(self) -> RunResult:
+        """Wait for the last node's files, and tell of it and of the end."""
+        ref = self.saving
+        assert ref is not None, "nothing is being saved"
+        try:
+            with self.services.device_errors():
+                self.files.join()
+            self.emit(NodeOutput(self.prompt_id, ref, self.shown.get(ref.node_id), is_cached=False))
+            self.executed.append(ref.node_id)
+            self.emit(NodeFinished(self.prompt_id, ref))
+            self.emit(RunSucceeded(self.prompt_id, _now_ms()))
+            return self._result("success")
+        except Exception as error:  # noqa: BLE001 - the writers
+            self.shown.pop(ref.node_id, None)
+            self._tell_failed(ref.node_id, error)
+            return self._result("error")
+        finally:
+            self.files.close()
 
     async def _next_node(self) -> str:
         """The node to run now; waits for async nodes when nothing else is ready."""
@@ -260,8 +304,6 @@ class _Run:
                 if rules.is_async or inspect.isawaitable(outcome):
                     outcome = await self._begin_task(outcome)
                 outcomes.append(outcome)
-            if not rules.is_async:
-                self.files.join()
         return outcomes
 
     def _make_room(self) -> None:
@@ -326,15 +368,21 @@ class _Run:
     # --- what a node gave ---
 
     async def _take(self, ref: NodeRef, rules: NodeRules, returns: list[Returned]) -> bool:
-        self.files.join()
         ui = merge_ui(returns)
+        results = [item.result for item in returns if item.result is not None]
+        if ui is not None and self.files.is_writing and self.schedule.has_one_left and not _expands(returns):
+            self.shown[ref.node_id] = ui
+            self.graph.put(ref.node_id, NodeResult(merge_outputs(results, rules) if results else [], ui))
+            self.saving = ref
+            return True
+        with self.services.device_errors():
+            self.files.join()
         if ui is not None:
             self.shown[ref.node_id] = ui
             self.emit(NodeOutput(self.prompt_id, ref, ui, is_cached=False))
-        if any(item.expand is not None for item in returns):
+        if _expands(returns):
             await self._expand(ref.node_id, rules, returns)
             return False
-        results = [item.result for item in returns if item.result is not None]
         self._keep(ref, rules, results, ui)
         return True
 
@@ -440,7 +488,7 @@ class _Run:
         is_cycle = isinstance(error, DependencyCycleError)
         if not is_cycle:
             log.error("%s (node %s) failed", class_type, node_id, exc_info=error)
-        if isinstance(error, OutOfMemory):
+        if isinstance(error, OutOfMemory) and self.saving is None:  # then another thread is at work
             self.services.relieve_memory()
         tip = OUT_OF_MEMORY_TIP if isinstance(error, OutOfMemory) else ""
         inputs = self.inputs or {}
@@ -465,6 +513,10 @@ class _Run:
         for task in (*running, *self.watchers):
             task.cancel()
         await asyncio.gather(*running, *self.watchers, return_exceptions=True)
+
+
+def _expands(returns: Sequence[Returned]) -> bool:
+    return any(item.expand is not None for item in returns)
 
 
 class _Cycle(Exception):

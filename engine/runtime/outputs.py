@@ -71,10 +71,15 @@ class OutputFile:
 
 
 class RunFiles:
-    """The files of one run. Used on the GPU thread; only the functions given to `submit` run elsewhere."""
+    """The files of one run. Used by one thread at a time; the functions given to `submit` run on the pool.
 
-    def __init__(self, folders: FileFolders, pool: Executor) -> None:
+    `before_reading` is called before a path is given out to be read: the run before may still be writing there.
+    """
+
+    def __init__(self, folders: FileFolders, pool: Executor, before_reading: Callable[[], None] = lambda: None) -> None:
         self.folders = folders
+        self._before_reading = before_reading
+        self._unsettled: list[Path] = []
         self._pool = pool
         self._writes: list[Future[None]] = []
         self._created: list[Path] = []
@@ -113,22 +118,30 @@ class RunFiles:
                 continue
             self._next[folder, name] = number
             self._created.append(folder / filename)
+            self._unsettled.append(folder / filename)
             return OutputFile(folder / filename, filename, subfolder, kind)
 
     def submit(self, write: Callable[[], None]) -> None:
         """Encode and write on the pool; `join` waits for it."""
         self._writes.append(self._pool.submit(write))
 
+    @property
+    def is_writing(self) -> bool:
+        return any(not write.done() for write in self._writes)
+
     def join(self) -> None:
-        """Wait for all writes. Raises the first error among them."""
+        """Wait for all writes. Raises the first error among them; what was begun since the last time is then gone."""
         writes, self._writes = self._writes, []
-        errors = [write.exception() for write in writes]
-        for error in errors:
-            if error is not None:
-                raise error
+        unsettled, self._unsettled = self._unsettled, []
+        errors = [error for write in writes if (error := write.exception()) is not None]
+        if errors:
+            for path in unsettled:
+                path.unlink(missing_ok=True)
+            raise errors[0]
 
     def input_path(self, name: str) -> Path:
-        """`FileFolders.path`."""
+        """`FileFolders.path`, when whatever was being written there is written."""
+        self._before_reading()
         return self.folders.path(name)
 
     def close(self) -> None:

@@ -65,6 +65,8 @@ IGNORED_SWITCHES = (
     "--use-flash-attention",
     "--disable-xformers",
     "--dont-upcast-attention",
+    "--force-upcast-attention",
+    "--supports-fp8-compute",
     "--force-non-blocking",
     "--disable-ipex-optimize",
     "--deterministic",
@@ -78,6 +80,7 @@ IGNORED_SWITCHES = (
     "--enable-compress-response-body",
 )
 IGNORED_OPTIONS = (
+    "--oneapi-device-selector",
     "--user-directory",
     "--database-url",
     "--front-end-version",

@@ -56,7 +56,7 @@ def _next_number(number: int, body: dict[str, Any]) -> int:
 
 async def get_queue(request: web.Request) -> web.Response:
     queue = services(request).queue
-    running = [] if queue.running is None else [queue.running.as_json()]
+    running = [item.as_json() for item in queue.all_running]
     return web.json_response({"queue_running": running, "queue_pending": [item.as_json() for item in queue.waiting()]})
 
 

@@ -1,4 +1,4 @@
-"""Prompts that wait, in order, and the one that runs.
+"""Prompts that wait, in order, and the one that runs; for a moment two, when the first is only saving its files.
 
 Owned by the server's event loop: no locks. A lower `number` goes first; equal numbers in order of arrival.
 """
@@ -35,21 +35,27 @@ class QueuedPrompt:
 
 
 class PromptQueue:
-    """Sole holder of waiting prompts and of the running one."""
+    """Sole holder of waiting prompts and of the running ones."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, QueuedPrompt]] = []
         self._arrivals = 0
-        self._running: QueuedPrompt | None = None
+        self._running: list[QueuedPrompt] = []  # the second only while the first saves
+        self._is_saving = False
 
     @property
     def running(self) -> QueuedPrompt | None:
-        return self._running
+        """The one whose end comes first."""
+        return self._running[0] if self._running else None
+
+    @property
+    def all_running(self) -> list[QueuedPrompt]:
+        return list(self._running)
 
     @property
     def remaining(self) -> int:
-        """Waiting prompts and the running one."""
-        return len(self._heap) + (self._running is not None)
+        """Waiting prompts and the running ones."""
+        return len(self._heap) + len(self._running)
 
     def waiting(self) -> list[QueuedPrompt]:
         """In the order in which they will run."""
@@ -60,14 +66,20 @@ class PromptQueue:
         self._arrivals += 1
 
     def start_next(self) -> QueuedPrompt | None:
-        """Make the first waiting prompt the running one. None when nothing waits or one is running."""
-        if self._running is not None or not self._heap:
+        """Make the first waiting prompt run. None when nothing waits, or one is running that is not saving."""
+        if len(self._running) > self._is_saving or not self._heap:
             return None
-        self._running = heapq.heappop(self._heap)[2]
-        return self._running
+        self._running.append(heapq.heappop(self._heap)[2])
+        return self._running[-1]
+
+    def save(self) -> None:
+        """The running prompt has run all its nodes and only saves files: another one may start."""
+        self._is_saving = True
 
     def finish(self) -> None:
-        self._running = None
+        """The prompt that began first has ended."""
+        del self._running[:1]
+        self._is_saving = False
 
     def clear(self) -> None:
         """Forget every waiting prompt; the running one goes on."""
@@ -86,4 +98,5 @@ class PromptQueue:
         """Raise AssertionError when the heap is out of order or the running prompt also waits."""
         for index in range(1, len(self._heap)):
             assert self._heap[(index - 1) // 2][:2] <= self._heap[index][:2]
-        assert all(item is not self._running for _, _, item in self._heap)
+        assert all(item is not running for _, _, item in self._heap for running in self._running)
+        assert len(self._running) <= 1 + self._is_saving

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from engine.events import Event, NodeStarted, PreviewMade, RunInterrupted
+from engine.events import Event, NodeStarted, PreviewMade, RunInterrupted, RunSaving
 from engine.server import messages
 from engine.server.messages import Message
 from engine.server.progress import ProgressBoard
@@ -21,13 +21,19 @@ from engine.server.websocket import Clients
 
 
 class RunRelay:
-    """Turns a run's events into messages, in their order. `history_messages` are those ComfyUI keeps."""
+    """Turns a run's events into messages, in their order. `history_messages` are those ComfyUI keeps.
+
+    Nothing is passed on before `open`, so that a run that begins while another ends is not heard of before that end.
+    `is_past_nodes` is set when the next run may begin.
+    """
 
     def __init__(self, item: QueuedPrompt, clients: Clients, loop: asyncio.AbstractEventLoop) -> None:
         self.history_messages: list[tuple[str, Mapping[str, Any]]] = []
         self.current_node: str | None = None
         self.num_events = 0
         self.last_event_seconds = time.monotonic()
+        self.is_past_nodes = asyncio.Event()
+        self._is_open = False
         self._client_id = item.client_id
         self._clients = clients
         self._loop = loop
@@ -43,9 +49,16 @@ class RunRelay:
             self._is_awake = True
             self._loop.call_soon_threadsafe(self.drain)
 
+    def open(self) -> None:
+        self._is_open = True
+        self.drain()
+
     def drain(self) -> None:
         """Called on the event loop: pass on all that has come in."""
         self.last_event_seconds = time.monotonic()
+        if not self._is_open:
+            self._is_awake = False
+            return
         self._is_awake = False  # before the first look, so that a later event wakes the loop again
         while self._inbox:
             self.num_events += 1
@@ -54,6 +67,9 @@ class RunRelay:
     def _pass_on(self, event: Event) -> None:
         if isinstance(event, NodeStarted):
             self.current_node = event.node.node_id
+        if isinstance(event, RunSaving):
+            self.is_past_nodes.set()
+            return
         message = messages.message_of(event)
         if message is not None and message[0] in messages.IN_HISTORY:
             self.history_messages.append(message)

@@ -48,12 +48,14 @@ class PromptRunner:
 
     async def interrupt(self, prompt_id: str | None) -> None:
         """Stop the running prompt (if it is that one); returns when the engine was told."""
-        running, engine = self._queue.running, self._start.engine_now()
-        if engine is None or running is None or prompt_id not in (None, running.prompt_id):
+        engine = self._start.engine_now()
+        asked = [item for item in self._queue.all_running[::-1] if prompt_id in (None, item.prompt_id)]
+        if engine is None or not asked:
             return
+        running = asked[0]  # the one that has nodes to run: one that only saves its files is past interrupting
         log.info("interrupting prompt %s", running.prompt_id)
         # It may be on its way to the GPU thread, or just over: no event of ours tells, so ask again.
-        while self._queue.running is running and not engine.interrupt(running.prompt_id):  # noqa: ASYNC110
+        while running in self._queue.all_running and not engine.interrupt(running.prompt_id):  # noqa: ASYNC110
             await asyncio.sleep(RETRY_SECONDS)
 
     def tell_queue(self) -> None:
@@ -82,35 +84,64 @@ class PromptRunner:
         return None if self._relay is None else round(time.monotonic() - self._relay.last_event_seconds, 3)
 
     async def run_forever(self) -> None:
-        while True:
-            item = self._queue.start_next()
-            if item is None:
-                self._has_work.clear()
-                await self._has_work.wait()
-                continue
-            self.tell_queue()
-            entry = await self._run(item)
-            self._queue.finish()
-            self._history.add(entry)
-            self.tell_queue()
-            if item.client_id is not None:
-                self._clients.send(messages.run_over(item.prompt_id), item.client_id)
+        """Start prompts one after the other; the next may start while the last only saves its files."""
+        before: asyncio.Task[None] | None = None
+        try:
+            while True:
+                item = self._queue.start_next()
+                if item is None:
+                    self._has_work.clear()
+                    await self._has_work.wait()
+                    continue
+                relay = RunRelay(item, self._clients, asyncio.get_running_loop())
+                before = asyncio.create_task(self._run_to_end(item, relay, before))
+                await self._until_next_may_start(before, relay)
+        finally:
+            if before is not None:
+                before.cancel()
 
-    async def _run(self, item: QueuedPrompt) -> HistoryEntry:
-        """One prompt to its end. Never raises but CancelledError: what goes wrong is the run's, and is recorded."""
-        relay = self._relay = RunRelay(item, self._clients, asyncio.get_running_loop())
+    async def _until_next_may_start(self, run: asyncio.Task[None], relay: RunRelay) -> None:
+        past_nodes = asyncio.create_task(relay.is_past_nodes.wait())
+        try:
+            await asyncio.wait((run, past_nodes), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            past_nodes.cancel()
+        if not run.done():
+            self._queue.save()
+
+    async def _run_to_end(self, item: QueuedPrompt, relay: RunRelay, before: asyncio.Task[None] | None) -> None:
+        entry = await self._run(item, relay, before)
+        if before is not None:
+            await before
+        self._queue.finish()
+        self._has_work.set()
+        self._history.add(entry)
+        self.tell_queue()
+        if item.client_id is not None:
+            self._clients.send(messages.run_over(item.prompt_id), item.client_id)
+
+    async def _run(self, item: QueuedPrompt, relay: RunRelay, before: asyncio.Task[None] | None) -> HistoryEntry:
+        """One prompt to its end, nothing of which is told before the end of the one `before`.
+
+        Never raises but CancelledError: what goes wrong is the run's, and is recorded.
+        """
         began_seconds = time.monotonic()
         try:
             engine = await self._start.engine()
             future = engine.submit(self._request(item), relay.on_event)
+            if before is not None:
+                await before
+            self._relay = relay
+            self.tell_queue()
+            relay.open()
             result = await asyncio.wrap_future(future)
         except Exception:  # noqa: BLE001 - one run
             log.exception("prompt %s broke the engine", item.prompt_id)
             return HistoryEntry(item, {}, {}, "error", relay.history_messages)
         finally:
-            relay.drain()
+            relay.open()
             self.num_events += relay.num_events
-            self._relay = None
+            self._relay = None if self._relay is relay else self._relay
         log.info("prompt %s: %s in %.3f s", item.prompt_id, result.status, time.monotonic() - began_seconds)
         is_good = result.status == "success"
         return HistoryEntry(

@@ -87,6 +87,7 @@ class Bench:
             open_files=lambda: RunFiles(self.files, pool),
             device_errors=nullcontext,
             relieve_memory=self._relieve,
+            file_is_there=self.files.has,
             make_preview=lambda latent, latent_format: (bytes(latent), "image/png"),
         )
 

@@ -153,6 +153,7 @@ async def test_foreign_pages_may_not_call_a_loopback_server(server: Server) -> N
 
 async def test_an_interruption_right_behind_its_prompt_is_not_lost(server: Server) -> None:
     await server.post("/prompt", prompt=shown(), prompt_id="warm")
+    await finished(server, "warm")
     for number in range(10):
         await server.post("/prompt", prompt=held(number), prompt_id=f"p{number}")
         await server.post("/interrupt", prompt_id=f"p{number}")

@@ -33,6 +33,19 @@ def test_only_one_prompt_runs_at_a_time() -> None:
     assert second is not None and second.prompt_id == "b"
 
 
+def test_while_one_saves_another_may_run() -> None:
+    queue = PromptQueue()
+    for prompt_id in "abc":
+        queue.put(item(prompt_id))
+    first = queue.start_next()
+    queue.save()
+    second = queue.start_next()
+    assert queue.start_next() is None and queue.all_running == [first, second] and queue.running is first
+    queue.check_integrity()
+    queue.finish()
+    assert queue.all_running == [second] and queue.start_next() is None
+
+
 def test_clearing_leaves_the_running_prompt() -> None:
     queue = PromptQueue()
     queue.put(item("a"))
