@@ -50,6 +50,7 @@ class FakeEngine:
         self.url = ""
         self.is_silent = False  # tells nothing on its sockets
         self.is_down = False  # drops every request, as when the process is gone
+        self.seconds_to_take = 0.0  # how long it looks at a prompt before it has it
         self.loses_answers = 0  # so many prompts are taken without the sender hearing of it
         self._queue: asyncio.Queue[tuple[str, dict[str, Any], str]] = asyncio.Queue()
         self._pending: list[str] = []
@@ -116,6 +117,7 @@ class FakeEngine:
 
     async def _prompt(self, request: web.Request) -> web.Response:
         body = await request.json()
+        await asyncio.sleep(self.seconds_to_take)
         prompt_id = body.get("prompt_id") or str(uuid.uuid4())
         self._pending.append(prompt_id)
         self._queue.put_nowait((prompt_id, body["prompt"], body.get("client_id", "")))

@@ -168,12 +168,13 @@ class EngineClient:
         """
         run = _Run(prompt_id, on_message)
         self._runs[prompt_id] = run
+        sending = None if is_there else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}))
         try:
-            if not is_there:
-                await self._submit(prompt, prompt_id, extra_data or {})
+            if sending is not None:
+                await asyncio.shield(sending)
             return await self._await_end(run, timeout_seconds)
         except (asyncio.CancelledError, JobTimedOut):
-            await asyncio.shield(self.withdraw(prompt_id))
+            await asyncio.shield(self._withdraw_after(sending, prompt_id))
             raise
         finally:
             self._runs.pop(prompt_id, None)
@@ -183,6 +184,13 @@ class EngineClient:
         with contextlib.suppress(EngineUnreachable):
             await self._request("POST", "/queue", json_body={"delete": [prompt_id]})
             await self._request("POST", "/interrupt", json_body={"prompt_id": prompt_id})
+
+    async def _withdraw_after(self, sending: asyncio.Future[None] | None, prompt_id: str) -> None:
+        """A withdrawal that overtakes the prompt finds nothing, so what is on its way arrives first."""
+        if sending is not None:
+            await asyncio.wait({sending})
+            sending.exception()  # whatever it was, the prompt is withdrawn
+        await self.withdraw(prompt_id)
 
     def mark_lost(self) -> None:
         """The engine's process is gone: every run ends at once with EngineLost."""

@@ -67,6 +67,20 @@ async def test_a_cancelled_run_leaves_the_engine_free(client: EngineClient) -> N
     assert (await client.run(draw(), "p-2", ignore, timeout_seconds=10)).outputs
 
 
+async def test_a_run_cancelled_while_its_prompt_is_on_the_way_leaves_the_engine_free(
+    client: EngineClient, engine: FakeEngine
+) -> None:
+    engine.seconds_to_take = 0.2
+    running = asyncio.create_task(client.run(wait(), "sent", ignore, timeout_seconds=60))
+    await asyncio.sleep(0.1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    engine.seconds_to_take = 0.0
+    outcome = await client.run(draw(), "next", ignore, timeout_seconds=5)
+    assert outcome.error is None and not outcome.was_interrupted
+
+
 async def test_a_lost_engine_ends_its_runs_at_once_and_says_whether_they_had_begun(client: EngineClient) -> None:
     first = asyncio.create_task(client.run(wait(), "p-1", ignore, timeout_seconds=60))
     second = asyncio.create_task(client.run(wait(), "p-2", ignore, timeout_seconds=60))
