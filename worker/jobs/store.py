@@ -246,6 +246,7 @@ class JobStore:
             ]
         if ids:
             await asyncio.shield(self._written())
+        await self._in_thread(self._empty_log)
         return ids
 
     def check_integrity(self) -> list[str]:
@@ -329,6 +330,11 @@ class JobStore:
         if self._connection.in_transaction():
             self._connection.rollback()  # a read before left one open; it would see old data
         return self._connection
+
+    def _empty_log(self) -> None:
+        """Takes the write-ahead log back into the database: erased credentials stand in it until then."""
+        self._connected().exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._connected()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
