@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ class Engine:
     async def upload_image(self, path: Path, name: str) -> str:
         self.uploaded.append(name)
         return f"elsewhere/{name}"
+
+
+async def test_files_are_forgotten_by_the_time_of_their_last_fetch(tmp_path: Path) -> None:
+    for name, at in (("old.png", 100), (".partial-1", 100), ("new.png", 300)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (at, at))
+    await stage(tmp_path).forget_fetched_before(200)
+    assert os.listdir(tmp_path) == ["new.png"]
 
 
 def stage(folder: Path) -> FetchedInputs:

@@ -54,6 +54,18 @@ async def test_requests_with_one_id_that_arrive_together_are_one_job(place: Plac
     await place.store.close()
 
 
+async def test_a_database_that_cannot_be_written_is_503_and_leaves_the_id_free(place: Place) -> None:
+    await place.store._in_thread(lambda: place.store._connected().exec_driver_sql("PRAGMA max_page_count=1"))
+
+    async def make() -> Job:
+        return Job("one", 1, "hash", JobRequest(), {"1": "x" * 100_000}, JobTimes(0))
+
+    with pytest.raises(DiskLow):
+        await place.admission.admit("one", "hash", make)
+    assert (await place.admission.admit("one", "hash", place.make)).is_new
+    await place.store.close()
+
+
 async def test_a_request_that_is_refused_leaves_its_id_free(place: Place) -> None:
     async def refuse() -> Job:
         raise RequestRejected([])
