@@ -202,7 +202,12 @@ def machine() -> dict[str, Any]:
     if info.is_file():
         lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         model = lines[0].split(":", 1)[1].strip() if lines else model
-    return {"processor": model, "num_cores": os.cpu_count(), "python": platform.python_version()}
+    return {
+        "processor": model,
+        "num_cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "load_average": round(os.getloadavg()[0], 1),
+    }
 
 
 def main() -> None:
