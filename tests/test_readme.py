@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,8 @@ def test_scripts_parse_and_may_be_run(script: str) -> None:
 
 def test_continuous_integration_runs_the_readmes_own_command() -> None:
     assert "test.sh" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_table_of_nodes_is_that_of_the_catalogue() -> None:
+    done = subprocess.run([sys.executable, "misc/node_table.py", "--check"], cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, "run `python misc/node_table.py`"

@@ -1,0 +1,69 @@
+"""Writes the README's table of supported nodes from the catalogue, between its two marks.
+
+python misc/node_table.py            # README.md is rewritten in place
+python misc/node_table.py --check    # exit code 1 when the table is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from engine.nodes.base import NodeClass
+from engine.nodes.built_in import built_in_nodes
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+BEGIN, END = "<!-- nodes: misc/node_table.py -->", "<!-- end of nodes -->"
+
+
+class NoFiles:
+    """An environment without any files: lists of files are no part of the table."""
+
+    def model_files(self, kind: str) -> list[str]:
+        return []
+
+    def input_files(self, content: str) -> list[str]:
+        return []
+
+    def input_path(self, name: str) -> Path:
+        return Path(name)
+
+
+def node_table(classes: Iterable[NodeClass]) -> str:
+    """A row for each category: its name, and its classes in alphabetical order."""
+    by_category: dict[str, list[str]] = {}
+    for node_class in classes:
+        spec = node_class.spec(NoFiles())
+        by_category.setdefault(spec.category, []).append(spec.class_type)
+    rows = [
+        f"| {category} | {', '.join(f'`{name}`' for name in sorted(names))} |"
+        for category, names in sorted(by_category.items())
+    ]
+    return "\n".join(["| Category | Nodes |", "| --- | --- |", *rows])
+
+
+def with_table(text: str, table: str) -> str:
+    """`text` with `table` between the marks. Raises ValueError without them."""
+    before, _, rest = text.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError(f"no {BEGIN} ... {END} in the text")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    old = README.read_text()
+    new = with_table(old, node_table(built_in_nodes()))
+    if arguments.check:
+        return int(new != old)
+    README.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
