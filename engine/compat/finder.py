@@ -87,6 +87,10 @@ class CompatLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update(self._own)
+        name = vars(module)["foreign_name"]
+        if "." not in name:  # packs find ComfyUI's folder, here the base directory, by where its modules are
+            file = f"{name}/__init__.py" if hasattr(module, "__path__") else f"{name}.py"
+            vars(module)["__file__"] = str(HOST.get().engine.settings.base_path / file)
         if not isinstance(module, CompatModule):
             module.__class__ = CompatModule
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -146,6 +147,14 @@ def test_the_import_names_are_free_before_and_after(tmp_path: Path) -> None:
     assert "folder_paths" not in sys.modules
     with pytest.raises(ModuleNotFoundError):
         import comfy  # noqa: F401
+
+
+def test_packs_that_look_for_comfyuis_folder_find_the_base_directory(tmp_path: Path) -> None:
+    write_pack(tmp_path, "looks.py", "import inspect\nfrom server import PromptServer\nNODE_CLASS_MAPPINGS = {}")
+    with loaded(tmp_path):
+        import server  # served while packs are loaded
+
+        assert Path(inspect.getfile(server.PromptServer)).parent == tmp_path
 
 
 def test_an_interruption_reaches_a_node_that_asks_for_it(tmp_path: Path) -> None:
