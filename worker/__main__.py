@@ -1,4 +1,4 @@
-"""python -m worker: Settings, Front, app in that order, then the server."""
+"""python -m worker: Settings, Front, app in that order, then the server. With arguments it is `darkroom`."""
 
 from __future__ import annotations
 
@@ -88,5 +88,15 @@ def known_secrets(settings: Settings) -> list[str]:
     return [item.get_secret_value() for item in flat if isinstance(item, SecretStr) and item.get_secret_value()]
 
 
+def main() -> int:
+    """Serve as the environment says; any argument makes this the command line of `darkroom`."""
+    if len(sys.argv) == 1:
+        return serve()
+    from worker.cli import main as command_line  # serving alone needs no command line
+
+    command_line()
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(serve())
+    sys.exit(main())

@@ -132,4 +132,4 @@ def _local_url() -> str:
 
 
 def main() -> None:
-    app()
+    app(prog_name="darkroom")

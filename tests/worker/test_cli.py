@@ -10,7 +10,10 @@ from worker.client_events import read_events
 
 
 async def darkroom(*arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-c", "from worker.cli import main; main()", *arguments]
+    return await ended([sys.executable, "-c", "from worker.cli import main; main()", *arguments])
+
+
+async def ended(command: list[str]) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -23,6 +26,17 @@ async def test_every_command_is_listed() -> None:
     assert code == 0
     for name in ("serve", "generate", "benchmark", "models", "nodes", "engine"):
         assert name in stdout
+
+
+async def test_the_worker_module_with_arguments_is_the_same_command_line(tmp_path: Path) -> None:
+    (tmp_path / "custom_nodes").mkdir()
+    (tmp_path / "custom_nodes" / "one.py").write_text("")
+    module = [sys.executable, "-m", "worker"]
+    code, stdout, stderr = await ended([*module, "nodes", "list", "--base-directory", str(tmp_path)])
+    assert (code, stdout.split("\t")[0]) == (0, "one"), stderr
+    code, _, stderr = await ended([*module, "nothing-of-the-kind"])
+    assert code == 2
+    assert "Usage: darkroom" in stderr
 
 
 async def test_generate_says_why_a_request_was_refused(tmp_path: Path) -> None:
