@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import logging
 import mimetypes
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -75,6 +76,8 @@ NUM_WRITERS = 2
 GIB = 1024**3
 DEFAULT_HEADROOM_BYTES = 4 * GIB
 
+log = logging.getLogger(__name__)
+
 
 class Engine:
     """`classes` are the node classes it knows; all built-in ones unless given."""
@@ -113,9 +116,22 @@ class Engine:
         return needs_of(prompt if isinstance(prompt, Mapping) else {}, self.catalogue, self.folders)
 
     def object_info(self, class_type: str | None = None) -> dict[str, Any]:
-        """Class name to ComfyUI's description, of all classes or of one; `{}` for one there is not."""
-        names = list(self.catalogue) if class_type is None else [class_type] if class_type in self.catalogue else []
-        return {name: object_info(self.catalogue[name].spec(self.environment)) for name in names}
+        """Class name to ComfyUI's description, of all classes or of one; `{}` for one there is not.
+
+        Among all, a custom node that cannot describe itself is left out and logged; asked for alone, it raises.
+        """
+        if class_type is not None:
+            return {class_type: self._info_of(class_type)} if class_type in self.catalogue else {}
+        found: dict[str, Any] = {}
+        for name in list(self.catalogue):
+            try:
+                found[name] = self._info_of(name)
+            except Exception:  # noqa: BLE001 - a custom node's own code
+                log.exception("%s cannot describe itself", name)
+        return found
+
+    def _info_of(self, class_type: str) -> dict[str, Any]:
+        return object_info(self.catalogue[class_type].spec(self.environment))
 
     def load_custom_nodes(self, server: PackServer | None = None) -> list[PackReport]:
         """Import the packs of the base directory, once, before prompts are checked. What came of each is returned.

@@ -17,6 +17,8 @@ from engine.nodes.class_form import ClassNode
 from engine.nodes.running_call import running_context
 
 SECTIONS = ("required", "optional", "hidden")
+SCALERS = frozenset({"ImageScale", "ImageScaleBy", "LatentUpscale", "LatentUpscaleBy"})
+CHOICE_LISTS = {"upscale_method": "upscale_methods", "crop": "crop_methods"}  # input to the scalers' class attribute
 
 
 def class_of(node: NodeClass, method: NodeMethod | None) -> type:
@@ -63,6 +65,9 @@ def _make(node: NodeClass, method: NodeMethod | None) -> type:
         "DESCRIPTION": spec.description,
         name: call,
     }
+    if node.class_type in SCALERS:  # packs offer the same choices in nodes of their own
+        declared = input_types(node, environment)["required"]
+        members |= {CHOICE_LISTS[key]: list(declared[key][0]) for key in CHOICE_LISTS if key in declared}
     if name == "execute":
         members["execute"] = classmethod(call)  # ComfyUI's newer nodes are called on the class
     return type(method.class_name if method else node.class_type, (), members)

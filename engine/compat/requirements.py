@@ -24,14 +24,18 @@ def install(pack: Path, constraints: Path | None = None, *, dry_run: bool = Fals
         return 0
     with tempfile.TemporaryDirectory() as folder:
         limits = Path(folder, "kept.txt")
-        limits.write_text("".join(f"{name}=={version}\n" for name, version in kept_versions().items()))
+        kept = [f"{name}=={version}" for name, version in kept_versions().items()]
+        limits.write_text("\n".join(kept))
         report = Path(folder, "report.json")
         options = ["-r", str(requirements), "-c", str(limits)]
         if constraints is not None:
             options += ["-c", str(constraints)]
         code = _pip(["--dry-run", "--quiet", "--report", str(report), *options])
         if code != 0:
-            sys.stderr.write(f"{pack.name}: its requirements conflict with what is installed; nothing was changed\n")
+            never = f" ({', '.join(kept)} never move)" if kept else ""
+            sys.stderr.write(
+                f"{pack.name}: its requirements conflict with what is installed{never}; nothing was changed\n"
+            )
             return 1
         planned = planned_installs(json.loads(report.read_text("utf-8")))
         moved = [f"{name} {version}" for name, version in planned if name in KEPT]

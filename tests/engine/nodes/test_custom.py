@@ -151,3 +151,22 @@ def test_a_pack_that_ends_the_process_is_found_out_in_its_trial(tmp_path: Path) 
         assert reports["deadly"].error == "its import ends the process (exit code 7)"
         assert reports["sums"].nodes == ["Add"]
         assert "Add" in engine.catalogue
+
+
+def test_a_node_that_cannot_describe_itself_costs_no_other_its_description(tmp_path: Path) -> None:
+    write_pack(tmp_path, "sums.py", ADD)
+    write_pack(tmp_path, "vague.py", ADD.replace('{"required"', '{1 / 0: 1, "required"').replace('"Add"', '"Vague"'))
+    with loaded(tmp_path) as made:
+        every = made.engine.object_info()
+        assert "Add" in every
+        assert "Vague" not in every
+        with pytest.raises(ZeroDivisionError):
+            made.engine.object_info("Vague")
+
+
+def test_packs_offer_the_choices_of_the_built_in_scalers(tmp_path: Path) -> None:
+    choices = ADD.replace('("INT", {})}})', "(nodes.ImageScale.upscale_methods,)}})", 1)
+    write_pack(tmp_path, "scaler.py", "\n    import nodes\n" + choices)
+    with loaded(tmp_path) as made:
+        asked = made.engine.object_info("Add")["Add"]["input"]["required"]["b"]
+        assert asked == made.engine.object_info("ImageScale")["ImageScale"]["input"]["required"]["upscale_method"][:1]
