@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
@@ -43,12 +44,16 @@ class ClassNode(NodeClass):
         )
 
     def rules(self, environment: NodeEnvironment) -> NodeRules:
-        return rules_of(
+        rules = rules_of(
             self.spec(environment),
             is_async=inspect.iscoroutinefunction(getattr(self.kind, self.kind.FUNCTION, None)),
             has_fingerprint=hasattr(self.kind, "IS_CHANGED"),
             check=self._input_check(),
         )
+        optional = self.kind.INPUT_TYPES().get("optional", {})
+        if type(optional) is dict:  # noqa: E721 - a pack's own kind of dict may take names that it does not list
+            return rules
+        return replace(rules, inputs=OpenInputs(rules.inputs, optional))
 
     def instance(self) -> Any:
         return self.kind()
@@ -106,16 +111,32 @@ def wait_for(awaitable: Awaitable[Any]) -> Any:
         return pool.submit(asyncio.run, run).result()
 
 
+class OpenInputs(dict[str, InputSpec]):
+    """The inputs of a node whose optional section answers to names beyond those it lists."""
+
+    def __init__(self, listed: Mapping[str, InputSpec], optional: Mapping[str, Any]) -> None:
+        super().__init__(listed)
+        self._optional = optional
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name in self or name not in self._optional:
+            return super().get(name, default)
+        return _input(name, self._optional[name], "optional")
+
+
 def _inputs(declared: Mapping[str, Any]) -> tuple[InputSpec, ...]:
     found: list[InputSpec] = []
     for section in _SECTIONS:
         for name, item in declared.get(section, {}).items():
-            if isinstance(item, str):  # a hidden input names only what it wants
-                found.append(InputSpec(name, item, {}, section))
-            else:
-                options = item[1] if len(item) > 1 and isinstance(item[1], Mapping) else {}
-                found.append(InputSpec(name, item[0], options, section))
+            found.append(_input(name, item, section))
     return tuple(found)
+
+
+def _input(name: str, item: Any, section: Section) -> InputSpec:
+    if isinstance(item, str):  # a hidden input names only what it wants
+        return InputSpec(name, item, {}, section)
+    options = item[1] if len(item) > 1 and isinstance(item[1], Mapping) else {}
+    return InputSpec(name, item[0], options, section)
 
 
 def _outputs(kind: Any) -> tuple[OutputSpec, ...]:

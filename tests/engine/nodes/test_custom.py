@@ -170,3 +170,24 @@ def test_packs_offer_the_choices_of_the_built_in_scalers(tmp_path: Path) -> None
     with loaded(tmp_path) as made:
         asked = made.engine.object_info("Add")["Add"]["input"]["required"]["b"]
         assert asked == made.engine.object_info("ImageScale")["ImageScale"]["input"]["required"]["upscale_method"][:1]
+
+
+def test_a_section_that_answers_to_any_name_takes_values_and_links_it_does_not_list(tmp_path: Path) -> None:
+    any_name = """
+    class AnyName(dict):
+        __contains__ = lambda self, key: True
+        __getitem__ = lambda self, key: ("*",)
+
+    class Gather:
+        INPUT_TYPES = classmethod(lambda cls: {"required": {}, "optional": AnyName()})
+        RETURN_TYPES = ("STRING",)
+        FUNCTION = "gather"
+
+        def gather(self, **given):
+            return (str(sorted(given.items())),)
+
+    NODE_CLASS_MAPPINGS = {"Gather": Gather}
+    """
+    write_pack(tmp_path, "gather.py", any_name)
+    with loaded(tmp_path) as made:
+        assert made.shown("Gather", first=1, second="b") == "[('first', 1), ('second', 'b')]"
