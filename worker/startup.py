@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -22,10 +21,9 @@ import structlog
 from modifiers.registry import build_registry
 from worker.api.links import LinkSigner
 from worker.edges import Edges
-from worker.engine.client import EngineClient, LocalFolders
-from worker.engine.pool import EnginePool
-from worker.engine.supervisor import EngineProcess, engine_command, read_processor_flags
-from worker.errors import EngineStartFailed, EngineUnreachable, NotReady, WorkerError
+from worker.engine.fleet import EngineFleet
+from worker.errors import EngineStartFailed, NotReady, WorkerError
+from worker.expiry import Expiry
 from worker.jobs.admission import Admission, Gate, free_bytes_of
 from worker.jobs.job import Credentials, Job
 from worker.jobs.outbox import Outbox, webhook_of
@@ -35,12 +33,10 @@ from worker.jobs.store import JobStore, WebhookRow
 from worker.observe.metrics import Metrics
 from worker.qualification import Qualifier
 from worker.services import Qualification, Services
-from worker.settings import Settings, child_environment
+from worker.settings import Settings
 
-EXPIRY_SECONDS = 60.0
 LINK_KEY_BYTES = 32
 RETRY_SECONDS = (1.0, 5.0)  # between tries of a benchmark that failed
-FOREIGN_LOOK_SECONDS = 2.0
 
 log = structlog.get_logger("startup")
 
@@ -51,10 +47,8 @@ class Front:
     def __init__(self, settings: Settings, stop_server: Callable[[int], None]) -> None:
         self._settings = settings
         self._stop_server = stop_server
-        self._launch = settings.engine_launch()
-        self._processes: list[EngineProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._an_engine_is_up = asyncio.Event()
+        self._fleet = EngineFleet(settings.engine_launch(), on_first_up=self._go_on)
         self.store = JobStore(settings.state_path())
         self._edges = Edges(settings)
         self._outbox = Outbox(self.store, self._edges.webhook_sender)
@@ -66,7 +60,8 @@ class Front:
         await self._edges.start()
         self._outbox.start()
         self._spawn(self._bring_up())
-        self._spawn(self._expire())
+        expiry = Expiry(self.store, self.services.limits.result_ttl_seconds, self._edges.inputs.forget_fetched_before)
+        self._spawn(expiry.run_forever())
         try:
             yield
         finally:
@@ -77,9 +72,7 @@ class Front:
     def _build_services(self) -> Services:
         settings = self._settings
         limits = settings.queue_limits()
-        pool = EnginePool(self._make_clients())
-        for client in pool.clients:
-            pool.set_up(client, False)
+        pool = self._fleet.pool
         gate = Gate()
         admission = Admission(self.store, gate, limits, len(pool.clients), free_bytes_of(self._state_parent()))
         pipeline = Pipeline(
@@ -112,16 +105,6 @@ class Front:
             queue_info=QueueInfo(self.store, admission),
         )
 
-    def _make_clients(self) -> list[EngineClient]:
-        if self._launch.urls:
-            return [EngineClient(url) for url in self._launch.urls]
-        command = engine_command(self._launch, child_environment(), read_processor_flags())
-        process = EngineProcess(command, on_lost=self._engine_lost)
-        self._processes.append(process)
-        base = self._launch.base_directory
-        folders = LocalFolders(base / "input", base / "output", base / "temp")
-        return [EngineClient(process.url, folders=folders, has_check=True)]
-
     def _state_parent(self) -> Path:
         path = self._settings.state_path()
         while not path.exists():
@@ -145,12 +128,9 @@ class Front:
 
     async def _bring_up(self) -> None:
         try:
-            if self._processes:
-                await asyncio.gather(*(process.start() for process in self._processes))
-            for client in self.services.pool.clients:
-                await client.start()
-                self._spawn(self._watch_engine(client))
-            await self._an_engine_is_up.wait()
+            await self._fleet.start()
+            self._spawn(self._fleet.watch())
+            await self._fleet.has_been_up.wait()
             await self._qualify()
         except EngineStartFailed as error:
             log.error("engine did not start", reason=error.message)
@@ -167,7 +147,7 @@ class Front:
 
     async def _qualify(self) -> None:
         self.services.gate.close("The start-up benchmark is running")
-        models = self._launch.base_directory / "models"
+        models = self._settings.engine_launch().base_directory / "models"
         qualifier = Qualifier(self._settings.benchmark_config(), self.services.pool, self.store, models)
         for pause in (*RETRY_SECONDS, None):
             found = await qualifier.qualify()
@@ -179,45 +159,8 @@ class Front:
                 await asyncio.sleep(pause)
         raise NotReady(f"The start-up benchmark failed: {self.services.qualification.report['reason']}")
 
-    async def _watch_engine(self, client: EngineClient) -> None:
-        """Keeps the pool's knowledge of one engine true."""
-        process = self._process_of(client)
-        while True:
-            if process is not None:
-                await process.wait_until_answering()
-            is_up = await self._answers(client)
-            if is_up != self._is_up(client):
-                if not is_up:
-                    client.forget_object_info()
-                log.info("engine is up" if is_up else "engine is down", url=client.url)
-            self.services.pool.set_up(client, is_up)
-            if is_up and not self._an_engine_is_up.is_set():
-                self._an_engine_is_up.set()
-                log.info("jobs recovered", count=self.services.pipeline.recover())
-            await asyncio.sleep(FOREIGN_LOOK_SECONDS if is_up else 0.1)
-
-    async def _answers(self, client: EngineClient) -> bool:
-        try:
-            await client.system_stats()
-            await client.object_info()
-        except EngineUnreachable:
-            return False
-        return True
-
-    def _is_up(self, client: EngineClient) -> bool:
-        return any(url == client.url and is_up for url, is_up, _ in self.services.pool.states)
-
-    def _process_of(self, client: EngineClient) -> EngineProcess | None:
-        return next((process for process in self._processes if process.url == client.url), None)
-
-    def _engine_lost(self) -> None:
-        for process in self._processes:
-            if not process.is_answering:
-                for client in self.services.pool.clients:
-                    if client.url == process.url:
-                        self.services.pool.set_up(client, False)
-                        client.forget_object_info()  # so that it counts as up only when the new one has its nodes
-                        client.mark_lost()
+    def _go_on(self) -> None:
+        log.info("jobs recovered", count=self.services.pipeline.recover())
 
     # while it runs
 
@@ -238,19 +181,6 @@ class Front:
         if job.request.webhook is not None:
             self._outbox.look()
 
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(EXPIRY_SECONDS)
-            before = time.time() - self.services.limits.result_ttl_seconds
-            try:
-                for job_id in await self.store.forget_finished_before(int(before * 1000)):
-                    await asyncio.to_thread(shutil.rmtree, self.store.job_directory(job_id), True)
-                oldest_ms = min((job.times.queued_at_ms for job in self.store.jobs.values()), default=None)
-                unused = before if oldest_ms is None else min(before, oldest_ms / 1000)
-                await self._edges.inputs.forget_fetched_before(unused)
-            except Exception:  # noqa: BLE001 - the expiry: a disk that fails for a while must not end it
-                log.exception("what has expired cannot be removed", retry_in_seconds=EXPIRY_SECONDS)
-
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
@@ -269,10 +199,7 @@ class Front:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._outbox.stop()
-        for client in self.services.pool.clients:
-            await client.close()
-        for process in self._processes:
-            await process.stop()
+        await self._fleet.stop()
         await self._edges.close()
         with contextlib.suppress(WorkerError):
             await self.store.close()

@@ -1,0 +1,43 @@
+"""Expiry: what is over and old leaves the disk: ended jobs with their folders, inputs that no job needs."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from worker.jobs.store import JobStore
+
+EXPIRY_SECONDS = 60.0
+
+log = structlog.get_logger("expiry")
+
+
+class Expiry:
+    """`run_forever()` is its task. `forget_inputs` removes fetched files unused since the given epoch seconds."""
+
+    def __init__(
+        self, store: JobStore, result_ttl_seconds: float, forget_inputs: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._result_ttl_seconds = result_ttl_seconds
+        self._forget_inputs = forget_inputs
+
+    async def run_forever(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            try:
+                await self.remove_expired()
+            except Exception:  # noqa: BLE001 - the expiry: a disk that fails for a while must not end it
+                log.exception("what has expired cannot be removed", retry_in_seconds=EXPIRY_SECONDS)
+
+    async def remove_expired(self) -> None:
+        before = time.time() - self._result_ttl_seconds
+        for job_id in await self._store.forget_finished_before(int(before * 1000)):
+            await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job_id), True)
+        oldest_ms = min((job.times.queued_at_ms for job in self._store.jobs.values()), default=None)
+        unused = before if oldest_ms is None else min(before, oldest_ms / 1000)
+        await self._forget_inputs(unused)
