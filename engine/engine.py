@@ -46,7 +46,7 @@ from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
 from engine.nodes.custom import PackReport, load_custom_nodes
-from engine.nodes.model_store import ModelStore
+from engine.nodes.model_store import PRELOADED_KINDS, ModelStore
 from engine.nodes.needs import PromptNeeds, needs_of
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.instances import InstanceCache
@@ -67,6 +67,7 @@ __all__ = [
     "Engine",
     "EngineSettings",
     "Findings",
+    "PRELOADED_KINDS",
     "PackReport",
     "RunRequest",
     "RunResult",
@@ -173,6 +174,20 @@ class Engine:
     def free(self, *, unload_models: bool, free_memory: bool) -> None:
         """After the prompts submitted so far: take models off the device, forget results and node states."""
         self._thread.submit(lambda: self._free(unload_models=unload_models, free_memory=free_memory))
+
+    def preload(self, kind: str, name: str, *, keep: bool = True) -> Future[int]:
+        """After the prompts submitted so far: read a model file and bring it to its device, as far as it fits.
+
+        `kind` is one of `PRELOADED_KINDS` (KeyError otherwise). The result is the bytes of its weights, or raises
+        `BadModelFile`. With `keep` it stays read, leaves the device last, and never because nothing runs.
+        """
+        if kind not in PRELOADED_KINDS:
+            raise KeyError(kind)
+        return self._thread.submit(lambda: self._preload(kind, name, keep=keep))
+
+    def _preload(self, kind: str, name: str, *, keep: bool) -> int:
+        with torch.inference_mode(), devices.translate_device_error():
+            return self.models.preload(kind, name, keep=keep)
 
     def take_over_process(self) -> None:
         """The process is this engine's alone, and all that stays is loaded: arrange Python's collector for that."""

@@ -57,6 +57,7 @@ class _Entry:
     resident: Resident
     last_used: int = 0
     uses: int = 0  # open `in_use` blocks
+    is_kept: bool = False  # leaves the device last, and never because nothing runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,10 @@ class Residency:
     def free_bytes(self) -> float:
         """Bytes free on the load device now."""
         return self._pool.free_bytes(self.load_device)
+
+    def keep(self) -> None:
+        """From now on this model leaves its device last, and never because nothing runs."""
+        self._pool.keep(self._id)
 
     def original_weight(self, key: str) -> Any:
         return self._resident.original_weight(key)
@@ -163,6 +168,9 @@ class ModelPool:
     def free_bytes(self, device: str) -> int:
         return self._memory.free_bytes(device)
 
+    def keep(self, entry_id: int) -> None:
+        self._entries[entry_id].is_kept = True
+
     def num_uses(self, entry_id: int) -> int:
         """How many open uses a model has."""
         return self._entries[entry_id].uses
@@ -188,7 +196,13 @@ class ModelPool:
         device = entries[0].resident.load_device
         wanted = sum(entry.resident.size_bytes - entry.resident.loaded_bytes for entry in entries)
         others = [
-            Occupant(entry_id, entry.resident.loaded_bytes, entry.resident.size_bytes, entry.last_used)
+            Occupant(
+                entry_id,
+                entry.resident.loaded_bytes,
+                entry.resident.size_bytes,
+                entry.last_used,
+                is_kept=entry.is_kept,
+            )
             for entry_id, entry in self._entries.items()
             if entry not in entries and not entry.uses and entry.resident.loaded_bytes
         ]

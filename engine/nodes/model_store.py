@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,6 +47,7 @@ class ModelStore:
         self._device = device
         self._tokenizer = ClipTokenizer(EmbeddingFinder(lambda: folders.roots("embeddings")))
         self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+        self._kept: dict[tuple[str, str], list[WeightHandle]] = {}
 
     def checkpoint(self, name: str) -> tuple[Model, Clip, Vae]:
         """A whole checkpoint. Raises `BadModelFile`, also when there is no such file."""
@@ -59,9 +60,28 @@ class ModelStore:
         unet, clip, vae = handles
         return Model(unet), Clip(clip, self._tokenizer), Vae(vae)
 
+    def preload(self, kind: str, name: str, *, keep: bool = False) -> int:
+        """Read a file before a prompt names it and bring it to its device, as far as it fits. Its weights' bytes.
+
+        `kind` is one of `PRELOADED_KINDS` (KeyError otherwise). With `keep` it stays read as long as the store is
+        there, and leaves the device last. Without, it stays as long as something holds it: the file is in the page
+        cache then, which is what a first run waits for most. Raises `BadModelFile`.
+        """
+        values = PRELOADED_KINDS[kind](self, name)
+        handles = [_patcher(value).weights for value in values]
+        kept: list[WeightHandle] = []
+        for handle in handles:
+            with handle.in_use():
+                pass
+            if keep:
+                handle.keep()
+                kept.append(handle)
+        if kept:
+            self._kept[kind, name] = kept
+        return sum(handle.size_bytes for handle in handles)
+
     def unet(self, name: str) -> Model:
         path = self._path("diffusion_models", name)
-
         return Model(self._one(path, "unet", lambda: denoiser_of(*load_unet(path, self._types.unet))))
 
     def clip(self, name: str, *, on_cpu: bool = False) -> Clip:
@@ -151,6 +171,23 @@ class ModelStore:
             self._handles[(*_identity(path), part)] = handle
             handles.append(handle)
         return handles
+
+
+# What can be read before a prompt names it: the folder's kind -> the values of a file of it.
+PRELOADED_KINDS: Mapping[str, Callable[[ModelStore, str], tuple[Any, ...]]] = {
+    "checkpoints": lambda store, name: store.checkpoint(name),
+    "diffusion_models": lambda store, name: (store.unet(name),),
+    "text_encoders": lambda store, name: (store.clip(name),),
+    "vae": lambda store, name: (store.vae(name),),
+    "controlnet": lambda store, name: (store.controlnet(name),),
+    "upscale_models": lambda store, name: (store.upscaler(name),),
+}
+
+
+def _patcher(value: Any) -> Model:
+    """What carries the weights of a MODEL, CLIP, VAE..."""
+    patcher: Model = getattr(value, "patcher", None) or getattr(value, "control_model_wrapped", value)
+    return patcher
 
 
 def averages_globally(path: Path) -> bool:

@@ -60,6 +60,10 @@ class WeightHandle(Protocol):
 
     def free_bytes(self) -> float: ...
 
+    def keep(self) -> None:
+        """Let this model leave its device last, and never because nothing runs."""
+        ...
+
 
 class Model(HookedModel):
     """MODEL in ComfyUI's terms (its `ModelPatcher`), over a residency handle instead of a module of its own."""

@@ -88,6 +88,12 @@ def test_a_plan_evicts_no_more_than_needed() -> None:
     assert plan_residency(200, 0, 0, occupants).missing_bytes == 100
 
 
+def test_kept_models_leave_last() -> None:
+    occupants = [Occupant(1, 50, 50, last_used=1, is_kept=True), Occupant(2, 50, 50, last_used=2)]
+    assert plan_residency(40, 0, 0, occupants).evict == (2,)
+    assert plan_residency(90, 0, 0, occupants).evict == (2, 1)
+
+
 def test_patches_are_undone_bit_for_bit() -> None:
     module = torch.nn.Linear(4, 4).half().requires_grad_(False)
     before = module.weight.clone()

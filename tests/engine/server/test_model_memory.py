@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.server.conftest import Server
+from tests.tiny_checkpoint import make_tiny_checkpoint
+
+
+@pytest.fixture
+def checkpoint(server: Server, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    made = make_tiny_checkpoint(tmp_path_factory.getbasetemp())
+    folder = tmp_path / "models" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / made.name).hardlink_to(made)
+    return made.name
+
+
+async def preload(server: Server, body: Any) -> tuple[int, Any]:
+    response = await server.client.post("/api/v1/preload", json=body)
+    return response.status, await response.json()
+
+
+async def test_a_preloaded_checkpoint_is_read_and_its_bytes_are_told(server: Server, checkpoint: str) -> None:
+    status, answer = await preload(server, {"models": [{"name": checkpoint}]})
+    assert status == 200 and answer["models"][0]["bytes"] > 10_000_000
+
+
+async def test_what_cannot_be_read_is_named_and_the_others_are_read(server: Server, checkpoint: str) -> None:
+    models = [{"name": "not.safetensors"}, {"kind": "loras", "name": "x"}, {"name": checkpoint}]
+    status, answer = await preload(server, {"models": models})
+    missing, kind, good = answer["models"]
+    assert status == 422
+    assert missing["code"] == "bad_model_file" and "not.safetensors" in missing["error"]
+    assert "checkpoints" in kind["error"] and good["bytes"] > 0
+
+
+@pytest.mark.parametrize("body", [{}, {"models": "a"}, {"models": [{}]}, {"models": [], "keep": 1}])
+async def test_a_body_that_asks_for_no_models_is_refused(server: Server, body: Any) -> None:
+    status, answer = await preload(server, body)
+    assert status == 400 and answer["error"]["type"] in ("invalid_models", "invalid_keep")
