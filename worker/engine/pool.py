@@ -17,6 +17,10 @@ MAX_LOOKS_DOWN = 24
 LOOK_DOWN_SECONDS = 0.1
 
 
+Order = tuple[int, int]
+"""Who goes first: the lower one."""
+
+
 @dataclass(slots=True)
 class _Slot:
     client: EngineClient
@@ -26,12 +30,12 @@ class _Slot:
 
 @dataclass(order=True, slots=True)
 class _Waiter:
-    number: int
+    order: Order
     turn: asyncio.Future[EngineClient] = field(compare=False)
 
 
 class EnginePool:
-    """Hands engines out in the order of admission, the least busy one first."""
+    """Hands engines out, the least busy one first, to whoever of those that wait has the lowest order."""
 
     def __init__(self, clients: Sequence[EngineClient], prompts_per_engine: int = PROMPTS_PER_ENGINE) -> None:
         self._slots = [_Slot(client) for client in clients]
@@ -71,9 +75,9 @@ class EnginePool:
         self._hand_out()
 
     @asynccontextmanager
-    async def engine(self, number: int) -> AsyncIterator[EngineClient]:
-        """An engine with a free place, when all of lower `number` that wait have theirs."""
-        waiter = _Waiter(number, asyncio.get_running_loop().create_future())
+    async def engine(self, order: Order) -> AsyncIterator[EngineClient]:
+        """An engine with a free place, when all of lower `order` that wait have theirs."""
+        waiter = _Waiter(order, asyncio.get_running_loop().create_future())
         heapq.heappush(self._waiters, waiter)
         self._hand_out()
         try:

@@ -164,6 +164,11 @@ class Job:
     is_recovered: bool = False
 
     @property
+    def order(self) -> tuple[int, int]:
+        """Its place among the jobs that wait for an engine: the lowest goes first."""
+        return (0, self.number)
+
+    @property
     def prompt_id(self) -> str:
         return f"{self.id}-{self.attempt}"
 

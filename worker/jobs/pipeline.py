@@ -242,7 +242,7 @@ class Pipeline:
     async def _run_on_engine(
         self, job: Job, prompt: Mapping[str, Any], may_be_there: bool
     ) -> tuple[RunOutcome, EngineClient]:
-        async with self._pool.engine(job.number) as engine:
+        async with self._pool.engine(job.order) as engine:
             is_there = may_be_there and await _has_prompt(engine, job.prompt_id)
             if job.is_recovered and job.stage is Stage.RUNNING and not is_there:
                 self._retry(job)

@@ -101,11 +101,11 @@ async def test_the_pool_gives_two_places_an_engine_in_the_order_of_admission(cli
     pool, order = EnginePool([client]), []
 
     async def use(number: int) -> None:
-        async with pool.engine(number):
+        async with pool.engine((0, number)):
             order.append(number)
             await asyncio.sleep(0.01)
 
-    async with pool.engine(0), pool.engine(1):
+    async with pool.engine((0, 0)), pool.engine((0, 1)):
         waiting = [asyncio.create_task(use(number)) for number in (4, 2, 3)]
         await asyncio.sleep(0.01)
         assert order == [] and pool.num_waiting == 3
