@@ -1,0 +1,148 @@
+"""What a prompt costs, by its samplers; one 512x512 picture of 20 guided steps is 100."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from worker.jobs.cost import Workload, cost_of
+
+
+def node(class_type: str, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": class_type, "inputs": inputs}
+
+
+def text_to_image(size: tuple[int, int] = (512, 512), batch: int = 1, **sampling: Any) -> dict[str, Any]:
+    given = {"steps": 20, "cfg": 7.5, "sampler_name": "euler", "denoise": 1.0, "latent_image": ["5", 0]}
+    return {
+        "3": node("KSampler", **given | sampling),
+        "5": node("EmptyLatentImage", width=size[0], height=size[1], batch_size=batch),
+        "8": node("VAEDecode", samples=["3", 0]),
+        "9": node("SaveImage", images=["8", 0]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cost"),
+    [
+        (text_to_image(), 100),
+        (text_to_image((1024, 1024)), 400),
+        (text_to_image((512, 768)), 150),
+        (text_to_image(batch=4), 400),
+        (text_to_image(steps=5), 25),
+        (text_to_image(cfg=1.0), 50),
+        (text_to_image(sampler_name="heun"), 200),
+        (text_to_image(denoise=0.5), 100),
+    ],
+)
+def test_pixels_steps_and_passes_are_multiplied(prompt: dict[str, Any], cost: float) -> None:
+    assert cost_of(prompt) == pytest.approx(cost)
+
+
+def test_an_advanced_sampler_costs_the_steps_it_takes() -> None:
+    prompt = text_to_image(start_at_step=5, end_at_step=10000)
+    assert cost_of(prompt) == pytest.approx(75)
+
+
+def test_a_second_sampler_after_an_upscale_costs_the_larger_size() -> None:
+    prompt = text_to_image() | {
+        "10": node("LatentUpscaleBy", samples=["3", 0], scale_by=2.0),
+        "11": node("KSampler", steps=10, cfg=7.5, sampler_name="euler", latent_image=["10", 0]),
+    }
+    assert cost_of(prompt) == pytest.approx(100 + 200)
+
+
+def test_sizes_are_followed_through_pictures_and_upscale_models() -> None:
+    prompt = text_to_image() | {
+        "10": node("UpscaleModelLoader", model_name="RealESRGAN_x2.pth"),
+        "11": node("ImageUpscaleWithModel", upscale_model=["10", 0], image=["8", 0]),
+        "12": node("VAEEncode", pixels=["11", 0]),
+        "13": node("KSampler", steps=20, cfg=7.5, sampler_name="euler", latent_image=["12", 0]),
+    }
+    assert cost_of(prompt) == pytest.approx(100 + 400)
+
+
+@pytest.mark.parametrize(
+    ("scaler", "cost"),
+    [
+        (node("LatentUpscale", samples=["3", 0], width=1024, height=0), 400),
+        (node("ImageScaleToTotalPixels", image=["3", 0], megapixels=1.0), 400),
+        (node("ImagePadForOutpaint", image=["3", 0], left=256, top=0, right=256, bottom=0), 200),
+        (node("RepeatLatentBatch", samples=["3", 0], amount=3), 300),
+        (node("SetLatentNoiseMask", samples=["3", 0], mask=["99", 0]), 100),
+    ],
+)
+def test_nodes_between_change_the_size_as_they_do(scaler: dict[str, Any], cost: float) -> None:
+    prompt = text_to_image() | {
+        "10": scaler,
+        "11": node("KSampler", steps=20, cfg=7.5, sampler_name="euler", latent_image=["10", 0]),
+    }
+    assert cost_of(prompt) == pytest.approx(100 + cost)
+
+
+def test_a_custom_sampler_gets_its_steps_and_passes_from_the_nodes_it_is_linked_to() -> None:
+    def prompt(guider: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "1": node("EmptySD3LatentImage", width=1024, height=1024, batch_size=1),
+            "2": guider,
+            "3": node("KSamplerSelect", sampler_name="euler"),
+            "4": node("BasicScheduler", steps=10, scheduler="simple", denoise=1.0),
+            "5": node("SplitSigmas", sigmas=["4", 0], step=5),
+            "6": node(
+                "SamplerCustomAdvanced", guider=["2", 0], sampler=["3", 0], sigmas=["5", 0], latent_image=["1", 0]
+            ),
+        }
+
+    assert cost_of(prompt(node("CFGGuider", cfg=5.0))) == pytest.approx(200)
+    assert cost_of(prompt(node("CFGGuider", cfg=1.0))) == pytest.approx(100)
+    assert cost_of(prompt(node("BasicGuider"))) == pytest.approx(100)
+
+
+def test_a_size_that_a_primitive_says_counts() -> None:
+    prompt = text_to_image() | {"20": node("PrimitiveInt", value=1024)}
+    prompt["5"]["inputs"] |= {"width": ["20", 0], "height": ["20", 0]}
+    assert cost_of(prompt) == pytest.approx(400)
+
+
+def test_what_cannot_be_known_counts_as_the_unit() -> None:
+    uploaded = text_to_image(latent_image=["6", 0]) | {
+        "6": node("VAEEncode", pixels=["7", 0]),
+        "7": node("LoadImage", image="somebodys.png"),
+    }
+    assert cost_of(uploaded) == pytest.approx(100)
+    assert cost_of({"1": node("Draw", text="x")}) == 100
+    assert cost_of({}) == 100
+
+
+def test_a_ring_of_links_ends() -> None:
+    ring = {
+        "1": node("KSampler", steps=20, cfg=7.5, latent_image=["2", 0]),
+        "2": node("LatentFlip", samples=["1", 0]),
+    }
+    assert cost_of(ring) > 0
+
+
+def test_the_constants_of_older_workers_can_be_kept() -> None:
+    assert cost_of(text_to_image((1024, 1024)), Workload.STATIC) == 100
+    assert cost_of(text_to_image((1024, 1024)), Workload.ONE) == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=10,
+)
+NAMES = st.sampled_from(
+    ["steps", "cfg", "width", "height", "batch_size", "latent_image", "samples", "scale_by", "length"]
+)
+LINKS = st.lists(st.sampled_from(["1", "2", 1]) | st.integers(), min_size=2, max_size=2)
+NODES = st.fixed_dictionaries({"inputs": st.dictionaries(NAMES, JSON | LINKS, max_size=6)}) | JSON
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.dictionaries(st.sampled_from(["1", "2", "3"]), NODES))
+def test_no_prompt_is_too_strange_for_a_finite_cost(prompt: dict[str, Any]) -> None:
+    assert 0 < cost_of(prompt) < float("inf")

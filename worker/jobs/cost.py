@@ -1,0 +1,226 @@
+"""The cost of a prompt: pixels x steps x passes of its samplers. Pure.
+
+100 is one 512x512 picture of 20 guided steps, the start-up benchmark's own workload, so a cost divided by the
+benchmark's costs per second is seconds. A pass is one evaluation of the network for one picture: guidance makes two of
+a step, a sampler of second order doubles them. Sizes are followed through the links of the graph, from the sampler's
+latent to where its size is said. What cannot be known (an uploaded picture's size, a custom node's inside) counts as
+the unit's; a prompt without any sampler costs 100. Nothing in a prompt makes this raise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+UNIT_COST: Final = 100.0
+UNIT_PIXELS: Final = 512 * 512
+UNIT_STEPS: Final = 20
+UNIT_PASSES: Final = 2
+MAX_SIDE_PX: Final = 16384
+MAX_STEPS: Final = 10_000
+MAX_BATCH: Final = 4096
+MAX_LINKS: Final = 200  # a longer chain counts as unknown
+
+GUIDERS: Final[Mapping[str, int]] = {"BasicGuider": 1, "DualCFGGuider": 3}
+"""Guiders whose passes do not depend on a `cfg` input."""
+
+EVALUATIONS_PER_STEP: Final[Mapping[str, int]] = {
+    "heun": 2,
+    "heunpp2": 3,
+    "exp_heun_2_x0": 2,
+    "exp_heun_2_x0_sde": 2,
+    "dpm_2": 2,
+    "dpm_2_ancestral": 2,
+    "dpmpp_2s_ancestral": 2,
+    "dpmpp_2s_ancestral_cfg_pp": 2,
+    "dpmpp_sde": 2,
+    "dpmpp_sde_gpu": 2,
+    "seeds_2": 2,
+    "seeds_3": 3,
+}
+"""Samplers that ask the network more than once a step."""
+
+SOURCES: Final = ("latent_image", "samples", "latent", "pixels", "image", "images", "samples1", "samples_to", "input")
+"""Names of inputs that carry a latent or a picture through a node, the likeliest first."""
+
+
+class Workload(StrEnum):
+    """How a request is counted: by its prompt, or each the same, as the wrappers before did."""
+
+    COMPUTED = "computed"
+    STATIC = "static"
+    ONE = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """The size of a latent or a batch of pictures, in pixels."""
+
+    width_px: float = 512.0
+    height_px: float = 512.0
+    batch: int = 1
+
+    @property
+    def pixels(self) -> float:
+        return self.width_px * self.height_px * self.batch
+
+    def scaled(self, factor: float) -> Area:
+        return Area(_side(self.width_px * factor), _side(self.height_px * factor), self.batch)
+
+
+def cost_of(prompt: Mapping[str, Any], workload: Workload = Workload.COMPUTED) -> float:
+    """The cost of a prompt in ComfyUI's API form; more than 0."""
+    if workload is not Workload.COMPUTED:
+        return UNIT_COST if workload is Workload.STATIC else 1.0
+    graph = _Graph(prompt)
+    costs = [graph.sampler_cost(node_id) for node_id in prompt if graph.is_sampler(node_id)]
+    return sum(costs) or UNIT_COST
+
+
+class _Graph:
+    """Questions about a prompt. Answers for whatever is there, however wrong it is."""
+
+    def __init__(self, prompt: Mapping[str, Any]) -> None:
+        self._prompt = prompt
+        self._areas: dict[str, Area] = {}
+
+    def is_sampler(self, node_id: str) -> bool:
+        """Takes a latent or a picture, and steps or sigmas, as ComfyUI's samplers and most of the packs' do."""
+        inputs = self._inputs(node_id)
+        has_source = any(self._linked(inputs.get(name)) for name in ("latent_image", "samples", "latent", "image"))
+        return has_source and ("steps" in inputs or self._linked(inputs.get("sigmas")) is not None)
+
+    def sampler_cost(self, node_id: str) -> float:
+        inputs = self._inputs(node_id)
+        share = self._area(node_id).pixels / UNIT_PIXELS
+        return UNIT_COST * share * (self._steps(inputs) / UNIT_STEPS) * (self._passes(inputs) / UNIT_PASSES)
+
+    def _steps(self, inputs: Mapping[str, Any]) -> float:
+        if "steps" not in inputs:
+            return self._steps_of_sigmas(self._linked(inputs.get("sigmas")))
+        steps = self._number(inputs["steps"], UNIT_STEPS, 1, MAX_STEPS)
+        begin = self._number(inputs.get("start_at_step", 0), 0, 0, MAX_STEPS)
+        end = self._number(inputs.get("end_at_step", steps), steps, 0, MAX_STEPS)
+        return max(0.0, min(steps, end) - begin)
+
+    def _steps_of_sigmas(self, node_id: str | None) -> float:
+        """Of the scheduler at the end of a chain of nodes that take sigmas and give sigmas."""
+        for _ in range(MAX_LINKS):
+            inputs = self._inputs(node_id)
+            if "steps" in inputs:
+                return self._number(inputs["steps"], UNIT_STEPS, 1, MAX_STEPS)
+            node_id = self._linked(inputs.get("sigmas"))
+            if node_id is None:
+                break
+        return UNIT_STEPS
+
+    def _passes(self, inputs: Mapping[str, Any]) -> float:
+        guider = self._linked(inputs.get("guider"))
+        guider_inputs = self._inputs(guider) if guider is not None else inputs
+        fixed = GUIDERS.get(self._class(guider))
+        if fixed is not None:
+            guided = fixed
+        else:
+            cfg = self._number(guider_inputs.get("cfg"), 7.0, -1e6, 1e6)
+            guided = 1 if math.isclose(cfg, 1.0) else 2
+        sampler = self._linked(inputs.get("sampler"))
+        name = inputs.get("sampler_name") if sampler is None else self._inputs(sampler).get("sampler_name")
+        return guided * EVALUATIONS_PER_STEP.get(name if isinstance(name, str) else "", 1)
+
+    def _area(self, node_id: str) -> Area:
+        """The size of what a node gives, found by walking up to a node that says it, then applying the way down."""
+        chain: list[str] = []
+        current: str | None = node_id
+        while current is not None and current not in self._areas and current not in chain and len(chain) < MAX_LINKS:
+            chain.append(current)
+            current = self._source(current)
+        area = self._areas.get(current, Area()) if current is not None else Area()
+        for known in reversed(chain):
+            area = self._areas[known] = self._apply(known, area)
+        return area
+
+    def _source(self, node_id: str) -> str | None:
+        inputs = self._inputs(node_id)
+        return next((found for name in SOURCES if (found := self._linked(inputs.get(name))) is not None), None)
+
+    def _apply(self, node_id: str, area: Area) -> Area:
+        """What a node makes of the size that comes in."""
+        inputs, kind = self._inputs(node_id), self._class(node_id)
+        if "scale_by" in inputs:
+            return area.scaled(self._number(inputs["scale_by"], 1.0, 0.01, 16))
+        if "megapixels" in inputs:
+            wanted = self._number(inputs["megapixels"], 1.0, 0.01, 256) * 1024 * 1024
+            return area.scaled(math.sqrt(wanted / (area.width_px * area.height_px)))
+        if kind == "ImageUpscaleWithModel":
+            return area.scaled(self._model_factor(inputs))
+        if {"left", "top", "right", "bottom"} <= inputs.keys():
+            left, top, right, bottom = (
+                self._number(inputs[name], 0, 0, MAX_SIDE_PX) for name in ("left", "top", "right", "bottom")
+            )
+            return Area(_side(area.width_px + left + right), _side(area.height_px + top + bottom), area.batch)
+        if "width" in inputs and "height" in inputs:
+            return self._said(inputs, area)
+        return Area(area.width_px, area.height_px, self._batch(inputs, area, kind))
+
+    def _said(self, inputs: Mapping[str, Any], area: Area) -> Area:
+        """Of a node with `width` and `height`; one of them 0 keeps the proportions, as ComfyUI's scalers do."""
+        width = self._number(inputs["width"], area.width_px, 0, MAX_SIDE_PX)
+        height = self._number(inputs["height"], area.height_px, 0, MAX_SIDE_PX)
+        if not width and not height:
+            width, height = area.width_px, area.height_px
+        width = width or height * area.width_px / area.height_px
+        height = height or width * area.height_px / area.width_px
+        batch = self._number(inputs.get("batch_size", area.batch), area.batch, 1, MAX_BATCH)
+        frames = self._number(inputs.get("length", 1), 1, 1, MAX_BATCH)
+        return Area(_side(width), _side(height), int(batch * ((frames - 1) // 4 + 1)))
+
+    def _batch(self, inputs: Mapping[str, Any], area: Area, kind: str) -> int:
+        if kind == "RepeatLatentBatch" or kind == "RepeatImageBatch":
+            return min(MAX_BATCH, int(area.batch * self._number(inputs.get("amount"), 1, 1, MAX_BATCH)))
+        if kind == "LatentFromBatch" or kind == "ImageFromBatch":
+            return min(area.batch, int(self._number(inputs.get("length"), 1, 1, MAX_BATCH)))
+        if kind == "LatentBatch" or kind == "ImageBatch":
+            return min(MAX_BATCH, 2 * area.batch)
+        return area.batch
+
+    def _model_factor(self, inputs: Mapping[str, Any]) -> float:
+        """Of an upscale model, by the factor that its file's name tells; four, as most have, without one."""
+        name = str(self._inputs(self._linked(inputs.get("upscale_model"))).get("model_name", ""))
+        found = re.search(r"(?i)(?:^|[^0-9])([1248])x|x([1248])(?:[^0-9]|$)", name)
+        return float(found.group(1) or found.group(2)) if found else 4.0
+
+    def _inputs(self, node_id: str | None) -> Mapping[str, Any]:
+        node = self._prompt.get(node_id) if node_id is not None else None
+        inputs = node.get("inputs") if isinstance(node, Mapping) else None
+        return inputs if isinstance(inputs, Mapping) else {}
+
+    def _class(self, node_id: str | None) -> str:
+        node = self._prompt.get(node_id) if node_id is not None else None
+        return str(node.get("class_type")) if isinstance(node, Mapping) else ""
+
+    def _linked(self, value: Any) -> str | None:
+        """The node that a link points at."""
+        is_link = isinstance(value, list) and len(value) == 2
+        return str(value[0]) if is_link and str(value[0]) in self._prompt else None
+
+    def _number(self, value: Any, default: float, least: float, most: float) -> float:
+        """A number, or the `value` of the primitive node it is linked to, within bounds."""
+        node_id = self._linked(value)
+        if node_id is not None:
+            inputs = self._inputs(node_id)
+            value = next((inputs[name] for name in ("value", "int", "float", "number") if name in inputs), None)
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            return default
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            return default
+        return min(max(number, least), most) if math.isfinite(number) else default
+
+
+def _side(length_px: float) -> float:
+    return min(max(length_px, 8.0), float(MAX_SIDE_PX))
