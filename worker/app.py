@@ -9,7 +9,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from worker.api import generate, health, jobs
+from worker.api import generate, health, jobs, stream
 from worker.api.attendance import Attendance
 from worker.api.results import refuse
 from worker.api.schemas import refusal
@@ -29,6 +29,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.state.services = services
     app.state.attendance = Attendance(services.pipeline, services.limits.sync_grace_seconds)
     app.include_router(generate.router)
+    app.include_router(stream.router)
     app.include_router(jobs.router)
     app.include_router(health.router)
 

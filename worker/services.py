@@ -14,6 +14,7 @@ from worker.jobs.pipeline import Pipeline
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.stages import InputStage
 from worker.jobs.store import JobStore
+from worker.jobs.wait_estimate import RunClock
 from worker.observe.metrics import Metrics
 from worker.settings import OutputConfig, QueueLimits, WebhookConfig
 
@@ -51,3 +52,4 @@ class Services:
     check_webhook_url: Callable[[str], None]
     unwrap_vast: Callable[[dict[str, Any]], dict[str, Any]]
     queue_info: QueueInfo
+    run_clock: RunClock

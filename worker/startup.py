@@ -30,6 +30,7 @@ from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore, WebhookRow
+from worker.jobs.wait_estimate import RunClock
 from worker.observe.metrics import Metrics
 from worker.qualification import Qualifier
 from worker.services import Qualification, Services
@@ -73,8 +74,11 @@ class Front:
         settings = self._settings
         limits = settings.queue_limits()
         pool = self._fleet.pool
-        gate = Gate()
-        admission = Admission(self.store, gate, limits, len(pool.clients), free_bytes_of(self._state_parent()))
+        gate, clock = Gate(), RunClock()
+        queue_info = QueueInfo(
+            self.store.jobs.values, lambda: sum(is_up for _, is_up, _ in pool.states), lambda: clock.mean_seconds
+        )
+        admission = Admission(self.store, gate, limits, queue_info, free_bytes_of(self._state_parent()))
         pipeline = Pipeline(
             self.store,
             pool,
@@ -102,7 +106,8 @@ class Front:
             max_request_bytes=settings.max_request_bytes,
             check_webhook_url=self._edges.check_webhook_url,
             unwrap_vast=self._edges.unwrap_vast,
-            queue_info=QueueInfo(self.store, admission),
+            queue_info=queue_info,
+            run_clock=clock,
         )
 
     def _state_parent(self) -> Path:
@@ -176,8 +181,8 @@ class Front:
 
     def _job_ended(self, job: Job) -> None:
         self.services.metrics.job_ended(job)
-        if job.times.generation_ms is not None:
-            self.services.admission.clock.add(job.times.generation_ms / 1000)
+        if job.run_seconds is not None:
+            self.services.run_clock.add(job.run_seconds)
         if job.request.webhook is not None:
             self._outbox.look()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mimetypes
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 
 from worker.api.results import check_caller, refuse, reply_with, services_of
 from worker.api.schemas import Result, refusal
-from worker.errors import JobNotFound, WorkerError
+from worker.errors import JobNotFound, Unauthorized, WorkerError
 from worker.jobs.admission import clean_id
 
 router = APIRouter()
@@ -47,12 +48,23 @@ async def cancel(job_id: str, request: Request) -> JSONResponse:
 
 @router.get("/queue-info")
 async def queue_info(request: Request) -> dict[str, Any]:
+    """How many jobs are at each stage, and how long one sent now would wait, from how long the last ones took.
+
+    `jobs` are those that have not ended, in the order in which they will be made; only for who may send some.
+    """
     services = services_of(request)
-    return {
-        **services.queue_info.sizes(),
-        "estimated_wait_seconds": round(services.admission.estimated_wait_seconds(), 2),
-        "seconds_per_job": round(services.admission.clock.mean_seconds, 3),
+    info = services.queue_info
+    shown: dict[str, Any] = {
+        **info.sizes(),
+        "estimated_wait_seconds": round(info.wait_of_a_new_job(), 2),
+        "estimated_wait_seconds_by_priority": info.waits_by_priority(),
+        "seconds_per_job": round(info.seconds_per_job, 3),
+        "engines": sum(is_up for _, is_up, _ in services.pool.states),
     }
+    with contextlib.suppress(Unauthorized):
+        check_caller(request)
+        shown["jobs"] = info.listed()
+    return shown
 
 
 @router.get("/outputs/{job_id}/{file_name:path}")

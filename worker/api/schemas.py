@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from worker.errors import Problem, RequestRejected
-from worker.jobs.job import Job
+from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job
 
 YES = frozenset({"1", "true", "yes", "on"})
 
@@ -50,6 +50,7 @@ class GenerateInput(BaseModel):
     s3: S3Input | None = None
     webhook: WebhookInput | None = None
     return_outputs_as_base64: bool = False
+    priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")] = 0
 
     @model_validator(mode="after")
     def _one_mode(self) -> GenerateInput:

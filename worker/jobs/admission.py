@@ -10,12 +10,10 @@ import asyncio
 import re
 import shutil
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from statistics import fmean
 
 from worker.errors import (
     DiskLow,
@@ -28,11 +26,11 @@ from worker.errors import (
     WaitTooLong,
 )
 from worker.jobs.job import Job, JobState
+from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.settings import QueueLimits
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-REMEMBERED_RUNS = 20
 
 
 def clean_id(raw: str) -> str:
@@ -76,20 +74,6 @@ class Gate:
             raise NotReady(f"The worker is not ready: {self._reason}", retry_after_seconds=5)
 
 
-class RunClock:
-    """How long the last runs took, for the estimate of a wait."""
-
-    def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=REMEMBERED_RUNS)
-
-    def add(self, seconds: float) -> None:
-        self._seconds.append(seconds)
-
-    @property
-    def mean_seconds(self) -> float:
-        return fmean(self._seconds) if self._seconds else 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Admitted:
     job: Job
@@ -98,17 +82,18 @@ class Admitted:
 
 class Admission:
     def __init__(
-        self, store: JobStore, gate: Gate, limits: QueueLimits, num_engines: int, free_bytes: Callable[[], int]
+        self, store: JobStore, gate: Gate, limits: QueueLimits, queue_info: QueueInfo, free_bytes: Callable[[], int]
     ) -> None:
         self._store = store
         self._gate = gate
         self._limits = limits
-        self._num_engines = max(1, num_engines)
+        self._queue_info = queue_info
         self._free_bytes = free_bytes
         self._arriving: dict[str, asyncio.Future[None]] = {}
-        self.clock = RunClock()
 
-    async def admit(self, job_id: str, body_hash: str, make_job: Callable[[], Awaitable[Job]]) -> Admitted:
+    async def admit(
+        self, job_id: str, body_hash: str, make_job: Callable[[], Awaitable[Job]], priority: int = 0
+    ) -> Admitted:
         """The job for a request: the one there is under this id, or a new one that `make_job` checks and builds.
 
         A new job is on disk when this returns. Raises RequestIdConflict, TryLater and what `make_job` raises.
@@ -117,19 +102,19 @@ class Admission:
             await asyncio.shield(arriving)
         existing = await self._store.find(job_id)
         if existing is None and job_id not in self._arriving:
-            return await self._admit_new(job_id, make_job)
+            return await self._admit_new(job_id, make_job, priority)
         if existing is None:
-            return await self.admit(job_id, body_hash, make_job)
+            return await self.admit(job_id, body_hash, make_job, priority)
         if existing.body_hash != body_hash:
             raise RequestIdConflict(f"request_id {job_id} belongs to a request with another body", request_id=job_id)
         return Admitted(existing, is_new=False)
 
-    async def _admit_new(self, job_id: str, make_job: Callable[[], Awaitable[Job]]) -> Admitted:
+    async def _admit_new(self, job_id: str, make_job: Callable[[], Awaitable[Job]], priority: int) -> Admitted:
         arriving = self._arriving[job_id] = asyncio.get_running_loop().create_future()
         try:
-            self.check_room()
+            self.check_room(priority)
             job = await make_job()
-            self.check_room()
+            self.check_room(priority)
             await self._store.insert(job)
         except StateUnusable as error:
             raise DiskLow(error.message, retry_after_seconds=30) from None
@@ -138,23 +123,25 @@ class Admission:
             arriving.set_result(None)
         return Admitted(job, is_new=True)
 
-    def check_room(self) -> None:
-        """Raises why nothing more is taken now."""
+    def check_room(self, priority: int = 0) -> None:
+        """Raises why nothing more (of this priority) is taken now."""
         self._gate.check()
-        problem = self._room_problem()
+        problem = self._room_problem(priority)
         if problem is not None:
             raise problem
 
-    def _room_problem(self) -> TryLater | None:
+    def _room_problem(self, priority: int) -> TryLater | None:
         in_flight = len(self._store.jobs)
         if self.num_queued() >= self._limits.max_queued:
-            retry = max(1.0, min(60.0, self.clock.mean_seconds or 5.0))
+            retry = max(1.0, min(60.0, self._queue_info.seconds_per_job or 5.0))
             return QueueFull(f"Worker at capacity ({in_flight} in flight); retry shortly", retry_after_seconds=retry)
         free = self._free_bytes()
         if free < self._limits.min_free_disk_bytes:
             return DiskLow("The disk is almost full", free_bytes=free, retry_after_seconds=30)
-        wait = self.estimated_wait_seconds()
-        if self._limits.max_wait_seconds is not None and wait > self._limits.max_wait_seconds:
+        if self._limits.max_wait_seconds is None:
+            return None
+        wait = self._queue_info.wait_of_a_new_job(priority)
+        if wait > self._limits.max_wait_seconds:
             message = f"Estimated wait {wait:.1f} s is over the limit of {self._limits.max_wait_seconds:g} s"
             return WaitTooLong(message, estimated_wait_seconds=round(wait, 1), retry_after_seconds=max(1.0, wait / 2))
         return None
@@ -163,11 +150,6 @@ class Admission:
         """Jobs that the engine has still to make."""
         done = (JobState.GENERATED,)
         return sum(1 for job in self._store.jobs.values() if job.state not in done)
-
-    def estimated_wait_seconds(self, position: int | None = None) -> float:
-        """Until a job with `position` others before it (None: one sent now) would begin."""
-        before = self.num_queued() if position is None else position
-        return before * self.clock.mean_seconds / self._num_engines
 
 
 def free_bytes_of(directory: Path) -> Callable[[], int]:

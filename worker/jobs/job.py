@@ -17,8 +17,10 @@ from hashlib import sha256
 from typing import Any
 
 from worker.errors import WorkerError, http_status
+from worker.jobs.progress import Progress
 
 MAX_ATTEMPTS = 2
+MIN_PRIORITY, MAX_PRIORITY = -10, 10
 
 
 class JobState(StrEnum):
@@ -88,6 +90,7 @@ class JobRequest:
     """What was asked, without secrets: everything a restart needs besides the prompt."""
 
     modifier: str = ""
+    priority: int = 0
     wants_base64: bool = False
     wants_engine_response: bool = False
     webhook: WebhookTarget | None = None
@@ -134,16 +137,6 @@ class JobTimes:
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far the running node is. Not stored."""
-
-    node_id: str | None = None
-    value: float = 0
-    maximum: float = 0
-    engine_started: bool = False
-
-
-@dataclass(slots=True)
 class Job:
     id: str
     number: int
@@ -160,17 +153,20 @@ class Job:
     outputs: tuple[Mapping[str, Any], ...] = ()
     engine_response: Mapping[str, Any] = field(default_factory=dict)
     failure: JobFailure | None = None
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = field(default_factory=Progress)  # not stored
     is_recovered: bool = False
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Its place among the jobs that wait for an engine: the lowest goes first."""
-        return (0, self.number)
+    is_at_engine: bool = False  # its prompt has been handed over, so no other overtakes it any more
+    began_at: float = 0.0  # monotonic clock: when the engine began, as far as is known
+    run_seconds: float | None = None  # how long the engine was at it, its queue not counted
 
     @property
     def prompt_id(self) -> str:
         return f"{self.id}-{self.attempt}"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sorts waiting jobs: the higher priority first, then who came first."""
+        return -self.request.priority, self.number
 
     @property
     def http_status(self) -> int:
@@ -204,7 +200,7 @@ class Job:
         if self.attempt >= MAX_ATTEMPTS:
             return False
         self.attempt += 1
-        self.progress = Progress()
+        self.progress.begin_again()
         self.note(message, Stage.WAITING)
         return True
 

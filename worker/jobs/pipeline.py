@@ -21,6 +21,7 @@ from worker.engine.outcome import RunOutcome
 from worker.engine.pool import EnginePool
 from worker.errors import EngineUnreachable, JobCancelled, JobTimedOut, NothingMade, StateUnusable, WorkerError
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
+from worker.jobs.places import Places
 from worker.jobs.stages import InputStage, OutputStage
 from worker.jobs.store import JobStore, WebhookRow, webhook_insert
 
@@ -94,8 +95,8 @@ class Pipeline:
         self._limits = limits
         self._make_webhook = make_webhook
         self._on_end = on_end
-        self._fetching = asyncio.Semaphore(limits.num_fetching)
-        self._delivering = asyncio.Semaphore(limits.num_delivering)
+        self._fetching = Places(limits.num_fetching)
+        self._delivering = Places(limits.num_delivering)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
         self._begun: set[str] = set()
@@ -109,7 +110,7 @@ class Pipeline:
     def recover(self) -> int:
         """Starts every job that the last front left unfinished; gives how many. The running one is run once more."""
         jobs = sorted(
-            (job for job in self._store.jobs.values() if job.id not in self._tasks), key=lambda job: job.number
+            (job for job in self._store.jobs.values() if job.id not in self._tasks), key=lambda job: job.order
         )
         for job in jobs:
             self.start(job)
@@ -203,6 +204,7 @@ class Pipeline:
                 job.times.generation_ms = _since(began)
                 break
             except EngineLost as lost:
+                job.is_at_engine = False
                 may_be_there = True  # only its answer may have been lost
                 if lost.was_running:
                     self._retry(job)
@@ -221,6 +223,7 @@ class Pipeline:
             raise NothingMade("The workflow ran and saved nothing")
         job.outputs = tuple(records)
         job.engine_response = outcome.entry if job.request.wants_engine_response else {}
+        job.progress.finish()
         self._move(job, JobState.GENERATED, "Generation complete. Queued for post-processing.", Stage.DELIVERING)
 
     async def _fetch(self, job: Job) -> Mapping[str, Any]:
@@ -232,7 +235,7 @@ class Pipeline:
             raise EngineLost(error.message, was_running=False) from None
         if not self._inputs.plan(job.prompt, object_info).pending_files:
             return job.prompt
-        async with self._fetching:
+        async with self._fetching.place(job.order):
             return await self._inputs.fetch(job.prompt, job.credentials, engine)
 
     def _queue_for_engine(self, job: Job) -> None:
@@ -243,10 +246,12 @@ class Pipeline:
         self, job: Job, prompt: Mapping[str, Any], may_be_there: bool
     ) -> tuple[RunOutcome, EngineClient]:
         async with self._pool.engine(job.order) as engine:
+            job.is_at_engine = True
             is_there = may_be_there and await _has_prompt(engine, job.prompt_id)
             if job.is_recovered and job.stage is Stage.RUNNING and not is_there:
                 self._retry(job)
             job.is_recovered = False
+            job.began_at = began = time.monotonic()
             outcome = await engine.run(
                 prompt,
                 job.prompt_id,
@@ -255,6 +260,8 @@ class Pipeline:
                 extra_data=job.request.extra,
                 is_there=is_there,
             )
+            job.is_at_engine = False
+            job.run_seconds = time.monotonic() - max(began, job.began_at)
             return outcome, engine
 
     def _retry(self, job: Job) -> None:
@@ -265,7 +272,7 @@ class Pipeline:
 
     async def _deliver(self, job: Job) -> None:
         began = time.monotonic()
-        async with self._delivering:
+        async with self._delivering.place(job.order):
             job.outputs = tuple(await self._outputs.deliver(job, self._store.job_directory(job.id)))
         job.times.postprocess_ms = _since(began)
 
@@ -296,17 +303,20 @@ class Pipeline:
 
     def _hear(self, job: Job, kind: str, data: Mapping[str, Any]) -> None:
         progress = job.progress
+        progress.begin(job.prompt)
         if kind == "execution_start" and job.stage is not Stage.RUNNING:
-            progress.engine_started = True
+            job.began_at = time.monotonic()
             job.note(f"Generation started (ComfyUI job: {job.prompt_id})", Stage.RUNNING)
             self._changed(job)
+        elif kind == "execution_cached":
+            progress.skip(data.get("nodes") or ())
+            self.feed.tell(job.id)
         elif kind == "executing" and data.get("node") is not None:
-            progress.node_id, progress.value, progress.maximum = str(data["node"]), 0, 0
+            progress.enter(str(data["node"]))
+            self.feed.tell(job.id)
         elif kind == "progress" and data.get("max"):
-            progress.node_id = str(data.get("node"))
-            progress.value, progress.maximum = data.get("value", 0), data["max"]
-            share = 100 * progress.value / progress.maximum
-            job.message = f"Progress: {share:.1f}% ({progress.value:g}/{progress.maximum:g})"
+            progress.step(str(data.get("node")), data.get("value", 0), data["max"])
+            job.message = f"Progress: {progress.percent:.1f}% ({progress.value:g}/{progress.maximum:g})"
             self.feed.tell(job.id)
 
     def _move(self, job: Job, state: JobState, message: str, stage: Stage) -> None:

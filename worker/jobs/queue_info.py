@@ -1,12 +1,18 @@
-"""QueueInfo: how many jobs are in each part of the way, and where one of them stands."""
+"""QueueInfo: how many jobs are in each part of the way, where each of them stands, and how long it will wait.
+
+The line is the order in which the engines take jobs: what runs, what has been handed to an engine, then the higher
+priority first and within one priority who came first.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from worker.jobs.admission import Admission
-from worker.jobs.job import Job, JobState
-from worker.jobs.store import JobStore
+from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job, JobState, Stage
+from worker.jobs.wait_estimate import seconds_until_start
 
 QUEUE_NAMES = {
     JobState.PENDING: "preprocessing",
@@ -14,16 +20,52 @@ QUEUE_NAMES = {
     JobState.GENERATING: "generation",
     JobState.GENERATED: "postprocessing",
 }
+FRESH_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    queue: str
+    position: int
+    wait_seconds: float
+
+
+@dataclass(slots=True)
+class _Line:
+    """Everybody's place at one moment."""
+
+    at: float = -1.0
+    stands: dict[str, _Stand] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 class QueueInfo:
-    def __init__(self, store: JobStore, admission: Admission) -> None:
-        self._store = store
-        self._admission = admission
+    """`jobs` gives all that have not ended, `num_engines` how many engines are up, `mean_seconds` what a run takes.
+
+    With many streams open the line is computed once for all of them, and is at most FRESH_SECONDS old.
+    """
+
+    def __init__(
+        self,
+        jobs: Callable[[], Iterable[Job]],
+        num_engines: Callable[[], int],
+        mean_seconds: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._jobs = jobs
+        self._num_engines = num_engines
+        self._mean_seconds = mean_seconds
+        self._clock = clock
+        self._line = _Line()
+
+    @property
+    def seconds_per_job(self) -> float:
+        """The mean of the last runs; 0 when there was none yet."""
+        return self._mean_seconds()
 
     def sizes(self) -> dict[str, int]:
-        counts = {"preprocessing": 0, "generation": 0, "postprocessing": 0}
-        for job in self._store.jobs.values():
+        counts = dict.fromkeys(QUEUE_NAMES.values(), 0)
+        for job in self._jobs():
             counts[QUEUE_NAMES[job.state]] += 1
         return {
             "preprocess_queue_size": counts["preprocessing"],
@@ -32,13 +74,74 @@ class QueueInfo:
         }
 
     def position_of(self, job: Job) -> dict[str, Any]:
-        """Position 1 is the job that the engine works at."""
-        queue = QUEUE_NAMES.get(job.state, "unknown")
-        alike = [other for other in self._store.jobs.values() if QUEUE_NAMES.get(other.state) == queue]
-        before = sum(1 for other in alike if other.number < job.number)
+        """Position 1 is the job whose turn it is; `estimated_wait_time` is seconds until the engine begins with it."""
+        line = self._fresh_line()
+        stand = line.stands.get(job.id) or _Stand(QUEUE_NAMES.get(job.state, "unknown"), 1, 0.0)
         return {
-            "current_queue": queue,
-            "position": before + 1,
-            "queue_size": len(alike),
-            "estimated_wait_time": round(self._admission.estimated_wait_seconds(before), 2),
+            "current_queue": stand.queue,
+            "position": stand.position,
+            "queue_size": line.sizes.get(stand.queue, 0),
+            "estimated_wait_time": round(stand.wait_seconds, 2),
         }
+
+    def wait_of_a_new_job(self, priority: int = 0) -> float:
+        """Seconds until a job that came now with this priority would begin."""
+        now, running, num_before = self._clock(), [], 0
+        for job in self._jobs():
+            if job.stage is Stage.RUNNING:
+                running.append(now - job.began_at)
+            elif job.state is not JobState.GENERATED:
+                num_before += job.is_at_engine or job.request.priority >= priority
+        return self._starts(num_before, running)[-1]
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Every job that has not ended, in the order in which they will be made; nothing of what it asks for."""
+        return [
+            {
+                "id": job.id,
+                "status": job.state.value,
+                "priority": job.request.priority,
+                "queued_at_ms": job.times.queued_at_ms,
+                "percent": round(job.progress.percent, 2),
+                **self.position_of(job),
+            }
+            for job in sorted(self._jobs(), key=_turn)
+        ]
+
+    def waits_by_priority(self) -> dict[str, float]:
+        """Seconds that a job sent now would wait, for the lowest, the usual and the highest priority."""
+        return {
+            str(priority): round(self.wait_of_a_new_job(priority), 2) for priority in (MIN_PRIORITY, 0, MAX_PRIORITY)
+        }
+
+    def _fresh_line(self) -> _Line:
+        now = self._clock()
+        if self._line.at < 0 or now - self._line.at > FRESH_SECONDS:
+            self._line = self._compute(now)
+        return self._line
+
+    def _compute(self, now: float) -> _Line:
+        running, waiting = self._running_and_waiting()
+        waits = dict(zip((job.id for job in waiting), self._starts(len(waiting), running), strict=False))
+        line = _Line(now)
+        for job in sorted(self._jobs(), key=_turn):
+            queue = QUEUE_NAMES[job.state]
+            line.sizes[queue] = position = line.sizes.get(queue, 0) + 1
+            line.stands[job.id] = _Stand(queue, position, waits.get(job.id, 0.0))
+        return line
+
+    def _running_and_waiting(self) -> tuple[list[float], list[Job]]:
+        """How long each running job has run, and those who wait, in their order."""
+        now = self._clock()
+        to_make = sorted((job for job in self._jobs() if job.state is not JobState.GENERATED), key=_turn)
+        running = [now - job.began_at for job in to_make if job.stage is Stage.RUNNING]
+        return running, [job for job in to_make if job.stage is not Stage.RUNNING]
+
+    def _starts(self, num_waiting: int, running: list[float]) -> list[float]:
+        return seconds_until_start(num_waiting, running, self._num_engines(), self._mean_seconds())
+
+
+def _turn(job: Job) -> tuple[bool, bool, bool, tuple[int, int]]:
+    """Sorts jobs by when the engines get to them; those that are made come first."""
+    is_made = job.state is JobState.GENERATED
+    return not is_made, job.stage is not Stage.RUNNING, not job.is_at_engine, job.order

@@ -124,6 +124,7 @@ class JobStore:
         self._database: sa.Engine | None = None
         self._connection: sa.Connection | None = None
         self._group = _Group()
+        self._being_written: Collection[str] = ()
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._next_number = 1
@@ -181,6 +182,14 @@ class JobStore:
         """Marks a job changed; it is on disk with the next commit, within `LAZY_SECONDS`. Nobody can wait for it."""
         self._group.changed[job.id] = job
         self._wake_within(LAZY_SECONDS)
+
+    async def settle(self, job: Job) -> None:
+        """Returns when the job is on disk as it was when this was called, so that no crash takes back what is shown
+        now. A disk that refuses does not hold it up.
+        """
+        if job.id in self._group.changed or job.id in self._being_written:
+            with contextlib.suppress(StateUnusable):
+                await asyncio.shield(self._written())
 
     async def find(self, job_id: str) -> Job | None:
         """A job by id, ended ones (until they expire) included."""
@@ -282,7 +291,9 @@ class JobStore:
             await self._wake.wait()
             self._wake.clear()
             group, self._group = self._group, _Group()
+            self._being_written = group.changed.keys()
             await self._write_one_group(group)
+            self._being_written = ()
             if self._is_closing:
                 return
 

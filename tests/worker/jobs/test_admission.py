@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from worker.errors import DiskLow, Draining, NotReady, QueueFull, RequestRejected, WaitTooLong
 from worker.jobs.admission import PLAIN_ID, Admission, Gate, clean_id
 from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.settings import QueueLimits
 
@@ -19,7 +20,9 @@ LIMITS = QueueLimits(2, 10.0, 1000, 60.0, 30.0, 60.0)
 class Place:
     def __init__(self, folder: Path) -> None:
         self.store, self.gate, self.free = JobStore(folder), Gate(), 10_000
-        self.admission = Admission(self.store, self.gate, LIMITS, 1, lambda: self.free)
+        self.seconds_per_job = 0.0
+        info = QueueInfo(self.store.jobs.values, lambda: 1, lambda: self.seconds_per_job)
+        self.admission = Admission(self.store, self.gate, LIMITS, info, lambda: self.free)
         self.num_made = 0
 
     async def make(self, job_id: str = "one") -> Job:
@@ -82,7 +85,7 @@ async def test_each_reason_to_come_later_is_told_apart(place: Place) -> None:
         place.admission.check_room()
     place.free = 10_000
     await place.admission.admit("a", "hash", lambda: place.make("a"))
-    place.admission.clock.add(11.0)
+    place.seconds_per_job = 11.0
     with pytest.raises(WaitTooLong) as late:
         place.admission.check_room()
     assert late.value.fields["estimated_wait_seconds"] == 11.0

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import asyncio
+
+from worker.jobs.places import Places
+
+
+async def test_a_free_place_goes_to_the_lowest_order_and_not_to_who_came_first() -> None:
+    places, entered = Places(1), []
+
+    async def use(order: tuple[int, int]) -> None:
+        async with places.place(order):
+            entered.append(order)
+
+    async with places.place((0, 1)):
+        waiting = [asyncio.create_task(use(order)) for order in [(0, 2), (-5, 4), (10, 0), (0, 3)]]
+        await asyncio.sleep(0)
+        assert entered == []
+    await asyncio.gather(*waiting)
+    assert entered == [(-5, 4), (0, 2), (0, 3), (10, 0)]
+
+
+async def test_who_is_cancelled_in_the_line_or_on_the_threshold_takes_no_place() -> None:
+    places = Places(1)
+
+    async def use(order: tuple[int, int]) -> None:
+        async with places.place(order):
+            await asyncio.sleep(0)
+
+    async with places.place((0, 0)):
+        in_line, on_threshold = (asyncio.create_task(use((0, number))) for number in (2, 1))
+        await asyncio.sleep(0)
+        in_line.cancel()
+    on_threshold.cancel()  # it has just been given the place and has not woken
+    await asyncio.gather(in_line, on_threshold, return_exceptions=True)
+    async with asyncio.timeout(5), places.place((0, 9)):
+        pass

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from worker.jobs.job import Job, JobRequest, JobState, JobTimes, Stage
+from worker.jobs.queue_info import QueueInfo
+
+
+def a_job(number: int, priority: int = 0, state: JobState = JobState.GENERATING, stage: Stage = Stage.WAITING) -> Job:
+    times = JobTimes(queued_at_ms=number)
+    return Job(f"j{number}", number, "hash", JobRequest(priority=priority), {}, times, state=state, stage=stage)
+
+
+def info_of(jobs: list[Job], num_engines: int = 1, now: float = 100.0) -> QueueInfo:
+    return QueueInfo(lambda: jobs, lambda: num_engines, lambda: 10.0, lambda: now)
+
+
+def running(number: int, since: float) -> Job:
+    job = a_job(number, stage=Stage.RUNNING)
+    job.began_at, job.is_at_engine = since, True
+    return job
+
+
+def test_the_line_is_what_runs_then_what_the_engine_has_then_priority_then_arrival() -> None:
+    handed_over = a_job(2, priority=-10)
+    handed_over.is_at_engine = True
+    jobs = [a_job(5), a_job(4), a_job(6, priority=3), handed_over, running(1, since=96.0)]
+    listed = info_of(jobs).listed()
+    assert [entry["id"] for entry in listed] == ["j1", "j2", "j6", "j4", "j5"]
+    assert [entry["position"] for entry in listed] == [1, 2, 3, 4, 5]
+    assert [entry["estimated_wait_time"] for entry in listed] == [0, 6, 16, 26, 36]
+    assert listed[0]["queue_size"] == 5
+
+
+def test_a_higher_priority_waits_less_and_equals_wait_for_their_elders() -> None:
+    info = info_of([running(1, since=95.0), a_job(2), a_job(3, priority=5)])
+    assert info.waits_by_priority() == {"-10": 25.0, "0": 25.0, "10": 5.0}
+    assert (info.wait_of_a_new_job(5), info.wait_of_a_new_job(6)) == (15.0, 5.0)
+
+
+def test_two_engines_halve_the_line() -> None:
+    jobs = [running(1, since=95.0), running(2, since=98.0), *(a_job(number) for number in range(3, 7))]
+    info = info_of(jobs, num_engines=2)
+    assert [info.position_of(job)["estimated_wait_time"] for job in jobs] == [0, 0, 5, 8, 15, 18]
+
+
+def test_jobs_that_are_made_stand_in_a_line_of_their_own() -> None:
+    made = a_job(1, state=JobState.GENERATED, stage=Stage.DELIVERING)
+    info = info_of([made, a_job(2)])
+    assert info.position_of(made) == {
+        "current_queue": "postprocessing",
+        "position": 1,
+        "queue_size": 1,
+        "estimated_wait_time": 0.0,
+    }
+    assert info.position_of(a_job(2))["position"] == 1
+    assert info.sizes() == {"preprocess_queue_size": 0, "generation_queue_size": 1, "postprocess_queue_size": 1}
+
+
+def test_an_ended_job_stands_nowhere() -> None:
+    ended = a_job(1, state=JobState.COMPLETED, stage=Stage.DONE)
+    assert info_of([]).position_of(ended)["current_queue"] == "unknown"

@@ -1,0 +1,98 @@
+"""Server-sent events of one job, for POST /generate/stream and GET /stream/{id}.
+
+An event's id is the job's `seq`; what an event says of the state is on disk before it is sent, so a client that comes
+back with `Last-Event-ID`, even after a crash, never sees an older state. Progress has no id of its own: a resumed
+stream begins with a snapshot. The stream ends with the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from worker.api.results import check_caller, public_outputs, services_of
+from worker.api.schemas import Result, refusal, result_of
+from worker.errors import JobNotFound
+from worker.jobs.admission import clean_id
+from worker.jobs.job import Job
+from worker.services import Services
+
+router = APIRouter()
+
+KEEP_ALIVE_SECONDS = 15.0
+LOOK_SECONDS = 2.0  # at the place in the queue, which changes without the job
+MIN_PAUSE_SECONDS = 0.02  # a graph of thousands of small nodes is no reason for as many events
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "Changes and progress, the result last"},
+    404: {"model": Result},
+}
+
+
+@router.get("/stream/{job_id}", responses=_ANSWERS, response_class=StreamingResponse)
+async def stream(job_id: str, request: Request) -> Response:
+    """Attaches to a job as server-sent events: a snapshot, every change, the result last."""
+    check_caller(request)
+    job = await services_of(request).store.find(clean_id(job_id))
+    if job is None:
+        message = "Request ID not found"
+        return JSONResponse(refusal(job_id, message, JobNotFound(message).as_json()), status_code=404)
+    return stream_of(job, request)
+
+
+def stream_of(job: Job, request: Request, *, is_new: bool = False) -> StreamingResponse:
+    return StreamingResponse(_events(job, request, is_new), media_type="text/event-stream", headers=HEADERS)
+
+
+async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str]:
+    services, began = services_of(request), time.monotonic()
+    if is_new:
+        first = {"request_id": job.id, "status": "queued", "message": job.message, "timestamp": time.time()}
+        yield _event(0, first)
+    with services.pipeline.feed.watch(job.id) as changed:
+        shown: dict[str, Any] = {}
+        told_at = began
+        while not services.pipeline.has_ended(job):
+            changed.clear()
+            snapshot = _snapshot(services, job)
+            if snapshot != shown:
+                shown, told_at, seq = snapshot, time.monotonic(), job.seq
+                await services.store.settle(job)
+                yield _event(seq, {**snapshot, **_times(began)})
+            elif time.monotonic() - told_at > KEEP_ALIVE_SECONDS:
+                told_at = time.monotonic()
+                yield ": keep-alive\n\n"
+            await asyncio.sleep(MIN_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await changed.wait()
+    result = result_of(job, await public_outputs(job, request))
+    yield _event(job.seq, {"request_id": job.id, "status": "final_result", "result": result, **_times(began)})
+
+
+def _snapshot(services: Services, job: Job) -> dict[str, Any]:
+    return {
+        "request_id": job.id,
+        "status": job.state.value,
+        "message": job.message,
+        "attempt": job.attempt,
+        "progress": job.progress.as_json(),
+        "queue_info": services.queue_info.sizes(),
+        "queue_position": services.queue_info.position_of(job),
+        "output_count": len(job.outputs),
+    }
+
+
+def _times(began: float) -> dict[str, float]:
+    return {"timestamp": time.time(), "elapsed_time": round(time.monotonic() - began, 3)}
+
+
+def _event(event_id: int, data: Mapping[str, Any]) -> str:
+    return f"id: {event_id}\ndata: {json.dumps(data)}\n\n"

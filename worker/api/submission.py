@@ -1,0 +1,136 @@
+"""From an HTTP request to a job: read, check the caller, unwrap, check the form, admit.
+
+Order: form, modifier, random values, graph check, job on disk. Bad input costs no time of the GPU.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse
+
+from modifiers.modifier import ModificationsRejected
+from modifiers.registry import UnknownModifier
+from worker.api.results import check_caller, refuse, services_of
+from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput, parse_generate, parse_json, says_yes
+from worker.errors import Problem, RequestRejected, RequestTooLarge, WorkerError
+from worker.jobs.admission import Admitted, clean_id
+from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget, body_hash
+from worker.jobs.random_values import resolve
+from worker.services import Services
+
+_RANDOM_BOUND = 2**32
+
+
+async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | JSONResponse:
+    """The job of this request, started if it is new; or the refusal."""
+    services = services_of(request)
+    job_id, is_vast = "", False
+    try:
+        body = parse_json(await _read_body(request, services.max_request_bytes))
+        is_vast = "auth_data" in body or "payload" in body
+        check_caller(request, has_vast_envelope=is_vast)
+        payload = services.unwrap_vast(body) if is_vast else body
+        parsed = _parse(payload, request, is_vast)
+        job_id = clean_id(parsed.input.request_id or request.headers.get("idempotency-key", ""))
+        digest = body_hash(parsed.raw, parsed.wants_base64, parsed.wants_engine_response)
+        admitted = await services.admission.admit(
+            job_id, digest, lambda: _make_job(services, parsed, job_id, digest), parsed.input.priority
+        )
+    except WorkerError as error:
+        services.metrics.refused(error.code)
+        return refuse(error, job_id, is_vast=is_vast)
+    if admitted.is_new:
+        services.pipeline.start(admitted.job)
+    return admitted, parsed
+
+
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise RequestTooLarge(f"The body is over {max_bytes} bytes", limit_bytes=max_bytes)
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise RequestTooLarge(f"The body is over {max_bytes} bytes", limit_bytes=max_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _parse(payload: Mapping[str, Any], request: Request, is_vast: bool) -> ParsedRequest:
+    parsed = parse_generate(payload)
+    header = request.headers.get
+    return ParsedRequest(
+        input=parsed,
+        raw=payload["input"],
+        is_vast=is_vast,
+        wants_base64=parsed.return_outputs_as_base64 or says_yes(header("x-return-outputs-as-base64")),
+        wants_engine_response=says_yes(header("x-include-comfyui-response")),
+    )
+
+
+async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, digest: str) -> Job:
+    """A job whose prompt has passed the graph check, its random values drawn."""
+    webhook = _webhook(services, parsed.input)
+    engine = services.pool.any_client
+    object_info = await engine.object_info()
+    prompt = resolve(_prompt(services, parsed.input, object_info), lambda: secrets.randbelow(_RANDOM_BOUND))
+    planned = services.inputs.plan(prompt, object_info)
+    await engine.check(planned.prompt, planned.pending_files)
+    s3 = parsed.input.s3
+    return Job(
+        id=job_id,
+        number=services.store.take_number(),
+        body_hash=digest,
+        request=JobRequest(
+            modifier=parsed.input.modifier,
+            priority=parsed.input.priority,
+            wants_base64=parsed.wants_base64,
+            wants_engine_response=parsed.wants_engine_response or services.outputs.include_engine_response,
+            webhook=webhook,
+        ),
+        prompt=prompt,
+        times=JobTimes(queued_at_ms=int(time.time() * 1000)),
+        credentials=Credentials(
+            s3=None if s3 is None else s3.model_dump(exclude_none=True),
+            webhook_secret=None if parsed.input.webhook is None else parsed.input.webhook.secret,
+        ),
+    )
+
+
+def _prompt(services: Services, parsed: GenerateInput, object_info: Mapping[str, Any]) -> dict[str, Any]:
+    if not parsed.modifier:
+        return parsed.workflow_json
+    try:
+        return services.modifiers.build(parsed.modifier, parsed.modifications, only_checkpoint(object_info))
+    except UnknownModifier as error:
+        problem = Problem(str(error), field="input.modifier", type="unknown_modifier", allowed=list(error.known))
+        raise RequestRejected([problem]) from None
+    except ModificationsRejected as error:
+        raise RequestRejected(
+            [
+                Problem(item["message"], field=f"input.modifications.{item['field']}", allowed=item["allowed"])
+                for item in error.problems
+            ]
+        ) from None
+
+
+def only_checkpoint(object_info: Mapping[str, Any]) -> dict[str, str]:
+    """The modifiers' default checkpoint on a machine that has exactly one; else they keep their own."""
+    inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
+    (names, *_) = inputs.get("ckpt_name") or [[]]
+    return {"ckpt_name": names[0]} if isinstance(names, list) and len(names) == 1 else {}
+
+
+def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:
+    """The request's own words over the environment's."""
+    asked = parsed.webhook or WebhookInput()
+    if asked.url:
+        services.check_webhook_url(asked.url)
+    url = asked.url or services.webhook.url
+    return WebhookTarget(url, asked.timeout or services.webhook.timeout_seconds, asked.extra_params) if url else None

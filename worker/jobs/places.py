@@ -1,0 +1,50 @@
+"""Places: a bounded number of jobs at a stage at once. Whoever waits gets in by `Job.order`, not by arrival."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(order=True, slots=True)
+class _Waiter:
+    order: tuple[int, int]
+    turn: asyncio.Future[None] = field(compare=False)
+
+
+class Places:
+    def __init__(self, num_places: int) -> None:
+        self._num_free = num_places
+        self._waiters: list[_Waiter] = []
+
+    @asynccontextmanager
+    async def place(self, order: tuple[int, int]) -> AsyncIterator[None]:
+        """One place, when all of lower `order` that wait have theirs."""
+        waiter = _Waiter(order, asyncio.get_running_loop().create_future())
+        heapq.heappush(self._waiters, waiter)
+        self._hand_out()
+        try:
+            await waiter.turn
+        except asyncio.CancelledError:
+            if waiter.turn.done() and not waiter.turn.cancelled():
+                self._give_back()
+            waiter.turn.cancel()
+            raise
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._num_free += 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._waiters and self._num_free:
+            waiter = heapq.heappop(self._waiters)
+            if not waiter.turn.done():
+                self._num_free -= 1
+                waiter.turn.set_result(None)

@@ -1,0 +1,115 @@
+"""Progress: how far the run of a prompt is, by node and by step. Pure; not stored.
+
+A node counts as one unit of work, one that samples as its number of steps besides. The per cent never falls: not when a
+node turns out to be shorter than thought, and not when the job is run once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_HOPS = 8
+
+
+@dataclass(slots=True)
+class Progress:
+    """`percent` is that of the whole run, 0 to 100; `value` of `maximum` is how far the node is that runs now."""
+
+    percent: float = 0.0
+    node_id: str | None = None
+    node_class: str | None = None
+    value: float = 0
+    maximum: float = 0
+    _work: dict[str, float] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
+    _classes: dict[str, str] = field(default_factory=dict)
+    _total: float = 0
+    _done: float = 0
+
+    def begin(self, prompt: Mapping[str, Any]) -> None:
+        """The engine starts on the prompt. Nothing changes when it has been told already."""
+        if self._work:
+            return
+        self._work = work_of(prompt)
+        self._classes = {node_id: str(node.get("class_type", "")) for node_id, node in prompt.items()}
+        self._open = set(self._work)
+        self._total = sum(self._work.values()) or 1.0
+        self._done = 0.0
+
+    def begin_again(self) -> None:
+        """The run starts over; the per cent that was reached stays."""
+        self._work, self._open, self._done = {}, set(), 0.0
+        self._leave_node()
+
+    def skip(self, node_ids: Iterable[Any]) -> None:
+        """These nodes have been made before and are not made again."""
+        for node_id in node_ids:
+            self._close(str(node_id))
+        self._raise(0.0)
+
+    def enter(self, node_id: str) -> None:
+        """A node begins, so the one before it is done."""
+        if self.node_id is not None and self.node_id != node_id:
+            self._close(self.node_id)
+        self.node_id, self.node_class = node_id, self._classes.get(node_id)
+        self.value = self.maximum = 0
+        self._raise(0.0)
+
+    def step(self, node_id: str, value: float, maximum: float) -> None:
+        """A node has done `value` of `maximum` (more than 0) of its work."""
+        if node_id != self.node_id:
+            self.enter(node_id)
+        self.value, self.maximum = value, maximum
+        share = min(1.0, max(0.0, value / maximum))
+        self._raise(share * self._work.get(node_id, 0.0) if node_id in self._open else 0.0)
+
+    def finish(self) -> None:
+        """The run has ended well."""
+        self.percent = 100.0
+        self._work, self._open, self._classes = {}, set(), {}
+        self._leave_node()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "percent": round(self.percent, 2),
+            "node_id": self.node_id,
+            "node_class": self.node_class,
+            "value": self.value,
+            "max": self.maximum,
+        }
+
+    def _leave_node(self) -> None:
+        self.node_id = self.node_class = None
+        self.value = self.maximum = 0
+
+    def _close(self, node_id: str) -> None:
+        if node_id in self._open:
+            self._open.discard(node_id)
+            self._done += self._work[node_id]
+
+    def _raise(self, in_node: float) -> None:
+        self.percent = max(self.percent, min(100.0, 100.0 * (self._done + in_node) / (self._total or 1.0)))
+
+
+def work_of(prompt: Mapping[str, Any]) -> dict[str, float]:
+    """Node id -> units of work."""
+    return {node_id: 1.0 + _steps(prompt, node) for node_id, node in prompt.items()}
+
+
+def _steps(prompt: Mapping[str, Any], node: Any) -> float:
+    """How many steps a node that samples takes: its own `steps`, or those of the scheduler of its sigmas."""
+    inputs = node.get("inputs") if isinstance(node, Mapping) else None
+    if not isinstance(inputs, Mapping) or "latent_image" not in inputs:
+        return 0.0
+    for _ in range(MAX_HOPS):
+        steps = inputs.get("steps")
+        if isinstance(steps, int | float) and not isinstance(steps, bool):
+            return float(max(0, min(steps, 10_000)))
+        link = inputs.get("sigmas")
+        source = prompt.get(str(link[0])) if isinstance(link, list) and link else None
+        inputs = source.get("inputs") if isinstance(source, Mapping) else None
+        if not isinstance(inputs, Mapping):
+            return 0.0
+    return 0.0
