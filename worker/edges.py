@@ -12,19 +12,27 @@ from worker.errors import InputRejected, Problem, RequestRejected
 from worker.guard.auth import Gatekeeper
 from worker.guard.safe_address import AddressGuard
 from worker.inputs.fetch import InputFetcher
+from worker.inputs.folder import InputFolder
+from worker.inputs.s3_source import S3Source
 from worker.inputs.stage import FOLDER, FetchedInputs
 from worker.outputs.stage import DeliveredOutputs
 from worker.outputs.webhook import WebhookSender
+from worker.s3_clients import S3Clients
 from worker.settings import Settings
 
 
 class Edges:
     def __init__(self, settings: Settings) -> None:
         self._addresses = AddressGuard(settings.allowed_private_hosts)
+        self._own_s3_endpoint = settings.s3_endpoint_url
         launch = settings.engine_launch()
         folder = settings.state_path() / "inputs" if launch.urls else launch.base_directory / "input" / FOLDER
-        self.inputs = FetchedInputs(InputFetcher(self._addresses, folder, settings.input_limits()))
-        self.outputs = DeliveredOutputs(settings.s3_config(), self._addresses)
+        s3, limits, stores = settings.s3_config(), settings.input_limits(), S3Clients(self._addresses)
+        input_folder = InputFolder(folder)
+        source = S3Source(stores, s3, limits)
+        fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes)
+        self.inputs = FetchedInputs(fetcher, input_folder)
+        self.outputs = DeliveredOutputs(s3, stores)
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config())
         self._fetching: asyncio.Task[bool] | None = None
@@ -36,10 +44,12 @@ class Edges:
 
     def check_webhook_url(self, url: str) -> None:
         """Raises RequestRejected for an address that cannot be a webhook's."""
-        try:
-            self._addresses.check_form(url)
-        except InputRejected as error:
-            raise RequestRejected([Problem(error.message, field="input.webhook.url", type=error.code)]) from None
+        self._check_form(url, "input.webhook.url")
+
+    def check_s3_endpoint(self, url: str) -> None:
+        """Raises RequestRejected for an address that cannot be a store's."""
+        if url and url != self._own_s3_endpoint:
+            self._check_form(url, "input.s3.endpoint_url")
 
     def unwrap_vast(self, body: dict[str, Any]) -> dict[str, Any]:
         """The payload of Vast's envelope. Raises EnvelopeRejected, SessionGone or SignatureRejected."""
@@ -49,6 +59,12 @@ class Edges:
         """Fetches the autoscaler's public key in the background."""
         if self._keys is not None:
             self._fetching = asyncio.create_task(self._keys.fetch(), name="public-key")
+
+    def _check_form(self, url: str, field: str) -> None:
+        try:
+            self._addresses.check_form(url)
+        except InputRejected as error:
+            raise RequestRejected([Problem(error.message, field=field, type=error.code)]) from None
 
     async def close(self) -> None:
         if self._fetching is not None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from worker.jobs.store import JobStore
+from worker.settings import RetentionConfig
 
 EXPIRY_SECONDS = 60.0
 
@@ -17,13 +18,15 @@ log = structlog.get_logger("expiry")
 
 
 class Expiry:
-    """`run_forever()` is its task. `forget_inputs` removes fetched files unused since the given epoch seconds."""
+    """`run_forever()` is its task. `forget_inputs` removes fetched files that no job needs: those unused since
+    the given epoch seconds, and the oldest while their sum is over the given bytes.
+    """
 
     def __init__(
-        self, store: JobStore, result_ttl_seconds: float, forget_inputs: Callable[[float], Awaitable[None]]
+        self, store: JobStore, config: RetentionConfig, forget_inputs: Callable[[float, int], Awaitable[None]]
     ) -> None:
         self._store = store
-        self._result_ttl_seconds = result_ttl_seconds
+        self._config = config
         self._forget_inputs = forget_inputs
 
     async def run_forever(self) -> None:
@@ -35,9 +38,7 @@ class Expiry:
                 log.exception("what has expired cannot be removed", retry_in_seconds=EXPIRY_SECONDS)
 
     async def remove_expired(self) -> None:
-        before = time.time() - self._result_ttl_seconds
+        before = time.time() - self._config.result_ttl_seconds
         for job_id in await self._store.forget_finished_before(int(before * 1000)):
             await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job_id), True)
-        oldest_ms = min((job.times.queued_at_ms for job in self._store.jobs.values()), default=None)
-        unused = before if oldest_ms is None else min(before, oldest_ms / 1000)
-        await self._forget_inputs(unused)
+        await self._forget_inputs(before, self._config.input_max_bytes)

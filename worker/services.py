@@ -50,6 +50,7 @@ class Services:
     limits: QueueLimits
     max_request_bytes: int
     check_webhook_url: Callable[[str], None]
+    check_s3_endpoint: Callable[[str], None]
     unwrap_vast: Callable[[dict[str, Any]], dict[str, Any]]
     queue_info: QueueInfo
     run_clock: RunClock

@@ -21,8 +21,11 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_vali
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from worker.errors import SettingsInvalid
+from worker.outputs.keys import find_template_problem
 
 MIB = 1024 * 1024
+GIB = 1024 * MIB
+MAX_PRESIGN_SECONDS = 604_800  # a week: the longest that a signature of version 4 may hold
 
 IGNORED_NAMES = frozenset(
     {
@@ -59,6 +62,7 @@ class S3Config:
     connect_attempts: int
     presign_seconds: int
     key_template: str
+    addressing_style: Literal["auto", "path", "virtual"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,17 @@ class QueueLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """How long and how much is kept of what is over. Bytes are the sum over all files of a kind."""
+
+    result_ttl_seconds: float
+    output_max_bytes: int
+    input_max_bytes: int
+    dead_webhook_ttl_seconds: float
+    keeps_engine_output: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OutputConfig:
     base64_max_bytes: int
     link_seconds: int
@@ -188,6 +203,7 @@ class Settings(BaseSettings):
     input_max_bytes: PositiveInt = 100 * MIB
     input_timeout: PositiveSeconds = 60.0
     input_max_redirects: Annotated[int, Field(ge=0)] = 5
+    input_cache_max_bytes: Annotated[int, Field(ge=0)] = 5 * GIB
     allowed_private_hosts: CommaList = ()
 
     # outputs
@@ -198,13 +214,17 @@ class Settings(BaseSettings):
     s3_region: str = ""
     s3_connect_timeout: PositiveSeconds = 60.0
     s3_connect_attempts: PositiveInt = 3
-    s3_presign_seconds: PositiveInt = 604800
+    s3_presign_seconds: Annotated[int, Field(gt=0, le=MAX_PRESIGN_SECONDS)] = MAX_PRESIGN_SECONDS
     s3_key_template: str = "{request_id}/{filename}"
+    s3_addressing_style: Literal["auto", "path", "virtual"] = "auto"
     webhook_url: str = ""
     webhook_secret: SecretStr = SecretStr("")
     webhook_timeout: PositiveSeconds = 30.0
+    webhook_dead_ttl: PositiveSeconds = 604800.0
     output_base64_max_bytes: PositiveInt = 10485760
     output_link_seconds: PositiveInt = 86400
+    output_max_bytes: PositiveInt = 20 * GIB
+    keep_engine_output: bool = True
     include_comfyui_response: bool = False
     metadata: Literal["none", "prompt", "full"] = "none"
 
@@ -244,7 +264,15 @@ class Settings(BaseSettings):
     def _split_shell_words(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
 
-    @field_validator("precision", "benchmark", "metadata", "log_format", mode="before")
+    @field_validator("s3_key_template")
+    @classmethod
+    def _makes_keys(cls, value: str) -> str:
+        problem = find_template_problem(value)
+        if problem:
+            raise ValueError(problem)
+        return value
+
+    @field_validator("precision", "benchmark", "metadata", "log_format", "s3_addressing_style", mode="before")
     @classmethod
     def _lower(cls, value: Any) -> Any:
         return value.strip().lower() if isinstance(value, str) else value
@@ -275,6 +303,7 @@ class Settings(BaseSettings):
             connect_attempts=self.s3_connect_attempts,
             presign_seconds=self.s3_presign_seconds,
             key_template=self.s3_key_template,
+            addressing_style=self.s3_addressing_style,
         )
 
     def webhook_config(self) -> WebhookConfig:
@@ -317,6 +346,15 @@ class Settings(BaseSettings):
             job_timeout_seconds=self.job_timeout,
             sync_grace_seconds=self.sync_grace_seconds,
             result_ttl_seconds=self.result_ttl,
+        )
+
+    def retention_config(self) -> RetentionConfig:
+        return RetentionConfig(
+            result_ttl_seconds=self.result_ttl,
+            output_max_bytes=self.output_max_bytes,
+            input_max_bytes=self.input_cache_max_bytes,
+            dead_webhook_ttl_seconds=self.webhook_dead_ttl,
+            keeps_engine_output=self.keep_engine_output,
         )
 
     def output_config(self) -> OutputConfig:

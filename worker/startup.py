@@ -61,7 +61,7 @@ class Front:
         await self._edges.start()
         self._outbox.start()
         self._spawn(self._bring_up())
-        expiry = Expiry(self.store, self.services.limits.result_ttl_seconds, self._edges.inputs.forget_fetched_before)
+        expiry = Expiry(self.store, self._settings.retention_config(), self._edges.inputs.forget_unused)
         self._spawn(expiry.run_forever())
         try:
             yield
@@ -105,6 +105,7 @@ class Front:
             limits=limits,
             max_request_bytes=settings.max_request_bytes,
             check_webhook_url=self._edges.check_webhook_url,
+            check_s3_endpoint=self._edges.check_s3_endpoint,
             unwrap_vast=self._edges.unwrap_vast,
             queue_info=queue_info,
             run_clock=clock,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from worker.errors import Problem, RequestRejected
-from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job
+from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job, WebhookEvent
+from worker.outputs.keys import find_template_problem
+from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
+from worker.settings import MAX_PRESIGN_SECONDS
 
 YES = frozenset({"1", "true", "yes", "on"})
 
@@ -27,6 +30,47 @@ class S3Input(BaseModel):
     region: str = ""
     connect_timeout: float | None = Field(default=None, gt=0)
     connect_attempts: int | None = Field(default=None, gt=0)
+    addressing_style: Literal["auto", "path", "virtual"] | None = None
+    key_template: str = ""
+    presign_seconds: int | None = Field(default=None, gt=0, le=MAX_PRESIGN_SECONDS)
+
+    @field_validator("key_template")
+    @classmethod
+    def _makes_keys(cls, value: str) -> str:
+        problem = find_template_problem(value) if value else None
+        if problem:
+            raise ValueError(problem)
+        return value
+
+
+class ExtraData(BaseModel):
+    """What ComfyUI's clients send beside a prompt; `workflow` in it is what a picture with full metadata carries."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    extra_pnginfo: dict[str, Any] = Field(default_factory=dict)
+
+
+class OutputInput(BaseModel):
+    """How this request's pictures are delivered. What is left out stays as the node made it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: ImageFormat | None = None
+    quality: int | None = Field(default=None, ge=1, le=100)
+    metadata: MetadataLevel | None = None
+    thumbnail_size: int | None = Field(default=None, ge=MIN_THUMBNAIL_PX, le=MAX_THUMBNAIL_PX)
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _other_name(cls, value: Any) -> Any:
+        return "jpeg" if value == "jpg" else value
+
+    @model_validator(mode="after")
+    def _lossy(self) -> OutputInput:
+        if self.quality is not None and self.format in (None, "png"):
+            raise ValueError("quality goes with a format that has one: jpeg, webp or avif")
+        return self
 
 
 class WebhookInput(BaseModel):
@@ -36,6 +80,7 @@ class WebhookInput(BaseModel):
     extra_params: dict[str, Any] = Field(default_factory=dict)
     timeout: float | None = Field(default=None, gt=0, le=600)
     secret: str | None = None
+    events: list[WebhookEvent] = Field(default_factory=list)
 
 
 class GenerateInput(BaseModel):
@@ -49,6 +94,8 @@ class GenerateInput(BaseModel):
     modifications: dict[str, Any] = Field(default_factory=dict)
     s3: S3Input | None = None
     webhook: WebhookInput | None = None
+    output: OutputInput | None = None
+    extra_data: ExtraData | None = None
     return_outputs_as_base64: bool = False
     priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")] = 0
 
@@ -117,6 +164,8 @@ def _problem(entry: Any) -> Problem:
     message = str(entry["msg"]).removeprefix("Value error, ")
     context = entry.get("ctx") or {}
     bounds = {name: context[name] for name in ("gt", "ge", "lt", "le", "expected") if name in context}
+    if entry["type"] == "extra_forbidden":
+        message, bounds = "is not one of the options", {"options": list(OutputInput.model_fields)}
     return Problem(
         message, field=".".join(str(part) for part in entry["loc"]), type=entry["type"], allowed=bounds or None
     )

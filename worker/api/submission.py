@@ -21,6 +21,7 @@ from worker.errors import Problem, RequestRejected, RequestTooLarge, WorkerError
 from worker.jobs.admission import Admitted, clean_id
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget, body_hash
 from worker.jobs.random_values import resolve
+from worker.outputs.options import OutputOptions
 from worker.services import Services
 
 _RANDOM_BOUND = 2**32
@@ -80,9 +81,10 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
     engine = services.pool.any_client
     object_info = await engine.object_info()
     prompt = resolve(_prompt(services, parsed.input, object_info), lambda: secrets.randbelow(_RANDOM_BOUND))
+    credentials = _credentials(services, parsed.input)
+    services.inputs.check(prompt, object_info, credentials)
     planned = services.inputs.plan(prompt, object_info)
     await engine.check(planned.prompt, planned.pending_files)
-    s3 = parsed.input.s3
     return Job(
         id=job_id,
         number=services.store.take_number(),
@@ -93,13 +95,21 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
             wants_base64=parsed.wants_base64,
             wants_engine_response=parsed.wants_engine_response or services.outputs.include_engine_response,
             webhook=webhook,
+            extra={"extra_pnginfo": parsed.input.extra_data.extra_pnginfo} if parsed.input.extra_data else {},
+            output=OutputOptions.of(parsed.input.output.model_dump() if parsed.input.output else None),
         ),
         prompt=prompt,
         times=JobTimes(queued_at_ms=int(time.time() * 1000)),
-        credentials=Credentials(
-            s3=None if s3 is None else s3.model_dump(exclude_none=True),
-            webhook_secret=None if parsed.input.webhook is None else parsed.input.webhook.secret,
-        ),
+        credentials=credentials,
+    )
+
+
+def _credentials(services: Services, parsed: GenerateInput) -> Credentials:
+    if parsed.s3 is not None:
+        services.check_s3_endpoint(parsed.s3.endpoint_url)
+    return Credentials(
+        s3=None if parsed.s3 is None else parsed.s3.model_dump(exclude_none=True),
+        webhook_secret=None if parsed.webhook is None else parsed.webhook.secret,
     )
 
 
@@ -133,4 +143,7 @@ def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:
     if asked.url:
         services.check_webhook_url(asked.url)
     url = asked.url or services.webhook.url
-    return WebhookTarget(url, asked.timeout or services.webhook.timeout_seconds, asked.extra_params) if url else None
+    if not url:
+        return None
+    events = tuple(dict.fromkeys(asked.events))
+    return WebhookTarget(url, asked.timeout or services.webhook.timeout_seconds, asked.extra_params, events)

@@ -82,6 +82,10 @@ class AddressGuard:
         self._check_addresses(url, host, addresses)
         return PinnedHost(host, port, tuple(str(address) for address in addresses))
 
+    def pin_blocking(self, url: str) -> PinnedHost:
+        """The same on a thread that has no event loop."""
+        return asyncio.run(self.pin(url))
+
     def transport(self) -> httpx.AsyncBaseTransport:
         """For `httpx.AsyncClient(transport=..., trust_env=False)`: every request of that client is pinned."""
         return _PinnedTransport(self)

@@ -1,7 +1,8 @@
 """InputFetcher: brings the files that a prompt refers to into a folder, each content once.
 
-`<folder>/<sha256>.<ext>`: what two jobs send alike is one file. A download streams to disk within limits of bytes, time
-and redirects, from public addresses only; the kind of the file comes from its bytes, never from its name or the server.
+`<folder>/<sha256>.<ext>`: what two jobs send alike is one file, and an address that several ask for at the same time is
+downloaded once. A download streams to disk within limits of bytes, time and redirects, from public addresses only; the
+kind of the file comes from its bytes, never from its name or the server.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import errno
 import hashlib
 import os
+import shutil
 import urllib.parse
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +24,20 @@ from typing import Any
 
 import httpx
 
-from worker.errors import InputRejected
+from worker.errors import DiskLow, InputRejected, WorkerError
 from worker.guard.safe_address import AddressGuard, shown_url
 from worker.inputs.file_kinds import HEAD_BYTES, BrokenFile, FileKind, check_kind, check_picture
+from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import Reference
+from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
+from worker.inputs.s3_source import S3Source, parse_s3_url
+from worker.inputs.shared_calls import SharedCalls
+from worker.s3_clients import S3Target
 from worker.settings import InputLimits
 
 CONNECT_SECONDS = 10.0
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+RETRY_AFTER_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +50,18 @@ class FetchedInput:
     media_type: str
 
 
-class DownloadFailed(InputRejected):
-    """The server did not give the file: no connection, an error status, too slow, too many redirects."""
-
-    code = "download_failed"
-
-
-class InputTooLarge(InputRejected):
-    code = "input_too_large"
-
-
-class InputBroken(InputRejected):
-    """The file came and is not what the node takes, or the inline data does not decode."""
-
-    code = "input_broken"
-
-
 class InputFetcher:
     """Owns an HTTP client whose every connection the guard has checked. Use `close()` at the end."""
 
-    def __init__(self, guard: AddressGuard, directory: Path, limits: InputLimits) -> None:
-        self._directory = directory
+    def __init__(
+        self, guard: AddressGuard, folder: InputFolder, limits: InputLimits, s3: S3Source, min_free_bytes: int = 0
+    ) -> None:
+        self._guard = guard
+        self._folder = folder
         self._limits = limits
+        self._s3 = s3
+        self._min_free_bytes = min_free_bytes
+        self._shared: SharedCalls[FetchedInput] = SharedCalls()
         self._http = httpx.AsyncClient(
             transport=guard.transport(),
             trust_env=False,
@@ -74,84 +74,121 @@ class InputFetcher:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def forget_before(self, time_seconds: float) -> None:
-        """Removes every file that was last fetched before, and what a crash left of a download."""
-        await asyncio.to_thread(_remove_older, self._directory, time_seconds)
-
-    async def fetch(self, reference: Reference) -> FetchedInput:
-        """The file of a reference. Raises InputRejected (or a class below it) that names node, field and URL."""
-        where = _where(reference)
-        await asyncio.to_thread(self._directory.mkdir, parents=True, exist_ok=True)
-        partial = self._directory / f".partial-{uuid.uuid4().hex}"
+    def find_problem(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> InputRejected | None:
+        """What can be said of a reference before anything is fetched, and without asking a name server."""
         try:
             if reference.source == "url":
-                digest, size_bytes = await self._download(reference, partial, where)
-            else:
-                digest, size_bytes = await asyncio.to_thread(self._decode, reference, partial, where)
-            return await asyncio.to_thread(self._keep, reference, partial, digest, size_bytes, where)
+                self._guard.check_form(reference.value)
+            elif reference.source == "s3":
+                self._s3_target(reference, asked_s3)
         except InputRejected as refused:
-            refused.fields = where | refused.fields  # the guard knows no node
-            raise
+            return refused
+        return None
+
+    async def fetch(self, reference: Reference, job_id: str, asked_s3: Mapping[str, Any] | None = None) -> FetchedInput:
+        """The file of a reference; it stays until the job releases it.
+
+        Raises InputRejected (or a class below it) that names node, field and address, and DiskLow.
+        """
+        where = _where(reference)
+        try:
+            while True:
+                fetched = await self._fetch(reference, asked_s3)
+                if self._folder.hold(fetched.file_name, job_id):
+                    return fetched
+        except (InputRejected, DiskLow) as refused:
+            # The same refusal may be that of others, whose nodes have other ids.
+            raise type(refused)(refused.message, **(where | refused.fields)) from None
+
+    async def _fetch(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> FetchedInput:
+        if reference.source in ("data", "base64"):
+            return await self._bring(reference, None)
+        target = self._s3_target(reference, asked_s3) if reference.source == "s3" else None
+        key = (reference.value, reference.media, target)
+        return await self._shared.run(key, lambda: self._bring(reference, target))
+
+    def _s3_target(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> S3Target:
+        try:
+            address = parse_s3_url(reference.value)
+        except ValueError as error:
+            raise InputBroken(f"{_input(reference)} {error}") from None
+        target = self._s3.target(asked_s3, address.bucket)
+        if target is None:
+            message = f"{_input(reference)}: neither the request nor the worker has credentials for s3:// addresses"
+            raise InputRejected(message)
+        return target
+
+    async def _bring(self, reference: Reference, target: S3Target | None) -> FetchedInput:
+        partial = self._folder.path / f"{PARTIAL_PREFIX}{uuid.uuid4().hex}"
+        shown = _shown(reference)
+        try:
+            await asyncio.to_thread(self._folder.path.mkdir, parents=True, exist_ok=True)
+            if target is not None:
+                digest, size_bytes = await self._s3.download(target, parse_s3_url(reference.value).key, partial)
+            elif reference.source == "url":
+                digest, size_bytes = await self._download(reference.value, shown, partial)
+            else:
+                digest, size_bytes = await asyncio.to_thread(self._decode, reference, partial)
+            return await asyncio.to_thread(self._keep, reference, partial, digest, size_bytes)
+        except OSError as error:
+            if error.errno not in FULL_DISK:
+                raise
+            raise _disk_low(shown) from None
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(partial)
 
-    async def _download(self, reference: Reference, partial: Path, where: dict[str, Any]) -> tuple[str, int]:
+    async def _download(self, url: str, shown: str, partial: Path) -> tuple[str, int]:
         try:
-            async with (
-                asyncio.timeout(self._limits.timeout_seconds),
-                self._http.stream("GET", reference.value) as response,
-            ):
+            async with asyncio.timeout(self._limits.timeout_seconds), self._http.stream("GET", url) as response:
                 if response.status_code != 200:
-                    message = f"{where['url']} answered {response.status_code}"
-                    raise DownloadFailed(message, http_status=response.status_code, **where)
+                    raise DownloadFailed(f"{shown} answered {response.status_code}", http_status=response.status_code)
                 declared = response.headers.get("content-length", "")
-                if declared.isdigit() and int(declared) > self._limits.max_bytes:
-                    raise self._too_large(where)
-                return await self._write(response.aiter_bytes(), partial, where)
+                if declared.isdigit():
+                    await asyncio.to_thread(self._check_size, int(declared), shown)
+                return await self._write(response.aiter_bytes(), partial, shown)
         except TimeoutError:
-            raise DownloadFailed(f"{where['url']} took over {self._limits.timeout_seconds:g} s", **where) from None
+            raise DownloadFailed(f"{shown} took over {self._limits.timeout_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise DownloadFailed(f"{where['url']}: {_why(error)}", **where) from None
+            raise DownloadFailed(f"{shown}: {_why(error)}") from None
 
-    async def _write(self, chunks: AsyncIterator[bytes], partial: Path, where: dict[str, Any]) -> tuple[str, int]:
+    async def _write(self, chunks: AsyncIterator[bytes], partial: Path, shown: str) -> tuple[str, int]:
         digest, size_bytes = hashlib.sha256(), 0
         with partial.open("xb") as file:  # noqa: ASYNC230 - small writes to a local disk
             async for chunk in chunks:
                 size_bytes += len(chunk)
                 if size_bytes > self._limits.max_bytes:
-                    raise self._too_large(where)
+                    raise self._too_large(shown)
                 digest.update(chunk)
                 file.write(chunk)
         return digest.hexdigest(), size_bytes
 
-    def _decode(self, reference: Reference, partial: Path, where: dict[str, Any]) -> tuple[str, int]:
+    def _decode(self, reference: Reference, partial: Path) -> tuple[str, int]:
         try:
             data = decode_data_uri(reference.value) if reference.source == "data" else _decode_base64(reference.value)
         except ValueError as error:
-            raise InputBroken(f"{_input(reference)}: {error}", **where) from None
-        if len(data) > self._limits.max_bytes:
-            raise self._too_large(where)
+            raise InputBroken(f"{_input(reference)}: {error}") from None
+        self._check_size(len(data), _shown(reference))
         partial.write_bytes(data)
         return hashlib.sha256(data).hexdigest(), len(data)
 
-    def _keep(
-        self, reference: Reference, partial: Path, digest: str, size_bytes: int, where: dict[str, Any]
-    ) -> FetchedInput:
+    def _keep(self, reference: Reference, partial: Path, digest: str, size_bytes: int) -> FetchedInput:
         try:
             kind = _checked_kind(partial, reference)
         except BrokenFile as broken:
-            shown = where.get("url") or _input(reference)
-            raise InputBroken(f"{shown} {broken}", **where) from None
+            raise InputBroken(f"{_shown(reference)} {broken}") from None
         name = f"{digest}.{kind.extension}"
-        path = self._directory / name
-        os.replace(partial, path)  # the same content under the same name: whoever comes last changes nothing
-        return FetchedInput(name, path, size_bytes, kind.media_type)
+        return FetchedInput(name, self._folder.keep(partial, name), size_bytes, kind.media_type)
 
-    def _too_large(self, where: dict[str, Any]) -> InputTooLarge:
+    def _check_size(self, size_bytes: int, shown: str) -> None:
+        if size_bytes > self._limits.max_bytes:
+            raise self._too_large(shown)
+        if shutil.disk_usage(self._folder.path).free - size_bytes < self._min_free_bytes:
+            raise _disk_low(shown)
+
+    def _too_large(self, shown: str) -> InputTooLarge:
         limit = self._limits.max_bytes
-        shown = where.get("url") or f"the input {where['field']} of node {where['node_id']}"
-        return InputTooLarge(f"{shown} is over {limit} bytes", limit_bytes=limit, **where)
+        return InputTooLarge(f"{shown} is over {limit} bytes", limit_bytes=limit)
 
 
 def decode_data_uri(text: str) -> bytes:
@@ -173,13 +210,6 @@ def _decode_base64(text: str) -> bytes:
         raise ValueError("is not base64") from None
 
 
-def _remove_older(directory: Path, time_seconds: float) -> None:
-    for path in directory.glob("*") if directory.is_dir() else ():
-        with suppress(FileNotFoundError):
-            if path.is_file() and path.stat().st_mtime < time_seconds:
-                path.unlink()
-
-
 def _checked_kind(path: Path, reference: Reference) -> FileKind:
     with path.open("rb") as file:
         kind = check_kind(file.read(HEAD_BYTES), reference.media)
@@ -194,11 +224,19 @@ def _where(reference: Reference) -> dict[str, Any]:
         "class_type": reference.class_type,
         "field": reference.input_name,
     }
-    return shown | ({"url": shown_url(reference.value)} if reference.source == "url" else {})
+    return shown | ({"url": shown_url(reference.value)} if reference.source in ("url", "s3") else {})
+
+
+def _shown(reference: Reference) -> str:
+    return shown_url(reference.value) if reference.source in ("url", "s3") else _input(reference)
 
 
 def _input(reference: Reference) -> str:
     return f"the input {reference.input_name} of node {reference.node_id}"
+
+
+def _disk_low(shown: str) -> WorkerError:
+    return DiskLow(f"The disk has no room for {shown}", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 def _why(error: Exception) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Source = Literal["url", "data", "base64"]
+Source = Literal["url", "s3", "data", "base64"]
 Media = Literal["image", "latent", "file"]
 
 PLAIN_FILE_INPUTS: Mapping[tuple[str, str], Media] = {("LoadLatent", "latent"): "latent"}
@@ -69,6 +69,8 @@ def source_of(value: Any) -> Source | None:
     start = value[:8].lower()
     if start.startswith(("http://", "https://")):
         return "url"
+    if start.startswith("s3://"):
+        return "s3"
     if start.startswith("data:"):
         return "data"
     return "base64" if len(value) >= 64 and _BASE64.fullmatch(value[:4096]) else None

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker.engine.client import EngineClient
-from worker.inputs.fetch import FetchedInput, InputFetcher
+from worker.errors import Problem, RequestRejected
+from worker.inputs.fetch import InputFetcher
+from worker.inputs.folder import InputFolder
 from worker.inputs.references import Media, Reference, find_references, replace_references
-from worker.jobs.job import Credentials
+from worker.jobs.job import Credentials, Job
 from worker.jobs.stages import PlannedInputs
 
 FOLDER = "darkroom"
@@ -17,10 +19,11 @@ _PENDING_EXTENSION: Mapping[Media, str] = {"image": "png", "latent": "latent", "
 
 
 class FetchedInputs:
-    """An InputStage. The fetcher's folder is `darkroom` in the engine's input folder when that is on this machine."""
+    """An InputStage. The folder is `darkroom` in the engine's input folder when that is on this machine."""
 
-    def __init__(self, fetcher: InputFetcher) -> None:
+    def __init__(self, fetcher: InputFetcher, folder: InputFolder) -> None:
         self._fetcher = fetcher
+        self._folder = folder
 
     def plan(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> PlannedInputs:
         """The prompt as it will be, with stand-in names for the files still to come."""
@@ -33,34 +36,58 @@ class FetchedInputs:
         }
         return PlannedInputs(replace_references(prompt, names), tuple(names.values()))
 
-    async def fetch(
-        self, prompt: Mapping[str, Any], credentials: Credentials | None, engine: EngineClient
-    ) -> Mapping[str, Any]:
-        """The prompt with the names of the fetched files in it. Raises InputRejected."""
-        references = find_references(prompt, await engine.object_info())
+    def check(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], credentials: Credentials | None) -> None:
+        """Raises RequestRejected with every input that cannot be fetched, as far as that shows without trying."""
+        problems = []
+        for reference in find_references(prompt, object_info):
+            refused = self._fetcher.find_problem(reference, _s3_of(credentials))
+            if refused is not None:
+                problems.append(
+                    Problem(
+                        refused.message,
+                        field=reference.input_name,
+                        node_id=reference.node_id,
+                        class_type=reference.class_type,
+                        type=refused.code,
+                    )
+                )
+        if problems:
+            raise RequestRejected(problems)
+
+    async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
+        """The job's prompt with the names of the fetched files in it. Raises InputRejected, DiskLow."""
+        references = find_references(job.prompt, await engine.object_info())
         if not references:
-            return prompt
+            return job.prompt
         # What is named twice is fetched once; the first failure ends the other downloads.
         first_of = {(reference.value, reference.media): reference for reference in reversed(references)}
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = {key: group.create_task(self._bring(reference, engine)) for key, reference in first_of.items()}
+                tasks = {
+                    key: group.create_task(self._bring(reference, job, engine)) for key, reference in first_of.items()
+                }
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         files = {reference: tasks[reference.value, reference.media].result() for reference in references}
-        return replace_references(prompt, files)
+        return replace_references(job.prompt, files)
 
-    async def forget_fetched_before(self, time_seconds: float) -> None:
-        """Removes files that no job has asked for since. Every fetch makes its file new, so no live job's are older
-        than the job.
-        """
-        await self._fetcher.forget_before(time_seconds)
+    def release(self, job_id: str) -> None:
+        """The job has ended and needs its inputs no more."""
+        self._folder.release(job_id)
+
+    async def forget_unused(self, before_seconds: float, max_bytes: int) -> None:
+        """Removes files that no job needs: those unused since then, and the oldest while their sum is too large."""
+        await asyncio.to_thread(self._folder.sweep, before_seconds, max_bytes)
 
     async def close(self) -> None:
         await self._fetcher.close()
 
-    async def _bring(self, reference: Reference, engine: EngineClient) -> str:
-        fetched: FetchedInput = await self._fetcher.fetch(reference)
+    async def _bring(self, reference: Reference, job: Job, engine: EngineClient) -> str:
+        fetched = await self._fetcher.fetch(reference, job.id, _s3_of(job.credentials))
         if engine.folders is None:
             return await engine.upload_image(fetched.path, fetched.file_name)
         return f"{FOLDER}/{fetched.file_name}"
+
+
+def _s3_of(credentials: Credentials | None) -> Mapping[str, Any] | None:
+    return None if credentials is None else credentials.s3

@@ -14,6 +14,7 @@ from sqlalchemy import event
 
 from worker.errors import StateUnusable
 from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
+from worker.outputs.options import OutputOptions
 
 HEAD_REVISION = "0001"
 """The newest migration. A test holds it against the versions folder."""
@@ -119,12 +120,12 @@ def changing_row(job: Job) -> dict[str, Any]:
 def job_of(row: Any) -> Job:
     """The job that a row of JOBS holds."""
     request = json.loads(row.request)
-    webhook = request.pop("webhook")
+    webhook, output = request.pop("webhook"), OutputOptions.of(request.pop("output", None))
     return Job(
         id=row.id,
         number=row.number,
         body_hash=row.body_hash,
-        request=JobRequest(**request, webhook=None if webhook is None else WebhookTarget(**webhook)),
+        request=JobRequest(**request, webhook=_webhook_target(webhook), output=output),
         prompt=json.loads(row.prompt),
         credentials=None if row.credentials is None else Credentials(**json.loads(row.credentials)),
         state=JobState(row.state),
@@ -137,6 +138,10 @@ def job_of(row: Any) -> Job:
         failure=None if row.failure is None else JobFailure(**json.loads(row.failure)),
         times=JobTimes(**json.loads(row.times)),
     )
+
+
+def _webhook_target(stored: dict[str, Any] | None) -> WebhookTarget | None:
+    return None if stored is None else WebhookTarget(**{**stored, "events": tuple(stored.get("events", ()))})
 
 
 def _dump(value: Any) -> str:

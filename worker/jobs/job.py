@@ -14,13 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 from worker.errors import WorkerError, http_status
 from worker.jobs.progress import Progress
+from worker.outputs.options import OutputOptions
 
 MAX_ATTEMPTS = 2
 MIN_PRIORITY, MAX_PRIORITY = -10, 10
+
+WebhookEvent = Literal["started", "progress"]
 
 
 class JobState(StrEnum):
@@ -80,9 +83,12 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class WebhookTarget:
+    """Where the notice of a job goes. `events`: what is told besides its end."""
+
     url: str
     timeout_seconds: float
     extra_params: Mapping[str, Any]
+    events: tuple[WebhookEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,7 @@ class JobRequest:
     wants_engine_response: bool = False
     webhook: WebhookTarget | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    output: OutputOptions = field(default_factory=OutputOptions)
 
 
 @dataclass(frozen=True, slots=True)

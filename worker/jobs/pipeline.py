@@ -236,7 +236,7 @@ class Pipeline:
         if not self._inputs.plan(job.prompt, object_info).pending_files:
             return job.prompt
         async with self._fetching.place(job.order):
-            return await self._inputs.fetch(job.prompt, job.credentials, engine)
+            return await self._inputs.fetch(job, engine)
 
     def _queue_for_engine(self, job: Job) -> None:
         if job.state is JobState.PROCESSING:
@@ -279,6 +279,7 @@ class Pipeline:
     async def _end(self, job: Job, state: JobState, message: str, failure: JobFailure | None) -> None:
         kept = job.credentials
         job.end(state, message, int(time.time() * 1000), failure)
+        self._inputs.release(job.id)
         self._cancelled.discard(job.id)
         self._begun.discard(job.id)
         webhook = self._make_webhook(job, kept)

@@ -26,10 +26,19 @@ class PlannedInputs:
 class InputStage(Protocol):
     def plan(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> PlannedInputs: ...
 
-    async def fetch(
-        self, prompt: Mapping[str, Any], credentials: Credentials | None, engine: EngineClient
-    ) -> Mapping[str, Any]:
-        """The prompt with the names of the fetched files in it. Raises InputRejected."""
+    def check(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], credentials: Credentials | None) -> None:
+        """Raises RequestRejected with every input that cannot be fetched, as far as that shows without trying."""
+        ...
+
+    async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
+        """The job's prompt with the names of the fetched files in it; they stay until the job is released.
+
+        Raises InputRejected, DiskLow.
+        """
+        ...
+
+    def release(self, job_id: str) -> None:
+        """The job has ended and needs its inputs no more."""
         ...
 
 

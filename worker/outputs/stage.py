@@ -13,12 +13,12 @@ import structlog
 from worker.engine.client import EngineClient
 from worker.engine.outcome import RunOutcome
 from worker.errors import WorkerError
-from worker.guard.safe_address import AddressGuard
 from worker.jobs.job import Job
 from worker.jobs.stages import OutputRecord
 from worker.outputs.collect import collect_outputs
 from worker.outputs.keys import make_keys
-from worker.outputs.s3 import S3Target, S3Uploader, choose_target
+from worker.outputs.s3 import S3Uploader
+from worker.s3_clients import S3Clients, S3Target, choose_target
 from worker.settings import S3Config
 
 UPLOADS_AT_ONCE = 4
@@ -42,10 +42,9 @@ class _EngineFiles:
 class DeliveredOutputs:
     """An OutputStage: outputs are the job's own files, with links to S3 where there is a target."""
 
-    def __init__(self, config: S3Config, guard: AddressGuard) -> None:
+    def __init__(self, config: S3Config, clients: S3Clients) -> None:
         self._config = config
-        self._guard = guard
-        self._uploader = S3Uploader(config.presign_seconds)
+        self._uploader = S3Uploader(clients)
 
     async def collect(self, outcome: RunOutcome, directory: Path, engine: EngineClient) -> Sequence[OutputRecord]:
         outputs = await collect_outputs(outcome.outputs, directory, _EngineFiles(engine))
@@ -53,20 +52,28 @@ class DeliveredOutputs:
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
         """The job's outputs with `url` or `upload_error` added. One that fails does not fail the others."""
-        target = choose_target(None if job.credentials is None else job.credentials.s3, self._config)
+        asked = (None if job.credentials is None else job.credentials.s3) or {}
+        target = choose_target(asked, self._config)
         if target is None:
             return [dict(record) for record in job.outputs]
-        keys = make_keys(self._config.key_template, job.id, job.outputs)
+        keys = make_keys(asked.get("key_template") or self._config.key_template, job.id, job.outputs)
+        presign_seconds = int(asked.get("presign_seconds") or self._config.presign_seconds)
         at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
         return await asyncio.gather(
             *(
-                self._send(record, directory, target, key, at_once)
+                self._send(record, directory, target, key, presign_seconds, at_once)
                 for record, key in zip(job.outputs, keys, strict=True)
             )
         )
 
     async def _send(
-        self, record: Mapping[str, Any], directory: Path, target: S3Target, key: str, at_once: asyncio.Semaphore
+        self,
+        record: Mapping[str, Any],
+        directory: Path,
+        target: S3Target,
+        key: str,
+        presign_seconds: int,
+        at_once: asyncio.Semaphore,
     ) -> OutputRecord:
         if "url" in record:  # uploaded before a restart
             return dict(record)
@@ -74,9 +81,8 @@ class DeliveredOutputs:
         plain = {name: value for name, value in record.items() if name != "upload_error"}
         try:
             async with at_once:
-                if target.endpoint_url and not target.is_trusted:
-                    await self._guard.pin(target.endpoint_url)
-                return plain | {"url": await self._uploader.upload(target, path, key, media_type)}
+                url = await self._uploader.upload(target, path, key, media_type, presign_seconds=presign_seconds)
+                return plain | {"url": url}
         except WorkerError as failed:
             log.warning("upload failed", key=key, reason=failed.message)
             return plain | {"upload_error": failed.message}

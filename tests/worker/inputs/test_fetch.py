@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import io
@@ -13,12 +14,17 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from pydantic import SecretStr
 
-from worker.errors import InputRejected, http_status
+from worker.errors import DiskLow, InputRejected, http_status
 from worker.guard.safe_address import AddressGuard, AddressRefused
-from worker.inputs.fetch import DownloadFailed, InputBroken, InputFetcher, InputTooLarge
+from worker.inputs.fetch import InputFetcher
+from worker.inputs.folder import InputFolder
 from worker.inputs.references import Media, Reference
-from worker.settings import InputLimits
+from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
+from worker.inputs.s3_source import S3Source
+from worker.s3_clients import S3Clients
+from worker.settings import InputLimits, S3Config
 
 
 def picture(form: str = "PNG", size: tuple[int, int] = (40, 30)) -> bytes:
@@ -64,9 +70,13 @@ def site() -> Iterator[Any]:
     server.server_close()
 
 
-def fetcher(folder: Path, *, max_bytes: int = 1_000_000, seconds: float = 5.0, guarded: bool = False) -> InputFetcher:
+def fetcher(
+    folder: Path, *, max_bytes: int = 1_000_000, seconds: float = 5.0, guarded: bool = False, min_free: int = 0
+) -> InputFetcher:
     guard = AddressGuard([] if guarded else ["127.0.0.1"])
-    return InputFetcher(guard, folder, InputLimits(max_bytes=max_bytes, timeout_seconds=seconds, max_redirects=2))
+    limits = InputLimits(max_bytes=max_bytes, timeout_seconds=seconds, max_redirects=2)
+    no_store = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
+    return InputFetcher(guard, InputFolder(folder), limits, S3Source(S3Clients(guard), no_store, limits), min_free)
 
 
 def asking(value: str, media: Media = "image") -> Reference:
@@ -82,7 +92,7 @@ async def test_a_download_is_named_by_its_content_and_its_kind(
 ) -> None:
     data = picture(form)
     site.pages["/x.exe"] = (200, {"Content-Type": "text/html"}, data)
-    fetched = await fetcher(tmp_path).fetch(asking(f"{site.url}/x.exe"))
+    fetched = await fetcher(tmp_path).fetch(asking(f"{site.url}/x.exe"), "job")
     assert fetched.file_name == f"{hashlib.sha256(data).hexdigest()}.{extension}"
     assert fetched.path.read_bytes() == data and fetched.size_bytes == len(data)
 
@@ -99,7 +109,7 @@ async def test_the_same_content_is_one_file_however_it_comes(site: Any, tmp_path
         encoded,
         base64.urlsafe_b64encode(data).decode().rstrip("="),
     ]
-    names = {(await source.fetch(asking(value))).file_name for value in values}
+    names = {(await source.fetch(asking(value), "job")).file_name for value in values}
     assert len(names) == 1 and names_in(tmp_path) == list(names)
 
 
@@ -108,14 +118,14 @@ async def test_redirects_are_followed_within_their_limit(site: Any, tmp_path: Pa
     site.pages["/2"] = (302, {"Location": "/end"}, b"")
     site.pages["/0"] = (302, {"Location": "/1"}, b"")
     site.pages["/end"] = (200, {}, picture())
-    assert (await fetcher(tmp_path).fetch(asking(f"{site.url}/1"))).size_bytes
+    assert (await fetcher(tmp_path).fetch(asking(f"{site.url}/1"), "job")).size_bytes
     with pytest.raises(DownloadFailed, match="too many redirects"):
-        await fetcher(tmp_path).fetch(asking(f"{site.url}/0"))
+        await fetcher(tmp_path).fetch(asking(f"{site.url}/0"), "job")
 
 
 async def test_a_refusal_names_node_field_and_url_without_its_secrets(site: Any, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed) as caught:
-        await fetcher(tmp_path).fetch(asking(f"{site.url}/gone.png?X-Signature=secret"))
+        await fetcher(tmp_path).fetch(asking(f"{site.url}/gone.png?X-Signature=secret"), "job")
     said = caught.value.as_json()
     assert (said["node_id"], said["field"], said["http_status"]) == ("7", "image", 404)
     assert said["url"] == f"{site.url}/gone.png" and "secret" not in str(said)
@@ -124,7 +134,7 @@ async def test_a_refusal_names_node_field_and_url_without_its_secrets(site: Any,
 
 async def test_private_addresses_are_refused_and_never_asked(site: Any, tmp_path: Path) -> None:
     with pytest.raises(AddressRefused) as caught:
-        await fetcher(tmp_path, guarded=True).fetch(asking(f"{site.url}/a"))
+        await fetcher(tmp_path, guarded=True).fetch(asking(f"{site.url}/a"), "job")
     assert site.asked == [] and caught.value.fields["node_id"] == "7"
 
 
@@ -132,7 +142,7 @@ async def test_a_redirect_to_a_private_address_is_refused(site: Any, tmp_path: P
     for target in ("http://169.254.169.254/latest", "http://10.0.0.1/", "file:///etc/passwd"):
         site.pages["/to"] = (302, {"Location": target}, b"")
         with pytest.raises(InputRejected):
-            await fetcher(tmp_path).fetch(asking(f"{site.url}/to"))
+            await fetcher(tmp_path).fetch(asking(f"{site.url}/to"), "job")
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -140,13 +150,13 @@ async def test_a_file_over_the_limit_is_dropped(site: Any, tmp_path: Path, decla
     data = picture(size=(200, 200))
     site.pages["/big"] = (200, {"Content-Length": str(len(data))} if declared else {}, data)
     with pytest.raises(InputTooLarge) as caught:
-        await fetcher(tmp_path, max_bytes=1000).fetch(asking(f"{site.url}/big"))
+        await fetcher(tmp_path, max_bytes=1000).fetch(asking(f"{site.url}/big"), "job")
     assert caught.value.fields["limit_bytes"] == 1000 and names_in(tmp_path) == []
 
 
 async def test_a_server_that_dawdles_is_left(site: Any, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed):
-        await fetcher(tmp_path, seconds=0.2).fetch(asking(f"{site.url}/slow"))
+        await fetcher(tmp_path, seconds=0.2).fetch(asking(f"{site.url}/slow"), "job")
     assert names_in(tmp_path) == []
 
 
@@ -157,24 +167,55 @@ async def test_a_server_that_dawdles_is_left(site: Any, tmp_path: Path) -> None:
 async def test_what_does_not_open_as_a_picture_is_refused(site: Any, tmp_path: Path, body: bytes) -> None:
     site.pages["/x"] = (200, {}, body)
     with pytest.raises(InputBroken) as caught:
-        await fetcher(tmp_path).fetch(asking(f"{site.url}/x"))
+        await fetcher(tmp_path).fetch(asking(f"{site.url}/x"), "job")
     assert caught.value.fields["node_id"] == "7" and names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("value", ["data:image/png;base64,%%%", "data:image/png", "data:,hello", "A" * 65])
 async def test_inline_data_that_does_not_decode_is_refused(tmp_path: Path, value: str) -> None:
     with pytest.raises(InputBroken):
-        await fetcher(tmp_path).fetch(asking(value))
+        await fetcher(tmp_path).fetch(asking(value), "job")
 
 
 async def test_a_latent_is_taken_where_a_latent_is_wanted(site: Any, tmp_path: Path) -> None:
     header = b'{"latent_tensor":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
     site.pages["/l"] = (200, {}, len(header).to_bytes(8, "little") + header + bytes(4))
-    assert (await fetcher(tmp_path).fetch(asking(f"{site.url}/l", "latent"))).file_name.endswith(".latent")
+    assert (await fetcher(tmp_path).fetch(asking(f"{site.url}/l", "latent"), "job")).file_name.endswith(".latent")
     with pytest.raises(InputBroken):
-        await fetcher(tmp_path).fetch(asking(f"{site.url}/l"))
+        await fetcher(tmp_path).fetch(asking(f"{site.url}/l"), "job")
 
 
 async def test_a_host_that_refuses_the_connection_is_a_callers_error(tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match="cannot be reached"):
-        await fetcher(tmp_path).fetch(asking("http://127.0.0.1:9/x.png"))
+        await fetcher(tmp_path).fetch(asking("http://127.0.0.1:9/x.png"), "job")
+
+
+async def test_many_who_ask_for_one_address_at_once_share_one_download(site: Any, tmp_path: Path) -> None:
+    site.pages["/a"] = (200, {}, picture())
+    source = fetcher(tmp_path)
+    fetched = await asyncio.gather(*(source.fetch(asking(f"{site.url}/a"), f"job-{n}") for n in range(20)))
+    assert site.asked == ["/a"] and len({item.file_name for item in fetched}) == 1
+
+
+async def test_one_who_gives_up_leaves_the_others_their_download(site: Any, tmp_path: Path) -> None:
+    site.pages["/a"] = (200, {}, picture())
+    source = fetcher(tmp_path)
+    first, second = (asyncio.create_task(source.fetch(asking(f"{site.url}/a"), job)) for job in ("one", "two"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).path.is_file() and first.cancelled()
+
+
+async def test_a_shared_refusal_names_the_node_of_each_who_asked(site: Any, tmp_path: Path) -> None:
+    source = fetcher(tmp_path)
+    asked = [Reference(node, "image", "LoadImage", "url", "image", f"{site.url}/gone") for node in ("1", "2")]
+    refused = await asyncio.gather(*(source.fetch(item, "job") for item in asked), return_exceptions=True)
+    assert [getattr(item, "fields", {})["node_id"] for item in refused] == ["1", "2"] and site.asked == ["/gone"]
+
+
+async def test_a_file_for_which_the_disk_has_no_room_is_the_callers_to_send_later(site: Any, tmp_path: Path) -> None:
+    data = picture()
+    site.pages["/a"] = (200, {"Content-Length": str(len(data))}, data)
+    with pytest.raises(DiskLow) as caught:
+        await fetcher(tmp_path, min_free=2**62).fetch(asking(f"{site.url}/a"), "job")
+    assert caught.value.fields["node_id"] == "7" and http_status(DiskLow) == 503 and names_in(tmp_path) == []

@@ -5,17 +5,25 @@ from __future__ import annotations
 import base64
 import io
 import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from pydantic import SecretStr
 
 from worker.engine.client import LocalFolders
+from worker.errors import RequestRejected
 from worker.guard.safe_address import AddressGuard, AddressRefused
 from worker.inputs.fetch import InputFetcher
+from worker.inputs.folder import InputFolder
+from worker.inputs.s3_source import S3Source
 from worker.inputs.stage import FetchedInputs
-from worker.settings import InputLimits
+from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
+from worker.s3_clients import S3Clients
+from worker.settings import InputLimits, S3Config
 
 INFO = {"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}}}
 
@@ -35,16 +43,14 @@ class Engine:
         return f"elsewhere/{name}"
 
 
-async def test_files_are_forgotten_by_the_time_of_their_last_fetch(tmp_path: Path) -> None:
-    for name, at in (("old.png", 100), (".partial-1", 100), ("new.png", 300)):
-        (tmp_path / name).touch()
-        os.utime(tmp_path / name, (at, at))
-    await stage(tmp_path).forget_fetched_before(200)
-    assert os.listdir(tmp_path) == ["new.png"]
-
-
 def stage(folder: Path) -> FetchedInputs:
-    return FetchedInputs(InputFetcher(AddressGuard(), folder, InputLimits(1_000_000, 5.0, 2)))
+    guard, limits, files = AddressGuard(), InputLimits(1_000_000, 5.0, 2), InputFolder(folder)
+    no_store = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
+    return FetchedInputs(InputFetcher(guard, files, limits, S3Source(S3Clients(guard), no_store, limits)), files)
+
+
+def job(prompt: Mapping[str, Any], **s3: Any) -> Job:
+    return Job("job-1", 1, "hash", JobRequest(), prompt, JobTimes(0), Credentials(s3=s3 or None))
 
 
 def picture_in_line() -> str:
@@ -68,7 +74,7 @@ def test_files_still_to_come_have_names_that_the_check_knows(tmp_path: Path) -> 
 async def test_the_engine_gets_names_of_its_own_input_folder(tmp_path: Path) -> None:
     engine: Any = Engine(LocalFolders(tmp_path, tmp_path, tmp_path))
     prompt = {"1": load(picture_in_line()), "2": load(picture_in_line())}
-    fetched = await stage(tmp_path / "darkroom").fetch(prompt, None, engine)
+    fetched = await stage(tmp_path / "darkroom").fetch(job(prompt), engine)
     names = {fetched[node]["inputs"]["image"] for node in ("1", "2")}
     assert len(names) == 1 and (tmp_path / names.pop()).is_file()
 
@@ -76,17 +82,46 @@ async def test_the_engine_gets_names_of_its_own_input_folder(tmp_path: Path) -> 
 async def test_an_engine_elsewhere_is_sent_the_file_once(tmp_path: Path) -> None:
     engine: Any = Engine(None)
     prompt = {"1": load(picture_in_line()), "2": load(picture_in_line())}
-    fetched = await stage(tmp_path).fetch(prompt, None, engine)
+    fetched = await stage(tmp_path).fetch(job(prompt), engine)
     assert [fetched["1"]["inputs"]["image"]] == [f"elsewhere/{name}" for name in engine.uploaded]
 
 
 async def test_a_prompt_without_files_passes_unchanged(tmp_path: Path) -> None:
     engine: Any = Engine(None)
     prompt = {"1": load("a.png")}
-    assert await stage(tmp_path / "none").fetch(prompt, None, engine) is prompt
+    assert await stage(tmp_path / "none").fetch(job(prompt), engine) is prompt
 
 
 async def test_the_first_failure_is_the_callers_error_itself(tmp_path: Path) -> None:
     engine: Any = Engine(None)
     with pytest.raises(AddressRefused):
-        await stage(tmp_path).fetch({"1": load("http://127.0.0.1/a.png"), "2": load(picture_in_line())}, None, engine)
+        await stage(tmp_path).fetch(job({"1": load("http://127.0.0.1/a.png"), "2": load(picture_in_line())}), engine)
+
+
+async def test_files_go_when_no_job_needs_them(tmp_path: Path) -> None:
+    engine: Any = Engine(LocalFolders(tmp_path, tmp_path, tmp_path))
+    inputs = stage(tmp_path / "darkroom")
+    await inputs.fetch(job({"1": load(picture_in_line())}), engine)
+    await inputs.forget_unused(time.time() + 10, 0)
+    assert len(os.listdir(tmp_path / "darkroom")) == 1
+    inputs.release("job-1")
+    await inputs.forget_unused(time.time() + 10, 0)
+    assert os.listdir(tmp_path / "darkroom") == []
+
+
+def test_what_cannot_be_fetched_is_told_before_the_job_is_taken(tmp_path: Path) -> None:
+    prompt = {
+        "1": load("http://169.254.169.254/latest/meta-data"),
+        "2": load("s3://bucket"),
+        "3": load("s3://bucket/key.png"),
+        "4": load("https://example.com/fine.png"),
+        "5": {"class_type": "CLIPTextEncode", "inputs": {"text": "http://127.0.0.1/ as a text"}},
+    }
+    with pytest.raises(RequestRejected) as caught:
+        stage(tmp_path).check(prompt, INFO, None)
+    assert [(item.node_id, item.type) for item in caught.value.problems] == [
+        ("1", "address_refused"),
+        ("2", "input_broken"),
+        ("3", "input_rejected"),
+    ]
+    assert "credentials" in caught.value.problems[2].message

@@ -13,7 +13,9 @@ from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 
 from tests.s3_server import S3Server, client
-from worker.outputs.s3 import PART_BYTES, S3Target, S3Uploader, UploadFailed, choose_target
+from worker.guard.safe_address import AddressGuard
+from worker.outputs.s3 import PART_BYTES, S3Uploader, UploadFailed
+from worker.s3_clients import S3Clients, S3Target, choose_target
 from worker.settings import S3Config
 
 FROM_ENVIRONMENT = S3Config(
@@ -59,6 +61,10 @@ def plain_client(endpoint: str) -> Any:
     return client(S3Server(endpoint, KEY_ID, SECRET, "us-east-1", BUCKET))
 
 
+def uploader() -> S3Uploader:
+    return S3Uploader(S3Clients(AddressGuard(["127.0.0.1"])))
+
+
 def target_at(endpoint: str, bucket: str = BUCKET, secret: str = SECRET) -> S3Target:
     asked = {
         "endpoint_url": endpoint,
@@ -76,7 +82,9 @@ def target_at(endpoint: str, bucket: str = BUCKET, secret: str = SECRET) -> S3Ta
 async def test_an_upload_can_be_fetched_by_its_link(endpoint: str, tmp_path: Path) -> None:
     path = tmp_path / "a picture.png"
     path.write_bytes(b"\x89PNG data")
-    link = await S3Uploader(604800).upload(target_at(endpoint), path, "job-1/a picture+ü.png", "image/png")
+    link = await uploader().upload(
+        target_at(endpoint), path, "job-1/a picture+ü.png", "image/png", presign_seconds=604800
+    )
     async with httpx.AsyncClient() as http:
         fetched = await http.get(link)
     assert (fetched.status_code, fetched.content) == (200, b"\x89PNG data")
@@ -87,7 +95,9 @@ async def test_an_upload_can_be_fetched_by_its_link(endpoint: str, tmp_path: Pat
 async def test_a_large_file_goes_up_in_parts(endpoint: str, tmp_path: Path) -> None:
     path = tmp_path / "large.bin"
     path.write_bytes(bytes(PART_BYTES) + b"end")
-    await S3Uploader(60).upload(target_at(endpoint), path, "job-2/large.bin", "application/octet-stream")
+    await uploader().upload(
+        target_at(endpoint), path, "job-2/large.bin", "application/octet-stream", presign_seconds=60
+    )
     head = plain_client(endpoint).head_object(Bucket=BUCKET, Key="job-2/large.bin")
     assert head["ContentLength"] == PART_BYTES + 3 and head["ETag"].strip('"').endswith("-2")
 
@@ -96,7 +106,9 @@ async def test_a_missing_bucket_is_named_with_the_stores_code(moto_url: str, tmp
     path = tmp_path / "a.png"
     path.write_bytes(b"x")
     with pytest.raises(UploadFailed, match="NoSuchBucket") as caught:  # SeaweedFS would make the bucket
-        await S3Uploader(60).upload(target_at(moto_url, bucket="no-such-bucket-here"), path, "a.png", "image/png")
+        await uploader().upload(
+            target_at(moto_url, bucket="no-such-bucket-here"), path, "a.png", "image/png", presign_seconds=60
+        )
     assert "no-such-bucket-here" in caught.value.message
 
 
@@ -104,7 +116,9 @@ async def test_a_wrong_secret_is_refused_and_not_repeated(seaweed_url: str, tmp_
     path = tmp_path / "a.png"
     path.write_bytes(b"x")
     with pytest.raises(UploadFailed, match="403") as caught:
-        await S3Uploader(60).upload(target_at(seaweed_url, secret="planted-secret"), path, "a.png", "image/png")
+        await uploader().upload(
+            target_at(seaweed_url, secret="planted-secret"), path, "a.png", "image/png", presign_seconds=60
+        )
     assert "planted-secret" not in str(caught.value.as_json())
 
 
@@ -113,12 +127,14 @@ async def test_a_store_that_cannot_be_reached_is_an_upload_error(endpoint: str, 
     path = tmp_path / "a.png"
     path.write_bytes(b"x")
     with pytest.raises(UploadFailed):
-        await S3Uploader(60).upload(target_at(endpoint), path, "a.png", "image/png")
+        await uploader().upload(target_at(endpoint), path, "a.png", "image/png", presign_seconds=60)
 
 
 async def test_a_file_that_is_gone_is_an_upload_error(tmp_path: Path) -> None:
     with pytest.raises(UploadFailed, match="the file is gone"):
-        await S3Uploader(60).upload(target_at("http://127.0.0.1:9"), tmp_path / "none.png", "a.png", "image/png")
+        await uploader().upload(
+            target_at("http://127.0.0.1:9"), tmp_path / "none.png", "a.png", "image/png", presign_seconds=60
+        )
 
 
 def test_each_empty_setting_of_a_request_falls_back_to_the_environments() -> None:
@@ -141,3 +157,9 @@ def test_without_key_secret_and_bucket_there_is_no_target() -> None:
 
 def test_secrets_do_not_show_when_a_target_is_printed() -> None:
     assert "env-secret" not in repr(choose_target(None, FROM_ENVIRONMENT))
+
+
+def test_the_addressing_style_is_the_requests_else_the_environments() -> None:
+    config = replace(FROM_ENVIRONMENT, addressing_style="path")
+    styles = [choose_target(asked, config) for asked in (None, {"addressing_style": "virtual"})]
+    assert [target and target.addressing_style for target in styles] == ["path", "virtual"]

@@ -1,0 +1,97 @@
+"""InputFolder: fetched files under the hash of their content, and which jobs need them.
+
+A file that a job needs is never removed; one that none needs leaves by age, or when all of them together are too large,
+the longest unused first. Counts live in memory: after a restart a job that still needs a file fetches it again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PARTIAL_PREFIX = ".partial-"
+PARTIAL_SECONDS = 24 * 3600.0  # what a crash left of a download
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    name: str
+    size_bytes: int
+    used_at_seconds: float
+
+
+def surplus(
+    files: Iterable[StoredFile], held: Collection[str], unused_before_seconds: float, max_bytes: int
+) -> list[str]:
+    """Names of the files to remove: those unused since then, and the longest unused while the rest exceeds the sum."""
+    kept_bytes, gone = 0, []
+    for file in sorted(files, key=lambda file: (file.name not in held, -file.used_at_seconds)):
+        is_held = file.name in held
+        if not is_held and (file.used_at_seconds < unused_before_seconds or kept_bytes + file.size_bytes > max_bytes):
+            gone.append(file.name)
+        else:
+            kept_bytes += file.size_bytes
+    return gone
+
+
+class InputFolder:
+    """Methods may be called on any thread; `sweep` reads the whole folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._needed_by: dict[str, set[str]] = {}  # file name -> job ids
+
+    def keep(self, partial: Path, name: str) -> Path:
+        """Takes a whole file in under its name. The same content is one file."""
+        target = self.path / name
+        with self._lock:
+            os.replace(partial, target)
+        return target
+
+    def hold(self, name: str, job_id: str) -> bool:
+        """The job needs a file until it releases it. False when it is not there, and has to be fetched again."""
+        with self._lock:
+            try:
+                os.utime(self.path / name)
+            except FileNotFoundError:
+                return False
+            self._needed_by.setdefault(name, set()).add(job_id)
+            return True
+
+    def release(self, job_id: str) -> None:
+        """The job has ended."""
+        with self._lock:
+            for name in [name for name, jobs in self._needed_by.items() if job_id in jobs]:
+                self._needed_by[name].discard(job_id)
+                if not self._needed_by[name]:
+                    del self._needed_by[name]
+
+    def sweep(self, unused_before_seconds: float, max_bytes: int) -> list[str]:
+        """Removes what is to go; gives the names."""
+        with self._lock:
+            files, partials = _files_in(self.path)
+            gone = surplus(files, self._needed_by.keys(), unused_before_seconds, max_bytes)
+            too_old = time.time() - PARTIAL_SECONDS
+            for name in (*gone, *(file.name for file in partials if file.used_at_seconds < too_old)):
+                with suppress(FileNotFoundError):
+                    (self.path / name).unlink()
+        return gone
+
+
+def _files_in(folder: Path) -> tuple[list[StoredFile], list[StoredFile]]:
+    """The whole files, and the beginnings of some."""
+    whole: list[StoredFile] = []
+    partial: list[StoredFile] = []
+    for entry in os.scandir(folder) if folder.is_dir() else ():
+        with suppress(FileNotFoundError):
+            if entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                stored = StoredFile(entry.name, status.st_size, status.st_mtime)
+                (partial if entry.name.startswith(PARTIAL_PREFIX) else whole).append(stored)
+    return whole, partial
