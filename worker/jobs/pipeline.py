@@ -225,6 +225,8 @@ class Pipeline:
         job.engine_response = outcome.entry if job.request.wants_engine_response else {}
         job.progress.finish()
         self._move(job, JobState.GENERATED, "Generation complete. Queued for post-processing.", Stage.DELIVERING)
+        with contextlib.suppress(StateUnusable):  # then the job's end is what waits for the disk
+            await asyncio.shield(self._store.save(job))  # so that it is never drawn again
 
     async def _fetch(self, job: Job) -> Mapping[str, Any]:
         """The prompt as the engine gets it. Waits for an engine that is starting, and only a download takes a place."""

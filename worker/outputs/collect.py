@@ -95,12 +95,20 @@ def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed]:
 async def collect_outputs(
     outputs: Mapping[str, Mapping[str, Any]], job_directory: Path, source: FileSource
 ) -> list[Output]:
-    """Brings every listed file into `job_directory`, in the order of the list.
+    """Brings every listed file into `job_directory`, in the order of the list. Files of a run before are gone then.
 
     Raises DeliveryFailed for a file that the engine names and does not have, EngineUnreachable from the source.
     """
-    await asyncio.to_thread(job_directory.mkdir, parents=True, exist_ok=True, mode=0o700)
+    await asyncio.to_thread(_make_empty, job_directory)
     return [await _take(listed, job_directory, source) for listed in listed_outputs(outputs)]
+
+
+def _make_empty(directory: Path) -> None:
+    """A crash in the middle of collecting leaves files that nothing names."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in directory.iterdir():
+        if path.is_file():
+            path.unlink()
 
 
 async def _take(listed: Listed, directory: Path, source: FileSource) -> Output:
