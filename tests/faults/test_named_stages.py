@@ -105,6 +105,7 @@ async def test_killed_with_one_running_and_others_waiting_only_the_running_one_i
     assert [rig.num_begun(name) for name in ("running", "second", "third")] == [2, 1, 1]
 
 
+@pytest.mark.slow
 async def test_when_only_the_engine_is_killed_the_waiting_ones_lose_no_attempt(rig: Rig) -> None:
     await rig.start()
     await rig.until_ready()
