@@ -1,7 +1,8 @@
 """Fakes we own: a small server with ComfyUI's API whose nodes do what a test tells them to.
 
 It is a real aiohttp server on a free port. Node classes: `Draw` saves one small file, `Wait` runs until it is
-interrupted or `seconds` pass, `Fail` raises, `OutOfMemory` raises like the device; all are output nodes.
+interrupted or `seconds` pass, `Steps` goes `steps` steps and at the step `hold` waits for `go_on`, `Fail` raises,
+`OutOfMemory` raises like the device; all are output nodes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ OBJECT_INFO: dict[str, Any] = {
     for name, required in {
         "Draw": {"text": ["STRING", {}], "size": ["INT", {"default": 8, "min": 1, "max": 64}]},
         "Wait": {"seconds": ["FLOAT", {"default": 1.0, "min": 0.0, "max": 600.0}]},
+        "Steps": {"steps": ["INT", {"default": 4}], "latent_image": ["INT", {}], "hold": ["INT", {"default": 0}]},
         "Fail": {"kind": [["ValueError", "BadModelFile"], {}]},
         "OutOfMemory": {},
     }.items()
@@ -34,6 +36,14 @@ def draw(text: str = "hello", size: int = 8) -> dict[str, Any]:
 
 def wait(seconds: float = 60.0) -> dict[str, Any]:
     return {"1": {"class_type": "Wait", "inputs": {"seconds": seconds}}}
+
+
+def steps(num_steps: int = 4, hold: int = 0) -> dict[str, Any]:
+    return {"1": draw()["1"], "2": {"class_type": "Steps", "inputs": _steps(num_steps, hold)}}
+
+
+def _steps(num_steps: int, hold: int) -> dict[str, Any]:
+    return {"steps": num_steps, "latent_image": 0, "hold": hold}
 
 
 def fail(kind: str = "ValueError") -> dict[str, Any]:
@@ -56,6 +66,7 @@ class FakeEngine:
         self._pending: list[str] = []
         self._running: str | None = None
         self._interrupted = asyncio.Event()
+        self.go_on = asyncio.Event()
         self._sockets: dict[str, web.WebSocketResponse] = {}
 
     async def __aenter__(self) -> FakeEngine:
@@ -205,6 +216,12 @@ class FakeEngine:
                 name = f"{prompt_id}_{node_id}.png"
                 (self.folder / name).write_text("waited")
                 outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}
+            elif node["class_type"] == "Steps":
+                for step in range(1, int(inputs["steps"]) + 1):
+                    data = {"value": step, "max": inputs["steps"], "prompt_id": prompt_id, "node": node_id}
+                    await self._send(client_id, "progress", data)
+                    if step == inputs["hold"]:
+                        await self.go_on.wait()
             else:
                 kind = inputs.get("kind", "torch.OutOfMemoryError")
                 data = {**where, "exception_type": kind, "exception_message": "it broke"}

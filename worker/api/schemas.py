@@ -97,7 +97,9 @@ class GenerateInput(BaseModel):
     output: OutputInput | None = None
     extra_data: ExtraData | None = None
     return_outputs_as_base64: bool = False
-    priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")] = 0
+    priority: Annotated[
+        int, Field(strict=True, ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")
+    ] = 0
 
     @model_validator(mode="after")
     def _one_mode(self) -> GenerateInput:

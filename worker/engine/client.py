@@ -79,6 +79,7 @@ class EngineClient:
         self.client_id = uuid.uuid4().hex
         self._http = EngineHttp(self.url)
         self._runs: dict[str, _Run] = {}
+        self._sending = asyncio.Lock()
         self._object_info: Mapping[str, Any] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = False
@@ -227,7 +228,8 @@ class EngineClient:
         if extra_data:
             body["extra_data"] = dict(extra_data)
         try:
-            response = await self._request("POST", "/prompt", json_body=body)
+            async with self._sending:  # two at once might overtake each other
+                response = await self._request("POST", "/prompt", json_body=body)
         except EngineUnreachable as error:
             raise EngineLost(error.message, was_running=False) from None
         answer = response.json_object()
