@@ -8,15 +8,17 @@ from __future__ import annotations
 import base64
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
-from worker.client_events import read_events
+from worker.client_stream import NobodyAnswers, ResultStream
 from worker.models import commands as model_commands
 from worker.settings import load_settings
 
@@ -54,47 +56,44 @@ def generate(
     steps: int = 20,
     seed: int | None = None,
     checkpoint: Annotated[str | None, typer.Option(help="file name below models/checkpoints")] = None,
+    priority: Annotated[int, typer.Option(min=-10, max=10, help="higher ones are made first")] = 0,
 ) -> None:
     """Draws PROMPT with Text2Image, shows the progress and saves the pictures."""
     modifications: dict[str, Any] = {"prompt": prompt, "negative_prompt": negative, "width": width, "height": height}
     modifications |= {"steps": steps, "seed": seed, "ckpt_name": checkpoint}
     known = {name: value for name, value in modifications.items() if value is not None}
-    body = {"input": {"modifier": "Text2Image", "modifications": known, "return_outputs_as_base64": True}}
+    request = {"modifier": "Text2Image", "modifications": known, "priority": priority, "return_outputs_as_base64": True}
     console = Console(stderr=True)
-    result = _stream(url.rstrip("/") or _local_url(), body, console)
+    result = _result_of(url.rstrip("/") or _local_url(), request, console)
     if result.get("status") != "completed":
-        console.print(f"[red]{result.get('message')}[/red]")
+        console.print(f"[red]{escape(str(result.get('message')))}[/red]")
         for problem in (result.get("error") or {}).get("problems", ()):
-            console.print(f"  {problem.get('field') or problem.get('node_id')}: {problem.get('message')}")
+            console.print(f"  {problem.get('field') or problem.get('node_id')}: {escape(str(problem.get('message')))}")
         raise typer.Exit(1)
     for index, item in enumerate(result["output"]):
         path = output if index == 0 else output.with_stem(f"{output.stem}_{index + 1}")
-        path.write_bytes(base64.b64decode(item["data"]) if item.get("data") else httpx.get(item["url"]).content)
+        path.write_bytes(base64.b64decode(item["data"]) if item.get("data") else _fetched(item["url"]))
         typer.echo(path)
 
 
-def _stream(url: str, body: dict[str, Any], console: Console) -> dict[str, Any]:
+def _result_of(url: str, request: dict[str, Any], console: Console) -> dict[str, Any]:
     """The result envelope, a progress bar shown until it is there."""
-    try:
-        with (
-            httpx.stream("POST", f"{url}/generate/stream", json=body, timeout=None) as response,
-            Progress(console=console, transient=True) as bar,
-        ):
-            if response.status_code != 200:
-                response.read()
-                refused: dict[str, Any] = response.json()
-                return refused
-            task = bar.add_task("queued", total=100)
-            for event in read_events(response.iter_lines()):
-                if event.get("status") == "final_result":
-                    result: dict[str, Any] = event["result"]
-                    return result
-                percent = (event.get("progress") or {}).get("percent")
-                bar.update(task, description=str(event.get("message", "")), completed=percent)
-    except httpx.TransportError as error:
-        console.print(f"[red]{url} does not answer: {error}[/red]")
-        raise typer.Exit(2) from None
-    return {"message": "the stream ended early"}
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("queued", total=100)
+
+        def show(event: Mapping[str, Any]) -> None:
+            percent = (event.get("progress") or {}).get("percent")
+            bar.update(task, description=str(event.get("message", "")), completed=percent)
+
+        try:
+            return ResultStream(url, request, show).run()
+        except NobodyAnswers as error:
+            console.print(f"[red]{url} does not answer: {escape(error.reason)}[/red]")
+            raise typer.Exit(2) from None
+
+
+def _fetched(url: str) -> bytes:
+    return httpx.get(url, timeout=60).raise_for_status().content
 
 
 @app.command()

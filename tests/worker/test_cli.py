@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tests.fakes import FakeEngine
 from tests.worker.running_front import running_front
-from worker.client_events import read_events
 
 
 async def darkroom(*arguments: str) -> tuple[int, str, str]:
@@ -52,7 +51,3 @@ async def test_generate_says_when_nobody_answers(tmp_path: Path) -> None:
     code, _, stderr = await darkroom("generate", "a fox", "--url", "http://127.0.0.1:9")
     assert code == 2
     assert "does not answer" in stderr
-
-
-def test_events_are_read_from_their_data_lines() -> None:
-    assert list(read_events(["id: 1", 'data: {"a": 1}', "", 'data: {"b": 2}'])) == [{"a": 1}, {"b": 2}]
