@@ -14,6 +14,7 @@ import uvicorn
 from pydantic import SecretStr
 
 from worker.app import create_app
+from worker.autoscaler.vast.beacon import report_error_until_stopped
 from worker.errors import SettingsInvalid, WorkerError
 from worker.jobs.admission import Gate
 from worker.observe.logs import set_up_logs
@@ -54,7 +55,23 @@ def serve(**overrides: Any) -> int:
     log = structlog.get_logger("main")
     for warning in loaded.warnings:
         log.warning(warning)
-    server: list[uvicorn.Server] = []
+    try:
+        return run_front(settings)
+    except CannotStart as error:
+        sys.stderr.write(f"{error}\n")
+        _say("Application startup failed")
+        if settings.is_under_vast:
+            report_error_until_stopped(settings.vast_config(), str(error))
+        return 1
+
+
+class CannotStart(Exception):
+    """The server could not begin to listen. The message says why."""
+
+
+def run_front(settings: Settings) -> int:
+    """Serves until it is told to stop; gives the exit code. Raises CannotStart."""
+    server: list[FrontServer] = []
     exit_codes = [0]
 
     def stop(code: int) -> None:
@@ -63,22 +80,37 @@ def serve(**overrides: Any) -> int:
 
     try:
         front = Front(settings, stop)
+        server.append(FrontServer(server_config(settings, front), front.services.gate))
+        structlog.get_logger("main").info("listening", host=settings.listen_host, port=settings.worker_port)
+        server[0].run()
     except (WorkerError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    config = uvicorn.Config(
+        raise CannotStart(str(error)) from error
+    except SystemExit as left:  # uvicorn's way to say that it cannot have the port, once it has logged why
+        raise CannotStart(f"cannot listen on {settings.listen_host}:{settings.worker_port}") from left
+    if not server[0].started:
+        raise CannotStart("the log says why")
+    return max(exit_codes)
+
+
+def server_config(settings: Settings, front: Front) -> uvicorn.Config:
+    tls = settings.tls_files()
+    return uvicorn.Config(
         create_app(front.services, front.lifespan()),
-        host=settings.worker_host,
+        host=settings.listen_host,
         port=settings.worker_port,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
         access_log=False,
         log_config=None,
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout)),
     )
-    server.append(FrontServer(config, front.services.gate))
-    log.info("listening", host=settings.worker_host, port=settings.worker_port)
-    server[0].run()
-    return max(exit_codes) if server[0].started else 1
+
+
+def _say(token: str) -> None:
+    """A word on stdout that other programs wait for in this log."""
+    sys.stdout.write(f"{token}\n")
+    sys.stdout.flush()
 
 
 def known_secrets(settings: Settings) -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
-from worker.api import generate, health, jobs, stream
+from worker.api import generate, health, jobs, stream, vast
 from worker.api.attendance import Attendance
 from worker.api.results import refuse
 from worker.api.schemas import refusal
@@ -32,9 +32,11 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.include_router(stream.router)
     app.include_router(jobs.router)
     app.include_router(health.router)
+    if services.platform.vast is not None:
+        vast.attach_vast(app, services, services.platform.vast)
 
     @app.exception_handler(WorkerError)
-    async def _known(_request: Request, error: WorkerError) -> JSONResponse:
+    async def _known(_request: Request, error: WorkerError) -> Response:
         return refuse(error)
 
     @app.exception_handler(Exception)

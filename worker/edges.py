@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
-import httpx
-
-from worker.autoscaler.vast import EnvelopeOpener, PublicKeySource
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.guard.auth import Gatekeeper
 from worker.guard.safe_address import AddressGuard
@@ -35,12 +29,6 @@ class Edges:
         self.outputs = DeliveredOutputs(s3, stores)
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config())
-        self._fetching: asyncio.Task[bool] | None = None
-        vast = settings.vast_config()
-        self._autoscaler_http = httpx.AsyncClient()
-        has_token = bool(vast.master_token.get_secret_value())
-        self._keys = PublicKeySource(vast.report_addresses, self._autoscaler_http) if has_token else None
-        self._opener = EnvelopeOpener(self._keys, is_unsecured=vast.is_unsecured)
 
     def check_webhook_url(self, url: str) -> None:
         """Raises RequestRejected for an address that cannot be a webhook's."""
@@ -51,15 +39,6 @@ class Edges:
         if url and url != self._own_s3_endpoint:
             self._check_form(url, "input.s3.endpoint_url")
 
-    def unwrap_vast(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The payload of Vast's envelope. Raises EnvelopeRejected, SessionGone or SignatureRejected."""
-        return self._opener.open(body)
-
-    async def start(self) -> None:
-        """Fetches the autoscaler's public key in the background."""
-        if self._keys is not None:
-            self._fetching = asyncio.create_task(self._keys.fetch(), name="public-key")
-
     def _check_form(self, url: str, field: str) -> None:
         try:
             self._addresses.check_form(url)
@@ -67,8 +46,5 @@ class Edges:
             raise RequestRejected([Problem(error.message, field=field, type=error.code)]) from None
 
     async def close(self) -> None:
-        if self._fetching is not None:
-            self._fetching.cancel()
-        await self._autoscaler_http.aclose()
         await self.inputs.close()
         await self.webhook_sender.close()

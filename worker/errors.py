@@ -11,7 +11,7 @@
         RequestTooLarge           the body is over MAX_REQUEST_BYTES
         SessionGone               Vast's session id is unknown
       TryLater                    the request is fine; send it again after `retry_after_seconds`
-        QueueFull, DiskLow, NotReady, Draining, WaitTooLong
+        QueueFull, DiskLow, NotReady, Draining, WaitTooLong, TooManySessions
       RunError                    this job failed, the worker is fine
         NodeFailed                a node raised
         OutOfMemory               the device had too little memory, also on the retry
@@ -157,6 +157,12 @@ class WaitTooLong(TryLater):
     code = "wait_too_long"
 
 
+class TooManySessions(TryLater):
+    """As many of the platform's sessions are open as MAX_SESSIONS allows."""
+
+    code = "too_many_sessions"
+
+
 class RunError(WorkerError):
     code = "run_error"
 
@@ -221,6 +227,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     NotReady: 503,
     Draining: 503,
     WaitTooLong: 429,
+    TooManySessions: 429,
     NodeFailed: 500,
     OutOfMemory: 500,
     JobTimedOut: 504,

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from modifiers.registry import ModifierRegistry
 from worker.api.links import LinkSigner
+from worker.autoscaler.platform import Platform
 from worker.engine.pool import EnginePool
 from worker.jobs.admission import Admission, Gate
 from worker.jobs.pipeline import Pipeline
@@ -51,6 +52,6 @@ class Services:
     max_request_bytes: int
     check_webhook_url: Callable[[str], None]
     check_s3_endpoint: Callable[[str], None]
-    unwrap_vast: Callable[[dict[str, Any]], dict[str, Any]]
+    platform: Platform
     queue_info: QueueInfo
     run_clock: RunClock

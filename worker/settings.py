@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from worker.errors import SettingsInvalid
+from worker.jobs.cost import Workload
 from worker.outputs.keys import find_template_problem
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+DEFAULT_REPORT_ADDRESS = "https://run.vast.ai"
 MAX_PRESIGN_SECONDS = 604_800  # a week: the longest that a signature of version 4 may hold
 
 IGNORED_NAMES = frozenset(
@@ -103,7 +105,7 @@ class AuthConfig:
 
 @dataclass(frozen=True, slots=True)
 class VastConfig:
-    """What the Vast platform tells a worker about itself."""
+    """What the Vast platform tells a worker about itself. `max_sessions` 0: no limit."""
 
     container_id: int | None
     master_token: SecretStr
@@ -112,8 +114,29 @@ class VastConfig:
     public_port: int | None
     uses_ssl: bool
     is_unsecured: bool
+    checks_url: bool
+    max_sessions: int
+    update_file: Path
+    host: str
     worker_port: int
     worker_http_port: int
+
+    @property
+    def url(self) -> str:
+        """The address that is reported and signed."""
+        scheme = "https" if self.uses_ssl else "http"
+        return f"{scheme}://{self.public_ip or self.host}:{self.public_port or self.worker_port}"
+
+    @property
+    def checked_url(self) -> str:
+        """The address that a signed one must equal; empty when ours is not known or shall not be compared."""
+        return self.url if self.checks_url and self.public_ip and self.public_port else ""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    certificate: Path
+    key: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +258,10 @@ class Settings(BaseSettings):
     benchmark_test_steps: Annotated[int, Field(ge=1, le=10000)] = 20
     benchmark_checkpoint: str = ""
 
-    # who may call, and Vast
+    # who may call, and the platform
+    autoscaler: Literal["auto", "vast", "runpod", "plain"] = "auto"
+    workload: Workload = Workload.COMPUTED
+    assumed_speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
     unsecured: bool = False
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = ()
     master_token: SecretStr = SecretStr("")
@@ -243,6 +269,11 @@ class Settings(BaseSettings):
     report_addr: CommaList = ()
     public_ipaddr: str = ""
     use_ssl: bool = False
+    ssl_certfile: Path = Path("/etc/instance.crt")
+    ssl_keyfile: Path = Path("/etc/instance.key")
+    vast_check_url: bool = True
+    max_sessions: Annotated[int, Field(ge=0)] = 10
+    pyworker_update_file: Path = Path("/.force_update")
     model_health_endpoint: str = ""
 
     # the log
@@ -272,7 +303,9 @@ class Settings(BaseSettings):
             raise ValueError(problem)
         return value
 
-    @field_validator("precision", "benchmark", "metadata", "log_format", "s3_addressing_style", mode="before")
+    @field_validator(
+        "precision", "benchmark", "metadata", "log_format", "s3_addressing_style", "autoscaler", "workload", mode="before"
+    )
     @classmethod
     def _lower(cls, value: Any) -> Any:
         return value.strip().lower() if isinstance(value, str) else value
@@ -285,9 +318,32 @@ class Settings(BaseSettings):
                 raise ValueError(f"{url!r} is not an http:// or https:// address")
         return tuple(url.rstrip("/") for url in value)
 
+    @field_validator("report_addr")
+    @classmethod
+    def _no_slash_at_the_end(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(address.rstrip("/") for address in value)
+
+    @model_validator(mode="after")
+    def _platform_is_known(self) -> Settings:
+        if self.autoscaler == "vast" and not (self.master_token.get_secret_value() and self.container_id is not None):
+            raise ValueError("AUTOSCALER: vast needs MASTER_TOKEN and CONTAINER_ID")
+        return self
+
+    @property
+    def platform(self) -> Literal["vast", "runpod", "plain"]:
+        """The autoscaler asked for; `auto` goes by what the platforms put into the environment."""
+        if self.autoscaler != "auto":
+            return self.autoscaler
+        return "vast" if self.master_token.get_secret_value() and self.container_id is not None else "plain"
+
     @property
     def is_under_vast(self) -> bool:
-        return bool(self.master_token.get_secret_value()) and bool(self.report_addr or self.container_id is not None)
+        return self.platform == "vast"
+
+    @property
+    def listen_host(self) -> str:
+        """`worker_host`; where nothing is said, Vast's port map needs all interfaces."""
+        return "0.0.0.0" if self.is_under_vast and "worker_host" not in self.model_fields_set else self.worker_host
 
     def state_path(self) -> Path:
         return (self.state_directory or self.base_directory / "state").absolute()
@@ -328,14 +384,21 @@ class Settings(BaseSettings):
         return VastConfig(
             container_id=self.container_id,
             master_token=self.master_token,
-            report_addresses=self.report_addr,
+            report_addresses=self.report_addr or (DEFAULT_REPORT_ADDRESS,),
             public_ip=self.public_ipaddr,
             public_port=self.vast_tcp_port,
             uses_ssl=self.use_ssl,
             is_unsecured=self.unsecured,
+            checks_url=self.vast_check_url,
+            max_sessions=self.max_sessions,
+            update_file=self.pyworker_update_file,
+            host=self.listen_host,
             worker_port=self.worker_port,
-            worker_http_port=self.worker_http_port or self.worker_port + 1,
+            worker_http_port=self.worker_port + 1 if self.worker_http_port is None else self.worker_http_port,
         )
+
+    def tls_files(self) -> TlsFiles | None:
+        return TlsFiles(self.ssl_certfile, self.ssl_keyfile) if self.use_ssl else None
 
     def queue_limits(self) -> QueueLimits:
         default_wait = 10.0 if self.is_under_vast else None
@@ -452,6 +515,6 @@ def _variable_name(attribute: str) -> str:
 def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors(include_input=False, include_url=False):
-        name = str(problem["loc"][0]).upper() if problem["loc"] else "?"
-        lines.append(f"{name}: {problem['msg']}")
+        message = problem["msg"].removeprefix("Value error, ")
+        lines.append(f"{str(problem['loc'][0]).upper()}: {problem['msg']}" if problem["loc"] else message)
     return "; ".join(lines)

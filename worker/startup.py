@@ -20,6 +20,9 @@ import structlog
 
 from modifiers.registry import build_registry
 from worker.api.links import LinkSigner
+from worker.autoscaler.platform import build_platform
+from worker.autoscaler.speed import speed_of
+from worker.autoscaler.vast.timing import VastTiming
 from worker.edges import Edges
 from worker.engine.fleet import EngineFleet
 from worker.errors import EngineStartFailed, NotReady, WorkerError
@@ -45,8 +48,11 @@ log = structlog.get_logger("startup")
 class Front:
     """Everything that lives as long as the server. `lifespan()` starts and stops it."""
 
-    def __init__(self, settings: Settings, stop_server: Callable[[int], None]) -> None:
+    def __init__(
+        self, settings: Settings, stop_server: Callable[[int], None], vast_timing: VastTiming | None = None
+    ) -> None:
         self._settings = settings
+        self._vast_timing = vast_timing or VastTiming()
         self._stop_server = stop_server
         self._tasks: set[asyncio.Task[None]] = set()
         self._fleet = EngineFleet(settings.engine_launch(), on_first_up=self._go_on)
@@ -58,7 +64,7 @@ class Front:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         await self.store.open()
-        await self._edges.start()
+        await self.services.platform.start()
         self._outbox.start()
         self._spawn(self._bring_up())
         expiry = Expiry(self.store, self._settings.retention_config(), self._edges.inputs.forget_unused)
@@ -86,8 +92,10 @@ class Front:
             self._edges.outputs,
             PipelineLimits(limits.job_timeout_seconds, settings.preprocess_workers, settings.postprocess_workers),
             make_webhook=self._webhook,
+            on_start=self._job_started,
             on_end=self._job_ended,
         )
+        metrics = Metrics(pipeline.counts)
         return Services(
             store=self.store,
             pool=pool,
@@ -97,7 +105,7 @@ class Front:
             inputs=self._edges.inputs,
             modifiers=build_registry(),
             links=LinkSigner(self._link_key(), settings.output_link_seconds),
-            metrics=Metrics(pipeline.counts),
+            metrics=metrics,
             guard=self._edges.guard,
             qualification=Qualification(),
             outputs=settings.output_config(),
@@ -106,7 +114,7 @@ class Front:
             max_request_bytes=settings.max_request_bytes,
             check_webhook_url=self._edges.check_webhook_url,
             check_s3_endpoint=self._edges.check_s3_endpoint,
-            unwrap_vast=self._edges.unwrap_vast,
+            platform=build_platform(settings, metrics.registry, self._cancel, self._vast_timing),
             queue_info=queue_info,
             run_clock=clock,
         )
@@ -140,15 +148,18 @@ class Front:
             await self._qualify()
         except EngineStartFailed as error:
             log.error("engine did not start", reason=error.message)
+            self.services.platform.autoscaler.error_set(f"The engine did not start: {error.message}")
             _say("BACKEND_UNRECOVERABLE")
             self._stop_server(1)
             return
         except WorkerError as error:
             log.error("start-up failed", reason=error.message)
             self.services.gate.close(error.message)
+            self.services.platform.autoscaler.error_set(error.message)
             _say("BACKENDS_READY_TIMEOUT")
             return
         self.services.gate.open()
+        self._tell_loaded()
         _say("BACKENDS_READY")
 
     async def _qualify(self) -> None:
@@ -165,7 +176,16 @@ class Front:
                 await asyncio.sleep(pause)
         raise NotReady(f"The start-up benchmark failed: {self.services.qualification.report['reason']}")
 
+    def _tell_loaded(self) -> None:
+        platform = self.services.platform
+        report = self.services.qualification.report
+        platform.autoscaler.error_cleared()
+        platform.autoscaler.loaded(speed_of(report, platform.workload, self._settings.assumed_speed))
+
     def _go_on(self) -> None:
+        platform = self.services.platform
+        for job in self.store.jobs.values():
+            platform.autoscaler.job_accepted(job.id, platform.cost_of(job.prompt), None)
         log.info("jobs recovered", count=self.services.pipeline.recover())
 
     # while it runs
@@ -180,7 +200,16 @@ class Front:
             outputs.append(shown)
         return webhook_of(job, kept, self.services.webhook, outputs)
 
+    def _cancel(self, job_id: str) -> None:
+        job = self.store.jobs.get(job_id)
+        if job is not None:
+            self.services.pipeline.cancel(job)
+
+    def _job_started(self, job: Job) -> None:
+        self.services.platform.autoscaler.job_started(job.id)
+
     def _job_ended(self, job: Job) -> None:
+        self.services.platform.autoscaler.job_ended(job.id, job.state)
         self.services.metrics.job_ended(job)
         if job.run_seconds is not None:
             self.services.run_clock.add(job.run_seconds)
@@ -200,12 +229,14 @@ class Front:
 
     async def _shut_down(self) -> None:
         self.services.gate.is_draining = True
+        self.services.platform.autoscaler.draining()
         await self.services.pipeline.drain(self._settings.drain_timeout)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._outbox.stop()
         await self._fleet.stop()
+        await self.services.platform.close()
         await self._edges.close()
         with contextlib.suppress(WorkerError):
             await self.store.close()

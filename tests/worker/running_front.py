@@ -14,6 +14,7 @@ import uvicorn
 
 from tests.fakes import FakeEngine
 from worker.app import create_app
+from worker.autoscaler.vast.timing import VastTiming
 from worker.settings import Settings
 from worker.startup import Front
 
@@ -66,9 +67,14 @@ def settings_for(state: Path, engine_url: str, **changes: Any) -> Settings:
 
 @contextlib.asynccontextmanager
 async def running_front(
-    folder: Path, engine: FakeEngine, *, waits_until_ready: bool = True, **changes: Any
+    folder: Path,
+    engine: FakeEngine,
+    *,
+    waits_until_ready: bool = True,
+    vast_timing: VastTiming | None = None,
+    **changes: Any,
 ) -> AsyncIterator[RunningFront]:
-    front = Front(settings_for(folder / "state", engine.url, **changes), lambda code: None)
+    front = Front(settings_for(folder / "state", engine.url, **changes), lambda code: None, vast_timing)
     app = create_app(front.services, front.lifespan())
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1)
     server = ServerWithoutSignals(config)

@@ -7,11 +7,19 @@ import time
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from worker.api.schemas import refusal, result_of
-from worker.autoscaler.vast import EnvelopeRejected
-from worker.errors import TryLater, WorkerError, http_status, http_status_for_vast
+from worker.autoscaler.vast.envelope import EnvelopeRejected, SignatureRejected
+from worker.errors import (
+    SessionGone,
+    TooManySessions,
+    TryLater,
+    WaitTooLong,
+    WorkerError,
+    http_status,
+    http_status_for_vast,
+)
 from worker.jobs.job import Job
 from worker.outputs.inline import as_base64
 from worker.services import Services
@@ -58,11 +66,15 @@ async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
     return shown
 
 
-def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> JSONResponse:
-    """The reply to a request that did not become a job."""
+def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> Response:
+    """The reply to a request that did not become a job; to Vast's client word for word what Vast's own worker says."""
     status = http_status(type(error))
-    if isinstance(error, EnvelopeRejected):  # word for word what Vast's own worker answers
+    if isinstance(error, EnvelopeRejected):
         return JSONResponse(error.body, status_code=status)
+    if is_vast and isinstance(error, SessionGone):
+        return JSONResponse({"error": error.message}, status_code=status)
+    if is_vast and isinstance(error, SignatureRejected | TooManySessions | WaitTooLong):
+        return Response(status_code=status)
     headers = {}
     if isinstance(error, TryLater):
         headers["Retry-After"] = str(max(1, round(error.retry_after_seconds)))

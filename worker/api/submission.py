@@ -11,15 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import UnknownModifier
 from worker.api.results import check_caller, refuse, services_of
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput, parse_generate, parse_json, says_yes
+from worker.autoscaler.autoscaler import Caller
+from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
 from worker.errors import Problem, RequestRejected, RequestTooLarge, WorkerError
 from worker.jobs.admission import Admitted, clean_id
-from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget, body_hash
+from worker.jobs.cost import UNIT_COST
+from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash
 from worker.jobs.random_values import resolve
 from worker.outputs.options import OutputOptions
 from worker.services import Services
@@ -27,27 +30,66 @@ from worker.services import Services
 _RANDOM_BOUND = 2**32
 
 
-async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | JSONResponse:
+async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
     """The job of this request, started if it is new; or the refusal."""
     services = services_of(request)
     job_id, is_vast = "", False
+    caller: Caller | None = None
+    parsed: ParsedRequest | None = None
     try:
-        body = parse_json(await _read_body(request, services.max_request_bytes))
-        is_vast = "auth_data" in body or "payload" in body
+        body = _json_of(services, await _read_body(request, services.max_request_bytes))
+        is_vast = is_envelope(body)
         check_caller(request, has_vast_envelope=is_vast)
-        payload = services.unwrap_vast(body) if is_vast else body
-        parsed = _parse(payload, request, is_vast)
-        job_id = clean_id(parsed.input.request_id or request.headers.get("idempotency-key", ""))
+        envelope = None
+        if is_vast:
+            caller = caller_of(body)
+            envelope = services.platform.open_envelope(body)
+        parsed = _parse(envelope.payload if envelope else body, request, is_vast)
         digest = body_hash(parsed.raw, parsed.wants_base64, parsed.wants_engine_response)
+        named = parsed.input.request_id or request.headers.get("idempotency-key", "")
+        job_id = clean_id(named or await _repeated_id(services, envelope, digest))
         admitted = await services.admission.admit(
             job_id, digest, lambda: _make_job(services, parsed, job_id, digest), parsed.input.priority
         )
     except WorkerError as error:
         services.metrics.refused(error.code)
+        services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, error)
         return refuse(error, job_id, is_vast=is_vast)
+    services.platform.job_accepted(admitted.job, caller)
     if admitted.is_new:
         services.pipeline.start(admitted.job)
     return admitted, parsed
+
+
+def _json_of(services: Services, content: bytes) -> dict[str, Any]:
+    """Raises RequestRejected, under Vast in the words of its own worker."""
+    try:
+        return parse_json(content)
+    except RequestRejected as error:
+        if services.platform.vast is None:
+            raise
+        raise EnvelopeRejected(error.problems, {"error": "invalid JSON"}) from None
+
+
+async def _repeated_id(services: Services, envelope: Envelope | None, digest: str) -> str:
+    """The id under which the platform's client sends this very request again: as long as it runs, and its good result.
+
+    One that failed or was cancelled is made anew, under an id of its own.
+    """
+    repeated = repeat_id(envelope, digest) if envelope else ""
+    earlier = await services.store.find(repeated) if repeated else None
+    is_over = earlier is not None and earlier.state.is_terminal and earlier.state is not JobState.COMPLETED
+    return "" if is_over else repeated
+
+
+def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
+    """What a refused request would have cost, as far as its form tells."""
+    if parsed is None:
+        return UNIT_COST
+    try:
+        return services.platform.cost_of(_prompt(services, parsed.input, {}))
+    except RequestRejected:
+        return UNIT_COST
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

@@ -85,6 +85,7 @@ class Pipeline:
         limits: PipelineLimits,
         *,
         make_webhook: Callable[[Job, Credentials | None], WebhookRow | None],
+        on_start: Callable[[Job], None],
         on_end: Callable[[Job], None],
     ) -> None:
         self.feed = JobFeed()
@@ -94,6 +95,7 @@ class Pipeline:
         self._outputs = outputs
         self._limits = limits
         self._make_webhook = make_webhook
+        self._on_start = on_start
         self._on_end = on_end
         self._fetching = Places(limits.num_fetching)
         self._delivering = Places(limits.num_delivering)
@@ -311,6 +313,7 @@ class Pipeline:
             job.began_at = time.monotonic()
             job.note(f"Generation started (ComfyUI job: {job.prompt_id})", Stage.RUNNING)
             self._changed(job)
+            self._on_start(job)
         elif kind == "execution_cached":
             progress.skip(data.get("nodes") or ())
             self.feed.tell(job.id)

@@ -25,6 +25,11 @@ class Metrics:
         self._jobs = Gauge("darkroom_jobs", "Jobs that have not ended, by state", ["state"], registry=self._registry)
         self._ready = Gauge("darkroom_ready", "1 when a job sent now would be accepted", registry=self._registry)
 
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Where others put metrics of their own."""
+        return self._registry
+
     def job_ended(self, job: Job) -> None:
         self._ended.labels(job.state.value).inc()
         times = job.times

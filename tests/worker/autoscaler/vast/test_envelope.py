@@ -11,16 +11,19 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from worker.autoscaler.vast import (
+from worker.autoscaler.vast.envelope import (
     EnvelopeOpener,
     EnvelopeRejected,
-    PublicKeySource,
     SignatureRejected,
+    is_same_url,
     is_signed,
     parse_envelope,
+    repeat_id,
     signed_text,
 )
-from worker.errors import SessionGone, http_status
+from worker.autoscaler.vast.public_key import PublicKeySource
+from worker.autoscaler.vast.timing import VastTiming
+from worker.errors import http_status
 
 URL = "https://203.0.113.5:31000"
 PAYLOAD = {"input": {"modifier": "Text2Image", "modifications": {"prompt": "x"}}}
@@ -73,12 +76,6 @@ def test_parts_that_are_no_objects_are_refused(wrong: dict[str, Any]) -> None:
         parse_envelope(envelope(**wrong), is_unsecured=False)
 
 
-def test_a_session_that_nobody_opened_is_gone() -> None:
-    with pytest.raises(SessionGone) as caught:
-        parse_envelope(envelope(session_id="abc"), is_unsecured=True)
-    assert http_status(type(caught.value)) == 410
-
-
 def test_the_signed_text_is_written_as_vast_writes_it() -> None:
     assert signed_text("http://a") == b'{\n    "url": "http://a"\n}'
 
@@ -114,14 +111,14 @@ def pem_of(key: rsa.RSAPrivateKey) -> str:
 
 async def test_envelopes_are_refused_until_the_key_has_come(private_key: rsa.RSAPrivateKey) -> None:
     asked: list[str] = []
-    keys = PublicKeySource(["http://down/", "http://up"], serving({"up": pem_of(private_key)}, asked))
+    keys = PublicKeySource(["http://down", "http://up"], serving({"up": pem_of(private_key)}, asked), VastTiming())
     opener = EnvelopeOpener(keys, is_unsecured=False)
     good = envelope(sign(private_key))
     with pytest.raises(SignatureRejected):
         opener.open(good)
     assert await keys.fetch()
     assert asked == ["http://down/pubkey/", "http://up/pubkey/"]
-    assert opener.open(good) == PAYLOAD
+    assert opener.open(good).payload == PAYLOAD
     with pytest.raises(SignatureRejected):
         opener.open(envelope("AAAA"))
 
@@ -133,10 +130,52 @@ async def test_the_key_is_asked_for_five_times_with_growing_waits() -> None:
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    keys = PublicKeySource(["http://up"], serving({"up": "no key"}, asked), sleep)
+    keys = PublicKeySource(["http://up"], serving({"up": "no key"}, asked), VastTiming(), sleep)
     assert not await keys.fetch()
     assert (len(asked), waits) == (5, [1.0, 2.0, 4.0, 8.0])
 
 
 def test_without_the_platform_nothing_is_signed() -> None:
-    assert EnvelopeOpener(None, is_unsecured=False).open(envelope("", auth_data={})) == PAYLOAD
+    assert EnvelopeOpener(None, is_unsecured=False).open(envelope("", auth_data={})).payload == PAYLOAD
+
+
+@pytest.mark.parametrize("other", ["HTTPS://203.0.113.5:31000/", "https://203.0.113.5:31000"])
+def test_the_same_worker_may_be_written_in_other_ways(other: str) -> None:
+    assert is_same_url(other, URL)
+
+
+@pytest.mark.parametrize("other", ["https://203.0.113.6:31000", "http://203.0.113.5:31000", "https://a:b", None, 3])
+def test_another_workers_url_is_not_ours(other: Any) -> None:
+    assert not is_same_url(other, URL)
+
+
+class HeldKey:
+    def __init__(self, key: rsa.RSAPublicKey) -> None:
+        self.key = key
+
+
+def test_a_signature_for_another_workers_url_does_not_count_here(private_key: rsa.RSAPrivateKey) -> None:
+    keys = HeldKey(private_key.public_key())
+    other = "https://203.0.113.99:31000"
+    signed_for_other = envelope(sign(private_key, other))
+    signed_for_other["auth_data"]["url"] = other
+    with pytest.raises(SignatureRejected):
+        EnvelopeOpener(keys, is_unsecured=False, own_url=URL).open(signed_for_other)
+    assert EnvelopeOpener(keys, is_unsecured=False).open(signed_for_other).payload == PAYLOAD
+    assert EnvelopeOpener(keys, is_unsecured=False, own_url=URL).open(envelope(sign(private_key))).payload == PAYLOAD
+
+
+def test_a_request_that_is_sent_again_keeps_its_id(private_key: rsa.RSAPrivateKey) -> None:
+    opener = EnvelopeOpener(HeldKey(private_key.public_key()), is_unsecured=False)
+    opened = opener.open(envelope(sign(private_key)))
+    again = opener.open(envelope(sign(private_key), auth_data=envelope(sign(private_key))["auth_data"] | {"reqnum": 9}))
+    assert repeat_id(opened, "body") == repeat_id(again, "body") != ""
+    assert repeat_id(opened, "other body") != repeat_id(opened, "body")
+
+
+def test_without_a_signature_or_within_a_session_two_requests_are_two(private_key: rsa.RSAPrivateKey) -> None:
+    unsigned = EnvelopeOpener(None, is_unsecured=True).open(envelope())
+    within = EnvelopeOpener(HeldKey(private_key.public_key()), is_unsecured=False).open(
+        envelope(sign(private_key), session_id="abc")
+    )
+    assert repeat_id(unsigned, "body") == repeat_id(within, "body") == ""

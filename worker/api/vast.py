@@ -1,0 +1,187 @@
+"""Vast's own routes: `/session/create|get|health|end` and `/pyworker/update`, in Vast's words and statuses.
+
+`session_end_app` is `/session/end` alone, for the listener without TLS. What a session's maker wants to have posted
+at its end goes to this very application, and only to the routes that make and end jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import httpx
+import structlog
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from worker.api.results import check_caller, refuse, services_of
+from worker.api.schemas import parse_json
+from worker.autoscaler.vast.autoscaler import Attachments, VastAutoscaler
+from worker.autoscaler.vast.envelope import SignatureRejected, caller_of
+from worker.autoscaler.vast.listener import PlainListener
+from worker.autoscaler.vast.sessions import Session
+from worker.errors import RequestRejected, WorkerError
+from worker.services import Services
+
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+ON_CLOSE_ROUTES: Final = ("/generate", "/cancel/")
+
+router = APIRouter(include_in_schema=False)
+end_router = APIRouter(include_in_schema=False)
+
+log = structlog.get_logger("vast")
+
+
+class _Answer(Exception):
+    """The reply in place of the one that a route would give."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.reply = JSONResponse({"error": message}, status_code=status)
+
+
+def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
+    """Adds the routes, and lends the application to the autoscaler."""
+    app.include_router(router)
+    app.include_router(end_router)
+    config = services.platform.vast_config
+    listener = PlainListener(session_end_app(services), config.host, config.worker_http_port)
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1")
+
+    async def post_to_self(route: str, body: Mapping[str, Any]) -> None:
+        if not route.startswith(ON_CLOSE_ROUTES):
+            log.warning("a session asked for a route that it may not", route=route[:200])
+            return
+        try:
+            reply = await client.post(route, json=dict(body), timeout=None)
+            log.info("a session's last request was sent", route=route[:200], status=reply.status_code)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            log.warning("a session's last request failed", route=route[:200], reason=type(error).__name__)
+
+    vast.attach(Attachments(post_to_self, listener))
+
+
+def session_end_app(services: Services) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+    app.state.services = services
+    app.include_router(end_router)
+    return app
+
+
+@router.post("/session/create")
+async def create(request: Request) -> Response:
+    services, vast = services_of(request), _vast_of(request)
+    caller = None
+    try:
+        body = await _read(request)
+        check_caller(request, has_vast_envelope="auth_data" in body)
+        caller = caller_of({"auth_data": body.get("auth_data")})
+        envelope = services.platform.envelopes.open(body)
+        services.gate.check()
+        session = vast.create_session(envelope)
+    except _Answer as answer:
+        return answer.reply
+    except WorkerError as error:
+        if isinstance(error, SignatureRejected):
+            services.platform.autoscaler.request_refused(0.0, caller, error)
+        return refuse(error, is_vast=True)
+    expiration = vast.sessions.expiration_of(session)
+    return JSONResponse({"session_id": session.id, "expiration": expiration}, status_code=201)
+
+
+@router.post("/session/get")
+async def get(request: Request) -> Response:
+    try:
+        session = _known(request, await _read(request))
+    except _Answer as answer:
+        return answer.reply
+    return JSONResponse(
+        {
+            "session_id": session.id,
+            "auth_data": dict(session.auth_data),
+            "lifetime": session.lifetime_seconds,
+            "expiration": _vast_of(request).sessions.expiration_of(session),
+            "created_at": session.created_at,
+            "on_close_route": session.on_close_route,
+            "on_close_payload": session.on_close_payload,
+        }
+    )
+
+
+@router.post("/session/health")
+async def health(request: Request) -> Response:
+    try:
+        body = await _read(request)
+        if body.get("session_id") and _vast_of(request).sessions.find(body["session_id"]) is None:
+            return JSONResponse({"ok": False})
+        _known(request, body)
+    except _Answer as answer:
+        return answer.reply
+    return JSONResponse({"ok": True})
+
+
+@end_router.post("/session/end")
+async def end(request: Request) -> Response:
+    try:
+        body = await _read(request)
+        session = _known(request, body, unknown=f"session with id {body.get('session_id')} not found")
+    except _Answer as answer:
+        return answer.reply
+    # a client that leaves meanwhile must not keep the rest from being done
+    if not await asyncio.shield(asyncio.ensure_future(_vast_of(request).close_session(session))):
+        return JSONResponse({"error": "session already closed"}, status_code=410)
+    return JSONResponse({"ended": True, "removed_session": session.id})
+
+
+@router.post("/pyworker/update")
+async def update(request: Request) -> Response:
+    """Leaves the mark that makes the image's start script fetch new code."""
+    config = services_of(request).platform.vast_config
+    token = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+    known = config.master_token.get_secret_value().encode()
+    if not known or not hmac.compare_digest(token, known):
+        return JSONResponse({"error": "unauthorized"}, status_code=401)
+    try:
+        await asyncio.to_thread(config.update_file.touch)
+    except OSError as error:
+        return JSONResponse({"error": f"failed to write file: {error.strerror}"}, status_code=500)
+    return JSONResponse({"ok": True})
+
+
+def _known(request: Request, body: Mapping[str, Any], unknown: str = "session does not exist") -> Session:
+    """The session that a body names and proves to be the maker's. Raises _Answer."""
+    if not body.get("session_id"):
+        raise _Answer(422, "missing session_id")
+    session = _vast_of(request).sessions.find(body["session_id"])
+    if session is None:
+        raise _Answer(400, unknown)
+    if not hmac.compare_digest(_canonical(body.get("session_auth")), _canonical(session.auth_data)):
+        raise _Answer(401, "session_auth is not valid")
+    return session
+
+
+async def _read(request: Request) -> dict[str, Any]:
+    """The JSON object of a body. Raises _Answer."""
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise _Answer(413, f"the body is over {MAX_BODY_BYTES} bytes")
+        chunks.append(chunk)
+    try:
+        return parse_json(b"".join(chunks))
+    except RequestRejected:
+        raise _Answer(422, "invalid JSON") from None
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value, sort_keys=True).encode()
+
+
+def _vast_of(request: Request) -> VastAutoscaler:
+    vast = services_of(request).platform.vast
+    if vast is None:
+        raise RuntimeError("the routes are there without their autoscaler")
+    return vast

@@ -1,0 +1,95 @@
+"""Platform: what the settings say about where this worker lives, put together: autoscaler, envelopes, unit of work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from prometheus_client import CollectorRegistry
+
+from worker.autoscaler.autoscaler import Autoscaler, Caller, FanOut
+from worker.autoscaler.plain import PlainAutoscaler
+from worker.autoscaler.vast.autoscaler import VastAutoscaler
+from worker.autoscaler.vast.envelope import Envelope, EnvelopeOpener
+from worker.autoscaler.vast.ledger import Ledger
+from worker.autoscaler.vast.public_key import PublicKeySource
+from worker.autoscaler.vast.reports import Reporter
+from worker.autoscaler.vast.sessions import SessionBook
+from worker.autoscaler.vast.timing import VastTiming
+from worker.jobs.cost import Workload, cost_of
+from worker.jobs.job import Job
+from worker.settings import Settings, VastConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """`vast` None: Vast's session routes and reports are not there. `vast_config` is what Vast said in any case."""
+
+    autoscaler: Autoscaler
+    envelopes: EnvelopeOpener
+    vast: VastAutoscaler | None
+    vast_config: VastConfig
+    workload: Workload
+    http: httpx.AsyncClient
+
+    def cost_of(self, prompt: Mapping[str, Any]) -> float:
+        return cost_of(prompt, self.workload)
+
+    def open_envelope(self, body: Mapping[str, Any]) -> Envelope:
+        """A request of a session keeps that alive. Raises EnvelopeRejected, SignatureRejected or SessionGone."""
+        envelope = self.envelopes.open(body)
+        if envelope.session_id is not None:
+            sessions = SessionBook(0) if self.vast is None else self.vast.sessions
+            sessions.hit(envelope.session_id)
+        return envelope
+
+    def job_accepted(self, job: Job, caller: Caller | None) -> None:
+        """Also for a request that attached to a job, or to the stored result of one."""
+        cost = 0.0 if job.state.is_terminal else self.cost_of(job.prompt)
+        self.autoscaler.job_accepted(job.id, cost, caller)
+        if job.state.is_terminal:
+            self.autoscaler.job_ended(job.id, job.state)
+
+    async def start(self) -> None:
+        """Raises OSError when a port is taken."""
+        await self.autoscaler.start()
+
+    async def close(self) -> None:
+        await self.autoscaler.close()
+        await self.http.aclose()
+
+
+def build_platform(
+    settings: Settings,
+    registry: CollectorRegistry,
+    cancel_job: Callable[[str], None],
+    timing: VastTiming,
+) -> Platform:
+    """`cancel_job` ends a job by its id, if there is one that has not ended."""
+    config, http = settings.vast_config(), httpx.AsyncClient()
+    has_token = bool(config.master_token.get_secret_value())
+    keys = PublicKeySource(config.report_addresses, http, timing) if has_token and not config.is_unsecured else None
+    vast = _build_vast(config, keys, http, cancel_job, timing) if settings.is_under_vast else None
+    plain = PlainAutoscaler(registry)
+    return Platform(
+        autoscaler=FanOut([plain] if vast is None else [plain, vast]),
+        envelopes=EnvelopeOpener(keys, is_unsecured=config.is_unsecured, own_url=config.checked_url),
+        vast=vast,
+        vast_config=config,
+        workload=settings.workload,
+        http=http,
+    )
+
+
+def _build_vast(
+    config: VastConfig,
+    keys: PublicKeySource | None,
+    http: httpx.AsyncClient,
+    cancel_job: Callable[[str], None],
+    timing: VastTiming,
+) -> VastAutoscaler:
+    ledger = Ledger()
+    reporter = Reporter(config, ledger, http, timing)
+    return VastAutoscaler(reporter, ledger, SessionBook(config.max_sessions), keys, cancel_job, timing)

@@ -1,0 +1,237 @@
+"""VastAutoscaler: keeps Vast's ledger of what the front tells, holds the sessions, and runs the reports.
+
+Loaded means: the front takes jobs, its speed is known, and the key to check signatures with is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from worker.autoscaler.autoscaler import Caller, checked_speed
+from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of
+from worker.autoscaler.vast.ledger import Ending, Entry, Ledger
+from worker.autoscaler.vast.listener import PlainListener
+from worker.autoscaler.vast.public_key import PublicKeySource
+from worker.autoscaler.vast.reports import Reporter
+from worker.autoscaler.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionBook
+from worker.autoscaler.vast.timing import VastTiming
+from worker.errors import Problem, SessionGone, TooManySessions, TryLater, Unauthorized, WorkerError
+from worker.jobs.cost import UNIT_COST
+from worker.jobs.job import JobState
+
+ON_CLOSE_SECONDS: Final = 10.0
+LAST_REPORT_SECONDS: Final = 5.0
+ENDINGS: Final[Mapping[JobState, Ending]] = {JobState.COMPLETED: Ending.SUCCESS, JobState.CANCELLED: Ending.CANCELLED}
+
+PostToSelf = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+
+log = structlog.get_logger("vast")
+
+
+@dataclass(frozen=True, slots=True)
+class Attachments:
+    """What the HTTP application lends: a way to post to itself, and the listener for `/session/end` alone."""
+
+    post_to_self: PostToSelf
+    listener: PlainListener
+
+
+class VastAutoscaler:
+    """`keys` None: signatures are not checked. `cancel_job` ends a job whose session has been closed."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        ledger: Ledger,
+        sessions: SessionBook,
+        keys: PublicKeySource | None,
+        cancel_job: Callable[[str], None],
+        timing: VastTiming,
+    ) -> None:
+        self._reporter = reporter
+        self._ledger = ledger
+        self._keys = keys
+        self._cancel_job = cancel_job
+        self._timing = timing
+        self._began = time.monotonic()
+        self._speed = 0.0
+        self._front_error = ""
+        self._key_error = ""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._attached: Attachments | None = None
+        self._session_of: dict[str, Session] = {}
+        self._seen_indices: dict[int, None] = {}
+        self.sessions = sessions
+
+    def attach(self, attachments: Attachments) -> None:
+        """Before `start()`."""
+        self._attached = attachments
+
+    @property
+    def plain_port(self) -> int:
+        """Where `/session/end` is to be had without TLS, once started."""
+        return 0 if self._attached is None else self._attached.listener.port
+
+    # the interface of every autoscaler
+
+    async def start(self) -> None:
+        if self._attached is not None:
+            await self._attached.listener.start()
+        self._tasks = [asyncio.create_task(self._reporter.run(), name="vast-reports")]
+        self._tasks.append(asyncio.create_task(self._collect(), name="vast-sessions"))
+        if self._keys is not None:
+            asking = self._keys.keep_asking(self._key_failed, self._key_had)
+            self._tasks.append(asyncio.create_task(asking, name="vast-public-key"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._reporter.flush(), LAST_REPORT_SECONDS)
+        if self._attached is not None:
+            await self._attached.listener.stop()
+
+    def loaded(self, speed: float) -> None:
+        self._speed = checked_speed(speed)
+        self._show_status()
+
+    def error_set(self, message: str) -> None:
+        self._front_error = message
+        self._show_status()
+
+    def error_cleared(self) -> None:
+        self._front_error = ""
+        self._show_status()
+
+    def draining(self) -> None:
+        """Nothing to tell: requests that come now are refused, and counted as rejected."""
+
+    def job_accepted(self, job_id: str, cost: float, caller: Caller | None) -> None:
+        known = caller or Caller()
+        self._note_repeat(known)
+        session = self.sessions.find(known.session_id)
+        if session is not None:
+            session.job_ids.add(job_id)
+            self._session_of[job_id] = session
+        self._ledger.accept(job_id, Entry(known, cost, entered_at=time.time()))
+
+    def job_started(self, job_id: str) -> None:
+        self._ledger.start(job_id, time.time())
+
+    def job_ended(self, job_id: str, state: JobState) -> None:
+        """Whatever its HTTP status: a job that did not complete is an error, unless it was cancelled."""
+        session = self._session_of.pop(job_id, None)
+        if session is not None:
+            session.job_ids.discard(job_id)
+        self._ledger.end(job_id, ENDINGS.get(state, Ending.ERROR), time.time())
+
+    def request_refused(self, cost: float, caller: Caller | None, error: WorkerError) -> None:
+        """What the worker turned away counts as rejected; a request that was wrong has been served its answer."""
+        if caller is None or isinstance(error, EnvelopeRejected | SessionGone):
+            return  # as with Vast's own worker
+        is_turned_away = isinstance(error, TryLater | Unauthorized)
+        now = time.time()
+        entry = Entry(caller, cost if is_turned_away else 0.0, entered_at=now)
+        if not is_turned_away:
+            entry.started_at = entry.ended_at = now
+        self._ledger.refuse(entry, Ending.REJECTED if is_turned_away else Ending.SUCCESS)
+
+    # sessions
+
+    def create_session(self, envelope: Envelope) -> Session:
+        """Raises EnvelopeRejected for a payload that makes no sense, TooManySessions."""
+        lifetime = _lifetime(envelope.payload)
+        route = envelope.payload.get("on_close_route")
+        entry = Entry(caller_of({"auth_data": envelope.auth_data}), _cost(envelope), is_session=True)
+        entry.entered_at = entry.started_at = time.time()
+        if self.sessions.is_full:
+            self._ledger.refuse(entry, Ending.REJECTED)
+            raise TooManySessions("There are as many sessions as the worker may have")
+        session = self.sessions.open(
+            envelope.auth_data,
+            lifetime,
+            str(route) if route is not None else None,
+            envelope.payload.get("on_close_payload") if route is not None else None,
+        )
+        self._ledger.accept(session.id, entry)
+        return session
+
+    async def close_session(self, session: Session) -> bool:
+        """Ends its jobs and posts what its maker asked for, at most ten seconds. False when it is closed already."""
+        if self.sessions.take_out(session.id) is None:
+            return False
+        for job_id in list(session.job_ids):
+            self._cancel_job(job_id)
+        if session.on_close_route and self._attached is not None:
+            payload = session.on_close_payload
+            body = dict(payload) if isinstance(payload, Mapping) else {} if payload is None else {"payload": payload}
+            body.setdefault("session_id", session.id)
+            try:
+                await asyncio.wait_for(self._attached.post_to_self(session.on_close_route, body), ON_CLOSE_SECONDS)
+            except TimeoutError:
+                log.warning("a session's last request took too long", seconds=ON_CLOSE_SECONDS)
+        self._ledger.end(session.id, Ending.SUCCESS, time.time())
+        return True
+
+    async def _collect(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.collect_sessions)
+            expired = self.sessions.expired()
+            await asyncio.gather(*(self.close_session(session) for session in expired))
+
+    # the status
+
+    def _key_failed(self, reason: str) -> None:
+        self._key_error = reason
+        self._show_status()
+
+    def _key_had(self) -> None:
+        self._key_error = ""
+        self._show_status()
+
+    def _show_status(self) -> None:
+        status = self._reporter.status
+        status.error = self._front_error or self._key_error
+        has_key = self._keys is None or self._keys.key is not None
+        if self._speed and has_key:
+            status.speed = self._speed
+            if not status.is_loaded:
+                status.load_seconds = max(time.monotonic() - self._began, 0.001)
+                log.info("loaded", seconds=round(status.load_seconds, 2), speed=round(self._speed, 2))
+        self._reporter.touch()
+
+    def _note_repeat(self, caller: Caller) -> None:
+        index = caller.request_idx
+        if index is None or caller.session_id is not None:
+            return
+        if index in self._seen_indices:
+            log.warning("a request index came again", request_idx=index)
+        self._seen_indices[index] = None
+        if len(self._seen_indices) > 10_000:
+            del self._seen_indices[next(iter(self._seen_indices))]
+
+
+def _lifetime(payload: Mapping[str, Any]) -> float:
+    value = payload.get("lifetime", DEFAULT_LIFETIME_SECONDS)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        problem = Problem("must be a number of seconds above 0", field="payload.lifetime")
+        raise EnvelopeRejected([problem], {"payload": {"lifetime": problem.message}})
+    return float(value)
+
+
+def _cost(envelope: Envelope) -> float:
+    """A session's cost as its maker was told it; a text counts too."""
+    try:
+        cost = float(envelope.auth_data.get("cost", UNIT_COST))
+    except (TypeError, ValueError):
+        return UNIT_COST
+    return cost if 0 <= cost < math.inf else UNIT_COST

@@ -1,0 +1,30 @@
+"""A worker that could not start at all still tells Vast's autoscaler so, every ten seconds, until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import httpx
+
+from worker.autoscaler.vast.ledger import Ledger
+from worker.autoscaler.vast.reports import Reporter
+from worker.autoscaler.vast.timing import VastTiming
+from worker.settings import VastConfig
+
+
+def report_error_until_stopped(config: VastConfig, reason: str) -> None:
+    """Returns at the first SIGTERM or SIGINT."""
+    asyncio.run(_report(config, f"Worker Server failed to launch: {reason}"))
+
+
+async def _report(config: VastConfig, message: str) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with httpx.AsyncClient() as http:
+        reporter = Reporter(config, Ledger(), http, VastTiming())
+        reporter.status.error = message
+        reporting = asyncio.create_task(reporter.run())
+        await stopped.wait()
+        reporting.cancel()

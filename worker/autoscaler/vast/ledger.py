@@ -1,0 +1,197 @@
+"""Ledger: what Vast's autoscaler wants to know of every request, and the sums over them. Pure: times are given.
+
+A request is open from its acceptance until its job ends; a session is one request with the cost that it was made with.
+A request within a session counts in the sums and is reported nowhere by itself. What has been reported is taken off
+only when the report was delivered, so nothing that happens meanwhile is lost.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from worker.autoscaler.autoscaler import Caller
+
+REMEMBERED_REQNUMS = 10_000
+MAX_ENDED = 10_000  # waiting for an autoscaler that does not answer
+
+
+class Ending(StrEnum):
+    """How a request ended, in the autoscaler's words."""
+
+    SUCCESS = "Success"
+    ERROR = "Error"
+    CANCELLED = "Cancelled"
+    REJECTED = "Rejected"
+
+    @property
+    def counts_as_success(self) -> bool:
+        """A client that left is no fault of the worker's."""
+        return self in (Ending.SUCCESS, Ending.CANCELLED)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One request. Times are Unix seconds, 0.0 where not reached."""
+
+    caller: Caller
+    cost: float
+    is_session: bool = False
+    entered_at: float = 0.0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    ending: Ending = Ending.SUCCESS
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the autoscaler hears of this request itself."""
+        return self.caller.request_idx is not None and (self.is_session or self.caller.session_id is None)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "request_idx": self.caller.request_idx,
+            "success": self.ending.counts_as_success,
+            "status": self.ending.value,
+            "entered_queue_at": self.entered_at,
+            "work_started_at": self.started_at,
+            "work_completed_at": self.ended_at,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Costs since the last delivered report."""
+
+    received: float = 0.0
+    cancelled: float = 0.0
+    done: float = 0.0
+    rejected: float = 0.0
+
+    def minus(self, other: Sums) -> Sums:
+        return Sums(
+            self.received - other.received,
+            self.cancelled - other.cancelled,
+            self.done - other.done,
+            self.rejected - other.rejected,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The ledger at one moment, as a report shows it."""
+
+    sums: Sums
+    load: float
+    num_working: int
+    num_received: int
+    working_request_idxs: tuple[int, ...]
+    revision: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    _open: dict[str, list[Entry]] = field(default_factory=dict)
+    _ended: deque[Entry] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
+    _sums: Sums = field(default_factory=Sums)
+    _reqnums: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    _num_received: int = 0
+    _revision: int = 0
+    _told_revision: int = 0
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anything has changed since the last delivered reading."""
+        return self._revision != self._told_revision
+
+    def accept(self, key: str, entry: Entry) -> None:
+        """Opens a request under the id of its job or session. A further one for the same job brings no load."""
+        entries = self._open.setdefault(key, [])
+        if entries:
+            entry.cost = 0.0
+            entry.started_at = entries[0].started_at
+        entries.append(entry)
+        self._count_reqnum(entry)
+        self._add(received=entry.cost)
+
+    def start(self, key: str, now: float) -> None:
+        for entry in self._open.get(key, ()):
+            entry.started_at = entry.started_at or now
+
+    def end(self, key: str, ending: Ending, now: float) -> None:
+        for entry in self._open.pop(key, ()):
+            entry.ending, entry.ended_at = ending, now
+            if ending is Ending.CANCELLED:
+                self._add(cancelled=entry.cost)
+            elif ending is Ending.SUCCESS:
+                self._add(done=entry.cost)
+            self._leave(entry)
+
+    def refuse(self, entry: Entry, ending: Ending) -> None:
+        """A request that was answered without becoming a job."""
+        entry.ending = ending
+        self._count_reqnum(entry)
+        if ending is Ending.REJECTED:
+            self._add(rejected=entry.cost)
+        self._leave(entry)
+
+    def reading(self) -> Reading:
+        entries = [entry for entries in self._open.values() for entry in entries if not self._is_in_session(entry)]
+        reported = [entry for entry in entries if entry.is_reported]
+        return Reading(
+            sums=self._sums,
+            load=sum(entry.cost for entry in entries),
+            num_working=len(entries),
+            num_received=self._num_received,
+            working_request_idxs=tuple(
+                entry.caller.request_idx for entry in reported if entry.caller.request_idx is not None
+            ),
+            revision=self._revision,
+        )
+
+    def delivered(self, reading: Reading) -> None:
+        """The autoscaler has this reading."""
+        self._sums = self._sums.minus(reading.sums)
+        self._told_revision = reading.revision
+
+    @property
+    def ended(self) -> tuple[Entry, ...]:
+        """Requests whose end the autoscaler has still to hear of."""
+        return tuple(self._ended)
+
+    def ends_delivered(self, entries: Iterable[Entry]) -> None:
+        told = {id(entry) for entry in entries}
+        self._ended = deque((entry for entry in self._ended if id(entry) not in told), maxlen=MAX_ENDED)
+
+    def _leave(self, entry: Entry) -> None:
+        self._revision += 1
+        if entry.is_reported:
+            self._ended.append(entry)
+
+    def _add(self, *, received: float = 0.0, cancelled: float = 0.0, done: float = 0.0, rejected: float = 0.0) -> None:
+        sums = self._sums
+        self._sums = replace(
+            sums,
+            received=sums.received + received,
+            cancelled=sums.cancelled + cancelled,
+            done=sums.done + done,
+            rejected=sums.rejected + rejected,
+        )
+        self._revision += 1
+
+    def _count_reqnum(self, entry: Entry) -> None:
+        """Each number once, as far back as is remembered."""
+        reqnum = entry.caller.reqnum
+        if reqnum is None or self._is_in_session(entry):
+            return
+        if reqnum not in self._reqnums:
+            self._num_received += 1
+        self._reqnums[reqnum] = None
+        self._reqnums.move_to_end(reqnum)
+        if len(self._reqnums) > REMEMBERED_REQNUMS:
+            self._reqnums.popitem(last=False)
+
+    def _is_in_session(self, entry: Entry) -> bool:
+        return entry.caller.session_id is not None and not entry.is_session

@@ -1,0 +1,77 @@
+"""PublicKeySource: the key with which Vast's autoscaler signs, asked for until it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import httpx
+import structlog
+
+from worker.autoscaler.vast.timing import VastTiming
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+FAILED_WORDS = "Failed to get Serverless public key after all retry attempts"
+
+log = structlog.get_logger("vast")
+
+
+class PublicKeySource:
+    """Holds the autoscaler's public key once `fetch()` has brought it."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        http: httpx.AsyncClient,
+        timing: VastTiming,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._addresses = tuple(addresses)
+        self._http = http
+        self._timing = timing
+        self._sleep = sleep
+        self.key: RSAPublicKey | None = None
+
+    async def keep_asking(self, on_failed: Callable[[str], None], on_had: Callable[[], None]) -> None:
+        """Returns when the key is there. `on_failed` is called with the reason after each five rounds in vain."""
+        while not await self.fetch():
+            on_failed(FAILED_WORDS)
+            await self._sleep(self._timing.key_pause)
+        on_had()
+
+    async def fetch(self) -> bool:
+        """Asks each address in turn, five rounds with growing waits. Gives whether there is a key now."""
+        for wait_seconds in (*self._timing.key_waits, None):
+            for address in self._addresses:
+                self.key = await self._ask(address)
+                if self.key is not None:
+                    return True
+            if wait_seconds is not None:
+                await self._sleep(wait_seconds)
+        log.error("no public key from the autoscaler; envelopes are refused", addresses=self._addresses)
+        return False
+
+    async def _ask(self, address: str) -> RSAPublicKey | None:
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+        try:
+            response = await self._http.get(f"{address}/pubkey/", timeout=self._timing.key_request)
+            response.raise_for_status()
+            key = load_pem_public_key(_pem_in(response.text))
+        except (httpx.HTTPError, ValueError) as error:
+            log.warning("public key not had", address=address, reason=type(error).__name__)
+            return None
+        return key if isinstance(key, RSAPublicKey) else None
+
+
+def _pem_in(text: str) -> bytes:
+    """The PEM block of a reply, which may have come as a JSON string."""
+    stripped = text.strip()
+    if stripped.startswith('"'):
+        stripped = str(json.loads(stripped))
+    return stripped.encode()

@@ -1,0 +1,92 @@
+"""SessionBook: Vast's sessions. A client keeps a worker to itself for a while; each request adds one lifetime.
+
+Expiry is decided on the monotonic clock; what clients see is Unix time. Closing is the caller's work: `close` only
+takes the session out and hands it over.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from worker.errors import SessionGone
+
+ID_LETTERS: Final = string.ascii_letters + string.digits
+ID_LENGTH: Final = 13
+DEFAULT_LIFETIME_SECONDS: Final = 60.0
+
+
+@dataclass(slots=True)
+class Session:
+    """`job_ids` are the jobs that were sent within it."""
+
+    id: str
+    auth_data: Mapping[str, Any]
+    lifetime_seconds: float
+    created_at: float
+    ends: float
+    on_close_route: str | None
+    on_close_payload: Any
+    job_ids: set[str] = field(default_factory=set)
+
+    def __repr__(self) -> str:
+        return f"Session(request_idx={self.auth_data.get('request_idx')!r})"
+
+
+class SessionBook:
+    """`max_sessions` 0: no limit. `now` is the monotonic clock."""
+
+    def __init__(self, max_sessions: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._max_sessions = max_sessions
+        self._now = now
+        self._sessions: dict[str, Session] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return 0 < self._max_sessions <= len(self._sessions)
+
+    def open(
+        self, auth_data: Mapping[str, Any], lifetime_seconds: float, on_close_route: str | None, on_close_payload: Any
+    ) -> Session:
+        session = Session(
+            id="".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH)),
+            auth_data=dict(auth_data),
+            lifetime_seconds=lifetime_seconds,
+            created_at=time.time(),
+            ends=self._now() + lifetime_seconds,
+            on_close_route=on_close_route,
+            on_close_payload=on_close_payload,
+        )
+        self._sessions[session.id] = session
+        return session
+
+    def find(self, session_id: Any) -> Session | None:
+        """An open session; one that has expired and was not collected yet is open still."""
+        return self._sessions.get(session_id) if isinstance(session_id, str) else None
+
+    def hit(self, session_id: Any) -> Session:
+        """A request came: the session lives one lifetime longer. Raises SessionGone."""
+        session = self.find(session_id)
+        if session is None:
+            raise SessionGone("invalid session")
+        session.ends += session.lifetime_seconds
+        return session
+
+    def take_out(self, session_id: str) -> Session | None:
+        """The session, no longer open; None when it is closed already."""
+        return self._sessions.pop(session_id, None)
+
+    def expired(self) -> list[Session]:
+        now = self._now()
+        return [session for session in self._sessions.values() if session.ends <= now]
+
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    def expiration_of(self, session: Session) -> float:
+        """When it ends, in Unix seconds."""
+        return time.time() + session.ends - self._now()
