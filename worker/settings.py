@@ -304,7 +304,14 @@ class Settings(BaseSettings):
         return value
 
     @field_validator(
-        "precision", "benchmark", "metadata", "log_format", "s3_addressing_style", "autoscaler", "workload", mode="before"
+        "precision",
+        "benchmark",
+        "metadata",
+        "log_format",
+        "s3_addressing_style",
+        "autoscaler",
+        "workload",
+        mode="before",
     )
     @classmethod
     def _lower(cls, value: Any) -> Any:
