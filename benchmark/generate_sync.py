@@ -62,9 +62,9 @@ def workflow(colour: int) -> dict[str, Any]:
     }
 
 
-async def start_front(folder: Path, port: int) -> asyncio.subprocess.Process:
-    """A front that is ready."""
-    settings = {"BASE_DIRECTORY": str(folder), "WORKER_PORT": str(port), "CPU": "1", "BENCHMARK": "off"}
+async def start_front(folder: Path, port: int, **more: str) -> asyncio.subprocess.Process:
+    """A front that is ready. `more` are settings of its environment."""
+    settings = {"BASE_DIRECTORY": str(folder), "WORKER_PORT": str(port), "CPU": "1", "BENCHMARK": "off", **more}
     with (folder / "front.log").open("w") as log:  # noqa: ASYNC230 - before anything is measured
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "worker", env={**os.environ, **settings}, stdout=asyncio.subprocess.PIPE, stderr=log
@@ -110,7 +110,7 @@ def memory_mb(pid: int) -> float:
 
 async def run(num_requests: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         front = await start_front(folder, port)
         try:
             await measure(port, 1, 100, first_colour=0)
@@ -133,7 +133,7 @@ async def run(num_requests: int) -> dict[str, Any]:
     }
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
