@@ -1,8 +1,9 @@
 """Fakes we own: a small server with ComfyUI's API whose nodes do what a test tells them to.
 
-It is a real aiohttp server on a free port. Node classes: `Draw` saves one small file, `Wait` runs until it is
-interrupted or `seconds` pass, `Steps` goes `steps` steps and at the step `hold` waits for `go_on`, `Fail` raises,
-`OutOfMemory` raises like the device; all are output nodes.
+It is a real aiohttp server on a free port. Node classes: `Draw` saves one small file, `Paint` takes a file and saves a
+real PNG that says how it was made, `Say` shows a text, `Wait` runs until it is interrupted or `seconds` pass, `Steps`
+goes `steps` steps and at the step `hold` waits for `go_on`, `Fail` raises, `OutOfMemory` raises like the device; all are
+output nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import WSMsgType, web
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 OBJECT_INFO: dict[str, Any] = {
     name: {"input": {"required": required, "optional": {}}, "output": [], "output_node": True, "name": name}
     for name, required in {
         "Draw": {"text": ["STRING", {}], "size": ["INT", {"default": 8, "min": 1, "max": 64}]},
+        "Paint": {"text": ["STRING", {}], "image": [["none.png"], {"image_upload": True}]},
+        "Say": {"text": ["STRING", {}]},
         "Wait": {"seconds": ["FLOAT", {"default": 1.0, "min": 0.0, "max": 600.0}]},
         "Steps": {"steps": ["INT", {"default": 4}], "latent_image": ["INT", {}], "hold": ["INT", {"default": 0}]},
         "Fail": {"kind": [["ValueError", "BadModelFile"], {}]},
@@ -32,6 +37,14 @@ OBJECT_INFO: dict[str, Any] = {
 
 def draw(text: str = "hello", size: int = 8) -> dict[str, Any]:
     return {"1": {"class_type": "Draw", "inputs": {"text": text, "size": size}}}
+
+
+def paint(text: str = "hello", image: str = "none.png") -> dict[str, Any]:
+    return {"1": {"class_type": "Paint", "inputs": {"text": text, "image": image}}}
+
+
+def say(text: str = "hello") -> dict[str, Any]:
+    return {"1": {"class_type": "Say", "inputs": {"text": text}}}
 
 
 def wait(seconds: float = 60.0) -> dict[str, Any]:
@@ -64,6 +77,7 @@ class FakeEngine:
         self.loses_answers = 0  # so many prompts are taken without the sender hearing of it
         self._queue: asyncio.Queue[tuple[str, dict[str, Any], str]] = asyncio.Queue()
         self._pending: list[str] = []
+        self._extra_data: dict[str, Any] = {}
         self._running: str | None = None
         self._interrupted = asyncio.Event()
         self.go_on = asyncio.Event()
@@ -131,6 +145,7 @@ class FakeEngine:
         await asyncio.sleep(self.seconds_to_take)
         prompt_id = body.get("prompt_id") or str(uuid.uuid4())
         self._pending.append(prompt_id)
+        self._extra_data[prompt_id] = body.get("extra_data", {})
         self._queue.put_nowait((prompt_id, body["prompt"], body.get("client_id", "")))
         return web.json_response({"prompt_id": prompt_id, "number": 0, "node_errors": {}})
 
@@ -184,6 +199,7 @@ class FakeEngine:
             self.runs.append(prompt_id)
             await self._send(client_id, "execution_start", {"prompt_id": prompt_id, "timestamp": _now_ms()})
             entry = await self._run(prompt_id, prompt, client_id)
+            entry["prompt"] = [0, prompt_id, prompt, self._extra_data.pop(prompt_id, {}), list(prompt)]
             if self._running == prompt_id:
                 self.history[prompt_id] = entry
             self._running = None
@@ -204,6 +220,12 @@ class FakeEngine:
                 name = f"{prompt_id}_{node_id}.png"
                 (self.folder / name).write_text(str(inputs["text"]) * int(inputs["size"]))
                 outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}
+            elif node["class_type"] == "Paint":
+                name = f"{prompt_id}_{node_id}.png"
+                _paint(self.folder / name, prompt)
+                outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}
+            elif node["class_type"] == "Say":
+                outputs[node_id] = {"text": [inputs["text"]]}
             elif node["class_type"] == "Wait":
                 with contextlib.suppress(TimeoutError):
                     await self._send(
@@ -236,6 +258,13 @@ def _entry(outputs: dict[str, Any], status: str, messages: list[Any]) -> dict[st
         "status": {"status_str": status, "completed": status == "success", "messages": messages},
         "meta": {},
     }
+
+
+def _paint(path: Path, prompt: dict[str, Any]) -> None:
+    """As ComfyUI saves it, the prompt within."""
+    info = PngInfo()
+    info.add_text("prompt", json.dumps(prompt))
+    Image.linear_gradient("L").resize((64, 48)).convert("RGB").save(path, pnginfo=info)
 
 
 def _now_ms() -> int:

@@ -26,7 +26,7 @@ class Edges:
         source = S3Source(stores, s3, limits)
         fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes)
         self.inputs = FetchedInputs(fetcher, input_folder)
-        self.outputs = DeliveredOutputs(s3, stores)
+        self.outputs = DeliveredOutputs(s3, stores, settings.metadata)
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config())
 

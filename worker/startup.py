@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore, WebhookRow
 from worker.jobs.wait_estimate import RunClock
 from worker.observe.metrics import Metrics
+from worker.outputs.public import public_record
 from worker.qualification import Qualifier
 from worker.services import Qualification, Services
 from worker.settings import Settings
@@ -191,13 +193,9 @@ class Front:
     # while it runs
 
     def _webhook(self, job: Job, kept: Credentials | None) -> WebhookRow | None:
-        base = self.services.outputs.public_url
-        outputs = []
-        for record in job.outputs:
-            shown = {key: value for key, value in record.items() if key not in ("path", "media_type", "size_bytes")}
-            if base and "url" not in shown:
-                shown["url"] = self.services.links.link(base, job.id, str(record["path"]), time.time())
-            outputs.append(shown)
+        base = self.services.outputs.public_url or job.request.base_url
+        link = partial(self._link, base, job.id) if base else None
+        outputs = [public_record(record, link) for record in job.outputs]
         return webhook_of(job, kept, self.services.webhook, outputs)
 
     def _cancel(self, job_id: str) -> None:
@@ -207,6 +205,9 @@ class Front:
 
     def _job_started(self, job: Job) -> None:
         self.services.platform.autoscaler.job_started(job.id)
+
+    def _link(self, base: str, job_id: str, path: str) -> str:
+        return self.services.links.link(base, job_id, path, time.time())
 
     def _job_ended(self, job: Job) -> None:
         self.services.platform.autoscaler.job_ended(job.id, job.state)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import mimetypes
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from worker.api.results import check_caller, refuse, reply_with, services_of
 from worker.api.schemas import Result, refusal
 from worker.errors import JobNotFound, Unauthorized, WorkerError
+from worker.inputs.file_kinds import HEAD_BYTES
 from worker.jobs.admission import clean_id
+from worker.outputs.collect import media_type_of
 
 router = APIRouter()
 
@@ -74,10 +76,21 @@ async def output(job_id: str, file_name: str, request: Request, expires: str = "
     try:
         services.links.check(job_id, file_name, expires, signature, time.time())
         path = _inside(services.store.job_directory(clean_id(job_id)), file_name)
-    except WorkerError as error:
-        return refuse(error, job_id)
-    media_type = mimetypes.guess_type(file_name)[0] or "application/octet-stream"
-    return FileResponse(path, media_type=media_type, headers={"Cache-Control": "private"})
+        media_type = await asyncio.to_thread(_media_type, path)
+    except (WorkerError, FileNotFoundError) as error:
+        return refuse(error if isinstance(error, WorkerError) else JobNotFound("No such file"), job_id)
+    # What a node wrote may be a page with a script in it: it must not run as one of ours.
+    headers = {
+        "Cache-Control": "private",
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+    }
+    return FileResponse(path, media_type=media_type, headers=headers)
+
+
+def _media_type(path: Path) -> str:
+    with path.open("rb") as file:
+        return media_type_of(path, file.read(HEAD_BYTES))
 
 
 def _inside(folder: Path, file_name: str) -> Path:

@@ -21,7 +21,8 @@ from worker.errors import (
     http_status_for_vast,
 )
 from worker.jobs.job import Job
-from worker.outputs.inline import as_base64
+from worker.outputs.inline import with_data
+from worker.outputs.public import public_record
 from worker.services import Services
 
 
@@ -49,20 +50,24 @@ async def reply_with(job: Job, request: Request, *, is_vast: bool = False, statu
 
 
 async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
-    """The records a client sees: with a link where there is no upload, and with the data where it was asked for."""
+    """The records a client sees: with a link where there is no upload, and with the data where it was asked for.
+
+    None before the job has ended: until then they are not yet as the request wants them.
+    """
+    if not job.state.is_terminal:
+        return []
     services = services_of(request)
     base = services.outputs.public_url or str(request.base_url).rstrip("/")
-    folder = services.store.job_directory(job.id)
-    shown = []
-    for record in job.outputs:
-        public = {key: value for key, value in record.items() if key not in ("path", "media_type", "size_bytes")}
-        name = str(record.get("path") or record["filename"])
-        if "url" not in public:
-            public["url"] = services.links.link(base, job.id, name, time.time())
-        if job.request.wants_base64:
-            media_type = str(record.get("media_type") or "application/octet-stream")
-            public |= await asyncio.to_thread(as_base64, folder / name, media_type, services.outputs.base64_max_bytes)
-        shown.append(public)
+    shown = [
+        public_record(record, lambda path: services.links.link(base, job.id, path, time.time()))
+        for record in job.outputs
+    ]
+    if job.request.wants_base64:
+        folder, limit = services.store.job_directory(job.id), services.outputs.base64_max_bytes
+        shown = [
+            await asyncio.to_thread(with_data, public, record, folder, limit)
+            for public, record in zip(shown, job.outputs, strict=True)
+        ]
     return shown
 
 

@@ -135,6 +135,7 @@ class ParsedRequest:
     is_vast: bool
     wants_base64: bool
     wants_engine_response: bool
+    base_url: str
 
 
 def parse_json(body: bytes) -> dict[str, Any]:

@@ -114,6 +114,7 @@ def _parse(payload: Mapping[str, Any], request: Request, is_vast: bool) -> Parse
         is_vast=is_vast,
         wants_base64=parsed.return_outputs_as_base64 or says_yes(header("x-return-outputs-as-base64")),
         wants_engine_response=says_yes(header("x-include-comfyui-response")),
+        base_url=str(request.base_url).rstrip("/"),
     )
 
 
@@ -138,6 +139,7 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
             wants_engine_response=parsed.wants_engine_response or services.outputs.include_engine_response,
             webhook=webhook,
             extra={"extra_pnginfo": parsed.input.extra_data.extra_pnginfo} if parsed.input.extra_data else {},
+            base_url=parsed.base_url,
             output=OutputOptions.of(parsed.input.output.model_dump() if parsed.input.output else None),
         ),
         prompt=prompt,

@@ -1,7 +1,7 @@
 """What a file is, told by its first bytes, and whether a picture opens.
 
-Formats: PNG, JPEG, GIF, WebP, TIFF, BMP; safetensors for latents; for other inputs the common containers of sound and
-video.
+Formats: PNG, JPEG, GIF, WebP, TIFF, BMP, AVIF; safetensors for latents; for other inputs the common containers of
+sound and video.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ LATENT = FileKind("latent", "application/octet-stream")
 WAV = FileKind("wav", "audio/wav")
 AVI = FileKind("avi", "video/x-msvideo")
 MP4 = FileKind("mp4", "video/mp4")
+AVIF = FileKind("avif", "image/avif")
 WEBM = FileKind("webm", "video/webm")
 
 _STARTS: tuple[tuple[bytes, FileKind], ...] = (
@@ -52,6 +53,12 @@ _STARTS: tuple[tuple[bytes, FileKind], ...] = (
     (b"ID3", FileKind("mp3", "audio/mpeg")),
     (b"\xff\xfb", FileKind("mp3", "audio/mpeg")),
 )
+_BRANDS = {
+    b"avif": AVIF,
+    b"avis": AVIF,
+    b"qt  ": FileKind("mov", "video/quicktime"),
+    b"M4A ": FileKind("m4a", "audio/mp4"),
+}
 _RIFF = {b"WEBP": WEBP, b"WAVE": WAV, b"AVI ": AVI}
 
 
@@ -67,7 +74,7 @@ def kind_of(head: bytes) -> FileKind | None:
     if head.startswith(b"RIFF"):
         return _RIFF.get(head[8:12])
     if head[4:8] == b"ftyp":
-        return MP4
+        return _BRANDS.get(head[8:12], MP4)
     # safetensors: the length of its JSON header in eight bytes, then the JSON
     if len(head) > 9 and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") < 100_000_000:
         return LATENT
@@ -86,7 +93,7 @@ def check_kind(head: bytes, media: Media) -> FileKind:
 
 
 _WANTED: dict[Media, str] = {
-    "image": "a picture (PNG, JPEG, WebP, GIF, TIFF or BMP)",
+    "image": "a picture (PNG, JPEG, WebP, GIF, TIFF, BMP or AVIF)",
     "latent": "a latent (safetensors)",
     "file": "a picture, a sound or a video",
 }

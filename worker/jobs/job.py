@@ -102,6 +102,7 @@ class JobRequest:
     webhook: WebhookTarget | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     output: OutputOptions = field(default_factory=OutputOptions)
+    base_url: str = ""  # under which the caller reached us: links in its webhook begin so
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,7 @@ class Pipeline:
             raise outcome.error
         if outcome.was_interrupted:
             raise JobCancelled("The engine was told by somebody else to stop this job")
-        records = await self._outputs.collect(outcome, self._store.job_directory(job.id), engine)
+        records = await self._outputs.collect(job, outcome, self._store.job_directory(job.id), engine)
         if not records:
             raise NothingMade("The workflow ran and saved nothing")
         job.outputs = tuple(records)

@@ -43,8 +43,12 @@ class InputStage(Protocol):
 
 
 class OutputStage(Protocol):
-    async def collect(self, outcome: RunOutcome, directory: Path, engine: EngineClient) -> Sequence[OutputRecord]: ...
+    async def collect(
+        self, job: Job, outcome: RunOutcome, directory: Path, engine: EngineClient
+    ) -> Sequence[OutputRecord]: ...
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
-        """The job's outputs with `url` or `upload_error` added. One that fails does not fail the others."""
+        """The job's outputs as its request wants them, with `url` or `upload_error` added. One that fails does not fail
+        the others.
+        """
         ...

@@ -2,6 +2,8 @@
 
 `listed_outputs` decides what counts as an output (pure); `collect_outputs` brings it. From then on delivery, links and
 retention touch the job's folder only, so a file that the engine overwrites or two jobs share is nobody's trouble.
+
+Besides files a node may show texts and other values: they stand in the record itself, or in a file when they are long.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import mimetypes
 import os
 import shutil
@@ -22,6 +25,8 @@ from worker.errors import DeliveryFailed
 from worker.inputs.file_kinds import HEAD_BYTES, kind_of
 
 SKIPPED_TYPES = frozenset({"temp", "preview"})
+SKIPPED_LISTS = frozenset({"animated"})  # says only whether the pictures beside it move
+MAX_INLINE_BYTES = 256 * 1024
 MAX_NAME_BYTES = 200
 
 
@@ -42,6 +47,32 @@ class Listed:
     filename: str
     subfolder: str
     kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A text or another JSON value that a node shows, in the list `output_type`."""
+
+    node_id: str
+    output_type: str
+    value: Any
+
+    @property
+    def content(self) -> str:
+        return self.value if isinstance(self.value, str) else json.dumps(self.value)
+
+    def as_record(self) -> dict[str, Any]:
+        """The fields of a file's record stay, empty, for clients that read them of every output."""
+        is_text = isinstance(self.value, str)
+        return {
+            "filename": "",
+            "local_path": "",
+            "subfolder": "",
+            "type": "text" if is_text else "value",
+            "node_id": self.node_id,
+            "output_type": self.output_type,
+            "text" if is_text else "value": self.value,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +103,63 @@ class Output:
         }
 
 
-def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed]:
-    """Every file in a history entry's `outputs`, whatever its list is called; temporary ones and previews are not.
+def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed | Said]:
+    """Everything in a history entry's `outputs`, whatever its list is called; temporary files and previews are not.
 
     A node that lists `files` lists its pictures there too, so its `images` are skipped then.
     """
     return [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
 
 
-def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed]:
+def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed | Said]:
     for output_type, items in shown.items():
-        if not isinstance(items, list) or (output_type == "images" and shown.get("files")):
+        is_pictures_of_files = output_type == "images" and shown.get("files")
+        if not isinstance(items, list) or output_type in SKIPPED_LISTS or is_pictures_of_files:
             continue
         for item in items:
-            if not isinstance(item, Mapping) or not isinstance(item.get("filename"), str) or not item["filename"]:
+            if not isinstance(item, Mapping) or "filename" not in item:
+                if item is not None:
+                    yield Said(node_id, output_type, item)
                 continue
             kind = str(item.get("type") or "output")
-            if kind not in SKIPPED_TYPES:
+            if isinstance(item["filename"], str) and item["filename"] and kind not in SKIPPED_TYPES:
                 yield Listed(node_id, output_type, item["filename"], str(item.get("subfolder") or ""), kind)
 
 
 async def collect_outputs(
     outputs: Mapping[str, Mapping[str, Any]], job_directory: Path, source: FileSource
-) -> list[Output]:
-    """Brings every listed file into `job_directory`, in the order of the list. Files of a run before are gone then.
+) -> list[Output | Said]:
+    """Brings every listed file into `job_directory`, in the order of the list, the short texts between them. Files of a run
+    before are gone then.
 
     Raises DeliveryFailed for a file that the engine names and does not have, EngineUnreachable from the source.
     """
     await asyncio.to_thread(_make_empty, job_directory)
-    return [await _take(listed, job_directory, source) for listed in listed_outputs(outputs)]
+    return [await _take_any(listed, job_directory, source) for listed in listed_outputs(outputs)]
+
+
+async def _take_any(listed: Listed | Said, directory: Path, source: FileSource) -> Output | Said:
+    if isinstance(listed, Listed):
+        return await _take(listed, directory, source)
+    if len(listed.content) <= MAX_INLINE_BYTES:
+        return listed
+    return await asyncio.to_thread(_write_down, listed, directory)
+
+
+def _write_down(said: Said, directory: Path) -> Output:
+    is_text = isinstance(said.value, str)
+    path = _reserve(directory, clean_name(f"{said.output_type}_{said.node_id}.{'txt' if is_text else 'json'}"))
+    path.write_text(said.content, encoding="utf-8", errors="replace")
+    return Output(
+        filename=path.name,
+        path=path,
+        subfolder="",
+        kind="output",
+        node_id=said.node_id,
+        output_type=said.output_type,
+        media_type="text/plain" if is_text else "application/json",
+        size_bytes=path.stat().st_size,
+    )
 
 
 def _make_empty(directory: Path) -> None:

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+
+def with_data(public: Mapping[str, Any], record: Mapping[str, Any], folder: Path, max_bytes: int) -> dict[str, Any]:
+    """A public record with the data of its file and of its thumbnail, as far as it has any. Reads the files."""
+    shown = dict(public)
+    if record.get("path"):
+        media_type = str(record.get("media_type") or "application/octet-stream")
+        shown |= as_base64(folder / str(record["path"]), media_type, max_bytes)
+    if "thumbnail" in record:
+        shown["thumbnail"] = with_data(public["thumbnail"], record["thumbnail"], folder, max_bytes)
+    return shown
 
 
 def as_base64(path: Path, media_type: str, max_bytes: int) -> dict[str, Any]:

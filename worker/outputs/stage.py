@@ -1,8 +1,11 @@
-"""The pipeline's last stages: outputs into the job's folder, then to S3 where the request or the operator wants it."""
+"""The pipeline's last stages: outputs into the job's folder, as the request wants them, then to S3 where it or the
+operator wants it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +19,17 @@ from worker.errors import WorkerError
 from worker.jobs.job import Job
 from worker.jobs.stages import OutputRecord
 from worker.outputs.collect import collect_outputs
+from worker.outputs.delivered import Finish, delivered_names, finish
 from worker.outputs.keys import make_keys
+from worker.outputs.options import MetadataLevel
+from worker.outputs.public import files_of
 from worker.outputs.s3 import S3Uploader
 from worker.s3_clients import S3Clients, S3Target, choose_target
 from worker.settings import S3Config
 
 UPLOADS_AT_ONCE = 4
+CONVERSIONS_AT_ONCE = 2
+TEXTS_NAME = ".texts.json"
 
 log = structlog.get_logger("outputs")
 
@@ -39,50 +47,112 @@ class _EngineFiles:
         await self.engine.view(filename, subfolder, kind, target)
 
 
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    target: S3Target
+    key: str
+    presign_seconds: int
+
+
 class DeliveredOutputs:
     """An OutputStage: outputs are the job's own files, with links to S3 where there is a target."""
 
-    def __init__(self, config: S3Config, clients: S3Clients) -> None:
+    def __init__(self, config: S3Config, clients: S3Clients, default_metadata: MetadataLevel) -> None:
         self._config = config
+        self._default_metadata = default_metadata
         self._uploader = S3Uploader(clients)
+        self._converting = asyncio.Semaphore(CONVERSIONS_AT_ONCE)
 
-    async def collect(self, outcome: RunOutcome, directory: Path, engine: EngineClient) -> Sequence[OutputRecord]:
+    async def collect(
+        self, job: Job, outcome: RunOutcome, directory: Path, engine: EngineClient
+    ) -> Sequence[OutputRecord]:
         outputs = await collect_outputs(outcome.outputs, directory, _EngineFiles(engine))
+        if self._level(job) != "none" and outputs:
+            await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
         return [output.as_record() for output in outputs]
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
-        """The job's outputs with `url` or `upload_error` added. One that fails does not fail the others."""
+        """The job's outputs as its request wants them, with `url` or `upload_error` added. One that fails does not fail
+        the others.
+        """
+        records = await self._finish(job, directory)
         asked = (None if job.credentials is None else job.credentials.s3) or {}
         target = choose_target(asked, self._config)
         if target is None:
-            return [dict(record) for record in job.outputs]
-        keys = make_keys(asked.get("key_template") or self._config.key_template, job.id, job.outputs)
-        presign_seconds = int(asked.get("presign_seconds") or self._config.presign_seconds)
+            return records
+        files = [file for record in records if "url" not in record for file in files_of(record)]
+        keys = make_keys(asked.get("key_template") or self._config.key_template, job.id, files)
+        seconds = int(asked.get("presign_seconds") or self._config.presign_seconds)
         at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
-        return await asyncio.gather(
+        sent = await asyncio.gather(
             *(
-                self._send(record, directory, target, key, presign_seconds, at_once)
-                for record, key in zip(job.outputs, keys, strict=True)
+                self._send(file, directory, _Upload(target, key, seconds), at_once)
+                for file, key in zip(files, keys, strict=True)
             )
         )
+        return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
+
+    async def _finish(self, job: Job, directory: Path) -> list[OutputRecord]:
+        """The records with their pictures converted, off the event loop, a few at a time."""
+        level = self._level(job)
+        texts = {} if level == "none" else await asyncio.to_thread(_kept_texts, directory)
+        wanted = Finish(job.request.output, level, texts)
+
+        async def one(record: Mapping[str, Any], name: str) -> OutputRecord:
+            if "url" in record:  # delivered before a restart
+                return dict(record)
+            async with self._converting:
+                return await asyncio.to_thread(finish, record, name, directory, wanted)
+
+        names = delivered_names(job.outputs, job.request.output)
+        return await asyncio.gather(*(one(record, name) for record, name in zip(job.outputs, names, strict=True)))
 
     async def _send(
-        self,
-        record: Mapping[str, Any],
-        directory: Path,
-        target: S3Target,
-        key: str,
-        presign_seconds: int,
-        at_once: asyncio.Semaphore,
+        self, file: Mapping[str, Any], directory: Path, upload: _Upload, at_once: asyncio.Semaphore
     ) -> OutputRecord:
-        if "url" in record:  # uploaded before a restart
-            return dict(record)
-        path, media_type = directory / str(record["path"]), str(record.get("media_type") or "application/octet-stream")
-        plain = {name: value for name, value in record.items() if name != "upload_error"}
+        """What the upload adds to the record of a file."""
+        path = directory / str(file["path"])
+        media_type = str(file.get("media_type") or "application/octet-stream")
         try:
             async with at_once:
-                url = await self._uploader.upload(target, path, key, media_type, presign_seconds=presign_seconds)
-                return plain | {"url": url}
+                link = await self._uploader.upload(
+                    upload.target, path, upload.key, media_type, presign_seconds=upload.presign_seconds
+                )
+                return {"url": link}
         except WorkerError as failed:
-            log.warning("upload failed", key=key, reason=failed.message)
-            return plain | {"upload_error": failed.message}
+            log.warning("upload failed", key=upload.key, reason=failed.message)
+            return {"upload_error": failed.message}
+
+    def _level(self, job: Job) -> MetadataLevel:
+        return job.request.output.metadata or self._default_metadata
+
+
+def texts_of(entry: Mapping[str, Any]) -> dict[str, str]:
+    """What a picture of this run may say about itself, as ComfyUI writes it: the prompt that ran, the client's
+    `extra_pnginfo`. `entry` is the run's history entry, whose prompt names fetched files, never their addresses.
+    """
+    ran: Any = entry.get("prompt") or ()
+    prompt = ran[2] if len(ran) > 2 else None
+    extra = ran[3] if len(ran) > 3 and isinstance(ran[3], Mapping) else {}
+    texts = {} if prompt is None else {"prompt": json.dumps(prompt)}
+    return texts | {str(key): json.dumps(value) for key, value in (extra.get("extra_pnginfo") or {}).items()}
+
+
+def _keep_texts(directory: Path, texts: Mapping[str, str]) -> None:
+    """Delivery may happen after a restart, when the engine's history is gone."""
+    (directory / TEXTS_NAME).write_text(json.dumps(texts), encoding="utf-8")
+
+
+def _kept_texts(directory: Path) -> dict[str, str]:
+    try:
+        texts: dict[str, str] = json.loads((directory / TEXTS_NAME).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return texts
+
+
+def _with_links(record: OutputRecord, added: Mapping[int, OutputRecord]) -> OutputRecord:
+    linked = record | added.get(id(record), {})
+    if "thumbnail" in record:
+        linked["thumbnail"] = record["thumbnail"] | added.get(id(record["thumbnail"]), {})
+    return linked

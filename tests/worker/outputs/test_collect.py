@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from worker.errors import DeliveryFailed
-from worker.outputs.collect import Output, clean_name, clean_subfolder, collect_outputs, listed_outputs
+from worker.outputs.collect import Listed, Output, Said, clean_name, clean_subfolder, collect_outputs, listed_outputs
 
 
 def write(path: Path, text: str) -> None:
@@ -55,22 +55,45 @@ def engine(tmp_path: Path) -> LocalEngine:
 
 
 async def collect(engine: Any, tmp_path: Path, outputs: dict[str, Any]) -> list[Output]:
-    return await collect_outputs(outputs, tmp_path / "job", engine)
+    collected = await collect_outputs(outputs, tmp_path / "job", engine)
+    return [item for item in collected if isinstance(item, Output)]
 
 
 def test_every_list_counts_and_previews_do_not() -> None:
     outputs = {
         "9": {"images": [saved("a.png"), saved("t.png", kind="temp"), saved("p.png", kind="preview")]},
-        "12": {"gifs": [saved("a.gif")], "text": ["words"], "animated": (True,)},
+        "12": {"gifs": [saved("a.gif")], "text": ["words"], "animated": [True]},
         "13": {"files": [saved("a.mp4")], "images": [saved("a_first_frame.png")]},
         "14": {"audio": [{"filename": "a.flac"}, {"subfolder": "x"}, {"filename": ""}, None]},
     }
-    assert [(item.node_id, item.output_type, item.filename, item.kind) for item in listed_outputs(outputs)] == [
-        ("9", "images", "a.png", "output"),
-        ("12", "gifs", "a.gif", "output"),
-        ("13", "files", "a.mp4", "output"),
-        ("14", "audio", "a.flac", "output"),
+    assert listed_outputs(outputs) == [
+        Listed("9", "images", "a.png", "", "output"),
+        Listed("12", "gifs", "a.gif", "", "output"),
+        Said("12", "text", "words"),
+        Listed("13", "files", "a.mp4", "", "output"),
+        Listed("14", "audio", "a.flac", "", "output"),
+        Said("14", "audio", {"subfolder": "x"}),
     ]
+
+
+async def test_texts_and_values_stand_in_the_record_with_the_fields_of_a_file(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    outputs = {"5": {"text": ["a cat", "a dog"], "size": [512], "images": [saved("a.png")]}}
+    records = [item.as_record() for item in await collect_outputs(outputs, tmp_path / "job", engine)]
+    assert [record.get("text", record.get("value")) for record in records] == ["a cat", "a dog", 512, None]
+    assert [record["type"] for record in records] == ["text", "text", "value", "output"]
+    fields = {"filename", "local_path", "subfolder", "type", "node_id", "output_type"}
+    assert all(fields <= set(record) for record in records)
+
+
+async def test_a_long_text_is_a_file(engine: LocalEngine, tmp_path: Path) -> None:
+    long = "wörter " * 60_000
+    outputs = {"5": {"text": [long, "short"], "tags": [[long]]}}
+    [text, short, tags] = [item.as_record() for item in await collect_outputs(outputs, tmp_path / "job", engine)]
+    assert (text["filename"], text["media_type"]) == ("text_5.txt", "text/plain") and short["text"] == "short"
+    assert (tmp_path / "job" / text["path"]).read_text(encoding="utf-8") == long
+    assert tags["filename"] == "tags_5.json" and tags["media_type"] == "application/json"
 
 
 async def test_files_are_linked_and_outlive_the_engines(engine: LocalEngine, tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def stores(allowed: Sequence[str] = ()) -> S3Clients:
 
 def job(*names: str, s3: Mapping[str, Any] | None = None) -> Job:
     outputs = tuple(
-        {"filename": name, "path": name, "node_id": "9", "subfolder": "", "media_type": "image/png"} for name in names
+        {"filename": name, "path": name, "node_id": "9", "subfolder": "", "media_type": "application/octet-stream"}
+        for name in names
     )
     made = Job("job-1", 1, "hash", JobRequest(), {}, JobTimes(0), Credentials(s3=s3))
     made.outputs = outputs
@@ -59,7 +60,7 @@ def folder_with(tmp_path: Path, *names: str) -> Path:
 
 
 async def test_every_output_gets_a_link_that_opens(s3_server: S3Server, tmp_path: Path) -> None:
-    stage = DeliveredOutputs(config_of(s3_server), stores())
+    stage = DeliveredOutputs(config_of(s3_server), stores(), "none")
     records = await stage.deliver(job("a.png", "b.png"), folder_with(tmp_path, "a.png", "b.png"))
     async with httpx.AsyncClient() as http:
         assert [(await http.get(record["url"])).text for record in records] == ["a.png", "b.png"]
@@ -67,7 +68,7 @@ async def test_every_output_gets_a_link_that_opens(s3_server: S3Server, tmp_path
 
 
 async def test_one_that_fails_does_not_fail_the_others(s3_server: S3Server, tmp_path: Path) -> None:
-    stage = DeliveredOutputs(config_of(s3_server), stores())
+    stage = DeliveredOutputs(config_of(s3_server), stores(), "none")
     gone, good = await stage.deliver(job("gone.png", "a.png"), folder_with(tmp_path, "a.png"))
     assert "url" not in gone and "the file is gone" in gone["upload_error"]
     assert "url" in good and "upload_error" not in good
@@ -75,19 +76,20 @@ async def test_one_that_fails_does_not_fail_the_others(s3_server: S3Server, tmp_
 
 async def test_an_endpoint_of_a_request_passes_the_guard(s3_server: S3Server, tmp_path: Path) -> None:
     folder, asked = folder_with(tmp_path, "a.png"), asked_of(s3_server)
-    [refused] = await DeliveredOutputs(NOWHERE, stores()).deliver(job("a.png", s3=asked), folder)
+    [refused] = await DeliveredOutputs(NOWHERE, stores(), "none").deliver(job("a.png", s3=asked), folder)
     assert "not on the public internet" in refused["upload_error"]
-    [sent] = await DeliveredOutputs(NOWHERE, stores(["127.0.0.1"])).deliver(job("a.png", s3=asked), folder)
+    [sent] = await DeliveredOutputs(NOWHERE, stores(["127.0.0.1"]), "none").deliver(job("a.png", s3=asked), folder)
     assert "url" in sent
 
 
 async def test_without_a_store_outputs_stay_as_they_are(tmp_path: Path) -> None:
-    made = job("a.png")
-    assert await DeliveredOutputs(NOWHERE, stores()).deliver(made, tmp_path) == list(made.outputs)
+    made = job("a.bin")
+    folder = folder_with(tmp_path, "a.bin")
+    assert await DeliveredOutputs(NOWHERE, stores(), "none").deliver(made, folder) == list(made.outputs)
 
 
 async def test_what_was_uploaded_before_a_restart_is_not_uploaded_again(s3_server: S3Server, tmp_path: Path) -> None:
     made = job("a.png")
     made.outputs = ({**made.outputs[0], "url": "https://store.example/a.png"},)
-    [record] = await DeliveredOutputs(config_of(s3_server), stores()).deliver(made, tmp_path)
+    [record] = await DeliveredOutputs(config_of(s3_server), stores(), "none").deliver(made, tmp_path)
     assert record["url"] == "https://store.example/a.png"

@@ -1,0 +1,90 @@
+"""The files of a job as its request wants them, and what their records say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, PngImagePlugin
+
+from worker.outputs.delivered import Finish, delivered_names, finish
+from worker.outputs.options import OutputOptions
+
+
+def record(name: str, media_type: str = "image/png") -> dict[str, Any]:
+    return {
+        "filename": name,
+        "path": name,
+        "local_path": name,
+        "node_id": "9",
+        "subfolder": "",
+        "media_type": media_type,
+    }
+
+
+def saved(folder: Path, name: str, **options: Any) -> dict[str, Any]:
+    Image.effect_noise((40, 30), 60).convert("RGB").save(folder / name, **options)
+    return record(name, "image/jpeg" if name.endswith(".jpg") else "image/png")
+
+
+def told() -> PngImagePlugin.PngInfo:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("prompt", "planted")
+    return info
+
+
+def finished(folder: Path, item: dict[str, Any], **options: Any) -> dict[str, Any]:
+    wanted = Finish(OutputOptions(**options), options.get("metadata") or "none", {"prompt": "{}"})
+    [name] = delivered_names([item], wanted.options)
+    return finish(item, name, folder, wanted)
+
+
+def test_a_converted_picture_takes_the_place_of_the_original_which_stays_in_the_folder(tmp_path: Path) -> None:
+    made = finished(tmp_path, saved(tmp_path, "a.png", pnginfo=told()), format="webp", quality=80)
+    assert (made["filename"], made["path"], made["media_type"]) == ("a.webp", "delivered/a.webp", "image/webp")
+    assert Path(made["local_path"]) == tmp_path / "delivered" / "a.webp"
+    assert made["size_bytes"] == (tmp_path / "delivered" / "a.webp").stat().st_size
+    assert (tmp_path / "a.png").is_file()
+
+
+def test_without_a_wish_only_the_metadata_goes_and_the_name_stays(tmp_path: Path) -> None:
+    made = finished(tmp_path, saved(tmp_path, "a.png", pnginfo=told()))
+    assert (made["filename"], made["path"]) == ("a.png", "delivered/a.png")
+    assert b"planted" not in (tmp_path / "delivered" / "a.png").read_bytes()
+    assert b"planted" in (tmp_path / "a.png").read_bytes()  # the original may be the engine's own file
+
+
+def test_a_picture_that_is_as_wanted_is_delivered_itself(tmp_path: Path) -> None:
+    item = saved(tmp_path, "a.png")
+    assert finished(tmp_path, item) == item and finished(tmp_path, item, format="png") == item
+
+
+def test_what_cannot_be_converted_is_delivered_as_it_is_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    made = finished(tmp_path, record("a.png"), format="jpeg", thumbnail_size=64)
+    assert made["path"] == "a.png" and "jpeg" in made["conversion_error"]
+    assert "metadata_error" in made and "thumbnail_error" in made
+    assert not list((tmp_path / "delivered").iterdir())
+
+
+def test_sounds_videos_and_texts_are_left_alone(tmp_path: Path) -> None:
+    for item in (record("a.mp4", "video/mp4"), {"filename": "", "type": "text", "text": "hello"}):
+        assert finish(item, "", tmp_path, Finish(OutputOptions("webp", thumbnail_size=64), "none", {})) == item
+
+
+def test_a_thumbnail_is_a_file_of_its_own_within_the_record(tmp_path: Path) -> None:
+    made = finished(tmp_path, saved(tmp_path, "a.png"), thumbnail_size=20)["thumbnail"]
+    assert (made["filename"], made["width"], made["height"]) == ("a_thumb.webp", 20, 15)
+    assert (tmp_path / made["path"]).is_file() and made["node_id"] == "9"
+
+
+def test_names_differ_and_are_the_same_at_every_call() -> None:
+    records = [record("a.png"), record("a.jpg", "image/jpeg"), record("a.mp4", "video/mp4")]
+    names = delivered_names(records, OutputOptions("webp"))
+    assert names == ["a.webp", "a_9_1.webp", "a_9_2.mp4"] == delivered_names(records, OutputOptions("webp"))
+
+
+def test_doing_it_again_after_a_crash_gives_the_same(tmp_path: Path) -> None:
+    item = saved(tmp_path, "a.png", pnginfo=told())
+    wishes = {"format": "avif", "thumbnail_size": 20}
+    assert finished(tmp_path, item, **wishes) == finished(tmp_path, item, **wishes)

@@ -1,0 +1,138 @@
+"""Pictures in another format, and small ones of them. Blocking: call it in a thread. Pillow is imported with the first.
+
+Transparency goes onto white where the format has none, 16 bits become 8 where it has no more, every frame of an
+animation is kept, the colour profile too. What the file says about itself is not carried over; `exif` and `texts` are
+what the new one says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker.outputs.embedded import exif_of
+from worker.outputs.options import ImageFormat
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+DEFAULT_QUALITY: Mapping[ImageFormat, int] = {"jpeg": 90, "webp": 90, "avif": 75}
+EXTENSIONS: Mapping[ImageFormat, str] = {"png": ".png", "jpeg": ".jpg", "webp": ".webp", "avif": ".avif"}
+THUMBNAIL_QUALITY = 80
+PNG_COMPRESSION = 4  # as ComfyUI saves
+
+
+class ConversionFailed(Exception):
+    """The picture cannot be had in that format; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    width_px: int
+    height_px: int
+
+
+def convert(source: Path, target: Path, form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -> None:
+    """Writes the picture of `source` to `target` in another format. Raises ConversionFailed."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(source) as picture:
+            num_frames = getattr(picture, "n_frames", 1)
+            if num_frames > 1 and form == "jpeg":
+                raise ConversionFailed(f"jpeg holds one picture, this file has {num_frames}")
+            options = _options(form, quality, texts) | _profile(picture)
+            if num_frames > 1:
+                _save_frames(picture, target, form, options)
+            else:
+                _bare(_plain(ImageOps.exif_transpose(picture), form)).save(target, form.upper(), **options)
+    except Image.DecompressionBombError:
+        raise ConversionFailed("the picture has too many pixels") from None
+    except (OSError, SyntaxError, ValueError, KeyError, EOFError, MemoryError) as error:  # of Pillow's coders
+        raise ConversionFailed(f"the picture cannot be made {form} ({reason(error)})") from None
+
+
+def make_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:
+    """Writes a WebP of the (first) picture, never larger than it. Raises ConversionFailed."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(source) as picture:
+            picture.draft("RGB", (longer_side_px, longer_side_px))
+            small = _plain(ImageOps.exif_transpose(picture), "webp")
+            small = _bare(small)
+            small.thumbnail((longer_side_px, longer_side_px), Image.Resampling.LANCZOS)
+            small.save(target, "WEBP", quality=THUMBNAIL_QUALITY)
+            return Size(small.width, small.height)
+    except Image.DecompressionBombError:
+        raise ConversionFailed("the picture has too many pixels") from None
+    except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:
+        raise ConversionFailed(f"no thumbnail can be made ({reason(error)})") from None
+
+
+def reason(error: Exception) -> str:
+    """What a coder says, but for the errors that repeat a path."""
+    is_plain = isinstance(error, ValueError) and not isinstance(error, OSError)
+    return f"{type(error).__name__}: {error}" if is_plain else type(error).__name__
+
+
+def _options(form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -> dict[str, Any]:
+    if form == "png":
+        from PIL.PngImagePlugin import PngInfo
+
+        info = PngInfo()
+        for key, text in texts.items():
+            info.add_text(key, text)
+        return {"compress_level": PNG_COMPRESSION, "pnginfo": info}
+    exif = exif_of(texts)
+    return {"quality": quality or DEFAULT_QUALITY[form]} | ({"exif": exif} if exif else {})
+
+
+def _profile(picture: Image.Image) -> dict[str, Any]:
+    profile = picture.info.get("icc_profile")
+    return {"icc_profile": profile} if profile and picture.mode != "CMYK" else {}
+
+
+def _save_frames(picture: Image.Image, target: Path, form: ImageFormat, options: dict[str, Any]) -> None:
+    from PIL import ImageSequence
+
+    frames, durations = [], []
+    for frame in ImageSequence.Iterator(picture):
+        durations.append(frame.info.get("duration") or 100)
+        frames.append(_bare(_plain(frame, form)))
+    first, *rest = frames
+    first.save(
+        target,
+        form.upper(),
+        save_all=True,
+        append_images=rest,
+        duration=durations,
+        loop=picture.info.get("loop", 0),
+        **options,
+    )
+
+
+def _bare(picture: Image.Image) -> Image.Image:
+    """A copy without what the file said: Pillow's encoders take a comment from there unasked."""
+    bare = picture.copy()
+    bare.info = {key: value for key, value in picture.info.items() if key == "transparency"}
+    return bare
+
+
+def _plain(picture: Image.Image, form: ImageFormat) -> Image.Image:
+    """In a mode that the format holds: for PNG as it is, else RGB or, where there is transparency, RGBA."""
+    from PIL import Image
+
+    if form == "png" and picture.mode in ("1", "L", "LA", "I;16", "RGB", "RGBA", "P"):
+        return picture
+    if picture.mode.startswith("I"):
+        picture = picture.convert("I").point(lambda value: value * (1 / 257)).convert("L")
+    has_alpha = "A" in picture.mode or "transparency" in picture.info
+    picture = picture.convert("RGBA" if has_alpha else "RGB")
+    if has_alpha and form == "jpeg":
+        ground = Image.new("RGBA", picture.size, "white")
+        ground.alpha_composite(picture)
+        picture = ground.convert("RGB")
+    return picture

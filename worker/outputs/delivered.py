@@ -1,0 +1,119 @@
+"""The files of a job as its request wants them: converted, without or with metadata, with thumbnails.
+
+The files that the engine made stay in the job's folder until the job expires, so that a front that was killed meanwhile
+does it all again from them; what is made here lies in `delivered/` and `thumbnails/` below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worker.jobs.stages import OutputRecord
+from worker.outputs.convert import EXTENSIONS, ConversionFailed, convert, make_thumbnail, reason
+from worker.outputs.embedded import REWRITTEN_TYPES, rewrite, wanted_texts
+from worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
+
+DELIVERED, THUMBNAILS = "delivered", "thumbnails"
+MEDIA_TYPES: Mapping[ImageFormat, str] = {
+    "png": "image/png",
+    "jpeg": "image/jpeg",
+    "webp": "image/webp",
+    "avif": "image/avif",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What is done to every picture of a job. `texts`: what it may say about how it was made."""
+
+    options: OutputOptions
+    level: MetadataLevel
+    texts: Mapping[str, str]
+
+
+def delivered_names(records: Sequence[Mapping[str, Any]], options: OutputOptions) -> list[str]:
+    """The file name of each record as delivered, no stem twice, the same at every call. Pure."""
+    stems: set[str] = set()
+    names: list[str] = []
+    for index, record in enumerate(records):
+        path = Path(str(record.get("path") or ""))
+        stem = path.stem if path.stem not in stems else f"{path.stem}_{record.get('node_id')}_{index}"
+        stems.add(stem)
+        form = new_format(record, options)
+        names.append(stem + (path.suffix if form is None else EXTENSIONS[form]))
+    return names
+
+
+def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat | None:
+    """What a record's picture is to be converted to; None when it stays. Pure."""
+    media_type = str(record.get("media_type"))
+    if options.format is None or not media_type.startswith("image/"):
+        return None
+    is_so = media_type == MEDIA_TYPES[options.format] and options.quality is None
+    return None if is_so else options.format
+
+
+def finish(record: Mapping[str, Any], name: str, folder: Path, wanted: Finish) -> OutputRecord:
+    """The record of one output as delivered. Blocking. A picture that cannot be changed is delivered as it is, and its
+    record says so.
+    """
+    made = dict(record)
+    media_type = str(record.get("media_type"))
+    if not record.get("path") or not media_type.startswith("image/"):
+        return made
+    source = folder / str(record["path"])
+    form = new_format(record, wanted.options)
+    if form is not None:
+        made |= _converted(source, folder, name, form, wanted)
+    if made["path"] == record["path"] and media_type in REWRITTEN_TYPES:
+        made |= _retold(source, folder, Path(name).stem + source.suffix, media_type, wanted)
+    if wanted.options.thumbnail_size is not None:
+        made |= _thumbnail(record, folder, f"{Path(name).stem}_thumb.webp", wanted.options.thumbnail_size)
+    return made
+
+
+def _converted(source: Path, folder: Path, name: str, form: ImageFormat, wanted: Finish) -> OutputRecord:
+    target = folder / DELIVERED / name
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    try:
+        convert(source, target, form, wanted.options.quality, wanted_texts(wanted.level, wanted.texts))
+    except ConversionFailed as failed:
+        target.unlink(missing_ok=True)
+        return {"conversion_error": str(failed)}
+    return _file_fields(folder, target, MEDIA_TYPES[form]) | {"filename": name}
+
+
+def _retold(source: Path, folder: Path, name: str, media_type: str, wanted: Finish) -> OutputRecord:
+    target = folder / DELIVERED / name
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    try:
+        if rewrite(source, target, media_type, wanted.level, wanted.texts):
+            return _file_fields(folder, target, media_type)
+    except (ValueError, OSError, SyntaxError) as error:
+        target.unlink(missing_ok=True)
+        return {"metadata_error": f"the picture's metadata stays as it is ({reason(error)})"}
+    return {}
+
+
+def _thumbnail(record: Mapping[str, Any], folder: Path, name: str, size: int) -> OutputRecord:
+    target = folder / THUMBNAILS / name
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    try:
+        made = make_thumbnail(folder / str(record["path"]), target, size)
+    except ConversionFailed as failed:
+        return {"thumbnail_error": str(failed)}
+    fields = _file_fields(folder, target, MEDIA_TYPES["webp"])
+    place = {key: record.get(key) for key in ("subfolder", "node_id")}
+    return {"thumbnail": {"filename": name, "width": made.width_px, "height": made.height_px} | place | fields}
+
+
+def _file_fields(folder: Path, path: Path, media_type: str) -> OutputRecord:
+    return {
+        "local_path": str(path),
+        "path": str(path.relative_to(folder)),
+        "media_type": media_type,
+        "size_bytes": path.stat().st_size,
+    }

@@ -1,0 +1,83 @@
+"""What a picture says about how it was made: taken out or put in without encoding the picture again.
+
+PNG, JPEG and WebP. As ComfyUI writes it: text chunks `prompt` and `workflow` in PNG, the Exif tags Model and Make
+(counting down from it) as `key:text` elsewhere. A picture's orientation stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from worker.outputs import jpeg_segments, webp_chunks
+from worker.outputs.options import MetadataLevel
+from worker.outputs.png_chunks import rewrite_png, said_in_png
+
+EXIF_ORIENTATION, EXIF_MAKE, EXIF_MODEL = 0x0112, 0x010F, 0x0110
+EXIF_PREFIX = b"Exif\0\0"
+REWRITTEN_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
+
+
+def wanted_texts(level: MetadataLevel, texts: Mapping[str, str]) -> dict[str, str]:
+    """Of `texts` (`prompt`, `workflow` and what else the client gave) those that a picture is to carry."""
+    match level:
+        case "none":
+            return {}
+        case "prompt":
+            return {key: text for key, text in texts.items() if key == "prompt"}
+        case "full":
+            return dict(texts)
+
+
+def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, texts: Mapping[str, str]) -> bool:
+    """Writes the picture to `target` with what `level` wants of `texts` in it; False when it is so already.
+
+    `full` adds what is missing and drops nothing. Raises ValueError for a file that is broken or cannot hold it.
+    """
+    wanted, drops = wanted_texts(level, texts), level != "full"
+    if media_type == "image/png":
+        said = said_in_png(source)
+        if set(said) == set(wanted) if drops else set(said) >= set(wanted):
+            return False
+        added = wanted if drops else {key: text for key, text in wanted.items() if key not in said}
+        rewrite_png(source, target, drops=drops, texts=added)
+        return True
+    holder = jpeg_segments if media_type == "image/jpeg" else webp_chunks
+    says_something = holder.says_something(source)
+    if (not says_something and not wanted) or (says_something and not drops):
+        return False
+    if media_type == "image/jpeg":
+        jpeg_segments.rewrite_jpeg(source, target, drops=drops, exif=_exif_of(source, wanted))
+    else:
+        exif = _exif_of(source, wanted).removeprefix(EXIF_PREFIX)
+        webp_chunks.rewrite_webp(source, target, drops=drops, exif=exif, canvas=_canvas_of(source))
+    return True
+
+
+def exif_of(texts: Mapping[str, str], orientation: int = 1) -> bytes:
+    """An Exif block (`Exif\\0\\0` and TIFF) that says the texts; empty when there is nothing to say."""
+    from PIL import Image  # a front whose pictures stay as they are never needs it
+
+    exif = Image.Exif()
+    if "prompt" in texts:
+        exif[EXIF_MODEL] = f"prompt:{texts['prompt']}"
+    for index, key in enumerate(key for key in texts if key != "prompt"):
+        exif[EXIF_MAKE - index] = f"{key}:{texts[key]}"
+    if orientation != 1:
+        exif[EXIF_ORIENTATION] = orientation
+    return exif.tobytes() if len(exif) else b""
+
+
+def _exif_of(source: Path, texts: Mapping[str, str]) -> bytes:
+    from PIL import Image
+
+    with Image.open(source) as picture:
+        orientation = picture.getexif().get(EXIF_ORIENTATION, 1)
+    return exif_of(texts, orientation if isinstance(orientation, int) else 1)
+
+
+def _canvas_of(source: Path) -> webp_chunks.Canvas:
+    from PIL import Image
+
+    with Image.open(source) as picture:
+        return webp_chunks.Canvas(picture.width, picture.height, "A" in picture.mode)

@@ -1,0 +1,73 @@
+"""The segments before a JPEG's picture: Exif, XMP, IPTC and comments taken out, Exif put in, the picture untouched.
+
+Format: ITU-T T.81, annex B. What decoding needs stays: JFIF, Adobe's colour transform, the colour profile.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+SOI, SOS, APP0, APP2, APP14, COM = 0xD8, 0xDA, 0xE0, 0xE2, 0xEE, 0xFE
+APP_SEGMENTS = range(0xE0, 0xF0)
+MAX_SEGMENT_BYTES = 65_533
+
+
+class BrokenJpeg(ValueError):
+    """The file is none, or ends before its picture begins."""
+
+
+def says_something(path: Path) -> bool:
+    """Whether anything that `rewrite_jpeg` would drop is there."""
+    with path.open("rb") as file:
+        return any(_is_saying(marker, content) for marker, content in _segments(file))
+
+
+def rewrite_jpeg(source: Path, target: Path, *, drops: bool, exif: bytes) -> None:
+    """Copies a file without what it says (if `drops`) and with `exif` (`Exif\\0\\0` and TIFF) in it unless empty.
+
+    Raises BrokenJpeg, ValueError for an Exif that is too long for a segment.
+    """
+    if len(exif) > MAX_SEGMENT_BYTES:
+        raise ValueError(f"a JPEG holds {MAX_SEGMENT_BYTES} bytes of metadata, these are {len(exif)}")
+    with source.open("rb") as file, target.open("wb") as out:
+        out.write(bytes((0xFF, SOI)))
+        is_due = bool(exif)
+        for marker, content in _segments(file):
+            if is_due and marker != APP0:  # JFIF asks to be first
+                out.write(_segment(0xE1, exif))
+                is_due = False
+            if not (drops and _is_saying(marker, content)):
+                out.write(_segment(marker, content))
+        shutil.copyfileobj(file, out)  # the rest of the picture
+
+
+def _segments(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Marker and content of each segment up to and with the first SOS, behind which the file then stands."""
+    if file.read(2) != bytes((0xFF, SOI)):
+        raise BrokenJpeg("is no JPEG")
+    marker = 0
+    while marker != SOS:
+        lead = file.read(2)
+        while lead[:1] == b"\xff" and lead[1:] == b"\xff":  # fill bytes
+            lead = b"\xff" + file.read(1)
+        size = file.read(2)
+        if len(lead) < 2 or lead[0] != 0xFF or len(size) < 2:
+            raise BrokenJpeg("ends before its picture")
+        marker, length = lead[1], int.from_bytes(size, "big") - 2
+        content = file.read(max(length, 0))
+        if length < 0 or len(content) < length:
+            raise BrokenJpeg("ends before its picture")
+        yield marker, content
+
+
+def _segment(marker: int, content: bytes) -> bytes:
+    return bytes((0xFF, marker)) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+def _is_saying(marker: int, content: bytes) -> bool:
+    if marker == APP2:
+        return not content.startswith(b"ICC_PROFILE\0")
+    return marker == COM or (marker in APP_SEGMENTS and marker not in (APP0, APP14))

@@ -1,0 +1,84 @@
+"""The chunks of a PNG file: what is said beside the picture taken out or put in, the picture itself untouched.
+
+Format: PNG specification, third edition, section 5.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+TEXT_CHUNKS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
+SAYING_CHUNKS = TEXT_CHUNKS | {b"eXIf", b"tIME", b"comf"}  # `comf` is where ComfyUI's animated pictures keep it
+MAX_KEY_BYTES = 79
+COPY_BYTES = 256 * 1024
+
+
+class BrokenPng(ValueError):
+    """The file ends within a chunk, or is none."""
+
+
+def said_in_png(path: Path) -> list[str]:
+    """The key of every text in the file, and the type of every other chunk that says something."""
+    with path.open("rb") as file:
+        said = []
+        for kind, size_bytes in _chunks(file):
+            start = file.tell()
+            if kind in TEXT_CHUNKS:
+                said.append(file.read(min(size_bytes, MAX_KEY_BYTES + 1)).partition(b"\0")[0].decode("latin-1"))
+            elif kind in SAYING_CHUNKS:
+                said.append(kind.decode())
+            file.seek(start + size_bytes + 4)
+        return said
+
+
+def rewrite_png(source: Path, target: Path, *, drops: bool, texts: Mapping[str, str]) -> None:
+    """Copies a file without what it says (if `drops`) and with `texts` in it. Raises BrokenPng."""
+    dropped: Collection[bytes] = SAYING_CHUNKS if drops else ()
+    with source.open("rb") as file, target.open("wb") as out:
+        out.write(SIGNATURE)
+        for kind, size_bytes in _chunks(file):
+            start = file.tell()
+            if kind not in dropped:
+                out.write(struct.pack(">I4s", size_bytes, kind))
+                _copy(file, out, size_bytes + 4)
+            file.seek(start + size_bytes + 4)
+            if kind == b"IHDR":
+                for key, text in texts.items():
+                    out.write(_text_chunk(key, text))
+
+
+def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Type and size of each chunk, the file standing at its content; whoever takes it goes behind its checksum."""
+    if file.read(len(SIGNATURE)) != SIGNATURE:
+        raise BrokenPng("is no PNG")
+    kind = b""
+    while kind != b"IEND":
+        head = file.read(8)
+        if len(head) < 8:
+            raise BrokenPng("ends within a chunk")
+        size_bytes, kind = struct.unpack(">I4s", head)
+        yield kind, size_bytes
+
+
+def _text_chunk(key: str, text: str) -> bytes:
+    try:
+        kind, content = b"tEXt", key.encode("latin-1")[:MAX_KEY_BYTES] + b"\0" + text.encode("latin-1")
+    except UnicodeEncodeError:
+        plain_key = key.encode("latin-1", errors="replace")[:MAX_KEY_BYTES]
+        kind, content = b"iTXt", plain_key + b"\0\0\0\0\0" + text.encode(errors="replace")
+    return struct.pack(">I4s", len(content), kind) + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def _copy(file: BinaryIO, out: BinaryIO, size_bytes: int) -> None:
+    left = size_bytes
+    while left:
+        block = file.read(min(left, COPY_BYTES))
+        if not block:
+            raise BrokenPng("ends within a chunk")
+        out.write(block)
+        left -= len(block)

@@ -1,0 +1,73 @@
+"""The chunks of a WebP file: Exif and XMP taken out, Exif put in, the picture untouched.
+
+Format: RFC 9649, section 2.7: a RIFF file; Exif and XMP stand behind the picture and are announced by flags in VP8X.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+XMP_FLAG, EXIF_FLAG, ALPHA_FLAG = 0x04, 0x08, 0x10
+
+
+class BrokenWebp(ValueError):
+    """The file ends within a chunk, or is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """What VP8X says of a picture that had none."""
+
+    width_px: int
+    height_px: int
+    has_alpha: bool
+
+
+def says_something(path: Path) -> bool:
+    return any(kind in (b"EXIF", b"XMP ") for kind, _ in _chunks(path.read_bytes()))
+
+
+def rewrite_webp(source: Path, target: Path, *, drops: bool, exif: bytes, canvas: Canvas) -> None:
+    """Copies a file without what it says (if `drops`) and with `exif` (TIFF) in it unless empty. Raises BrokenWebp."""
+    kept = [
+        (kind, content)
+        for kind, content in _chunks(source.read_bytes())
+        if not (kind in (b"EXIF", b"XMP ") and drops) and not (kind == b"EXIF" and exif)
+    ]
+    if exif:
+        if kept and kept[0][0] != b"VP8X":
+            kept.insert(0, (b"VP8X", _extended_header(canvas)))
+        kept.append((b"EXIF", exif))
+    kinds = {kind for kind, _ in kept}
+    body = b"".join(_chunk(kind, _flagged(content, kinds) if kind == b"VP8X" else content) for kind, content in kept)
+    target.write_bytes(b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body)
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
+        raise BrokenWebp("is no WebP")
+    place, end = 12, min(len(data), 8 + int.from_bytes(data[4:8], "little"))
+    while place + 8 <= end:
+        kind, size = struct.unpack_from("<4sI", data, place)
+        if place + 8 + size > len(data):
+            raise BrokenWebp("ends within a chunk")
+        yield kind, data[place + 8 : place + 8 + size]
+        place += 8 + size + size % 2
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack("<4sI", kind, len(content)) + content + b"\0" * (len(content) % 2)
+
+
+def _extended_header(canvas: Canvas) -> bytes:
+    sides = (canvas.width_px - 1).to_bytes(3, "little") + (canvas.height_px - 1).to_bytes(3, "little")
+    return bytes((ALPHA_FLAG if canvas.has_alpha else 0, 0, 0, 0)) + sides
+
+
+def _flagged(header: bytes, kinds: set[bytes]) -> bytes:
+    flags = header[0] & ~(EXIF_FLAG | XMP_FLAG)
+    flags |= (EXIF_FLAG if b"EXIF" in kinds else 0) | (XMP_FLAG if b"XMP " in kinds else 0)
+    return bytes((flags,)) + header[1:]
