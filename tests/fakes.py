@@ -2,8 +2,8 @@
 
 It is a real aiohttp server on a free port. Node classes: `Draw` saves one small file, `Paint` takes a file and saves a
 real PNG that says how it was made, `Say` shows a text, `Wait` runs until it is interrupted or `seconds` pass, `Steps`
-goes `steps` steps and at the step `hold` waits for `go_on`, `Fail` raises, `OutOfMemory` raises like the device; all are
-output nodes.
+goes `steps` steps and at the step `hold` waits for `go_on`, `Fail` raises, `OutOfMemory` raises like the device; all
+are output nodes.
 """
 
 from __future__ import annotations

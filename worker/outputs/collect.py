@@ -129,8 +129,8 @@ def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed | Said
 async def collect_outputs(
     outputs: Mapping[str, Mapping[str, Any]], job_directory: Path, source: FileSource
 ) -> list[Output | Said]:
-    """Brings every listed file into `job_directory`, in the order of the list, the short texts between them. Files of a run
-    before are gone then.
+    """Brings every listed file into `job_directory`, in the order of the list, the short texts between them. Files
+    of a run before are gone then.
 
     Raises DeliveryFailed for a file that the engine names and does not have, EngineUnreachable from the source.
     """
