@@ -31,6 +31,8 @@ from engine.cancel import CancelToken
 from engine.checkpoints.folders import ModelFolders, read_extra_model_paths
 from engine.checkpoints.load import LoadTypes
 from engine.compat.host import PackServer
+from engine.device_probe import DeviceFigures, measure
+from engine.disk_probe import DiskFigure, measure_disk
 from engine.events import Event
 from engine.graph.signature import Signatures, unique_keys
 from engine.graph.spec import NodeRules
@@ -38,7 +40,7 @@ from engine.graph.validate import CheckedPrompt, Findings, check_prompt, find_pr
 from engine.images.preview import latent_preview, picture_preview
 from engine.memory import device as devices
 from engine.memory import machine_memory
-from engine.memory.device import DeviceReport
+from engine.memory.device import DeviceIdentity, DeviceReport
 from engine.memory.model_pool import DEFAULT_RESERVE_BYTES, ModelPool, Residency
 from engine.memory.offload import ModuleWeights
 from engine.memory.state import vram_state
@@ -205,6 +207,18 @@ class Engine:
 
     def device_report(self) -> list[DeviceReport]:
         return [devices.report(self.resolved.device)]
+
+    def device_identity(self) -> DeviceIdentity:
+        return devices.identity(self.resolved.device)
+
+    def measure_device(self) -> Future[DeviceFigures]:
+        """After the prompts submitted so far: what the device does, and whether it computes rightly. About a second."""
+        return self._thread.submit(lambda: measure(self.resolved.device))
+
+    def measure_disk(self) -> DiskFigure | None:
+        """How fast the largest model file comes from its disk. About a second, on the caller's thread."""
+        names = ((kind, name) for kind in PRELOADED_KINDS for name in self.folders.names(kind))
+        return measure_disk(path for kind, name in names if (path := self.folders.path(kind, name)) is not None)
 
     def close(self) -> None:
         """Interrupt what runs, let the rest end at once, and wait for that."""

@@ -33,6 +33,17 @@ class DeviceReport:
     torch_vram_free_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceIdentity:
+    """Which device it is, and what torch speaks to it with. `uuid` as NVML has it, without its `GPU-`."""
+
+    name: str
+    kind: str
+    uuid: str | None
+    torch: str
+    cuda: str | None
+
+
 def has_cuda() -> bool:
     return torch.cuda.is_available()
 
@@ -88,6 +99,23 @@ def empty_cache(device: str) -> None:
     """Give memory that torch holds without using back to the system."""
     if torch.device(device).type == "cuda":
         torch.cuda.empty_cache()
+
+
+def wait_for(device: str) -> None:
+    """Until the device has done all it was given."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def identity(device: str) -> DeviceIdentity:
+    kind = torch.device(device).type
+    if kind != "cuda":
+        return DeviceIdentity("cpu", kind, None, torch.__version__, None)
+    properties = torch.cuda.get_device_properties(device)
+    uuid = getattr(properties, "uuid", None)  # since torch 2.5
+    return DeviceIdentity(
+        properties.name, kind, None if uuid is None else str(uuid), torch.__version__, torch.version.cuda
+    )
 
 
 def report(device: str) -> DeviceReport:

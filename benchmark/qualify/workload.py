@@ -1,0 +1,291 @@
+"""What the start-up benchmark runs: which prompts to send to which kind of machine. Pure.
+
+The workload is Stable Diffusion 1.5 text-to-image through the engine's own queue, so what is measured is what jobs get.
+A checkpoint is used only where it has SD1.5's 320 base channels (`CheckpointFact`, which the caller gets from the
+engine); otherwise `DarkroomRandomCheckpoint` makes the full-size network with random weights on the device, at the same
+cost per step and without a download. A workflow of the user's own may stand in its place.
+
+A CPU would need minutes for that. There the network is a small one, or the checkpoint the user names; a first small
+run measures how fast a step is, and the picture (and, if need be, the steps) shrink until all runs fit
+`CPU_BUDGET_SECONDS`. The report says what was run, and counts it in the same unit of work.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SD15_BASE_CHANNELS: Final = 320
+GPU_SCALE: Final = "full"
+CPU_SCALE: Final = "small"
+
+CPU_BUDGET_SECONDS: Final = 6.0
+CPU_CALIBRATION_PX: Final = 64
+CPU_CALIBRATION_STEPS: Final = 2
+CPU_SIZES_PX: Final = (512, 384, 256, 192, 128, 64)
+
+MIN_RUNS: Final = 3
+
+UNIT_PIXEL_STEPS: Final = 512 * 512 * 20
+UNIT_WORKLOAD: Final = 100.0
+"""The unit of work: 100 is one 512x512 picture of 20 steps."""
+
+UNIT_FLOPS: Final = 34.6e12
+"""Of that picture: 20 steps with guidance at 1.607e12, decoding 2.5e12, counted by torch's FlopCounterMode."""
+
+
+class Wanted(Protocol):
+    """The settings this reads; `BenchmarkConfig` of the front is one."""
+
+    @property
+    def width_px(self) -> int: ...
+    @property
+    def height_px(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def checkpoint(self) -> str: ...
+
+
+class Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# --- what is known of the machine -------------------------------------------------------------------------------------
+
+
+class CheckpointFact(Data):
+    """A checkpoint the engine has, and the base channels of its UNet (None: the file cannot be looked into)."""
+
+    name: str
+    base_channels: int | None = None
+    size_bytes: int | None = None
+
+
+class DeviceFact(Data):
+    """The device the engine runs on, as `/system_stats` tells: `kind` is its `type` ("cuda", "cpu", ...)."""
+
+    name: str
+    kind: str
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.kind == "cpu"
+
+    @property
+    def product(self) -> str:
+        """The name without torch's index and allocator around it: `cuda:0 NVIDIA A100 : native` -> `NVIDIA A100`."""
+        name = self.name.partition(" ")[2] if self.name.startswith(f"{self.kind}:") else self.name
+        return name.partition(" : ")[0].strip()
+
+
+# --- what is run ------------------------------------------------------------------------------------------------------
+
+
+class TextToImage(Data):
+    """The built-in workload. `scale` is the size of the random network, None with a checkpoint."""
+
+    width_px: int
+    height_px: int
+    num_steps: int
+    checkpoint: str = Field(description="A file name, or `random` for a network with random weights.")
+    scale: str | None = None
+
+    @property
+    def model(self) -> str:
+        return self.checkpoint if self.scale is None else f"random:{self.scale}"
+
+    @property
+    def size(self) -> str:
+        return f"{self.width_px}x{self.height_px}x{self.num_steps}"
+
+    @property
+    def is_standard(self) -> bool:
+        """What published figures are about: the full network at 512x512."""
+        return self.scale in (None, GPU_SCALE) and (self.width_px, self.height_px) == (512, 512)
+
+    @property
+    def is_estimate(self) -> bool:
+        return self.scale == CPU_SCALE
+
+    @property
+    def workload(self) -> float:
+        """Of one run. The small network's is what its arithmetic is of the full one's."""
+        pixels = self.width_px * self.height_px
+        if self.scale == CPU_SCALE:
+            return UNIT_WORKLOAD * _small_network_flops(pixels, self.num_steps) / UNIT_FLOPS
+        return UNIT_WORKLOAD * pixels * self.num_steps / UNIT_PIXEL_STEPS
+
+    def prompt(self, text: str, rng: random.Random) -> dict[str, Any]:
+        return text_to_image(self, text, rng.randrange(2**32))
+
+
+class OwnWorkload(Data):
+    """A workflow of the user's in the built-in one's place; `digest` tells it from others of the same name."""
+
+    name: str
+    digest: str
+    workflow: dict[str, Any]
+    workload: float = UNIT_WORKLOAD
+
+    @property
+    def model(self) -> str:
+        return f"{self.name}#{self.digest}"
+
+    @property
+    def size(self) -> str:
+        return "own"
+
+    @property
+    def is_standard(self) -> bool:
+        return False
+
+    @property
+    def is_estimate(self) -> bool:
+        return False
+
+    def prompt(self, text: str, rng: random.Random) -> dict[str, Any]:
+        """The workflow with new seeds, so that no run is answered from the engine's cache."""
+        return with_new_seeds(self.workflow, rng)
+
+
+Workload = TextToImage | OwnWorkload
+
+
+def parse_prompts(text: str) -> tuple[str, ...]:
+    """The prompts of `misc/test_prompts.txt`: one a line, empty lines and lines that start with # left out."""
+    lines = (line.strip() for line in text.splitlines())
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def choose_workload(
+    wanted: Wanted, device: DeviceFact, checkpoints: Sequence[CheckpointFact], *, has_random_checkpoint: bool
+) -> TextToImage | None:
+    """The built-in workload for this machine, or None if it can have none: neither a full-size checkpoint nor our node.
+
+    On a CPU only a checkpoint that is named is used, as reading 2 GB takes the better part of the time there is.
+    """
+    is_looked_for = bool(wanted.checkpoint) or not device.is_cpu
+    checkpoint = choose_checkpoint(wanted.checkpoint, checkpoints) if is_looked_for else None
+    if checkpoint is None and not has_random_checkpoint:
+        return None
+    scale = None if checkpoint else CPU_SCALE if device.is_cpu else GPU_SCALE
+    return TextToImage(
+        width_px=wanted.width_px,
+        height_px=wanted.height_px,
+        num_steps=wanted.num_steps,
+        checkpoint=checkpoint or "random",
+        scale=scale,
+    )
+
+
+def choose_checkpoint(wanted: str, checkpoints: Sequence[CheckpointFact]) -> str | None:
+    """The named checkpoint, else the first, of those with SD1.5's full width; None if there is none.
+
+    A named one whose file cannot be looked into (it lies on a foreign engine's disk) is taken at the user's word.
+    """
+    if wanted:
+        named = (fact for fact in checkpoints if fact.name == wanted)
+        return next((fact.name for fact in named if fact.base_channels in (None, SD15_BASE_CHANNELS)), None)
+    return next((fact.name for fact in checkpoints if fact.base_channels == SD15_BASE_CHANNELS), None)
+
+
+def calibration(workload: TextToImage) -> TextToImage:
+    """The small run that tells how long a step takes on a CPU."""
+    return workload.model_copy(
+        update={
+            "width_px": min(workload.width_px, CPU_CALIBRATION_PX),
+            "height_px": min(workload.height_px, CPU_CALIBRATION_PX),
+            "num_steps": min(workload.num_steps, CPU_CALIBRATION_STEPS),
+        }
+    )
+
+
+def fit_to_cpu(workload: TextToImage, calibrated: TextToImage, seconds: float) -> TextToImage:
+    """The largest picture, and then the most steps, with which warm-up and timed runs fit the budget.
+
+    `seconds` is what the calibration took after its model was there; time grows with pixels and steps.
+    """
+    per_pixel_step = seconds / (calibrated.width_px * calibrated.height_px * calibrated.num_steps)
+    for side in CPU_SIZES_PX:
+        width, height = min(workload.width_px, side), min(workload.height_px, side)
+        # The larger the picture, the slower a pixel: attention grows faster than it, by half again at 512.
+        step_seconds = per_pixel_step * width * height * (1 + 0.5 * (width * height) / (512 * 512))
+        num_steps = int(CPU_BUDGET_SECONDS / (MIN_RUNS + 1) / max(step_seconds, 1e-9))
+        if num_steps >= min(workload.num_steps, 4) or side == CPU_SIZES_PX[-1]:
+            num_steps = max(1, min(workload.num_steps, num_steps))
+            return workload.model_copy(update={"width_px": width, "height_px": height, "num_steps": num_steps})
+    raise AssertionError("the last size always fits")
+
+
+def why_shrunk(wanted: Wanted, device: DeviceFact, run: Workload) -> str | None:
+    if not device.is_cpu or isinstance(run, OwnWorkload):
+        return None
+    network = "small random network" if run.scale == CPU_SCALE else run.checkpoint
+    return (
+        f"On a CPU the runs are kept to about {CPU_BUDGET_SECONDS:g} s: {network} at {run.width_px}x{run.height_px}, "
+        f"{run.num_steps} steps, where {wanted.width_px}x{wanted.height_px}, {wanted.num_steps} steps were wanted. "
+        "its_per_second is that of this run; workload_per_second is in the common unit."
+    )
+
+
+def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]:
+    """The built-in workflow in API format."""
+
+    def node(class_type: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return {"class_type": class_type, "inputs": dict(inputs)}
+
+    source = (
+        node("CheckpointLoaderSimple", {"ckpt_name": settings.checkpoint})
+        if settings.scale is None
+        else node("DarkroomRandomCheckpoint", {"family": "sd15", "scale": settings.scale})
+    )
+    size = {"width": settings.width_px, "height": settings.height_px, "batch_size": 1}
+    sampling = {
+        "seed": seed,
+        "steps": settings.num_steps,
+        "cfg": 7.5,
+        "sampler_name": "euler",
+        "scheduler": "normal",
+        "denoise": 1.0,
+        "model": ["4", 0],
+        "positive": ["6", 0],
+        "negative": ["7", 0],
+        "latent_image": ["5", 0],
+    }
+    return {
+        "3": node("KSampler", sampling),
+        "4": source,
+        "5": node("EmptyLatentImage", size),
+        "6": node("CLIPTextEncode", {"text": text, "clip": ["4", 1]}),
+        "7": node("CLIPTextEncode", {"text": "blurry, low quality", "clip": ["4", 1]}),
+        "8": node("VAEDecode", {"samples": ["3", 0], "vae": ["4", 2]}),
+        "9": node("PreviewImage", {"images": ["8", 0]}),
+    }
+
+
+def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """A copy in which every whole number called `seed` or `noise_seed`, and `__RANDOM_INT__`, is drawn anew."""
+
+    def fresh(name: str, value: Any) -> Any:
+        is_seed = name in ("seed", "noise_seed") and isinstance(value, int) and not isinstance(value, bool)
+        if is_seed or value == "__RANDOM_INT__":
+            return rng.randrange(2**32)
+        if isinstance(value, str) and "__RANDOM_INT__" in value:
+            return value.replace("__RANDOM_INT__", str(rng.randrange(2**32)))
+        return value
+
+    return {
+        node_id: {**node, "inputs": {name: fresh(name, value) for name, value in (node.get("inputs") or {}).items()}}
+        for node_id, node in workflow.items()
+    }
+
+
+def _small_network_flops(pixels: int, num_steps: int) -> float:
+    """Fitted to FlopCounterMode's counts at 64 to 512 pixels a side, with guidance; within 10 %."""
+    step = 65_700 * pixels + 0.393 * pixels**2
+    decoding = 169_200 * pixels + 0.0625 * pixels**2
+    return num_steps * step + decoding

@@ -1,0 +1,47 @@
+"""`/api/v1/device`: which device the engine runs on, and what it does when it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from engine.errors import DeviceLost, OutOfMemory
+from engine.server.machine import system
+from engine.server.services import services
+
+
+async def get_device(request: web.Request) -> web.Response:
+    """Name, kind and UUID of the device, the versions of what drives it, and the types that models are computed in."""
+    engine = await services(request).start.engine()
+    identity = await asyncio.to_thread(engine.device_identity)
+    resolved = engine.resolved
+    return web.json_response(
+        {
+            **asdict(identity),
+            "darkroom": system()["darkroom_version"],
+            "unet_dtype": resolved.unet_dtype,
+            "vae_dtype": resolved.vae_dtype,
+            "text_encoder_dtype": resolved.text_encoder_dtype,
+        }
+    )
+
+
+async def post_probe(request: web.Request) -> web.Response:
+    """Measures the device, after the prompts that wait, and the disk of the models. Takes about two seconds.
+
+    500 with `error` and `code` when the device cannot: it is lost, or has too little memory left.
+    """
+    engine = await services(request).start.engine()
+    try:
+        figures = await asyncio.wrap_future(engine.measure_device())
+    except (OutOfMemory, DeviceLost) as error:
+        return web.json_response({"error": str(error), "code": error.code}, status=500)
+    disk = await asyncio.to_thread(engine.measure_disk)
+    told: dict[str, Any] = {**asdict(figures), "disk": None if disk is None else asdict(disk)}
+    return web.json_response(told)
+
+
+ROUTES = (web.get("/api/v1/device", get_device), web.post("/api/v1/probe", post_probe))
