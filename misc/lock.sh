@@ -16,5 +16,5 @@ python3 -m venv "$fresh/venv"
 {
   echo "# Exact versions of all that ./run.sh, ./test.sh and the image install. Written by misc/lock.sh; do not edit."
   "$fresh/venv/bin/python" -m pip freeze --all --exclude darkroom --exclude pip |
-    grep -vE '^(nvidia|cuda|triton)' | sed -E 's/ @ .*torch-([0-9.]+).*/==\1/; s/\+[a-z0-9.]+$//'
+    grep -vP '^(nvidia-(?!ml-py)|cuda|triton)' | sed -E 's/ @ .*torch-([0-9.]+).*/==\1/; s/\+[a-z0-9.]+$//'
 } >constraints.txt

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from modifiers.registry import ModifierRegistry
 from worker.api.links import LinkSigner
@@ -17,6 +17,7 @@ from worker.jobs.stages import InputStage
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.observe.metrics import Metrics
+from worker.qualification.state import Qualification
 from worker.settings import OutputConfig, QueueLimits, WebhookConfig
 
 
@@ -25,12 +26,9 @@ class RequestGuard(Protocol):
         """Raises Unauthorized."""
         ...
 
-
-@dataclass(slots=True)
-class Qualification:
-    """What the start-up benchmark found; `report` is what `GET /benchmark` shows."""
-
-    report: dict[str, Any] = field(default_factory=lambda: {"verdict": "pending"})
+    def check_admin(self, client_host: str | None, authorization: str | None) -> None:
+        """Raises Unauthorized for who may not tell the worker itself what to do."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

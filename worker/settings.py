@@ -10,6 +10,7 @@ Sizes are bytes and durations seconds unless the name says otherwise.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import shlex
 from collections.abc import Mapping
@@ -87,11 +88,30 @@ class InputLimits:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkConfig:
+    """`workflow`, else `modifier` with `modifications`, else text-to-image at this size. None: no such limit."""
+
     mode: Literal["auto", "off"]
     width_px: int
     height_px: int
     num_steps: int
     checkpoint: str
+    workflow: Path | None
+    modifier: str
+    modifications: Mapping[str, Any]
+    min_its: float | None
+    max_seconds: float | None
+    history: Path | None
+    on_fail: Literal["error", "serve", "exit"]
+    ttl_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpConfig:
+    """What is done before the worker counts as ready. `models` are names, each with or without its folder before it."""
+
+    models: tuple[str, ...]
+    workflows: tuple[Path, ...]
+    on_fail: Literal["error", "serve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +277,19 @@ class Settings(BaseSettings):
     benchmark_test_height: Annotated[int, Field(ge=64, le=16384, multiple_of=8)] = 512
     benchmark_test_steps: Annotated[int, Field(ge=1, le=10000)] = 20
     benchmark_checkpoint: str = ""
+    benchmark_workflow: Annotated[
+        Path | None, Field(validation_alias=AliasChoices("BENCHMARK_WORKFLOW", "BENCHMARK_JSON_PATH"))
+    ] = None
+    benchmark_modifier: str = ""
+    benchmark_modifications: str = ""
+    benchmark_min_its: PositiveSeconds | None = None
+    benchmark_max_seconds: PositiveSeconds | None = None
+    benchmark_history: Path | None = None
+    benchmark_on_fail: Literal["error", "serve", "exit"] = "error"
+    benchmark_ttl: Annotated[float, Field(ge=0)] = 86400.0
+    preload_models: CommaList = ()
+    warmup_workflows: CommaList = ()
+    warmup_on_fail: Literal["error", "serve"] = "serve"
 
     # who may call, and the platform
     autoscaler: Literal["auto", "vast", "runpod", "plain"] = "auto"
@@ -283,7 +316,15 @@ class Settings(BaseSettings):
     # filled by load_settings from VAST_TCP_PORT_<WORKER_PORT>, whose name is not fixed
     vast_tcp_port: int | None = None
 
-    @field_validator("engine_url", "allowed_private_hosts", "report_addr", "api_keys", mode="before")
+    @field_validator(
+        "engine_url",
+        "allowed_private_hosts",
+        "report_addr",
+        "api_keys",
+        "preload_models",
+        "warmup_workflows",
+        mode="before",
+    )
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -306,6 +347,8 @@ class Settings(BaseSettings):
     @field_validator(
         "precision",
         "benchmark",
+        "benchmark_on_fail",
+        "warmup_on_fail",
         "metadata",
         "log_format",
         "s3_addressing_style",
@@ -316,6 +359,17 @@ class Settings(BaseSettings):
     @classmethod
     def _lower(cls, value: Any) -> Any:
         return value.strip().lower() if isinstance(value, str) else value
+
+    @field_validator("benchmark_modifications")
+    @classmethod
+    def _is_json_object(cls, value: str) -> str:
+        try:
+            parsed = json.loads(value or "{}")
+        except ValueError as error:
+            raise ValueError(f"is not JSON: {error}") from None
+        if not isinstance(parsed, dict):
+            raise ValueError('is not a JSON object, as in {"steps": 30}')
+        return value
 
     @field_validator("engine_url")
     @classmethod
@@ -382,7 +436,18 @@ class Settings(BaseSettings):
             self.benchmark_test_height,
             self.benchmark_test_steps,
             self.benchmark_checkpoint,
+            workflow=self.benchmark_workflow,
+            modifier=self.benchmark_modifier,
+            modifications=json.loads(self.benchmark_modifications or "{}"),
+            min_its=self.benchmark_min_its,
+            max_seconds=self.benchmark_max_seconds,
+            history=self.benchmark_history,
+            on_fail=self.benchmark_on_fail,
+            ttl_seconds=self.benchmark_ttl,
         )
+
+    def warm_up_config(self) -> WarmUpConfig:
+        return WarmUpConfig(self.preload_models, tuple(map(Path, self.warmup_workflows)), self.warmup_on_fail)
 
     def auth_config(self) -> AuthConfig:
         return AuthConfig(self.master_token, self.api_keys, self.unsecured)

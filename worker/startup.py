@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,9 @@ from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import speed_of
 from worker.autoscaler.vast.timing import VastTiming
 from worker.edges import Edges
+from worker.engine.client import EngineClient
 from worker.engine.fleet import EngineFleet
-from worker.errors import EngineStartFailed, NotReady, WorkerError
+from worker.errors import EngineStartFailed, WorkerError
 from worker.expiry import Expiry
 from worker.jobs.admission import Admission, Gate, free_bytes_of
 from worker.jobs.job import Credentials, Job
@@ -37,12 +38,15 @@ from worker.jobs.store import JobStore, WebhookRow
 from worker.jobs.wait_estimate import RunClock
 from worker.observe.metrics import Metrics
 from worker.outputs.public import public_record
-from worker.qualification import Qualifier
-from worker.services import Qualification, Services
+from worker.qualification.phases import StartUpPhases
+from worker.qualification.qualifier import Qualifier
+from worker.qualification.readiness import Readiness
+from worker.qualification.state import Qualification
+from worker.qualification.warm_up import WarmUp
+from worker.services import Services
 from worker.settings import Settings
 
 LINK_KEY_BYTES = 32
-RETRY_SECONDS = (1.0, 5.0)  # between tries of a benchmark that failed
 
 log = structlog.get_logger("startup")
 
@@ -53,6 +57,7 @@ class Front:
     def __init__(
         self, settings: Settings, stop_server: Callable[[int], None], vast_timing: VastTiming | None = None
     ) -> None:
+        self._phases = StartUpPhases()
         self._settings = settings
         self._vast_timing = vast_timing or VastTiming()
         self._stop_server = stop_server
@@ -62,6 +67,7 @@ class Front:
         self._edges = Edges(settings)
         self._outbox = Outbox(self.store, self._edges.webhook_sender)
         self.services = self._build_services()
+        self._readiness = self._build_readiness()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -121,6 +127,24 @@ class Front:
             run_clock=clock,
         )
 
+    def _build_readiness(self) -> Readiness:
+        settings, services = self._settings, self.services
+        base = settings.engine_launch().base_directory
+        config = settings.benchmark_config()
+        return Readiness(
+            Qualifier(config, base, settings.state_path(), services.modifiers, self._fetch_inputs),
+            WarmUp(settings.warm_up_config(), services.modifiers, self._fetch_inputs),
+            services.pool,
+            services.gate,
+            services.qualification,
+            self._phases,
+            config.on_fail,
+            self,
+        )
+
+    async def _fetch_inputs(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+        return await self._edges.inputs.fetch_for(prompt, "benchmark", None, engine)
+
     def _state_parent(self) -> Path:
         path = self._settings.state_path()
         while not path.exists():
@@ -143,46 +167,38 @@ class Front:
     # bringing up
 
     async def _bring_up(self) -> None:
+        self._spawn(self._readiness.run_forever(self._fleet.has_been_up))  # holds the engines before they are up
         try:
             await self._fleet.start()
-            self._spawn(self._fleet.watch())
-            await self._fleet.has_been_up.wait()
-            await self._qualify()
         except EngineStartFailed as error:
             log.error("engine did not start", reason=error.message)
             self.services.platform.autoscaler.error_set(f"The engine did not start: {error.message}")
             _say("BACKEND_UNRECOVERABLE")
             self._stop_server(1)
             return
-        except WorkerError as error:
-            log.error("start-up failed", reason=error.message)
-            self.services.gate.close(error.message)
-            self.services.platform.autoscaler.error_set(error.message)
-            _say("BACKENDS_READY_TIMEOUT")
-            return
-        self.services.gate.open()
-        self._tell_loaded()
-        _say("BACKENDS_READY")
+        self._spawn(self._fleet.watch())
 
-    async def _qualify(self) -> None:
-        self.services.gate.close("The start-up benchmark is running")
-        models = self._settings.engine_launch().base_directory / "models"
-        qualifier = Qualifier(self._settings.benchmark_config(), self.services.pool, self.store, models)
-        for pause in (*RETRY_SECONDS, None):
-            found = await qualifier.qualify()
-            self.services.qualification.report = found
-            if found["verdict"] != "failed":
-                return
-            log.error("benchmark failed", reason=found["reason"], retry_in_seconds=pause)
-            if pause is not None:
-                await asyncio.sleep(pause)
-        raise NotReady(f"The start-up benchmark failed: {self.services.qualification.report['reason']}")
+    # what the benchmark leads to (an `Announcer`)
 
-    def _tell_loaded(self) -> None:
+    def ready(self, *, was_closed: bool) -> None:
         platform = self.services.platform
-        report = self.services.qualification.report
         platform.autoscaler.error_cleared()
-        platform.autoscaler.loaded(speed_of(report, platform.workload, self._settings.assumed_speed))
+        speed = speed_of(self.services.qualification.report, platform.workload, self._settings.assumed_speed)
+        platform.autoscaler.loaded(speed)
+        if was_closed:
+            _say("BACKENDS_READY")
+
+    def not_ready(self, reason: str, *, is_new: bool) -> None:
+        self.services.platform.autoscaler.error_set(reason)
+        if is_new:
+            _say("BACKENDS_READY_TIMEOUT")
+
+    def unqualified(self, exit_code: int) -> None:
+        self._stop_server(exit_code)
+
+    def device_was_lost(self) -> None:
+        """An engine is started anew because of its device, which has to prove itself again."""
+        self._readiness.device_was_lost()
 
     def _go_on(self) -> None:
         platform = self.services.platform

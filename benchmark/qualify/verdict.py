@@ -41,7 +41,7 @@ class RunTiming(Data):
     """One timed prompt: from the submission to its end, and of that the sampling (None where it was not seen).
 
     `num_steps` are the sampler's steps that were seen; `first_step_seconds` counts from the submission to the end of
-    the first; `num_executed` are the nodes that ran and were not answered from the cache.
+    the first; `num_executed` are the nodes that ran and were not answered from the cache (`is_from_cache`: none ran).
     """
 
     total_seconds: float = Field(gt=0)
@@ -49,6 +49,7 @@ class RunTiming(Data):
     num_steps: int = 0
     first_step_seconds: float | None = None
     num_executed: int = 0
+    is_from_cache: bool = False
 
     @property
     def its_per_second(self) -> float | None:
@@ -56,7 +57,7 @@ class RunTiming(Data):
 
 
 class Speed(Data):
-    """What the timed runs say. `spread` is (slowest - fastest) / median, of it/s where steps were seen, else of time."""
+    """What the timed runs say. `spread` is (most - least) / median, of it/s where steps were seen, else of seconds."""
 
     its_per_second: float | None = None
     best_its_per_second: float | None = None
@@ -191,6 +192,9 @@ class BenchmarkReport(Data):
     seconds_per_picture: float | None = None
     best_seconds_per_picture: float | None = None
     seconds_to_first_step: float | None = None
+    model_load_gb_per_second: float | None = Field(
+        default=None, description="A checkpoint's bytes by the time from its file to the first step that it adds."
+    )
     first_run_seconds: float | None = Field(default=None, description="The warm-up: the model is loaded in it.")
     workload: float | None = Field(default=None, description="Of one run; 100 is one 512x512 picture of 20 steps.")
     workload_per_second: float | None = None

@@ -1,4 +1,4 @@
-"""GET /health, /ready, /live, /metrics, /benchmark, /modifiers and /."""
+"""GET /health, /ready, /live, /metrics, /modifiers and /."""
 
 from __future__ import annotations
 
@@ -65,13 +65,8 @@ async def health(request: Request) -> JSONResponse:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     services = services_of(request)
+    services.metrics.qualified(services.qualification.report, services.qualification.phases)
     return Response(services.metrics.text(is_ready=services.gate.is_open), media_type="text/plain; version=0.0.4")
-
-
-@router.get("/benchmark")
-async def benchmark(request: Request) -> dict[str, Any]:
-    """What the start-up benchmark measured."""
-    return services_of(request).qualification.report
 
 
 @router.get("/modifiers")

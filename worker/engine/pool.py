@@ -26,6 +26,8 @@ class _Slot:
     client: EngineClient
     is_up: bool = True
     num_taken: int = 0
+    num_holds: int = 0
+    became_idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(order=True, slots=True)
@@ -92,6 +94,23 @@ class EnginePool:
         finally:
             self._give_back(client)
 
+    @asynccontextmanager
+    async def hold(self, client: EngineClient) -> AsyncIterator[None]:
+        """This engine for oneself: entered when its prompts have ended, nobody gets it before the block is left.
+
+        It may be down. Those who wait for an engine go on waiting.
+        """
+        slot = next(slot for slot in self._slots if slot.client is client)
+        slot.num_holds += 1
+        try:
+            while slot.num_taken:
+                slot.became_idle.clear()
+                await slot.became_idle.wait()
+            yield
+        finally:
+            slot.num_holds -= 1
+            self._hand_out()
+
     async def _await_turn(self, waiter: _Waiter) -> EngineClient:
         """Raises EngineUnreachable when no engine has been up for long."""
         looks_down = 0
@@ -107,6 +126,8 @@ class EnginePool:
         for slot in self._slots:
             if slot.client is client:
                 slot.num_taken -= 1
+                if not slot.num_taken:
+                    slot.became_idle.set()
         self._hand_out()
 
     def _hand_out(self) -> None:
@@ -114,7 +135,8 @@ class EnginePool:
             if self._waiters[0].turn.done():
                 heapq.heappop(self._waiters)
                 continue
-            free = [slot for slot in self._slots if slot.is_up and slot.num_taken < self._prompts_per_engine]
+            places = self._prompts_per_engine
+            free = [slot for slot in self._slots if slot.is_up and not slot.num_holds and slot.num_taken < places]
             if not free:
                 return
             slot = min(free, key=lambda slot: slot.num_taken)

@@ -36,6 +36,17 @@ class Gatekeeper:
             return
         raise Unauthorized("An API key is needed: Authorization: Bearer <key>")
 
+    def check_admin(self, client_host: str | None, authorization: str | None) -> None:
+        """Who may tell the worker itself what to do: a key, this machine, and with UNSECURED everyone.
+
+        Stricter than `check`: without any key set only this machine. Raises Unauthorized.
+        """
+        if self._config.is_unsecured or is_loopback(client_host) or has_key(authorization, self._config.api_keys):
+            return
+        raise Unauthorized(
+            "This is for the worker's operator: an API key is needed, or to come from the machine itself"
+        )
+
 
 def has_key(authorization: str | None, keys: Sequence[SecretStr]) -> bool:
     """Whether the header bears one of the keys. Takes the same time whichever it is, and whatever its length."""

@@ -56,20 +56,27 @@ class FetchedInputs:
 
     async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
         """The job's prompt with the names of the fetched files in it. Raises InputRejected, DiskLow."""
-        references = find_references(job.prompt, await engine.object_info())
+        return await self.fetch_for(job.prompt, job.id, job.credentials, engine)
+
+    async def fetch_for(
+        self, prompt: Mapping[str, Any], owner_id: str, credentials: Credentials | None, engine: EngineClient
+    ) -> Mapping[str, Any]:
+        """The same for a prompt that is no job's; its files stay until `owner_id` is released."""
+        references = find_references(prompt, await engine.object_info())
         if not references:
-            return job.prompt
+            return prompt
         # What is named twice is fetched once; the first failure ends the other downloads.
         first_of = {(reference.value, reference.media): reference for reference in reversed(references)}
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = {
-                    key: group.create_task(self._bring(reference, job, engine)) for key, reference in first_of.items()
+                    key: group.create_task(self._bring(reference, owner_id, credentials, engine))
+                    for key, reference in first_of.items()
                 }
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         files = {reference: tasks[reference.value, reference.media].result() for reference in references}
-        return replace_references(job.prompt, files)
+        return replace_references(prompt, files)
 
     def release(self, job_id: str) -> None:
         """The job has ended and needs its inputs no more."""
@@ -82,8 +89,10 @@ class FetchedInputs:
     async def close(self) -> None:
         await self._fetcher.close()
 
-    async def _bring(self, reference: Reference, job: Job, engine: EngineClient) -> str:
-        fetched = await self._fetcher.fetch(reference, job.id, _s3_of(job.credentials))
+    async def _bring(
+        self, reference: Reference, owner_id: str, credentials: Credentials | None, engine: EngineClient
+    ) -> str:
+        fetched = await self._fetcher.fetch(reference, owner_id, _s3_of(credentials))
         if engine.folders is None:
             return await engine.upload_image(fetched.path, fetched.file_name)
         return f"{FOLDER}/{fetched.file_name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -23,6 +24,20 @@ class Metrics:
             "darkroom_stage_seconds", "Time in each stage", ["stage"], buckets=SECONDS, registry=self._registry
         )
         self._jobs = Gauge("darkroom_jobs", "Jobs that have not ended, by state", ["state"], registry=self._registry)
+        self._phases = Gauge(
+            "darkroom_startup_seconds", "Time in each phase of the start", ["phase"], registry=self._registry
+        )
+        self._workload = Gauge(
+            "darkroom_benchmark_workload_per_second",
+            "The benchmark's speed; 100 is one 512x512 picture of 20 steps; 0: not measured",
+            registry=self._registry,
+        )
+        self._its = Gauge(
+            "darkroom_benchmark_its_per_second", "Sampling steps a second; 0: none", registry=self._registry
+        )
+        self._verdict = Gauge(
+            "darkroom_benchmark_verdict", "1 at the benchmark's verdict", ["verdict"], registry=self._registry
+        )
         self._ready = Gauge("darkroom_ready", "1 when a job sent now would be accepted", registry=self._registry)
 
     @property
@@ -40,6 +55,15 @@ class Metrics:
         ):
             if milliseconds is not None:
                 self._stage.labels(stage).observe(milliseconds / 1000)
+
+    def qualified(self, report: Mapping[str, Any], phases: Mapping[str, float]) -> None:
+        """What is known of the machine now."""
+        for phase, seconds in phases.items():
+            self._phases.labels(phase).set(seconds)
+        self._workload.set(report.get("workload_per_second") or 0)
+        self._its.set(report.get("its_per_second") or 0)
+        self._verdict.clear()
+        self._verdict.labels(str(report["verdict"])).set(1)
 
     def refused(self, code: str) -> None:
         self._refused.labels(code).inc()

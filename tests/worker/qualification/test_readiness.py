@@ -1,0 +1,264 @@
+"""A whole front with a fake engine: from closed to ready and back, by the benchmark's verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark.qualify.verdict import Verdict
+from tests.fakes import FakeEngine, draw, wait
+from tests.worker.running_front import RunningFront, running_front, until
+from worker.engine.supervisor import free_port
+from worker.qualification.readiness import EXIT_UNQUALIFIED, Action, action_for, pause_after
+
+GOOD = draw("picture __RANDOM_INT__")
+BROKEN = {"1": {"class_type": "Fail", "inputs": {"kind": "ValueError"}}}
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    async with FakeEngine(folder) as engine:
+        yield engine
+
+
+def workflow(tmp_path: Path, body: Any = GOOD, name: str = "mine.json") -> str:
+    (tmp_path / name).write_text(json.dumps(body))
+    return str(tmp_path / name)
+
+
+def measuring(tmp_path: Path, body: Any = GOOD, **changes: Any) -> dict[str, Any]:
+    return {"benchmark": "auto", "BENCHMARK_WORKFLOW": workflow(tmp_path, body), **changes}
+
+
+async def told(front: RunningFront) -> dict[str, Any]:
+    report: dict[str, Any] = (await front.http.get("/benchmark")).json()
+    return report
+
+
+async def until_verdict(front: RunningFront, verdict: str) -> dict[str, Any]:
+    async def is_there() -> bool:
+        report = await told(front)
+        return report["verdict"] == verdict and not report["is_running"]
+
+    await until(is_there)
+    return await told(front)
+
+
+async def status_of(front: RunningFront) -> int:
+    return (await front.http.get("/ready")).status_code
+
+
+def test_what_each_verdict_leads_to() -> None:
+    bad = [verdict for verdict in Verdict if not verdict.is_good and verdict is not Verdict.PENDING]
+    for good in (Verdict.PASS, Verdict.SKIPPED):
+        assert {action_for(good, on_fail, 0) for on_fail in ("error", "serve", "exit")} == {Action.OPEN}  # type: ignore[arg-type]
+    assert {action_for(verdict, "error", 9) for verdict in bad} == {Action.STAY_CLOSED}
+    assert {verdict for verdict in bad if action_for(verdict, "serve", 1) is Action.OPEN} == {*bad} - {Verdict.FAILED}
+    at_once = {verdict for verdict in bad if action_for(verdict, "exit", 1) is Action.EXIT}
+    assert at_once == {Verdict.SLOW, Verdict.FAULTY}
+    assert {action_for(verdict, "exit", 3) for verdict in bad} == {Action.EXIT}
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    assert [pause_after(number) for number in (1, 2, 3, 6, 7, 1000)] == [1, 3, 9, 243, 300, 300]
+
+
+async def test_a_good_machine_is_ready_with_a_report(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, **measuring(tmp_path)) as front:
+        report = await told(front)
+        metrics = (await front.http.get("/metrics")).text
+    assert report["verdict"] == "pass" and report["error"] is None and report["num_runs"] >= 3
+    assert report["workload_per_second"] > 0 and report["its_per_second"] is None
+    assert report["missing"]["probe"] == "A foreign engine has no probe"
+    assert list(report["phases"]) == ["import", "front", "engine", "models", "benchmark", "warm_up", "ready"]
+    assert 'darkroom_startup_seconds{phase="ready"}' in metrics
+    assert 'darkroom_benchmark_verdict{verdict="pass"} 1.0' in metrics
+
+
+async def test_a_slow_machine_stays_closed_and_says_why(tmp_path: Path, engine: FakeEngine) -> None:
+    changes = measuring(tmp_path, benchmark_max_seconds=0.00001)
+    async with running_front(tmp_path, engine, waits_until_ready=False, **changes) as front:
+        report = await until_verdict(front, "slow")
+        reply = await front.sync(draw())
+        assert await status_of(front) == 503
+    assert "BENCHMARK_MAX_SECONDS" in report["error"] and report["next_try_in_seconds"] == 1.0
+    assert reply.status_code == 503 and "BENCHMARK_MAX_SECONDS" in reply.json()["message"]
+
+
+async def test_a_slow_machine_may_serve_all_the_same(tmp_path: Path, engine: FakeEngine) -> None:
+    changes = measuring(tmp_path, benchmark_max_seconds=0.00001, benchmark_on_fail="serve")
+    async with running_front(tmp_path, engine, **changes) as front:
+        report = await told(front)
+        assert (await front.sync(draw())).status_code == 200
+    assert report["verdict"] == "slow" and report["error"] is None
+
+
+@pytest.mark.parametrize("on_fail", ["error", "serve"])
+async def test_a_failed_benchmark_is_tried_again_until_it_succeeds_which_clears_the_error(
+    tmp_path: Path, engine: FakeEngine, on_fail: str
+) -> None:
+    changes = measuring(tmp_path, BROKEN, benchmark_on_fail=on_fail)
+    async with running_front(tmp_path, engine, waits_until_ready=False, **changes) as front:
+        report = await until_verdict(front, "failed")
+        assert await status_of(front) == 503 and front.front.services.qualification.workload_per_second is None
+        workflow(tmp_path, GOOD)
+        await until_verdict(front, "pass")
+        assert await status_of(front) == 200
+        cleared = await told(front)
+    assert "it broke" in report["error"]
+    assert cleared["error"] is None and cleared["num_tries"] >= 2
+
+
+async def test_a_good_result_stands_for_the_next_start(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, **measuring(tmp_path)) as front:
+        first = await told(front)
+    num_runs = len(engine.runs)
+    async with running_front(tmp_path, engine, **measuring(tmp_path)) as front:
+        second = await told(front)
+    assert (first["is_reused"], second["is_reused"], len(engine.runs)) == (False, True, num_runs)
+    assert second["measured_at"] == first["measured_at"]
+    async with running_front(tmp_path, engine, **measuring(tmp_path, benchmark_ttl=0)) as front:
+        assert not (await told(front))["is_reused"]
+    changes = measuring(tmp_path, benchmark_max_seconds=0.00001)
+    async with running_front(tmp_path, engine, waits_until_ready=False, **changes) as front:
+        assert not (await until_verdict(front, "slow"))["is_reused"]
+
+
+async def test_on_demand_it_really_runs_and_two_who_ask_share_it(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, **measuring(tmp_path)) as front:
+        first, num_runs = await told(front), len(engine.runs)
+        replies = await asyncio.gather(*(front.http.post("/benchmark") for _ in range(2)))
+        assert [reply.status_code for reply in replies] == [200, 200]
+        assert replies[0].json()["measured_at"] == replies[1].json()["measured_at"] > first["measured_at"]
+        assert len(engine.runs) > num_runs and await status_of(front) == 200
+
+
+async def test_switched_off_it_runs_on_demand(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, **measuring(tmp_path, benchmark="off")) as front:
+        assert (await told(front))["verdict"] == "skipped" and engine.runs == []
+        assert (await front.http.post("/benchmark")).json()["verdict"] == "pass"
+
+
+async def test_jobs_wait_for_a_benchmark_on_demand_and_none_is_refused(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, **measuring(tmp_path, wait(0.2))) as front:
+        before = len(engine.runs)
+        asked = asyncio.create_task(front.http.post("/benchmark"))
+
+        async def has_begun() -> bool:
+            return len(engine.runs) > before
+
+        await until(has_begun)
+        reply = await front.sync(draw(), request_id="job")
+        assert reply.status_code == 200 and (await asked).status_code == 200
+    assert engine.runs.index("job-1") == len(engine.runs) - 1
+
+
+async def test_a_running_job_ends_before_a_benchmark_on_demand_begins(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, **measuring(tmp_path)) as front:
+        job = asyncio.create_task(front.sync(wait(0.5), request_id="job"))
+        await front.until("job", "generating")
+        place = len(engine.runs) - 1
+        assert (await front.http.post("/benchmark")).json()["verdict"] == "pass"
+        assert job.done() and (await job).status_code == 200
+    assert engine.runs[place] == "job-1"
+
+
+async def test_after_a_lost_device_the_worker_proves_itself_again(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, **measuring(tmp_path)) as front:
+        first = await told(front)
+        front.front.device_was_lost()
+        assert await status_of(front) == 503
+
+        async def is_ready() -> bool:
+            return await status_of(front) == 200
+
+        await until(is_ready)
+        assert (await told(front))["measured_at"] > first["measured_at"]
+
+
+async def test_a_foreign_engine_with_nothing_to_run_is_skipped_and_serves(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, benchmark="auto") as front:
+        report = await told(front)
+    assert report["verdict"] == "skipped" and "DarkroomRandomCheckpoint" in report["reason"]
+
+
+async def test_a_workflow_in_which_nothing_varies_is_named(tmp_path: Path, engine: FakeEngine) -> None:
+    changes = measuring(tmp_path, {"1": {"class_type": "Nothing", "inputs": {}}})
+    async with running_front(tmp_path, engine, waits_until_ready=False, **changes) as front:
+        assert "Nothing" in (await until_verdict(front, "failed"))["reason"]
+
+
+async def test_the_fleets_history_is_written(tmp_path: Path, engine: FakeEngine) -> None:
+    history = tmp_path / "history.jsonl"
+    async with running_front(tmp_path, engine, **measuring(tmp_path, benchmark_history=str(history))) as front:
+        await front.http.post("/benchmark")
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    assert [line["verdict"] for line in lines] == ["pass", "pass"]
+
+
+async def test_workflows_are_run_once_before_ready(tmp_path: Path, engine: FakeEngine) -> None:
+    files = ",".join((workflow(tmp_path, draw("warm"), "warm.json"), str(tmp_path / "missing.json")))
+    async with running_front(tmp_path, engine, warmup_workflows=files) as front:
+        ran = (await told(front))["warm_up"]
+        assert len(engine.runs) == 1
+        await front.http.post("/benchmark")
+        assert len(engine.runs) == 1
+    assert "error" not in ran[0] and ran[0]["seconds"] >= 0
+    assert "missing.json" in ran[1]["error"]
+
+
+async def test_a_warm_up_that_fails_may_keep_the_worker_closed(tmp_path: Path, engine: FakeEngine) -> None:
+    file = workflow(tmp_path, BROKEN, "warm.json")
+    changes = {"warmup_workflows": file, "warmup_on_fail": "error"}
+    async with running_front(tmp_path, engine, waits_until_ready=False, **changes) as front:
+
+        async def is_told() -> bool:
+            return bool((await told(front))["error"])
+
+        await until(is_told)
+        assert "it broke" in (await told(front))["error"] and await status_of(front) == 503
+        workflow(tmp_path, draw(), "warm.json")
+
+        async def is_ready() -> bool:
+            return await status_of(front) == 200
+
+        await until(is_ready)
+        assert (await told(front))["error"] is None
+
+
+async def test_a_foreign_engine_cannot_be_told_to_read_models(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, preload_models="vae/x.safetensors") as front:
+        (entry,) = (await told(front))["preloaded"]
+    assert (entry["kind"], entry["name"]) == ("vae", "x.safetensors") and "foreign" in entry["error"]
+
+
+async def test_only_the_operator_may_ask(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, api_keys="right") as front:
+        front.front.services.guard.check_admin("10.1.2.3", "Bearer right")
+        with pytest.raises(Exception, match="operator"):
+            front.front.services.guard.check_admin("10.1.2.3", "Bearer wrong")
+        front.front.services.guard.check_admin("127.0.0.1", None)
+
+
+async def test_the_worker_ends_with_a_code_of_its_own(tmp_path: Path, engine: FakeEngine) -> None:
+    settings = {"ENGINE_URL": engine.url, "STATE_DIRECTORY": str(tmp_path / "state"), "WORKER_PORT": str(free_port())}
+    settings |= {"BENCHMARK_WORKFLOW": workflow(tmp_path), "BENCHMARK_MAX_SECONDS": "0.00001"}
+    settings |= {"BENCHMARK_ON_FAIL": "exit", "MIN_FREE_DISK_BYTES": "0", "DRAIN_TIMEOUT": "1"}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "worker"),
+        env={**os.environ, **settings},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == EXIT_UNQUALIFIED, output.decode()
+    assert b"BENCHMARK_MAX_SECONDS" in output

@@ -1,0 +1,31 @@
+"""GET and POST /benchmark: what the machine was found to do, and a fresh look on demand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from worker.api.results import refuse, services_of
+from worker.errors import WorkerError
+
+router = APIRouter()
+
+
+@router.get("/benchmark")
+async def benchmark(request: Request) -> dict[str, Any]:
+    """The last benchmark with its verdict, what was done before ready, and how long each phase of the start took."""
+    return services_of(request).qualification.as_json()
+
+
+@router.post("/benchmark", response_model=None)
+async def run_benchmark(request: Request) -> Response:
+    """Runs the benchmark now and answers with its report; jobs wait meanwhile. For an API key, or this machine."""
+    services = services_of(request)
+    host = request.client.host if request.client else None
+    try:
+        services.guard.check_admin(host, request.headers.get("authorization"))
+        return JSONResponse(await services.qualification.rerun())
+    except WorkerError as error:
+        return refuse(error)

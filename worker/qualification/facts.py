@@ -1,0 +1,95 @@
+"""What the benchmark must know of an engine before it can choose what to run."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmark.qualify.workload import CheckpointFact, DeviceFact
+from worker.engine.client import EngineClient
+
+FIRST_CONVOLUTION = "model.diffusion_model.input_blocks.0.0.weight"
+MAX_HEADER_BYTES = 100 * 1024 * 1024
+RANDOM_CHECKPOINT = "DarkroomRandomCheckpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """`uuid` is the GPU's, where the engine tells it. `versions` has engine, torch, cuda and precision."""
+
+    device: DeviceFact
+    uuid: str | None
+    checkpoints: tuple[CheckpointFact, ...]
+    has_random_checkpoint: bool
+    has_probe: bool
+    versions: Mapping[str, str | None]
+
+
+async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
+    """Raises EngineUnreachable. `models` is the folder in which an engine on this machine finds its models."""
+    info = await engine.object_info()
+    stats = await engine.system_stats()
+    device = (stats.get("devices") or [{}])[0]
+    system = stats.get("system") or {}
+    told = await _told_device(engine)
+    names = checkpoint_names(info)
+    return EngineFacts(
+        device=DeviceFact(name=str(device.get("name", "unknown")), kind=str(device.get("type", "cpu"))),
+        uuid=told.get("uuid"),
+        checkpoints=tuple(look_into(models / "checkpoints" / name, name) for name in names),
+        has_random_checkpoint=RANDOM_CHECKPOINT in info,
+        has_probe=bool(told),
+        versions={
+            "engine": f"darkroom {told['darkroom'] or 'from source'}" if told else foreign_version(system),
+            "torch": told.get("torch") or system.get("pytorch_version"),
+            "cuda": told.get("cuda"),
+            "precision": told.get("unet_dtype"),
+        },
+    )
+
+
+async def _told_device(engine: EngineClient) -> dict[str, Any]:
+    """What only our own engine tells; empty for a foreign one."""
+    if not engine.has_check:
+        return {}
+    status, body = await engine.ask("GET", "/api/v1/device")
+    return body if status == 200 else {}
+
+
+def foreign_version(system: Mapping[str, Any]) -> str | None:
+    return f"comfyui {system['comfyui_version']}" if system.get("comfyui_version") else None
+
+
+def checkpoint_names(object_info: Mapping[str, Any]) -> list[str]:
+    inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
+    (names, *_) = inputs.get("ckpt_name") or [[]]
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def look_into(path: Path, name: str) -> CheckpointFact:
+    """Size, and output channels of the UNet's first convolution from a safetensors header; 0 where there is no UNet.
+
+    Both are None for a file that is not on this machine.
+    """
+    try:
+        size_bytes = path.stat().st_size
+    except OSError:
+        return CheckpointFact(name=name)
+    return CheckpointFact(name=name, base_channels=base_channels(path) or 0, size_bytes=size_bytes)
+
+
+def base_channels(path: Path) -> int | None:
+    """None where the file has no such convolution, or is no safetensors file."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > MAX_HEADER_BYTES:
+                return None
+            shape = json.loads(file.read(length))[FIRST_CONVOLUTION]["shape"]
+            return int(shape[0])
+    except (OSError, ValueError, KeyError, IndexError, TypeError, struct.error):
+        return None

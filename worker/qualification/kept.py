@@ -1,0 +1,70 @@
+"""KeptResults: the results of earlier benchmarks, in one file of the state directory, by what they are results of."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from benchmark.qualify.verdict import BenchmarkReport
+
+FILE_NAME = "benchmark.json"
+MAX_RESULTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    report: BenchmarkReport
+    measured_at: float
+
+
+class KeptResults:
+    """A file that cannot be read, or is of another version, counts as empty: the benchmark then runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+
+    def find(self, key: str, now_seconds: float, ttl_seconds: float) -> KeptResult | None:
+        """What was measured under this key not longer ago than `ttl_seconds`."""
+        entry = self._read().get(key)
+        try:
+            measured_at = float(entry["measured_at"]) if entry else 0.0
+            if entry is None or not 0 <= now_seconds - measured_at <= ttl_seconds:
+                return None
+            return KeptResult(BenchmarkReport.model_validate(entry["report"]), measured_at)
+        except (KeyError, TypeError, ValueError, ValidationError):
+            return None
+
+    def keep(self, key: str, report: BenchmarkReport, now_seconds: float) -> None:
+        """Raises OSError. The file is whole at every moment."""
+        results = self._read()
+        results.pop(key, None)
+        results[key] = {"measured_at": now_seconds, "report": report.model_dump(mode="json")}
+        newest = dict(list(results.items())[-MAX_RESULTS:])
+        self._write({"version": 1, "results": newest})
+
+    def forget(self, key: str) -> None:
+        """A result that no longer holds: the machine has since done worse, or its device was lost."""
+        results = self._read()
+        if results.pop(key, None) is not None:
+            self._write({"version": 1, "results": results})
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            body = json.loads(self._path.read_text(encoding="utf-8"))
+            results = body["results"] if body["version"] == 1 else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        return dict(results) if isinstance(results, dict) else {}
+
+    def _write(self, body: dict[str, Any]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        whole = self._path.with_suffix(".new")
+        descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(body, file, indent=1)
+        whole.replace(self._path)

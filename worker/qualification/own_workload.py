@@ -1,0 +1,86 @@
+"""The user's own benchmark: a workflow file, or a modifier with its modifications, in the built-in one's place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from benchmark.qualify.workload import OwnWorkload
+from modifiers.modifier import ModificationsRejected
+from modifiers.registry import ModifierRegistry, UnknownModifier
+from worker.errors import SettingsInvalid
+from worker.jobs.cost import cost_of
+from worker.settings import BenchmarkConfig
+
+FILE_NAME = Path("misc") / "benchmark.json"
+
+
+def find_own_workload(
+    config: BenchmarkConfig, places: Sequence[Path], registry: ModifierRegistry, checkpoint_names: Sequence[str]
+) -> OwnWorkload | None:
+    """BENCHMARK_WORKFLOW, else `misc/benchmark.json` in the first of `places` that has it, else BENCHMARK_MODIFIER.
+
+    Raises SettingsInvalid, naming the variable or the file, for one that cannot be used.
+    """
+    file = config.workflow or next((path / FILE_NAME for path in places if (path / FILE_NAME).is_file()), None)
+    if file is not None:
+        name = "BENCHMARK_WORKFLOW" if config.workflow is not None else str(file)
+        workflow = read_workflow(file, name, registry)
+        return _workload(file.name, workflow)
+    if config.modifier:
+        modifications = with_checkpoint(config.modifications, config.modifier, registry, checkpoint_names)
+        workflow = build(config.modifier, modifications, registry, "BENCHMARK_MODIFIER")
+        return _workload(config.modifier, workflow)
+    return None
+
+
+def read_workflow(path: Path, name: str, registry: ModifierRegistry) -> dict[str, Any]:
+    """A workflow in API format, bare or as a request (`{"input": {"workflow_json" | "modifier"}}`).
+
+    Raises SettingsInvalid that begins with `name`.
+    """
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsInvalid(f"{name}: {path} cannot be read: {error}") from None
+    request = body.get("input", body) if isinstance(body, dict) else {}
+    if isinstance(request, dict) and request.get("modifier"):
+        return build(str(request["modifier"]), request.get("modifications") or {}, registry, name)
+    workflow = request.get("workflow_json") or request if isinstance(request, dict) else {}
+    is_workflow = bool(workflow) and all(
+        isinstance(node, dict) and isinstance(node.get("class_type"), str) for node in workflow.values()
+    )
+    if not is_workflow:
+        raise SettingsInvalid(f"{name}: {path} holds no workflow in API format (node id -> class_type and inputs)")
+    return dict(workflow)
+
+
+def build(modifier: str, modifications: Mapping[str, Any], registry: ModifierRegistry, name: str) -> dict[str, Any]:
+    try:
+        return registry.build(modifier, modifications)
+    except UnknownModifier as error:
+        raise SettingsInvalid(f"{name}: {error}") from None
+    except ModificationsRejected as error:
+        raise SettingsInvalid(f"{name}: {error}") from None
+
+
+def with_checkpoint(
+    modifications: Mapping[str, Any], modifier: str, registry: ModifierRegistry, checkpoint_names: Sequence[str]
+) -> dict[str, Any]:
+    """The modifications, with the machine's only checkpoint, and some prompt, where they say nothing of them."""
+    try:
+        fields = registry.get(modifier).model_fields
+    except UnknownModifier:
+        return dict(modifications)
+    defaults: dict[str, Any] = {"prompt": "a lighthouse on a rocky coast at sunset"} if "prompt" in fields else {}
+    if len(checkpoint_names) == 1 and "ckpt_name" in fields:
+        defaults["ckpt_name"] = checkpoint_names[0]
+    return {**defaults, **modifications}
+
+
+def _workload(name: str, workflow: dict[str, Any]) -> OwnWorkload:
+    digest = sha256(json.dumps(workflow, sort_keys=True).encode()).hexdigest()[:12]
+    return OwnWorkload(name=name, digest=digest, workflow=workflow, workload=cost_of(workflow))

@@ -1,0 +1,367 @@
+"""Qualifier: carries one benchmark out, from what is known of the engine to a report with a verdict.
+
+`benchmark/qualify/` decides what to run and what it means; this sends it through the engine's own queue, with the
+engine's other prompts held back by the caller. A result of a good machine is kept and stands for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from benchmark.qualify.verdict import (
+    BenchmarkReport,
+    Evidence,
+    RunTiming,
+    Speed,
+    failed,
+    judge,
+    skipped,
+    speed_of,
+    wants_another,
+)
+from benchmark.qualify.workload import (
+    OwnWorkload,
+    TextToImage,
+    Workload,
+    calibration,
+    choose_workload,
+    fit_to_cpu,
+    parse_prompts,
+    why_shrunk,
+)
+from modifiers.registry import ModifierRegistry
+from worker.engine.client import EngineClient
+from worker.errors import SettingsInvalid, WorkerError
+from worker.qualification.expectation import append_history, expect, history_line, read_history, read_reference
+from worker.qualification.facts import EngineFacts, read_facts
+from worker.qualification.kept import KeptResult, KeptResults
+from worker.qualification.own_workload import find_own_workload
+from worker.qualification.runs import run_timed
+from worker.qualification.sensors import GpuSensors, SensorLog, open_sensors, watching
+from worker.settings import BenchmarkConfig
+
+PROJECT = Path(__file__).resolve().parents[2]
+PROMPTS = PROJECT / "misc" / "test_prompts.txt"
+
+FetchInputs = Callable[[Mapping[str, Any], EngineClient], Awaitable[Mapping[str, Any]]]
+
+log = structlog.get_logger("benchmark")
+
+
+class NothingVaries(SettingsInvalid):
+    """Every run after the first came from the engine's cache."""
+
+    code = "nothing_varies"
+
+
+@dataclass(frozen=True, slots=True)
+class Qualified:
+    report: BenchmarkReport
+    is_reused: bool
+    measured_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The runs of one benchmark. `ran` is what the timed ones were, on a CPU smaller than what was wanted."""
+
+    ran: Workload
+    timings: tuple[RunTiming, ...]
+    prompts: tuple[str, ...]
+    first_run: RunTiming
+    loading_seconds: float | None
+
+
+class Qualifier:
+    """`fetch_inputs` brings the files that a workflow names by address."""
+
+    def __init__(
+        self,
+        config: BenchmarkConfig,
+        base_directory: Path,
+        state_directory: Path,
+        registry: ModifierRegistry,
+        fetch_inputs: FetchInputs,
+    ) -> None:
+        self._config = config
+        self._models = base_directory / "models"
+        self._places = (base_directory, base_directory.parent, PROJECT)
+        self._registry = registry
+        self._fetch_inputs = fetch_inputs
+        self._kept = KeptResults(state_directory)
+        self._rng = random.Random()
+
+    async def qualify(
+        self, engine: EngineClient, *, is_forced: bool = False, preloaded: Sequence[Mapping[str, Any]] = ()
+    ) -> Qualified:
+        """Never raises a WorkerError: what goes wrong is the report's verdict `failed`.
+
+        `is_forced`: no earlier result will do. `preloaded` are the models that were just read, as the engine told.
+        """
+        if self._config.mode == "off" and not is_forced:
+            return _now(skipped("BENCHMARK=off"))
+        try:
+            return await self._qualify(engine, is_forced, preloaded)
+        except WorkerError as error:
+            return _now(failed(error.message))
+        except Exception as error:  # noqa: BLE001 - the benchmark: a fault of its own must not end the worker
+            log.exception("the benchmark broke")
+            return _now(failed(f"The benchmark broke: {type(error).__name__}: {error}"))
+
+    async def _qualify(
+        self, engine: EngineClient, is_forced: bool, preloaded: Sequence[Mapping[str, Any]]
+    ) -> Qualified:
+        facts = await read_facts(engine, self._models)
+        workload = await self._choose(facts, engine)
+        if workload is None:
+            return _now(
+                skipped("The engine has neither a full-size checkpoint nor DarkroomRandomCheckpoint", facts.device)
+            )
+        sensors, missing = await asyncio.to_thread(
+            open_sensors,
+            is_gpu=not facts.device.is_cpu,
+            is_here=is_here(engine.url),
+            uuid=facts.uuid,
+            product=facts.device.product,
+        )
+        key = cache_key(facts, workload, None if sensors is None else sensors.driver)
+        kept = None if is_forced else self._find_kept(key, workload, facts)
+        if kept is not None:
+            log.info("benchmark reused", age_seconds=round(time.time() - kept.measured_at))
+            return Qualified(kept.report, True, kept.measured_at)
+        report, ran = await self._measure(engine, facts, workload, sensors, missing, preloaded)
+        report = report.model_copy(update={"cache_key": key})
+        made = _now(report)
+        await asyncio.to_thread(self._remember, key, made, facts, ran)
+        return made
+
+    async def _choose(self, facts: EngineFacts, engine: EngineClient) -> Workload | None:
+        """Raises SettingsInvalid and RequestRejected for a workflow that cannot be run, InputRejected for its files."""
+        names = [fact.name for fact in facts.checkpoints]
+        own = await asyncio.to_thread(find_own_workload, self._config, self._places, self._registry, names)
+        if own is None:
+            return choose_workload(
+                self._config, facts.device, facts.checkpoints, has_random_checkpoint=facts.has_random_checkpoint
+            )
+        fetched = dict(await self._fetch_inputs(own.prompt("", self._rng), engine))
+        await engine.check(fetched)
+        return own.model_copy(update={"workflow": fetched})
+
+    def _find_kept(self, key: str, workload: Workload, facts: EngineFacts) -> KeptResult | None:
+        """A kept result that is good by today's settings, too."""
+        kept = self._kept.find(key, time.time(), self._config.ttl_seconds)
+        if kept is None or kept.report.seconds_per_picture is None:
+            return None
+        speed = Speed(
+            its_per_second=kept.report.its_per_second,
+            seconds_per_picture=kept.report.seconds_per_picture,
+            best_seconds_per_picture=kept.report.best_seconds_per_picture or kept.report.seconds_per_picture,
+            spread=kept.report.spread or 0.0,
+            num_runs=kept.report.num_runs,
+        )
+        expectation = expect(self._config, workload, facts.device, self._history(), read_reference())
+        judged = judge(speed, expectation, Evidence(is_cpu=facts.device.is_cpu))
+        return kept if judged.verdict.is_good else None
+
+    async def _measure(
+        self,
+        engine: EngineClient,
+        facts: EngineFacts,
+        workload: Workload,
+        sensors: GpuSensors | None,
+        missing: str | None,
+        preloaded: Sequence[Mapping[str, Any]],
+    ) -> tuple[BenchmarkReport, Workload]:
+        began = time.monotonic()
+        async with watching(sensors, missing) as seen:
+            probe, no_probe = await _probe(engine, facts)
+            measured = await self._run(engine, facts, workload)
+        speed = speed_of(measured.timings)
+        expectation = expect(self._config, measured.ran, facts.device, self._history(), read_reference())
+        evidence = Evidence(
+            is_cpu=facts.device.is_cpu,
+            fault=None if probe is None else probe.get("fault"),
+            throttle_reasons=seen.harmful_reasons,
+        )
+        judged = judge(speed, expectation, evidence)
+        load, no_load = load_rate(measured, facts, preloaded)
+        ran = measured.ran
+        is_picture = isinstance(ran, TextToImage)
+        report = BenchmarkReport(
+            verdict=judged.verdict,
+            reason=judged.reason,
+            warnings=judged.warnings,
+            **speed.model_dump(exclude={"num_runs"}),
+            num_runs=speed.num_runs,
+            model_load_gb_per_second=load,
+            first_run_seconds=measured.first_run.total_seconds,
+            workload=ran.workload,
+            workload_per_second=ran.workload / speed.seconds_per_picture,
+            workload_is_estimate=ran.is_estimate,
+            run_seconds=tuple(timing.total_seconds for timing in measured.timings),
+            total_seconds=time.monotonic() - began,
+            model=ran.model,
+            width_px=ran.width_px if isinstance(ran, TextToImage) else None,
+            height_px=ran.height_px if isinstance(ran, TextToImage) else None,
+            steps=ran.num_steps if isinstance(ran, TextToImage) else None,
+            shrunk=why_shrunk(self._config, facts.device, ran) if is_picture else None,
+            prompts=measured.prompts,
+            device=facts.device,
+            expectation=expectation if expectation.is_known else None,
+            probe=probe,
+            sensors=seen.as_json(),
+            versions={**facts.versions, "driver": seen.driver},
+            missing=_missing(seen, no_probe, no_load, probe, speed),
+        )
+        log.info(
+            "benchmark done",
+            verdict=report.verdict.value,
+            reason=report.reason,
+            its_per_second=report.its_per_second,
+            seconds_per_picture=report.seconds_per_picture,
+            workload_per_second=report.workload_per_second,
+            seconds=report.total_seconds,
+        )
+        return report, ran
+
+    async def _run(self, engine: EngineClient, facts: EngineFacts, workload: Workload) -> Measured:
+        """The warm-up first, whose time does not count, then the timed runs, each with a prompt and seed of its own."""
+        texts = await asyncio.to_thread(_read_prompts)
+        used: list[str] = []
+
+        async def one(chosen: Workload) -> RunTiming:
+            used.append(self._rng.choice(texts))
+            return await run_timed(engine, chosen.prompt(used[-1], self._rng))
+
+        ran, first, loading = workload, None, None
+        if facts.device.is_cpu and isinstance(workload, TextToImage):
+            small = calibration(workload)
+            first, again = await one(small), await one(small)
+            loading = _loading_seconds(first, again)
+            ran = fit_to_cpu(workload, small, again.total_seconds)
+        warm = await one(ran)
+        used.clear()
+        timings: list[RunTiming] = []
+        while wants_another(timings):
+            timings.append(await one(ran))
+            if timings[-1].is_from_cache:
+                raise NothingVaries(
+                    "The benchmark's workflow has no seed, so its runs come from the engine's cache: "
+                    'put "__RANDOM_INT__" where something random belongs'
+                )
+        if first is None:
+            first, loading = warm, _loading_seconds(warm, timings[0])
+        is_picture = isinstance(ran, TextToImage)
+        return Measured(ran, tuple(timings), tuple(used) if is_picture else (), first, loading)
+
+    def _history(self) -> list[Any]:
+        return list(read_history(self._config.history))
+
+    def _remember(self, key: str, made: Qualified, facts: EngineFacts, ran: Workload) -> None:
+        """A disk that does not take it costs a benchmark at the next start, not this one."""
+        report, now = made.report, made.measured_at
+        try:
+            if report.verdict.is_good:
+                self._kept.keep(key, report, now)
+            else:
+                self._kept.forget(key)
+            if self._config.history is not None:
+                append_history(self._config.history, history_line(report, facts.device, ran, now))
+        except OSError as error:
+            log.error("the benchmark's result cannot be kept", reason=str(error))
+
+
+def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str:
+    """Equal for runs whose results may stand for one another: GPU, driver, engine, model and size."""
+    size_bytes = next((fact.size_bytes for fact in facts.checkpoints if fact.name == workload.model), None)
+    parts = (
+        facts.device.product,
+        facts.uuid,
+        driver,
+        facts.versions.get("engine"),
+        facts.versions.get("torch"),
+        facts.versions.get("precision"),
+        workload.model if size_bytes is None else f"{workload.model}:{size_bytes}",
+        workload.size,
+    )
+    return "|".join(part or "" for part in parts)
+
+
+def load_rate(
+    measured: Measured, facts: EngineFacts, preloaded: Sequence[Mapping[str, Any]]
+) -> tuple[float | None, str | None]:
+    """GB/s at which the model came from its file, or why that is not known."""
+    ran = measured.ran
+    if isinstance(ran, OwnWorkload):
+        return None, "The workflow is the user's own"
+    if ran.scale is not None:
+        return None, "Random weights are made on the device, no file is read"
+    for entry in preloaded:
+        if entry.get("name") == ran.checkpoint and entry.get("bytes") and entry.get("seconds"):
+            return entry["bytes"] / entry["seconds"] / 1e9, None
+    size_bytes = next((fact.size_bytes for fact in facts.checkpoints if fact.name == ran.checkpoint), None)
+    if size_bytes is None:
+        return None, "The model's file is not on this machine"
+    if measured.loading_seconds is None:
+        return None, "The model was there already"
+    return size_bytes / measured.loading_seconds / 1e9, None
+
+
+def is_here(url: str) -> bool:
+    """Whether an engine's address is this machine's."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _loading_seconds(first: RunTiming, again: RunTiming) -> float | None:
+    """What the first run took longer to its first step; None when it had no more to do, or its steps were not seen."""
+    if first.first_step_seconds is None or again.first_step_seconds is None:
+        return None
+    if first.num_executed <= again.num_executed:
+        return None
+    extra = first.first_step_seconds - again.first_step_seconds
+    return extra if extra > 0 else None
+
+
+async def _probe(engine: EngineClient, facts: EngineFacts) -> tuple[dict[str, Any] | None, str | None]:
+    if not facts.has_probe:
+        return None, "A foreign engine has no probe"
+    status, body = await engine.ask("POST", "/api/v1/probe")
+    return (body, None) if status == 200 else (None, str(body.get("error") or f"The engine answered {status}"))
+
+
+def _missing(
+    seen: SensorLog, no_probe: str | None, no_load: str | None, probe: Mapping[str, Any] | None, speed: Speed
+) -> dict[str, str]:
+    is_cpu = seen.missing is not None and "CPU" in seen.missing
+    found = {
+        "sensors": seen.missing,
+        "probe": no_probe,
+        "model_load_gb_per_second": no_load,
+        "probe.host_to_device_gb_per_second": "A CPU computes in the host's own memory" if probe and is_cpu else None,
+        "probe.disk": "There is no model file to read" if probe and probe.get("disk") is None else None,
+        "its_per_second": "No sampler's steps were seen" if speed.its_per_second is None else None,
+    }
+    return {name: why for name, why in found.items() if why is not None}
+
+
+def _read_prompts() -> tuple[str, ...]:
+    found = parse_prompts(PROMPTS.read_text(encoding="utf-8")) if PROMPTS.is_file() else ()
+    return found or ("a photograph",)
+
+
+def _now(report: BenchmarkReport) -> Qualified:
+    return Qualified(report, False, time.time())

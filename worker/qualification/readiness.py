@@ -1,0 +1,229 @@
+"""Readiness: brings the worker to ready and keeps the word true, for as long as it lives.
+
+Each round holds the engines' other prompts back, reads models, benchmarks and warms up, and then opens or closes the
+gate. A bad end is tried again after a growing pause, a good one clears the error. A round is also begun by somebody who
+asks, and after an engine was started anew because its device was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+import structlog
+
+from benchmark.qualify.verdict import Verdict
+from worker.engine.client import EngineClient
+from worker.engine.pool import EnginePool
+from worker.errors import NotReady
+from worker.jobs.admission import Gate
+from worker.qualification.phases import Phase, StartUpPhases
+from worker.qualification.qualifier import Qualified, Qualifier
+from worker.qualification.state import Qualification, report_of
+from worker.qualification.warm_up import WarmUp
+
+EXIT_UNQUALIFIED = 3
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 300.0
+GROWTH = 3.0
+TRIES_BEFORE_EXIT = 3
+
+log = structlog.get_logger("readiness")
+
+
+class Action(StrEnum):
+    OPEN = "open"
+    STAY_CLOSED = "stay closed"
+    EXIT = "exit"
+
+
+def action_for(verdict: Verdict, on_fail: Literal["error", "serve", "exit"], num_bad: int) -> Action:
+    """What a verdict leads to; `num_bad` counts the bad ones in a row, this one included. Pure.
+
+    `failed` has no figure, so with it no worker serves: it would be ready at speed zero. What a moment may cure gets
+    three tries before the worker exits.
+    """
+    if verdict.is_good:
+        return Action.OPEN
+    if on_fail == "serve" and verdict is not Verdict.FAILED:
+        return Action.OPEN
+    is_for_good = verdict in (Verdict.SLOW, Verdict.FAULTY) or num_bad >= TRIES_BEFORE_EXIT
+    return Action.EXIT if on_fail == "exit" and is_for_good else Action.STAY_CLOSED
+
+
+def pause_after(num_bad: int) -> float:
+    """Seconds until the next try: 1, 3, 9, 27, ... 300."""
+    return float(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * GROWTH ** min(num_bad - 1, 10)))
+
+
+class Announcer(Protocol):
+    """Who is told what a round came to."""
+
+    def ready(self, *, was_closed: bool) -> None:
+        """After every good round: the speed may be another one."""
+        ...
+
+    def not_ready(self, reason: str, *, is_new: bool) -> None:
+        """The worker does not serve. Told of a benchmark that could not run only at its third time in a row."""
+        ...
+
+    def unqualified(self, exit_code: int) -> None:
+        """The worker is to end."""
+        ...
+
+
+class Readiness:
+    """Opens and closes the gate, and keeps `qualification` true."""
+
+    def __init__(
+        self,
+        qualifier: Qualifier,
+        warm_up: WarmUp,
+        pool: EnginePool,
+        gate: Gate,
+        qualification: Qualification,
+        phases: StartUpPhases,
+        on_fail: Literal["error", "serve", "exit"],
+        announcer: Announcer,
+    ) -> None:
+        self._qualifier = qualifier
+        self._warm_up = warm_up
+        self._pool = pool
+        self._gate = gate
+        self._qualification = qualification
+        self._phases = phases
+        self._on_fail = on_fail
+        self._announcer = announcer
+        self._asked = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []  # for the next round
+        self._sharing: list[asyncio.Future[None]] | None = None  # for the one that runs, where it was asked for
+        self._num_bad = 0
+        self._has_given_up = False  # said that readiness does not come, which is taken back by the next ready
+        qualification.benchmark_now = self._benchmark_now
+
+    async def run_forever(self, has_been_up: asyncio.Event) -> None:
+        """The first round begins when an engine is up; jobs recovered from before wait until it is over."""
+        self._phases.front_is_up()
+        is_forced, clients = False, self._pool.clients
+        while True:
+            async with contextlib.AsyncExitStack() as held:
+                self._qualification.is_running = True
+                self._asked.clear()
+                waiting, self._waiting = self._waiting, []
+                self._sharing = waiting if is_forced else None
+                try:
+                    if not self._gate.is_open:
+                        self._gate.close("The start-up benchmark is running")
+                    for client in clients:
+                        await held.enter_async_context(self._pool.hold(client))
+                    with self._phases.phase(Phase.ENGINE):
+                        await has_been_up.wait()
+                    action = await self._round(is_forced)
+                finally:
+                    self._qualification.is_running = False
+                    self._sharing = None
+                    for future in waiting:
+                        if not future.done():
+                            future.set_result(None)
+            if action is Action.EXIT:
+                self._announcer.unqualified(EXIT_UNQUALIFIED)
+                return
+            is_forced = await self._wait(None if action is Action.OPEN else pause_after(self._num_bad))
+
+    def device_was_lost(self) -> None:
+        """An engine starts anew because of its device: no job is taken before the device has proved itself again."""
+        self._gate.close("The device was lost; the benchmark decides when the worker is ready again")
+        self._asked.set()
+
+    async def _benchmark_now(self) -> None:
+        if not any(is_up for _, is_up, _ in self._pool.states):
+            raise NotReady("No engine is up")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._sharing is not None:
+            self._sharing.append(future)
+        else:
+            self._waiting.append(future)
+            self._asked.set()
+        await future
+
+    async def _wait(self, pause_seconds: float | None) -> bool:
+        """Until somebody asks (True) or the pause is over."""
+        self._qualification.next_try_in_seconds = pause_seconds
+        try:
+            async with asyncio.timeout(pause_seconds):
+                await self._asked.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._qualification.next_try_in_seconds = None
+        return True
+
+    async def _round(self, is_forced: bool) -> Action:
+        self._qualification.num_tries += 1
+        up = [client for client, (_, is_up, _) in zip(self._pool.clients, self._pool.states, strict=True) if is_up]
+        with self._phases.phase(Phase.MODELS):
+            preloaded = [await self._warm_up.preload(client) for client in up]
+        with self._phases.phase(Phase.BENCHMARK):
+            found = await asyncio.gather(
+                *(
+                    self._qualifier.qualify(client, is_forced=is_forced, preloaded=models)
+                    for client, models in zip(up, preloaded, strict=True)
+                )
+            )
+        self._note(found, [entry for entries in preloaded for entry in entries])
+        if not found:
+            return self._close("No engine is up", Verdict.FAILED)
+        verdict = self._qualification.verdict
+        self._num_bad = 0 if verdict.is_good else self._num_bad + 1
+        action = action_for(verdict, self._on_fail, self._num_bad)
+        if action is not Action.OPEN:
+            self._close(f"The benchmark's verdict is {verdict.value}: {self._qualification.report['reason']}", verdict)
+            return action
+        return await self._warm_and_open(up)
+
+    async def _warm_and_open(self, up: Sequence[EngineClient]) -> Action:
+        """The warm-up belongs to the way to ready; a worker that is ready already needs none."""
+        report = self._qualification.report
+        if not self._phases.is_over or not self._gate.is_open:
+            with self._phases.phase(Phase.WARM_UP):
+                ran = [entry for client in up for entry in await self._warm_up.run_workflows(client)]
+            report["warm_up"] = ran
+            broken = [entry for entry in (*report["preloaded"], *ran) if "error" in entry]
+            if broken and self._warm_up.must_succeed:
+                self._num_bad += 1
+                self._close(f"The warm-up failed: {broken[0]['error']}", Verdict.FAILED)
+                return Action.STAY_CLOSED
+        self._open()
+        return Action.OPEN
+
+    def _note(self, found: Sequence[Qualified], preloaded: list[dict[str, Any]]) -> None:
+        earlier = self._qualification.report.get("warm_up", [])
+        report = report_of(found) if found else {"verdict": Verdict.FAILED.value, "reason": "No engine is up"}
+        self._qualification.report = {**report, "preloaded": preloaded, "warm_up": earlier}
+        self._qualification.phases = self._phases.as_json()
+
+    def _open(self) -> None:
+        self._qualification.error = None
+        is_first = self._phases.ready()
+        self._qualification.phases = self._phases.as_json()
+        if is_first:
+            log.info("ready", **{f"{name}_seconds": seconds for name, seconds in self._phases.as_json().items()})
+        was_closed = not self._gate.is_open
+        self._gate.open()
+        self._has_given_up = False
+        self._announcer.ready(was_closed=was_closed)
+
+    def _close(self, reason: str, verdict: Verdict) -> Action:
+        """A benchmark that could not run gets three tries before others are told that readiness does not come."""
+        self._num_bad = max(1, self._num_bad)
+        log.error("not ready", reason=reason, retry_in_seconds=pause_after(self._num_bad))
+        self._qualification.error = reason
+        self._gate.close(reason)
+        is_over = verdict is not Verdict.FAILED or self._num_bad >= TRIES_BEFORE_EXIT
+        if is_over:
+            self._announcer.not_ready(reason, is_new=not self._has_given_up)
+            self._has_given_up = True
+        return Action.STAY_CLOSED

@@ -1,0 +1,89 @@
+"""One prompt of the benchmark through the engine, its messages timed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmark.qualify.verdict import RunTiming
+from worker.engine.client import EngineClient, LocalFolders
+
+TIMEOUT_SECONDS = 3600.0
+
+
+class StepWatch:
+    """Takes times from an engine's messages: how long samplers ran, how many steps, when the first was done.
+
+    A node is a sampler when its class says so; steps are those it reports.
+    """
+
+    def __init__(self, prompt: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._samplers = {key for key, node in prompt.items() if "Sampler" in str(node.get("class_type"))}
+        self._clock = clock
+        self._began = clock()
+        self._sampler_began: float | None = None
+        self._steps_of_node = 0
+        self.sampling_seconds = 0.0
+        self.num_steps = 0
+        self.num_executed = 0
+        self.first_step_seconds: float | None = None
+        self._has_begun = False
+
+    def hear(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._has_begun = self._has_begun or kind == "execution_start"
+        if kind == "executing":
+            self._end_sampler()
+            node = data.get("node")
+            if node is not None:
+                self.num_executed += 1
+            if node in self._samplers:
+                self._sampler_began = self._clock()
+        elif kind == "progress" and data.get("node") in self._samplers and self._sampler_began is not None:
+            self._steps_of_node = max(self._steps_of_node, int(data.get("value") or 0))
+            if self.first_step_seconds is None and self._steps_of_node:
+                self.first_step_seconds = self._clock() - self._began
+
+    def _end_sampler(self) -> None:
+        if self._sampler_began is not None:
+            self.sampling_seconds += self._clock() - self._sampler_began
+            self.num_steps += self._steps_of_node
+            self._sampler_began, self._steps_of_node = None, 0
+
+    def timing(self) -> RunTiming:
+        self._end_sampler()
+        return RunTiming(
+            total_seconds=max(self._clock() - self._began, 1e-6),
+            sampling_seconds=self.sampling_seconds or None,
+            num_steps=self.num_steps,
+            first_step_seconds=self.first_step_seconds,
+            num_executed=self.num_executed,
+            is_from_cache=self._has_begun and self.num_executed == 0,
+        )
+
+
+async def run_timed(engine: EngineClient, prompt: Mapping[str, Any]) -> RunTiming:
+    """Raises what the run came to when that is no success. Its files are removed where they lie on this machine."""
+    watch = StepWatch(prompt)
+    outcome = await engine.run(prompt, f"benchmark-{uuid.uuid4()}", watch.hear, timeout_seconds=TIMEOUT_SECONDS)
+    timing = watch.timing()
+    await asyncio.to_thread(remove_outputs, outcome.outputs, engine.folders)
+    if outcome.error is not None:
+        raise outcome.error
+    return timing
+
+
+def remove_outputs(outputs: Mapping[str, Mapping[str, Any]], folders: LocalFolders | None) -> None:
+    """Takes away what a run saved: nobody asked for these pictures."""
+    if folders is None:
+        return
+    for shown in outputs.values():
+        for item in (item for items in shown.values() if isinstance(items, list) for item in items):
+            folder = folders.of(str(item.get("type"))) if isinstance(item, Mapping) else None
+            if folder is None or item.get("type") == "input":
+                continue
+            path = (folder / str(item.get("subfolder") or "") / str(item.get("filename"))).resolve()
+            if path.is_relative_to(folder.resolve()) and path.is_file():
+                path.unlink(missing_ok=True)

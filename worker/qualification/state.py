@@ -1,0 +1,77 @@
+"""Qualification: what is known of this worker's fitness, for `GET /benchmark`, the metrics and the autoscaler."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmark.qualify.verdict import BenchmarkReport, Verdict
+from worker.errors import NotReady
+from worker.qualification.qualifier import Qualified
+
+BAD = (Verdict.FAILED, Verdict.FAULTY, Verdict.THROTTLED, Verdict.SLOW, Verdict.UNSTABLE)
+"""The worst first."""
+
+
+@dataclass(slots=True)
+class Qualification:
+    """`error` is why the worker is closed, and None again as soon as a later try has gone well.
+
+    `benchmark_now` runs the benchmark and gives the report; it is there once start-up has begun.
+    """
+
+    report: dict[str, Any] = field(default_factory=lambda: {"verdict": Verdict.PENDING.value})
+    error: str | None = None
+    is_running: bool = False
+    num_tries: int = 0
+    next_try_in_seconds: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    benchmark_now: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(self.report["verdict"])
+
+    @property
+    def workload_per_second(self) -> float | None:
+        """Of all engines together; 100 is one 512x512 picture of 20 steps. None before there is a figure, never 0."""
+        value = self.report.get("workload_per_second")
+        return float(value) if value else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **self.report,
+            "error": self.error,
+            "is_running": self.is_running,
+            "num_tries": self.num_tries,
+            "next_try_in_seconds": self.next_try_in_seconds,
+            "phases": dict(self.phases),
+        }
+
+    async def rerun(self) -> dict[str, Any]:
+        """Runs it now, whatever earlier result there is; two who ask at once share a run. Raises NotReady."""
+        if self.benchmark_now is None:
+            raise NotReady("The worker is only starting")
+        await self.benchmark_now()
+        return self.as_json()
+
+
+def report_of(found: Sequence[Qualified]) -> dict[str, Any]:
+    """One report for the worker: that of its only engine, or of several the worst, with the speed of all together."""
+    worst = min(found, key=lambda item: rank(item.report))
+    body = {
+        **worst.report.model_dump(mode="json"),
+        "is_reused": all(item.is_reused for item in found),
+        "measured_at": min(item.measured_at for item in found),
+    }
+    if len(found) > 1:
+        rates = [item.report.workload_per_second for item in found]
+        known = [rate for rate in rates if rate is not None]
+        body["workload_per_second"] = sum(known) if known else None
+        body["engines"] = [item.report.model_dump(mode="json") for item in found]
+    return body
+
+
+def rank(report: BenchmarkReport) -> int:
+    return BAD.index(report.verdict) if report.verdict in BAD else len(BAD)

@@ -1,0 +1,89 @@
+"""What is done on an engine before ready, beside the benchmark: models are read, workflows run once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from benchmark.qualify.workload import with_new_seeds
+from modifiers.registry import ModifierRegistry
+from worker.engine.client import EngineClient
+from worker.errors import WorkerError
+from worker.qualification.own_workload import read_workflow
+from worker.qualification.qualifier import FetchInputs
+from worker.qualification.runs import run_timed
+from worker.settings import WarmUpConfig
+
+KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "controlnet", "upscale_models")
+
+log = structlog.get_logger("warm_up")
+
+
+class WarmUp:
+    """Every entry it gives has `seconds`, and `error` where it went wrong; nothing raises."""
+
+    def __init__(self, config: WarmUpConfig, registry: ModifierRegistry, fetch_inputs: FetchInputs) -> None:
+        self._config = config
+        self._registry = registry
+        self._fetch_inputs = fetch_inputs
+        self._rng = random.Random()
+
+    @property
+    def must_succeed(self) -> bool:
+        return self._config.on_fail == "error"
+
+    async def preload(self, engine: EngineClient) -> list[dict[str, Any]]:
+        """PRELOAD_MODELS, one after the other: read, brought to the device, and kept by the engine's model memory."""
+        return [await self._preload(engine, name) for name in self._config.models]
+
+    async def run_workflows(self, engine: EngineClient) -> list[dict[str, Any]]:
+        """WARMUP_WORKFLOWS, each once."""
+        return [await self._run(engine, path) for path in self._config.workflows]
+
+    async def _preload(self, engine: EngineClient, name: str) -> dict[str, Any]:
+        model = split_kind(name)
+        began = time.monotonic()
+        try:
+            if not engine.has_check:
+                return _told({**model, "seconds": 0.0, "error": "A foreign engine cannot be told to read models"})
+            status, body = await engine.ask("POST", "/api/v1/preload", {"models": [model], "keep": True})
+        except WorkerError as error:
+            return _told({**model, "seconds": _since(began), "error": error.message})
+        told = body.get("models")
+        if isinstance(told, list) and told and isinstance(told[0], dict):
+            return _told({"seconds": _since(began), **told[0]})
+        return _told({**model, "seconds": _since(began), "error": f"The engine answered {status}"})
+
+    async def _run(self, engine: EngineClient, path: Path) -> dict[str, Any]:
+        began = time.monotonic()
+        try:
+            workflow = await asyncio.to_thread(read_workflow, path, "WARMUP_WORKFLOWS", self._registry)
+            prompt = await self._fetch_inputs(with_new_seeds(workflow, self._rng), engine)
+            await engine.check(prompt)
+            await run_timed(engine, prompt)
+        except WorkerError as error:
+            return _told({"file": str(path), "seconds": _since(began), "error": error.message})
+        return _told({"file": str(path), "seconds": _since(began)})
+
+
+def split_kind(name: str) -> dict[str, str]:
+    """`vae/x.safetensors` -> kind and name; without a known folder before it a name is a checkpoint's."""
+    head, slash, tail = name.partition("/")
+    return {"kind": head, "name": tail} if slash and head in KINDS else {"kind": "checkpoints", "name": name}
+
+
+def _told(entry: dict[str, Any]) -> dict[str, Any]:
+    if "error" in entry:
+        log.error("warm-up failed", **entry)
+    else:
+        log.info("warmed up", **entry)
+    return entry
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 3)
