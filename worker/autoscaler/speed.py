@@ -9,7 +9,7 @@ from worker.jobs.cost import UNIT_COST, Workload
 
 
 def speed_of(report: Mapping[str, Any], workload: Workload, assumed_speed: float) -> float:
-    """Costs per second of all engines, above 0. A report without a measurement gives `assumed_speed`, a computed one."""
+    """Costs per second of all engines, above 0. A report without a measurement gives `assumed_speed`."""
     engines = report.get("engines") or [report]
     pictures_per_second = sum(
         1 / seconds for engine in engines if (seconds := _positive(engine, "seconds_per_picture"))
