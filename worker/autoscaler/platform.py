@@ -38,7 +38,10 @@ class Platform:
         return cost_of(prompt, self.workload)
 
     def open_envelope(self, body: Mapping[str, Any]) -> Envelope:
-        """A request of a session keeps that alive. Raises EnvelopeRejected, SignatureRejected or SessionGone."""
+        """A request of a session keeps that alive.
+
+        Raises EnvelopeRejected, SignatureRejected, NotReady or SessionGone.
+        """
         envelope = self.envelopes.open(body)
         if envelope.session_id is not None:
             sessions = SessionBook(0) if self.vast is None else self.vast.sessions

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from worker.autoscaler.autoscaler import Caller
-from worker.errors import Problem, RequestRejected, Unauthorized
+from worker.errors import NotReady, Problem, RequestRejected, Unauthorized
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -146,13 +146,15 @@ class EnvelopeOpener:
         self._own_url = own_url
 
     def open(self, body: Mapping[str, Any]) -> Envelope:
-        """Raises EnvelopeRejected or SignatureRejected."""
+        """Raises EnvelopeRejected, SignatureRejected, or NotReady as long as there is no key."""
         envelope = parse_envelope(body, is_unsecured=self._is_unsecured)
         if self._is_unsecured or self._keys is None:
             return envelope
         auth, key = envelope.auth_data, self._keys.key
         if key is None:
-            raise SignatureRejected("There is no public key yet to check the signature with")
+            # Vast's own worker answers 401 here, which its client takes for the last word; a worker that has just
+            # been started again would lose every request that comes before the key.
+            raise NotReady("There is no public key yet to check the signature with", retry_after_seconds=2)
         if not is_signed(key, auth.get("url"), auth.get("signature")):
             raise SignatureRejected("The signature does not fit")
         if self._own_url and not is_same_url(auth.get("url"), self._own_url):

@@ -67,14 +67,14 @@ class StandIn:
         auth = {"cost": cost, "endpoint": "pictures", "reqnum": request_idx, "request_idx": request_idx}
         return {**auth, "signature": self.sign(url), "url": url, "some": "more"} | changes
 
-    async def until_status(self, **wanted: Any) -> dict[str, Any]:
-        """The next status report in which every field is as wanted; a callable is asked about the value."""
-        return await self._until(self.statuses, wanted)
+    async def until_status(self, *, seconds: float = 20, **wanted: Any) -> dict[str, Any]:
+        """The first status report in which every field is as wanted; a callable is asked about the value."""
+        return await self._until(self.statuses, wanted, seconds)
 
     async def until_end(self, request_idx: int) -> dict[str, Any]:
-        return await self._until(self.ends, {"request_idx": request_idx})
+        return await self._until(self.ends, {"request_idx": request_idx}, 20)
 
-    async def _until(self, reports: list[dict[str, Any]], wanted: dict[str, Any]) -> dict[str, Any]:
+    async def _until(self, reports: list[dict[str, Any]], wanted: dict[str, Any], seconds: float) -> dict[str, Any]:
         def fits(report: dict[str, Any]) -> bool:
             return all(
                 value(report[name]) if callable(value) else report[name] == value for name, value in wanted.items()
@@ -82,7 +82,7 @@ class StandIn:
 
         seen = 0
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(seconds):
                 while True:
                     for report in reports[seen:]:
                         seen += 1

@@ -23,7 +23,7 @@ from worker.autoscaler.vast.envelope import (
 )
 from worker.autoscaler.vast.public_key import PublicKeySource
 from worker.autoscaler.vast.timing import VastTiming
-from worker.errors import http_status
+from worker.errors import NotReady, http_status
 
 URL = "https://203.0.113.5:31000"
 PAYLOAD = {"input": {"modifier": "Text2Image", "modifications": {"prompt": "x"}}}
@@ -114,7 +114,7 @@ async def test_envelopes_are_refused_until_the_key_has_come(private_key: rsa.RSA
     keys = PublicKeySource(["http://down", "http://up"], serving({"up": pem_of(private_key)}, asked), VastTiming())
     opener = EnvelopeOpener(keys, is_unsecured=False)
     good = envelope(sign(private_key))
-    with pytest.raises(SignatureRejected):
+    with pytest.raises(NotReady):
         opener.open(good)
     assert await keys.fetch()
     assert asked == ["http://down/pubkey/", "http://up/pubkey/"]

@@ -282,7 +282,7 @@ async def test_without_a_key_the_worker_reports_an_error_and_is_not_loaded_until
         vast = VastFront(front, autoscaler, engine)
         report = await autoscaler.until_status(error_msg=lambda text: "public key" in text)
         assert (report["loadtime"], report["max_perf"]) == (0.0, 0.0)
-        assert (await vast.generate(draw())).status_code == 401
+        assert (await vast.generate(draw())).status_code == 503
         autoscaler.has_key = True
         loaded = await autoscaler.until_status(loadtime=lambda seconds: seconds > 0)
         assert loaded["error_msg"] == "" and loaded["max_perf"] > 0
