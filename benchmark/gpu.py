@@ -1,8 +1,9 @@
 """Everything that needs a GPU, in one call of under eight minutes: `python benchmark/gpu.py --out DIR`.
 
 Writes `gpu.json` into DIR: it/s of SD1.5 at 512x512 for batches of 1 and 4, end to end and of the UNet alone, how fast
-a checkpoint loads, peak memory of the device, and how far the GPU's picture is from the CPU's. Needs only this
-repository, torch, numpy, Pillow and safetensors. Weights are random: speed does not depend on them.
+a checkpoint loads, peak memory of the device, what the device does when asked for one thing at a time, and how far the
+GPU's picture is from the CPU's. Needs only this repository, torch, numpy, Pillow and safetensors. Weights are random:
+speed does not depend on them.
 
 On a machine without a GPU everything runs at toy size, to prove the script itself; the numbers then mean nothing, and
 `is_toy` says so. A part that fails is reported as such and does not stop the others; the exit code then is 1.
@@ -32,7 +33,7 @@ import numpy  # noqa: E402 - the repository has to be on the path first
 import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from engine import Engine, EngineSettings, RunRequest  # noqa: E402
+from engine import Engine, EngineSettings, RunRequest, device_probe  # noqa: E402
 from engine.checkpoints.load import LoadedCheckpoint, LoadTypes, load_checkpoint  # noqa: E402
 from engine.checkpoints.random_weights import random_networks, write_random_checkpoint  # noqa: E402
 from engine.settings import DtypeSettings  # noqa: E402
@@ -239,6 +240,17 @@ def measure_load(bench: Bench) -> dict[str, Any]:
     }
 
 
+def measure_device(bench: Bench) -> dict[str, Any]:
+    """What explains the rest: arithmetic, memory, the way from the host; and whether a fixed product comes out right.
+
+    Raises RuntimeError when it does not.
+    """
+    figures = device_probe.measure(bench.device)
+    if figures.fault is not None:
+        raise RuntimeError(figures.fault)
+    return asdict(figures)
+
+
 def move(loaded: LoadedCheckpoint | None, device: str) -> None:
     if loaded is not None:
         for network in (loaded.unet, loaded.text_encoder, loaded.vae):
@@ -279,6 +291,7 @@ def checkpoint(bench: Bench) -> Path:
 
 
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
+    "device": measure_device,
     "unet_batch_1": lambda bench: measure_unet(bench, 1),
     "unet_batch_4": lambda bench: measure_unet(bench, 4),
     "end_to_end_batch_1": lambda bench: measure_end_to_end(bench, 1),

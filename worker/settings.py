@@ -544,6 +544,11 @@ def child_environment(secret_names: frozenset[str] | None = None) -> dict[str, s
     return {name: value for name, value in os.environ.items() if name.upper() not in hidden}
 
 
+def inherited_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """The environment for another worker: ours with all its settings, and these in place of some."""
+    return {**os.environ, **changes}
+
+
 def known_names() -> frozenset[str]:
     """Every variable a field of Settings reads, in upper case."""
     names: set[str] = set()

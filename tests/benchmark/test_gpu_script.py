@@ -40,6 +40,7 @@ def test_writes_every_figure_with_only_torch_numpy_pillow_and_safetensors(tmp_pa
     for part in ("unet_batch_1", "unet_batch_4", "end_to_end_batch_1", "end_to_end_batch_4"):
         assert report[part]["it_per_s"] > 0, part
         assert len(report[part]["seconds"]) == report["size"]["num_runs"]
+    assert report["device"]["matrix_tflops"] > 0 and report["device"]["fault"] is None
     assert report["load"]["to_host_gb_per_s"] > 0
     assert report["picture"]["float32_mean"] <= 1.0
     assert report["picture"]["reference_deviation"] > 1.0, "a flat picture compares nothing"

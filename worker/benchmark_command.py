@@ -1,0 +1,70 @@
+"""The benchmark by hand: asked of a worker that runs, or of one that is started for it and stopped again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from worker.engine.supervisor import free_port
+from worker.errors import EngineStartFailed
+from worker.settings import inherited_environment
+
+LOOK_SECONDS = 0.1
+STOP_SECONDS = 30.0
+
+
+def run_benchmark(url: str, api_key: str = "") -> dict[str, Any]:
+    """The report of a fresh run. Raises httpx.TransportError when nobody answers, HTTPStatusError for a refusal."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    return _object(httpx.post(f"{url}/benchmark", headers=headers, timeout=httpx.Timeout(5.0, read=None)))
+
+
+def last_benchmark(url: str) -> dict[str, Any]:
+    """The report there is. Raises as `run_benchmark`."""
+    return _object(httpx.get(f"{url}/benchmark"))
+
+
+def run_benchmark_alone() -> dict[str, Any]:
+    """The report of a worker with the settings of this environment, which takes no job and tells no autoscaler.
+
+    Raises EngineStartFailed when it ends without one.
+    """
+    with _worker() as (process, url):
+        while process.poll() is None:
+            time.sleep(LOOK_SECONDS)
+            try:
+                report = last_benchmark(url)
+            except httpx.HTTPError:
+                continue
+            if report["verdict"] != "pending" and not report["is_running"]:
+                return report
+    raise EngineStartFailed(f"The worker ended with code {process.returncode}; its log says why")
+
+
+@contextmanager
+def _worker() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    port = free_port()
+    changes = {"WORKER_HOST": "127.0.0.1", "WORKER_PORT": str(port), "AUTOSCALER": "plain", "USE_SSL": "false"}
+    changes |= {"BENCHMARK": "auto", "BENCHMARK_TTL": "0", "BENCHMARK_ON_FAIL": "error", "WARMUP_ON_FAIL": "serve"}
+    process = subprocess.Popen([sys.executable, "-m", "worker"], env=inherited_environment(changes), stdout=sys.stderr)
+    try:
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    response.raise_for_status()
+    body: dict[str, Any] = response.json()
+    return body
