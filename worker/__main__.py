@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -16,24 +16,33 @@ from pydantic import SecretStr
 from worker.app import create_app
 from worker.autoscaler.vast.beacon import report_error_until_stopped
 from worker.errors import SettingsInvalid, WorkerError
-from worker.jobs.admission import Gate
 from worker.observe.logs import set_up_logs
 from worker.settings import Settings, load_settings
 from worker.startup import Front
 
+GOODBYE_SECONDS = 2  # for replies that are still on their way when all jobs have ended
+EXIT_UNUSABLE = 1
+
 
 class FrontServer(uvicorn.Server):
-    """Uvicorn's server, but the first signal begins to drain and the exit code is ours, not the signal's."""
+    """Uvicorn's server, but it goes on answering while it drains, and the exit code is ours, not the signal's.
 
-    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+    The first signal begins to drain, the second ends that, the third waits for nobody.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
         super().__init__(config)
-        self._gate = gate
+        self._drain = drain
+        self._num_signals = 0
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         def handle(number: int, frame: FrameType | None) -> None:
-            self._gate.is_draining = True
-            self.handle_exit(number, frame)
+            self._num_signals += 1
+            if self._num_signals > 2:
+                self.should_exit = self.force_exit = True
+            else:
+                self._drain()
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -80,7 +89,8 @@ def run_front(settings: Settings) -> int:
 
     try:
         front = Front(settings, stop)
-        server.append(FrontServer(server_config(settings, front), front.services.gate))
+        front.take_state_directory()
+        server.append(FrontServer(server_config(settings, front), front.begin_to_drain))
         structlog.get_logger("main").info("listening", host=settings.listen_host, port=settings.worker_port)
         server[0].run()
     except (WorkerError, OSError) as error:
@@ -103,7 +113,7 @@ def server_config(settings: Settings, front: Front) -> uvicorn.Config:
         access_log=False,
         log_config=None,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.drain_timeout)),
+        timeout_graceful_shutdown=GOODBYE_SECONDS,
     )
 
 

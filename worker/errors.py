@@ -11,17 +11,22 @@
         RequestTooLarge           the body is over MAX_REQUEST_BYTES
         SessionGone               Vast's session id is unknown
       TryLater                    the request is fine; send it again after `retry_after_seconds`
-        QueueFull, DiskLow, NotReady, Draining, WaitTooLong, TooManySessions
+        QueueFull, DiskLow, MemoryLow, NotReady, Draining, WaitTooLong, TooManySessions
       RunError                    this job failed, the worker is fine
         NodeFailed                a node raised
         OutOfMemory               the device had too little memory, also on the retry
+          EngineOutOfMemory       the machine had: the kernel killed the engine's process
         JobTimedOut, JobCancelled
         NothingMade               the run ended well and left no output: the workflow saves nothing
         DeliveryFailed            no output could be delivered at all
       PlatformError               the engine or the machine, not the job
         EngineUnreachable         the engine does not answer, or was lost twice during one job
+          EngineCrashed           its process ended during the job, twice
+          EngineHung              it made no progress, or answered nothing, for too long, twice
+          DeviceLost              the accelerator failed under the job, twice
         EngineStartFailed         the engine's process ended before it answered
         StateUnusable             the state directory cannot be used (locked by another front, not writable)
+        SubmissionFailed          a bug of ours, before there was a job
         SettingsInvalid           a setting does not parse
 
 Every class has a stable `code`; `fields` are what a client can act on. Nothing here may hold a secret.
@@ -143,6 +148,10 @@ class DiskLow(TryLater):
     code = "disk_low"
 
 
+class MemoryLow(TryLater):
+    code = "memory_low"
+
+
 class NotReady(TryLater):
     """The engine is not up yet, or the start-up benchmark has not passed."""
 
@@ -177,6 +186,10 @@ class OutOfMemory(RunError):
     code = "out_of_memory"
 
 
+class EngineOutOfMemory(OutOfMemory):
+    code = "engine_out_of_memory"
+
+
 class JobTimedOut(RunError):
     code = "job_timed_out"
 
@@ -201,12 +214,28 @@ class EngineUnreachable(PlatformError):
     code = "engine_unreachable"
 
 
+class EngineCrashed(EngineUnreachable):
+    code = "engine_crashed"
+
+
+class EngineHung(EngineUnreachable):
+    code = "engine_hung"
+
+
+class DeviceLost(EngineUnreachable):
+    code = "device_lost"
+
+
 class EngineStartFailed(PlatformError):
     code = "engine_start_failed"
 
 
 class StateUnusable(PlatformError):
     code = "state_unusable"
+
+
+class SubmissionFailed(PlatformError):
+    code = "internal_error"
 
 
 class SettingsInvalid(PlatformError):
@@ -224,6 +253,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     SessionGone: 410,
     QueueFull: 503,
     DiskLow: 503,
+    MemoryLow: 503,
     NotReady: 503,
     Draining: 503,
     WaitTooLong: 429,
@@ -237,6 +267,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     EngineUnreachable: 502,
     EngineStartFailed: 502,
     StateUnusable: 500,
+    SubmissionFailed: 500,
     SettingsInvalid: 500,
 }
 """Error class -> HTTP status; a subclass without a row has its nearest ancestor's."""

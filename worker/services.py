@@ -9,6 +9,7 @@ from typing import Protocol
 from modifiers.registry import ModifierRegistry
 from worker.api.links import LinkSigner
 from worker.autoscaler.platform import Platform
+from worker.engine.fleet import EngineFleet
 from worker.engine.pool import EnginePool
 from worker.jobs.admission import Admission, Gate
 from worker.jobs.pipeline import Pipeline
@@ -16,9 +17,10 @@ from worker.jobs.queue_info import QueueInfo
 from worker.jobs.stages import InputStage
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
+from worker.observe.health import Floor
 from worker.observe.metrics import Metrics
 from worker.qualification.state import Qualification
-from worker.settings import OutputConfig, QueueLimits, WebhookConfig
+from worker.settings import OutputConfig, QueueLimits, SupervisionConfig, WebhookConfig
 
 
 class RequestGuard(Protocol):
@@ -35,6 +37,7 @@ class RequestGuard(Protocol):
 class Services:
     store: JobStore
     pool: EnginePool
+    fleet: EngineFleet
     pipeline: Pipeline
     admission: Admission
     gate: Gate
@@ -47,6 +50,8 @@ class Services:
     outputs: OutputConfig
     webhook: WebhookConfig
     limits: QueueLimits
+    supervision: SupervisionConfig
+    floors: Callable[[], list[Floor]]
     max_request_bytes: int
     check_webhook_url: Callable[[str], None]
     check_s3_endpoint: Callable[[str], None]

@@ -161,7 +161,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """`max_wait_seconds` None: no bound on the estimated wait. Floors are bytes of free disk."""
+    """`max_wait_seconds` None: no bound on the estimated wait. Floors are bytes of free disk and memory."""
 
     max_queued: int
     max_wait_seconds: float | None
@@ -169,6 +169,7 @@ class QueueLimits:
     job_timeout_seconds: float
     sync_grace_seconds: float
     result_ttl_seconds: float
+    min_free_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,22 @@ class EngineLaunch:
     precision: Literal["auto", "fp32", "fp16", "bf16"]
     metadata: Literal["none", "prompt", "full"]
     is_cpu: bool
+    num_engines: int | None = None  # None: one for each GPU
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisionConfig:
+    """When an engine counts as hung or too large, and how often it is started again.
+
+    `soft_limit_bytes` None: a share of what the machine or the container has; 0: no limit.
+    """
+
+    stall_seconds: float
+    silence_seconds: float
+    max_restarts: int
+    restart_window_seconds: float
+    soft_limit_bytes: int | None
+    min_free_bytes: int
 
 
 class Settings(BaseSettings):
@@ -227,6 +244,12 @@ class Settings(BaseSettings):
     engine_args: Annotated[tuple[str, ...], NoDecode] = ()
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     cpu: bool = False
+    engines: Annotated[int, Field(gt=0, le=64)] | Literal["auto"] = "auto"
+    stall_timeout: PositiveSeconds = 600.0
+    heartbeat_timeout: PositiveSeconds = 120.0
+    engine_max_restarts: Annotated[int, Field(ge=0)] = 10
+    engine_restart_window: PositiveSeconds = 600.0
+    memory_soft_limit_bytes: Annotated[int, Field(ge=0)] | None = None
 
     # jobs
     max_queue_size: PositiveInt = 100
@@ -239,6 +262,7 @@ class Settings(BaseSettings):
         21600.0
     )
     min_free_disk_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
+    min_free_memory_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
     preprocess_workers: PositiveInt = 2
     postprocess_workers: PositiveInt = 2
 
@@ -354,6 +378,7 @@ class Settings(BaseSettings):
         "s3_addressing_style",
         "autoscaler",
         "workload",
+        "engines",
         mode="before",
     )
     @classmethod
@@ -478,6 +503,7 @@ class Settings(BaseSettings):
             max_queued=self.max_queue_size,
             max_wait_seconds=self.max_queue_time if self.max_queue_time is not None else default_wait,
             min_free_disk_bytes=self.min_free_disk_bytes,
+            min_free_memory_bytes=self.min_free_memory_bytes,
             job_timeout_seconds=self.job_timeout,
             sync_grace_seconds=self.sync_grace_seconds,
             result_ttl_seconds=self.result_ttl,
@@ -509,6 +535,17 @@ class Settings(BaseSettings):
             precision=self.precision,
             metadata=self.metadata,
             is_cpu=self.cpu,
+            num_engines=None if self.engines == "auto" else self.engines,
+        )
+
+    def supervision_config(self) -> SupervisionConfig:
+        return SupervisionConfig(
+            stall_seconds=self.stall_timeout,
+            silence_seconds=self.heartbeat_timeout,
+            max_restarts=self.engine_max_restarts,
+            restart_window_seconds=self.engine_restart_window,
+            soft_limit_bytes=self.memory_soft_limit_bytes,
+            min_free_bytes=self.min_free_memory_bytes,
         )
 
 

@@ -36,6 +36,9 @@ from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore, WebhookRow
 from worker.jobs.wait_estimate import RunClock
+from worker.observe.engine_metrics import EngineMetrics
+from worker.observe.health import Floor
+from worker.observe.memory import MachineMemory
 from worker.observe.metrics import Metrics
 from worker.outputs.public import public_record
 from worker.qualification.phases import StartUpPhases
@@ -47,6 +50,7 @@ from worker.services import Services
 from worker.settings import Settings
 
 LINK_KEY_BYTES = 32
+EXIT_UNRECOVERABLE = 4
 
 log = structlog.get_logger("startup")
 
@@ -62,7 +66,16 @@ class Front:
         self._vast_timing = vast_timing or VastTiming()
         self._stop_server = stop_server
         self._tasks: set[asyncio.Task[None]] = set()
-        self._fleet = EngineFleet(settings.engine_launch(), on_first_up=self._go_on)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._memory = MachineMemory()
+        self._fleet = EngineFleet(
+            settings.engine_launch(),
+            settings.supervision_config(),
+            on_first_up=self._go_on,
+            on_device_lost=self.device_was_lost,
+            on_all_failed=self._give_up,
+            memory=self._memory,
+        )
         self.store = JobStore(settings.state_path())
         self._edges = Edges(settings)
         self._outbox = Outbox(self.store, self._edges.webhook_sender)
@@ -71,6 +84,7 @@ class Front:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
+        self._loop = asyncio.get_running_loop()
         await self.store.open()
         await self.services.platform.start()
         self._outbox.start()
@@ -82,6 +96,17 @@ class Front:
         finally:
             await self._shut_down()
 
+    def take_state_directory(self) -> None:
+        """Before the server listens. Raises StateUnusable naming who holds the directory."""
+        self.store.take_directory()
+
+    def begin_to_drain(self) -> None:
+        """From a signal handler: no new jobs; the server stops when what runs has ended. Once more: it stops now."""
+        if self._loop is None:
+            self._stop_server(0)
+        else:
+            self._loop.call_soon_threadsafe(self._drain_or_hurry)
+
     # putting together
 
     def _build_services(self) -> Services:
@@ -92,7 +117,8 @@ class Front:
         queue_info = QueueInfo(
             self.store.jobs.values, lambda: sum(is_up for _, is_up, _ in pool.states), lambda: clock.mean_seconds
         )
-        admission = Admission(self.store, gate, limits, queue_info, free_bytes_of(self._state_parent()))
+        free_bytes = free_bytes_of(self._state_parent())
+        admission = Admission(self.store, gate, limits, queue_info, free_bytes, self._memory.available_bytes)
         pipeline = Pipeline(
             self.store,
             pool,
@@ -103,10 +129,11 @@ class Front:
             on_start=self._job_started,
             on_end=self._job_ended,
         )
-        metrics = Metrics(pipeline.counts)
+        metrics = Metrics(pipeline.counts, EngineMetrics(self._fleet.reports, self._memory))
         return Services(
             store=self.store,
             pool=pool,
+            fleet=self._fleet,
             pipeline=pipeline,
             admission=admission,
             gate=gate,
@@ -119,6 +146,11 @@ class Front:
             outputs=settings.output_config(),
             webhook=settings.webhook_config(),
             limits=limits,
+            supervision=settings.supervision_config(),
+            floors=lambda: [
+                Floor("disk", free_bytes(), limits.min_free_disk_bytes),
+                Floor("memory", self._memory.available_bytes(), limits.min_free_memory_bytes),
+            ],
             max_request_bytes=settings.max_request_bytes,
             check_webhook_url=self._edges.check_webhook_url,
             check_s3_endpoint=self._edges.check_s3_endpoint,
@@ -200,6 +232,13 @@ class Front:
         """An engine is started anew because of its device, which has to prove itself again."""
         self._readiness.device_was_lost()
 
+    def _give_up(self) -> None:
+        """No engine of ours comes back. The jobs stay on disk for the front that replaces this one."""
+        self.services.gate.close("No engine can be started any more")
+        self.services.platform.autoscaler.error_set("No engine can be started any more")
+        _say("BACKEND_UNRECOVERABLE")
+        self._stop_server(EXIT_UNRECOVERABLE)
+
     def _go_on(self) -> None:
         platform = self.services.platform
         for job in self.store.jobs.values():
@@ -244,10 +283,24 @@ class Front:
             log.error("a task of the front ended", exc_info=task.exception())
             self._stop_server(1)
 
-    async def _shut_down(self) -> None:
-        self.services.gate.is_draining = True
+    def _drain_or_hurry(self) -> None:
+        if self.services.gate.is_draining:
+            self.services.pipeline.hurry()
+        else:
+            self.services.gate.is_draining = True
+            self._spawn(self._drain())
+
+    async def _drain(self) -> None:
+        log.info("draining: no new jobs", seconds=self._settings.drain_timeout)
         self.services.platform.autoscaler.draining()
         await self.services.pipeline.drain(self._settings.drain_timeout)
+        self._stop_server(0)
+
+    async def _shut_down(self) -> None:
+        is_drained = self.services.gate.is_draining
+        self.services.gate.is_draining = True
+        self.services.platform.autoscaler.draining()
+        await self.services.pipeline.drain(0 if is_drained else self._settings.drain_timeout)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import faulthandler
 import logging
 import os
 import shutil
@@ -34,7 +35,9 @@ def run(settings: EngineSettings, liveness_fd: int | None = None) -> int:
     """Serve until SIGTERM or SIGINT (0), or until the engine cannot start; the exit code is what to exit with.
 
     `liveness_fd` is the read end of a pipe whose writing end the parent holds: when that closes the process ends.
+    SIGUSR1 prints the stack of every thread, also when they hang.
     """
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     if liveness_fd is not None:
         threading.Thread(target=_die_with_parent, args=(liveness_fd,), name="liveness", daemon=True).start()
     try:

@@ -64,6 +64,8 @@ async def _ends_before_client_leaves(services: Services, job: Job, request: Requ
     leaving = asyncio.ensure_future(_wait_until_gone(request))
     try:
         await asyncio.wait({end, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if end.done():
+            end.result()  # raises Draining when the job is left for the next start
         return end.done()
     finally:
         end.cancel()

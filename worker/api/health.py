@@ -8,6 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from worker.api.results import services_of
+from worker.engine.watch import EngineState
+from worker.observe.health import engine_as_json, find_troubles
 
 router = APIRouter()
 
@@ -31,42 +33,46 @@ async def live() -> dict[str, str]:
 async def ready(request: Request) -> JSONResponse:
     """200 when a job sent now would be accepted and run."""
     services = services_of(request)
-    is_ready = services.gate.is_open and any(is_up for _, is_up, _ in services.pool.states)
-    if is_ready:
+    low = [floor.name for floor in services.floors() if floor.is_reached]
+    if services.gate.is_open and services.pool.clients_up and not low:
         return JSONResponse({"status": "ready"})
-    reason = services.gate.reason or "No engine is up"
+    reason = services.gate.reason or (f"Too little {low[0]} is left" if low else "No engine is up")
     return JSONResponse({"status": "not ready", "reason": reason}, status_code=503, headers={"Retry-After": "5"})
 
 
 @router.get("/health")
 async def health(request: Request) -> JSONResponse:
-    """503 when an engine is down or the front's own state is wrong."""
+    """503 when the worker does not get on and should be replaced: what is wrong stands in `problems`."""
     services = services_of(request)
-    backends = [
-        {"url": url, "healthy": is_up, "prompts": num_prompts} for url, is_up, num_prompts in services.pool.states
-    ]
-    wrong = services.pipeline.check_integrity()
+    engines = services.fleet.reports()
+    floors = services.floors()
+    troubles = find_troubles(engines, floors, services.pipeline.check_integrity(), services.supervision.silence_seconds)
+    backends = [engine_as_json(engine) for engine in engines]
     num_up = sum(1 for backend in backends if backend["healthy"])
-    is_healthy = num_up == len(backends) and not wrong
+    failed = [engine for engine in engines if engine.state is EngineState.FAILED]
+    loss = next((engine.last_loss for engine in failed), None)
     body: dict[str, Any] = {
-        "status": "healthy" if is_healthy else "unhealthy",
+        "status": "unhealthy" if troubles else "healthy" if num_up == len(backends) else "degraded",
         "cache_type": "sqlite",
         "queues": services.queue_info.sizes(),
         "backends_healthy": f"{num_up}/{len(backends)}",
-        "gpu": {"unrecoverable": False, "reason": None},
+        "gpu": {"unrecoverable": bool(failed), "reason": None if loss is None else loss.sentence},
         "backends": backends,
-        "ready": services.gate.is_open,
+        "ready": services.gate.is_open and num_up > 0,
+        "restarts": sum(sum(engine.restarts.values()) for engine in engines),
+        **{floor.name: floor.as_json() for floor in floors},
     }
-    if wrong:
-        body["problems"] = wrong
-    return JSONResponse(body, status_code=200 if is_healthy else 503)
+    if troubles:
+        body["problems"] = troubles
+    return JSONResponse(body, status_code=503 if troubles else 200)
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     services = services_of(request)
     services.metrics.qualified(services.qualification.report, services.qualification.phases)
-    return Response(services.metrics.text(is_ready=services.gate.is_open), media_type="text/plain; version=0.0.4")
+    is_ready = services.gate.is_open and bool(services.pool.clients_up)
+    return Response(services.metrics.text(is_ready=is_ready), media_type="text/plain; version=0.0.4")
 
 
 @router.get("/modifiers")

@@ -61,6 +61,10 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
         told_at = began
         while not services.pipeline.has_ended(job):
             changed.clear()
+            if services.pipeline.is_left(job):
+                message = "The worker is shutting down; the job is kept and goes on when it starts again"
+                yield _event(job.seq, {"request_id": job.id, "status": "error", "message": message, **_times(began)})
+                return
             snapshot = _snapshot(services, job)
             if snapshot != shown:
                 shown, told_at, seq = snapshot, time.monotonic(), job.seq

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -19,7 +20,15 @@ from worker.api.results import check_caller, refuse, services_of
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput, parse_generate, parse_json, says_yes
 from worker.autoscaler.autoscaler import Caller
 from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
-from worker.errors import Problem, RequestRejected, RequestTooLarge, WorkerError
+from worker.errors import (
+    EngineUnreachable,
+    NotReady,
+    Problem,
+    RequestRejected,
+    RequestTooLarge,
+    SubmissionFailed,
+    WorkerError,
+)
 from worker.jobs.admission import Admitted, clean_id
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash
@@ -28,6 +37,9 @@ from worker.outputs.options import OutputOptions
 from worker.services import Services
 
 _RANDOM_BOUND = 2**32
+ENGINE_WAIT_SECONDS = 15.0  # what a caller is kept waiting while an engine is being replaced
+
+log = structlog.get_logger("api")
 
 
 async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
@@ -55,6 +67,11 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
         services.metrics.refused(error.code)
         services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, error)
         return refuse(error, job_id, is_vast=is_vast)
+    except Exception:  # noqa: BLE001 - the request: whoever repeats every 5xx for ever must learn that it is no use
+        log.exception("a request could not be taken for a reason of ours", job_id=job_id)
+        failed = SubmissionFailed("The worker failed; its log tells why")
+        services.metrics.refused(failed.code)
+        return refuse(failed, job_id, is_vast=is_vast)
     services.platform.job_accepted(admitted.job, caller)
     if admitted.is_new:
         services.pipeline.start(admitted.job)
@@ -121,13 +138,16 @@ def _parse(payload: Mapping[str, Any], request: Request, is_vast: bool) -> Parse
 async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, digest: str) -> Job:
     """A job whose prompt has passed the graph check, its random values drawn."""
     webhook = _webhook(services, parsed.input)
-    engine = services.pool.any_client
-    object_info = await engine.object_info()
-    prompt = resolve(_prompt(services, parsed.input, object_info), lambda: secrets.randbelow(_RANDOM_BOUND))
-    credentials = _credentials(services, parsed.input)
-    services.inputs.check(prompt, object_info, credentials)
-    planned = services.inputs.plan(prompt, object_info)
-    await engine.check(planned.prompt, planned.pending_files)
+    engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
+    try:
+        object_info = await engine.object_info()
+        prompt = resolve(_prompt(services, parsed.input, object_info), lambda: secrets.randbelow(_RANDOM_BOUND))
+        credentials = _credentials(services, parsed.input)
+        services.inputs.check(prompt, object_info, credentials)
+        planned = services.inputs.plan(prompt, object_info)
+        await engine.check(planned.prompt, planned.pending_files)
+    except EngineUnreachable as error:  # it went away just now
+        raise NotReady(error.message, retry_after_seconds=5) from None
     return Job(
         id=job_id,
         number=services.store.take_number(),

@@ -21,13 +21,16 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from worker.engine.foreign_check import find_problems
+from worker.engine.heartbeat import Heartbeat
 from worker.engine.http import EngineHttp, Reply
+from worker.engine.loss import Loss, LossReason
 from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
-from worker.errors import EngineUnreachable, JobTimedOut, Problem, RequestRejected
+from worker.errors import DeviceLost, EngineUnreachable, JobTimedOut, Problem, RequestRejected
 
 LOOK_SECONDS = 5.0
 LOOK_SECONDS_WITHOUT_SOCKET = 0.25
 GIVE_UP_SECONDS = 30.0
+HEARTBEAT_SECONDS = 10.0
 UPLOAD_FOLDER = "darkroom"
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 
@@ -37,13 +40,14 @@ OnMessage = Callable[[str, Mapping[str, Any]], None]
 
 
 class EngineLost(EngineUnreachable):
-    """The engine went away while it had a prompt of ours. `fields["was_running"]` tells whether that had begun."""
+    """The engine went away while it had a prompt of ours. `was_running` tells whether that had begun."""
 
     code = "engine_lost"
 
-    @property
-    def was_running(self) -> bool:
-        return bool(self.fields.get("was_running"))
+    def __init__(self, message: str, *, was_running: bool = False, loss: Loss | None = None) -> None:
+        super().__init__(message, was_running=was_running)
+        self.was_running = was_running
+        self.loss = loss or Loss(LossReason.GONE)
 
 
 @dataclass(slots=True)
@@ -54,8 +58,9 @@ class _Run:
     on_message: OnMessage
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     should_look: bool = False  # in the history, because it may have ended
+    is_sent: bool = False
     started_at: float | None = None  # the event loop's clock
-    is_lost: bool = False
+    lost: EngineLost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +76,30 @@ class LocalFolders:
 
 
 class EngineClient:
-    """One engine. `folders` is None when its disk is not ours; `has_check` tells whether it has our check route."""
+    """One engine. `folders` is None when its disk is not ours; `has_check` tells whether it has our check route.
 
-    def __init__(self, url: str, *, folders: LocalFolders | None = None, has_check: bool = False) -> None:
+    `is_supervised`: somebody calls `mark_lost` when it is gone, so that silence alone means nothing.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        folders: LocalFolders | None = None,
+        has_check: bool = False,
+        is_supervised: bool = False,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
         self.url = url.rstrip("/")
         self.folders = folders
         self.has_check = has_check
         self.client_id = uuid.uuid4().hex
+        self.num_run = 0  # prompts sent since the engine's start
+        self.withdrawn: set[str] = set()  # prompts that were told to stop
+        self.on_fault: Callable[[LossReason], None] = lambda reason: None
+        self._is_supervised = is_supervised
         self._http = EngineHttp(self.url)
+        self._pulse = EngineHttp(self.url, timeout_seconds=heartbeat_seconds)
         self._runs: dict[str, _Run] = {}
         self._sending = asyncio.Lock()
         self._object_info: Mapping[str, Any] | None = None
@@ -95,6 +116,7 @@ class EngineClient:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
         await self._http.close()
+        await self._pulse.close()
 
     @property
     def num_prompts(self) -> int:
@@ -104,6 +126,13 @@ class EngineClient:
 
     async def system_stats(self) -> Mapping[str, Any]:
         return await self._get("/system_stats")
+
+    async def heartbeat(self) -> Heartbeat:
+        """Of our own engine. Raises EngineUnreachable, also when it takes long to answer."""
+        reply = await self._pulse.request("GET", "/api/v1/heartbeat")
+        if reply.status != 200:
+            raise EngineUnreachable(f"The engine answered {reply.status} to its heartbeat")
+        return Heartbeat.of(reply.json_object())
 
     async def object_info(self) -> Mapping[str, Any]:
         """What node classes there are; read once, until `forget_object_info`."""
@@ -176,8 +205,9 @@ class EngineClient:
     ) -> RunOutcome:
         """Runs a prompt to its end. `timeout_seconds` counts from its start in the engine.
 
-        Raises RequestRejected (the engine's 400), EngineLost, EngineUnreachable, JobTimedOut. When cancelled, the
-        prompt is taken from the engine's queue or interrupted. `is_there`: it was sent before, only await it.
+        Raises RequestRejected (the engine's 400), EngineLost (also when its device failed), EngineUnreachable,
+        JobTimedOut. When cancelled, the prompt is taken from the engine's queue or interrupted. `is_there`: it was sent
+        before, only await it.
         """
         run = _Run(prompt_id, on_message)
         self._runs[prompt_id] = run
@@ -185,7 +215,8 @@ class EngineClient:
         try:
             if sending is not None:
                 await asyncio.shield(sending)
-            return await self._await_end(run, timeout_seconds)
+            run.is_sent = True
+            return self._without_fault(await self._await_end(run, timeout_seconds))
         except (asyncio.CancelledError, JobTimedOut):
             await asyncio.shield(self._withdraw_after(sending, prompt_id))
             raise
@@ -194,9 +225,16 @@ class EngineClient:
 
     async def withdraw(self, prompt_id: str) -> None:
         """Takes a prompt out of the queue, or interrupts it when it runs. No other prompt is touched."""
+        if self._is_supervised:
+            self.withdrawn.add(prompt_id)
         with contextlib.suppress(EngineUnreachable):
             await self._request("POST", "/queue", json_body={"delete": [prompt_id]})
             await self._request("POST", "/interrupt", json_body={"prompt_id": prompt_id})
+
+    async def free(self) -> None:
+        """Asks the engine to give back all memory that it can do without, before its next prompt."""
+        with contextlib.suppress(EngineUnreachable):
+            await self._request("POST", "/free", json_body={"unload_models": True, "free_memory": True})
 
     async def _withdraw_after(self, sending: asyncio.Future[None] | None, prompt_id: str) -> None:
         """A withdrawal that overtakes the prompt finds nothing, so what is on its way arrives first."""
@@ -205,11 +243,27 @@ class EngineClient:
             sending.exception()  # whatever it was, the prompt is withdrawn
         await self.withdraw(prompt_id)
 
-    def mark_lost(self) -> None:
-        """The engine's process is gone: every run ends at once with EngineLost."""
+    def mark_lost(self, loss: Loss | None = None) -> None:
+        """The engine's process is gone: every run ends at once with EngineLost.
+
+        Where no run is known to have begun, the first that was sent counts as begun: what tells so may be lost, too.
+        """
+        loss = loss or Loss(LossReason.CRASHED)
+        sent = [run for run in self._runs.values() if run.is_sent]
+        begun = [run for run in sent if run.started_at is not None] or sent[:1]
         for run in self._runs.values():
-            run.is_lost = True
+            run.lost = EngineLost(loss.sentence, was_running=run in begun, loss=loss)
             run.wake.set()
+        self.forget_object_info()
+        self.withdrawn.clear()
+        self.num_run = 0
+
+    def _without_fault(self, outcome: RunOutcome) -> RunOutcome:
+        if isinstance(outcome.error, DeviceLost):
+            self.on_fault(LossReason.DEVICE_LOST)
+            loss = Loss(LossReason.DEVICE_LOST, last_words=outcome.error.message)
+            raise EngineLost(outcome.error.message, was_running=True, loss=loss)
+        return outcome
 
     # files
 
@@ -248,6 +302,7 @@ class EngineClient:
         problems = problems_of_rejection(answer)
         if response.status >= 500:
             raise EngineUnreachable(f"The engine answered {response.status} to a prompt")
+        self.num_run += 1
         if response.status >= 400 or problems:
             if response.status < 400:
                 await self.withdraw(prompt_id)  # it took the good part of a partly good prompt
@@ -262,8 +317,8 @@ class EngineClient:
                 pause = min(pause, max(0.0, run.started_at + timeout_seconds - clock()))
             was_woken = await _wait(run.wake, pause)
             run.wake.clear()
-            if run.is_lost:
-                raise EngineLost("The engine was lost", was_running=run.started_at is not None)
+            if run.lost is not None:
+                raise run.lost
             if was_woken and not run.should_look:
                 continue  # it has only started: the time limit counts from now
             run.should_look = False
@@ -272,7 +327,8 @@ class EngineClient:
                 silent_since = None
             except EngineUnreachable as error:
                 silent_since = silent_since or clock()
-                if isinstance(error, EngineLost) or clock() - silent_since > GIVE_UP_SECONDS:
+                is_silent = not self._is_supervised and clock() - silent_since > GIVE_UP_SECONDS
+                if isinstance(error, EngineLost) or is_silent:
                     raise EngineLost(error.message, was_running=run.started_at is not None) from None
                 await asyncio.sleep(LOOK_SECONDS_WITHOUT_SOCKET)
                 continue
@@ -305,7 +361,7 @@ class EngineClient:
                     self._look_everywhere()
                     async for message in socket:
                         if isinstance(message, str):
-                            self._hear(json.loads(message))
+                            self._hear_text(message)
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 log.debug("engine socket lost", reason=type(error).__name__)
             self._is_listening = False
@@ -318,10 +374,13 @@ class EngineClient:
             run.should_look = True
             run.wake.set()
 
-    def _hear(self, message: Mapping[str, Any]) -> None:
-        kind, data = message.get("type", ""), message.get("data")
-        if not isinstance(data, Mapping):
-            return
+    def _hear_text(self, text: str) -> None:
+        message = json.loads(text)
+        data = message.get("data") if isinstance(message, Mapping) else None
+        if isinstance(data, Mapping):
+            self._hear(str(message.get("type", "")), data)
+
+    def _hear(self, kind: str, data: Mapping[str, Any]) -> None:
         run = self._runs.get(str(data.get("prompt_id")))
         if run is None:
             return

@@ -1,23 +1,33 @@
 """EngineFleet: every engine the front works with, from its start to its end.
 
-Makes the clients and, where the engines are ours, the child processes; keeps the pool's knowledge of each true.
+Makes the clients and, where the engines are ours, the child processes, one for each GPU; watches them; replaces one
+that has grown too large; says when none is left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Callable
 
 import structlog
 
-from worker.engine.client import EngineClient, LocalFolders
-from worker.engine.pool import EnginePool
-from worker.engine.supervisor import EngineProcess, engine_command, read_processor_flags
-from worker.errors import EngineUnreachable
-from worker.settings import EngineLaunch, child_environment
+from worker.engine.client import HEARTBEAT_SECONDS, EngineClient
+from worker.engine.command import engine_command, read_processor_flags
+from worker.engine.gpus import find_gpus, share_out
+from worker.engine.heartbeat import HeartbeatLimits
+from worker.engine.loss import Loss, LossReason, RestartBudget
+from worker.engine.pool import GIVE_UP_SECONDS, EnginePool
+from worker.engine.recycling import MemoryUse, engine_to_recycle, soft_limit_bytes
+from worker.engine.supervisor import EngineProcess
+from worker.engine.watch import EngineReport, EngineState, WatchedEngine
+from worker.errors import EngineStartFailed
+from worker.observe.memory import MachineMemory
+from worker.settings import EngineLaunch, SupervisionConfig, child_environment
 
-LOOK_SECONDS = 2.0
-LOOK_DOWN_SECONDS = 0.1
+MEMORY_LOOK_SECONDS = 2.0
+CANCEL_SECONDS = 120.0
 
 log = structlog.get_logger("engines")
 
@@ -25,82 +35,156 @@ log = structlog.get_logger("engines")
 class EngineFleet:
     """Use as `await fleet.start()`, `fleet.watch()` as one task, `await fleet.stop()`.
 
-    `on_first_up` is called once, when the first engine can take a prompt.
+    `on_first_up` is called once, when the first engine can take a prompt; `on_device_lost` when one is replaced because
+    its device failed; `on_all_failed` when the last engine of ours does not come back.
     """
 
-    def __init__(self, launch: EngineLaunch, on_first_up: Callable[[], None]) -> None:
-        self._launch = launch
+    def __init__(
+        self,
+        launch: EngineLaunch,
+        config: SupervisionConfig,
+        *,
+        on_first_up: Callable[[], None],
+        on_device_lost: Callable[[], None],
+        on_all_failed: Callable[[], None],
+        memory: MachineMemory | None = None,
+    ) -> None:
+        self._config = config
         self._on_first_up = on_first_up
-        self._processes: list[EngineProcess] = []
+        self._on_device_lost = on_device_lost
+        self._on_all_failed = on_all_failed
+        self._memory = memory or MachineMemory()
+        self._limits = HeartbeatLimits(config.stall_seconds, config.silence_seconds, CANCEL_SECONDS)
+        self._starting: set[asyncio.Task[None]] = set()
         self.has_been_up = asyncio.Event()
-        self.pool = EnginePool(self._make_clients())
-        for client in self.pool.clients:
-            self.pool.set_up(client, False)
+        self.engines = self._theirs(launch) if launch.urls else self._ours(launch)
+        self.pool = EnginePool(
+            [engine.client for engine in self.engines], give_up_seconds=GIVE_UP_SECONDS if launch.urls else None
+        )
+        for engine in self.engines:
+            self.pool.set_up(engine.client, False)
 
     async def start(self) -> None:
-        """Returns when every engine of ours answers. Raises EngineStartFailed when one ended before that."""
-        if self._processes:
-            await asyncio.gather(*(process.start() for process in self._processes))
-        for client in self.pool.clients:
-            await client.start()
+        """Returns when one engine can be asked. Raises EngineStartFailed when every one of ours has ended before that.
+
+        Those that take longer come up later.
+        """
+        for engine in self.engines:
+            await engine.client.start()
+        processes = [engine.process for engine in self.engines if engine.process is not None]
+        waiting = {asyncio.create_task(process.start(), name="engine-start") for process in processes}
+        self._starting = set(waiting)
+        failed: list[EngineStartFailed] = []
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            errors = [error for task in done if (error := task.exception()) is not None]
+            for error in errors:
+                if not isinstance(error, EngineStartFailed):
+                    raise error
+                log.error("engine did not start", reason=error.message)
+                failed.append(error)
+            if len(errors) < len(done):
+                return
+        if failed:
+            raise failed[0]
 
     async def watch(self) -> None:
-        """Keeps the pool's knowledge of the engines true, for ever."""
+        """Keeps the pool's knowledge of the engines true, and their memory within its limit, for ever."""
         async with asyncio.TaskGroup() as group:
-            for client in self.pool.clients:
-                group.create_task(self._watch(client), name=f"engine-watch-{client.url}")
+            for engine in self.engines:
+                group.create_task(engine.watch(), name=f"engine-watch-{engine.client.url}")
+            group.create_task(self._tell_first_up(), name="engine-first-up")
+            if any(engine.process is not None for engine in self.engines):
+                group.create_task(self._watch_memory(), name="engine-memory")
 
     async def stop(self) -> None:
-        for client in self.pool.clients:
-            await client.close()
-        for process in self._processes:
-            await process.stop()
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        for engine in self.engines:
+            await engine.client.close()
+        await asyncio.gather(*(engine.process.stop() for engine in self.engines if engine.process is not None))
 
-    def _make_clients(self) -> list[EngineClient]:
-        if self._launch.urls:
-            return [EngineClient(url) for url in self._launch.urls]
-        command = engine_command(self._launch, child_environment(), read_processor_flags())
-        process = EngineProcess(command, on_lost=self._lost)
-        self._processes.append(process)
-        base = self._launch.base_directory
-        folders = LocalFolders(base / "input", base / "output", base / "temp")
-        return [EngineClient(process.url, folders=folders, has_check=True)]
+    def reports(self) -> list[EngineReport]:
+        taken = {url: num_taken for url, _, num_taken in self.pool.states}
+        return [engine.report(self._bytes_of(engine), taken[engine.client.url]) for engine in self.engines]
 
-    async def _watch(self, client: EngineClient) -> None:
-        process = self._process_of(client)
+    # making
+
+    def _theirs(self, launch: EngineLaunch) -> list[WatchedEngine]:
+        return [WatchedEngine(EngineClient(url), None, lambda: self.pool, self._limits) for url in launch.urls]
+
+    def _ours(self, launch: EngineLaunch) -> list[WatchedEngine]:
+        environment = child_environment()
+        gpus = [] if launch.is_cpu or "--cpu" in launch.arguments else find_gpus(environment)
+        seen = share_out(gpus, launch.num_engines)
+        return [self._our_engine(launch, environment, index, gpu, len(seen)) for index, gpu in enumerate(seen)]
+
+    def _our_engine(
+        self, launch: EngineLaunch, environment: dict[str, str], index: int, gpu: str | None, num_engines: int
+    ) -> WatchedEngine:
+        flags = read_processor_flags()
+        command = engine_command(launch, environment, flags, index=index, num_engines=num_engines, gpu=gpu)
+        process = EngineProcess(
+            command,
+            lambda loss: self._lost(engine, loss),
+            budget=RestartBudget(self._config.max_restarts, self._config.restart_window_seconds),
+            memory=self._memory,
+        )
+        client = EngineClient(
+            process.url,
+            folders=command.folders,
+            has_check=True,
+            is_supervised=True,
+            heartbeat_seconds=min(HEARTBEAT_SECONDS, self._config.silence_seconds / 4),
+        )
+        engine = WatchedEngine(client, process, lambda: self.pool, self._limits)
+        return engine
+
+    # watching
+
+    def _lost(self, engine: WatchedEngine, loss: Loss) -> None:
+        engine.lost(loss)
+        if loss.reason is LossReason.DEVICE_LOST and engine.state is not EngineState.FAILED:
+            self._on_device_lost()
+        if all(other.state is EngineState.FAILED for other in self.engines):
+            self._on_all_failed()
+
+    async def _tell_first_up(self) -> None:
+        waiting = {asyncio.ensure_future(engine.wait_until_up()) for engine in self.engines}
+        _, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for other in rest:
+            other.cancel()
+        self.has_been_up.set()
+        self._on_first_up()
+
+    async def _watch_memory(self) -> None:
         while True:
-            if process is not None:
-                await process.wait_until_answering()
-            is_up = await self._answers(client)
-            if is_up != self._is_up(client):
-                if not is_up:
-                    client.forget_object_info()
-                log.info("engine is up" if is_up else "engine is down", url=client.url)
-            self.pool.set_up(client, is_up)
-            if is_up and not self.has_been_up.is_set():
-                self.has_been_up.set()
-                self._on_first_up()
-            await asyncio.sleep(LOOK_SECONDS if is_up else LOOK_DOWN_SECONDS)
+            await asyncio.sleep(MEMORY_LOOK_SECONDS)
+            name = self._too_large()
+            for engine in self.engines:
+                if engine.client.url == name:
+                    log.info("engine over the memory limit: replaced when its jobs have ended", url=name)
+                    await engine.recycle()
 
-    async def _answers(self, client: EngineClient) -> bool:
-        try:
-            await client.system_stats()
-            await client.object_info()
-        except EngineUnreachable:
-            return False
-        return True
+    def _too_large(self) -> str | None:
+        now, limit = time.monotonic(), soft_limit_bytes(self._config.soft_limit_bytes, self._memory.total_bytes())
+        uses = [
+            MemoryUse(
+                name=engine.client.url,
+                rss_bytes=self._bytes_of(engine) or 0,
+                num_prompts=engine.client.num_run,
+                age_seconds=now - engine.process.answering_since,
+                num_recycled=engine.num_recycled,
+            )
+            for engine in self.engines
+            if engine.process is not None and engine.process.is_answering and not self.pool.is_held(engine.client)
+        ]
+        left = self._memory.available_bytes()
+        is_below_floor = left is not None and left < self._config.min_free_bytes
+        front_bytes = self._memory.process_bytes(os.getpid()) or 0
+        return engine_to_recycle(uses, front_bytes, limit, is_below_floor=is_below_floor)
 
-    def _is_up(self, client: EngineClient) -> bool:
-        return any(url == client.url and is_up for url, is_up, _ in self.pool.states)
-
-    def _process_of(self, client: EngineClient) -> EngineProcess | None:
-        return next((process for process in self._processes if process.url == client.url), None)
-
-    def _lost(self) -> None:
-        for process in self._processes:
-            if not process.is_answering:
-                for client in self.pool.clients:
-                    if client.url == process.url:
-                        self.pool.set_up(client, False)
-                        client.forget_object_info()  # so that it counts as up only when the new one has its nodes
-                        client.mark_lost()
+    def _bytes_of(self, engine: WatchedEngine) -> int | None:
+        pid = None if engine.process is None else engine.process.pid
+        return None if pid is None else self._memory.process_bytes(pid)

@@ -11,9 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from worker.errors import NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
+from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
 
 OUT_OF_MEMORY_TYPES = frozenset({"OutOfMemoryError", "OutOfMemory", "out_of_memory", "MemoryError"})
+DEVICE_LOST_TYPES = frozenset({"DeviceLost", "device_lost"})
+LOST_DEVICE_WORDS = (
+    "CUDA error: an illegal memory access", "CUDA error: device-side assert", "CUDA error: unspecified launch failure",
+    "CUDA error: misaligned address", "CUDA error: uncorrectable ECC error", "CUDA error: unknown error",
+    "GPU has fallen off the bus", "CUDA error: the launch timed out",
+)  # fmt: skip
+"""What torch says in an engine that is not ours when no later call can use the device; it has no type of its own."""
 CALLER_TYPES = frozenset({"BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "UnidentifiedImageError"})
 
 SUMMARY_TYPE = "prompt_outputs_failed_validation"
@@ -53,7 +60,9 @@ def error_of(data: Mapping[str, Any]) -> WorkerError:
     if names & CALLER_TYPES:
         problem = Problem(message, node_id=str(where["node_id"]), class_type=where["class_type"], type=kind)
         return RequestRejected([problem])
-    if names & OUT_OF_MEMORY_TYPES:
+    if names & DEVICE_LOST_TYPES or any(words in message for words in LOST_DEVICE_WORDS):
+        return DeviceLost(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
+    if names & OUT_OF_MEMORY_TYPES or "CUDA out of memory" in message:
         return OutOfMemory(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
     return NodeFailed(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
 

@@ -9,13 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from worker.engine.client import EngineClient
-from worker.errors import EngineUnreachable
+from worker.errors import EngineUnreachable, NotReady
 
 PROMPTS_PER_ENGINE = 2
+GIVE_UP_SECONDS = 120.0
 LOOK_SECONDS = 5.0
-MAX_LOOKS_DOWN = 24
-LOOK_DOWN_SECONDS = 0.1
-
+LOOK_DOWN_SECONDS = 0.05
 
 Order = tuple[int, int]
 """Who goes first: the lower one."""
@@ -34,19 +33,34 @@ class _Slot:
 class _Waiter:
     order: Order
     turn: asyncio.Future[EngineClient] = field(compare=False)
+    only: EngineClient | None = field(compare=False, default=None)
 
 
 class EnginePool:
-    """Hands engines out, the least busy one first, to whoever of those that wait has the lowest order."""
+    """Hands engines out, the least busy one first, to whoever of those that wait has the lowest order.
 
-    def __init__(self, clients: Sequence[EngineClient], prompts_per_engine: int = PROMPTS_PER_ENGINE) -> None:
+    Whoever waits gives up when no engine has been up for `give_up_seconds`; None: never, since somebody brings them up.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[EngineClient],
+        prompts_per_engine: int = PROMPTS_PER_ENGINE,
+        give_up_seconds: float | None = GIVE_UP_SECONDS,
+    ) -> None:
         self._slots = [_Slot(client) for client in clients]
         self._prompts_per_engine = prompts_per_engine
+        self._give_up_seconds = give_up_seconds
         self._waiters: list[_Waiter] = []
+        self._is_paused = False
 
     @property
     def clients(self) -> list[EngineClient]:
         return [slot.client for slot in self._slots]
+
+    @property
+    def clients_up(self) -> list[EngineClient]:
+        return [slot.client for slot in self._slots if slot.is_up]
 
     @property
     def any_client(self) -> EngineClient:
@@ -55,11 +69,15 @@ class EnginePool:
 
     async def any_up(self) -> EngineClient:
         """An engine that is up, waited for. Raises EngineUnreachable when none has been for long."""
-        for _ in range(round(MAX_LOOKS_DOWN * LOOK_SECONDS / LOOK_DOWN_SECONDS)):
-            if any(slot.is_up for slot in self._slots):
-                return self.any_client
-            await asyncio.sleep(LOOK_DOWN_SECONDS)
-        raise EngineUnreachable("Cannot connect to the engine: none is up")
+        if not await self._wait_for_one(self._give_up_seconds):
+            raise EngineUnreachable("Cannot connect to the engine: none is up")
+        return self.any_client
+
+    async def any_up_within(self, seconds: float) -> EngineClient:
+        """An engine that is up, waited for as long as a caller may be kept waiting. Raises NotReady."""
+        if not await self._wait_for_one(seconds):
+            raise NotReady("The engine is being started again", retry_after_seconds=5)
+        return self.any_client
 
     @property
     def num_waiting(self) -> int:
@@ -71,15 +89,20 @@ class EnginePool:
         return [(slot.client.url, slot.is_up, slot.num_taken) for slot in self._slots]
 
     def set_up(self, client: EngineClient, is_up: bool) -> None:
-        for slot in self._slots:
-            if slot.client is client:
-                slot.is_up = is_up
+        self._slot_of(client).is_up = is_up
         self._hand_out()
 
+    def is_held(self, client: EngineClient) -> bool:
+        return self._slot_of(client).num_holds > 0
+
+    def pause(self) -> None:
+        """Hands nothing out any more; what has been handed out stays."""
+        self._is_paused = True
+
     @asynccontextmanager
-    async def engine(self, order: Order) -> AsyncIterator[EngineClient]:
-        """An engine with a free place, when all of lower `order` that wait have theirs."""
-        waiter = _Waiter(order, asyncio.get_running_loop().create_future())
+    async def engine(self, order: Order, only: EngineClient | None = None) -> AsyncIterator[EngineClient]:
+        """An engine with a free place (`only` this one), when all of lower `order` that wait have theirs."""
+        waiter = _Waiter(order, asyncio.get_running_loop().create_future(), only)
         heapq.heappush(self._waiters, waiter)
         self._hand_out()
         try:
@@ -100,7 +123,7 @@ class EnginePool:
 
         It may be down. Those who wait for an engine go on waiting.
         """
-        slot = next(slot for slot in self._slots if slot.client is client)
+        slot = self._slot_of(client)
         slot.num_holds += 1
         try:
             while slot.num_taken:
@@ -112,33 +135,56 @@ class EnginePool:
             self._hand_out()
 
     async def _await_turn(self, waiter: _Waiter) -> EngineClient:
-        """Raises EngineUnreachable when no engine has been up for long."""
-        looks_down = 0
-        while looks_down < MAX_LOOKS_DOWN:
+        """Raises EngineUnreachable when no engine (or not the one wanted) has been up for long."""
+        clock = asyncio.get_running_loop().time
+        down_since: float | None = None
+        while True:
             done, _ = await asyncio.wait({waiter.turn}, timeout=LOOK_SECONDS)
             if done:
                 return waiter.turn.result()
-            looks_down = 0 if any(slot.is_up for slot in self._slots) else looks_down + 1
-        waiter.turn.cancel()
-        raise EngineUnreachable("Cannot connect to the engine: none is up")
+            if any(slot.is_up for slot in self._slots if waiter.only in (None, slot.client)):
+                down_since = None
+                continue
+            down_since = down_since or clock() - LOOK_SECONDS
+            if self._give_up_seconds is not None and clock() - down_since >= self._give_up_seconds:
+                waiter.turn.cancel()
+                raise EngineUnreachable("Cannot connect to the engine: none is up")
+
+    async def _wait_for_one(self, seconds: float | None) -> bool:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while not any(slot.is_up for slot in self._slots):
+            if seconds is not None and clock() - began >= seconds:
+                return False
+            await asyncio.sleep(LOOK_DOWN_SECONDS)
+        return True
 
     def _give_back(self, client: EngineClient) -> None:
-        for slot in self._slots:
-            if slot.client is client:
-                slot.num_taken -= 1
-                if not slot.num_taken:
-                    slot.became_idle.set()
+        slot = self._slot_of(client)
+        slot.num_taken -= 1
+        if not slot.num_taken:
+            slot.became_idle.set()
         self._hand_out()
 
+    def _slot_of(self, client: EngineClient) -> _Slot:
+        return next(slot for slot in self._slots if slot.client is client)
+
     def _hand_out(self) -> None:
-        while self._waiters:
-            if self._waiters[0].turn.done():
-                heapq.heappop(self._waiters)
-                continue
+        passed_over: list[_Waiter] = []
+        while self._waiters and not self._is_paused:
             places = self._prompts_per_engine
             free = [slot for slot in self._slots if slot.is_up and not slot.num_holds and slot.num_taken < places]
             if not free:
-                return
-            slot = min(free, key=lambda slot: slot.num_taken)
+                break
+            waiter = heapq.heappop(self._waiters)
+            if waiter.turn.done():
+                continue
+            fitting = [slot for slot in free if waiter.only in (None, slot.client)]
+            if not fitting:
+                passed_over.append(waiter)
+                continue
+            slot = min(fitting, key=lambda slot: slot.num_taken)
             slot.num_taken += 1
-            heapq.heappop(self._waiters).turn.set_result(slot.client)
+            waiter.turn.set_result(slot.client)
+        for waiter in passed_over:
+            heapq.heappush(self._waiters, waiter)

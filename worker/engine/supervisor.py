@@ -1,4 +1,4 @@
-"""EngineProcess: the engine as a child process of the front: started, watched, restarted, stopped.
+"""EngineProcess: the engine as a child process of the front: started, restarted, replaced, stopped.
 
 The child inherits the read end of a pipe and exits when that closes, so no engine outlives its front. Start-up waits as
 long as the process lives and ends at once when it dies. The child's environment holds none of the front's settings.
@@ -11,87 +11,33 @@ import contextlib
 import os
 import signal
 import socket
-import sys
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from enum import StrEnum
 
 import structlog
 
+from worker.engine.command import EngineCommand
 from worker.engine.http import EngineHttp
+from worker.engine.loss import Loss, LossReason, RestartBudget, backoff_seconds, reason_of_exit
 from worker.errors import EngineStartFailed, EngineUnreachable
-from worker.settings import EngineLaunch
+from worker.observe.memory import MachineMemory
 
-FIRST_BACKOFF_SECONDS = 0.5
-LONGEST_BACKOFF_SECONDS = 30.0
 STOP_SECONDS = 10.0
-FAST_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "amx_tile"})
+DUMP_SECONDS = 0.5  # for the stacks of a process that hangs
+DEFAULT_RESTARTS = (10, 600.0)  # at most so many within so many seconds
 
 log = structlog.get_logger("engine")
 supervisor_log = structlog.get_logger("engine.supervisor")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineCommand:
-    """How to start one engine. `arguments` come after the address and the liveness pipe."""
-
-    program: Sequence[str]
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    directory: Path
-    port: int = 0  # 0: any free one
-
-
-def engine_command(
-    launch: EngineLaunch, environment: Mapping[str, str], processor_flags: frozenset[str]
-) -> EngineCommand:
-    """The command for our own engine. Pure: `processor_flags` are those of /proc/cpuinfo."""
-    given = list(launch.arguments)
-    port = _take_option(given, "--port")
-    flags = ["--base-directory", str(launch.base_directory)]
-    if launch.is_cpu and "--cpu" not in given:
-        flags.append("--cpu")
-    if launch.metadata == "none" and "--disable-metadata" not in given:
-        flags.append("--disable-metadata")
-    flags += precision_flags(launch.precision, processor_flags, given)
-    return EngineCommand(
-        program=(sys.executable, "-m", "engine"),
-        arguments=(*flags, *given),
-        environment=environment,
-        directory=Path(__file__).resolve().parents[2],
-        port=int(port or 0),
-    )
-
-
-def precision_flags(precision: str, processor_flags: frozenset[str], given: Sequence[str]) -> list[str]:
-    """`auto` asks for bfloat16 where the processor computes it natively; the engine ignores that on a GPU's behalf."""
-    if any(flag.endswith("-unet") or flag.startswith("--force-fp") for flag in given):
-        return []
-    if precision == "auto":
-        return ["--bf16-unet"] if processor_flags & FAST_BFLOAT16_FLAGS else []
-    return {"fp32": ["--force-fp32"], "fp16": ["--force-fp16"], "bf16": ["--bf16-unet"]}[precision]
-
-
-def read_processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    with contextlib.suppress(OSError):
-        for line in path.read_text().splitlines():
-            if line.startswith("flags"):
-                return frozenset(line.partition(":")[2].split())
-    return frozenset()
-
-
-def _take_option(arguments: list[str], name: str) -> str | None:
-    """Removes `name value` or `name=value` from the list and gives the value."""
-    for position, argument in enumerate(arguments):
-        if argument == name and position + 1 < len(arguments):
-            value = arguments[position + 1]
-            del arguments[position : position + 2]
-            return value
-        if argument.startswith(f"{name}="):
-            del arguments[position]
-            return argument.partition("=")[2]
-    return None
+class ProcessState(StrEnum):
+    STARTING = "starting"  # for the first time
+    ANSWERING = "answering"
+    RESTARTING = "restarting"
+    FAILED = "failed"  # it does not come back
+    STOPPED = "stopped"
 
 
 def free_port() -> int:
@@ -102,18 +48,32 @@ def free_port() -> int:
 
 
 class EngineProcess:
-    """One engine, kept alive. `on_lost` is called at once when the process has ended without being asked to."""
+    """One engine, kept alive. `on_lost` is called at once when the process has ended without `stop` being called."""
 
-    def __init__(self, command: EngineCommand, on_lost: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        command: EngineCommand,
+        on_lost: Callable[[Loss], None] = lambda loss: None,
+        *,
+        budget: RestartBudget | None = None,
+        memory: MachineMemory | None = None,
+    ) -> None:
         self._command = command
         self._on_lost = on_lost
+        self._budget = budget or RestartBudget(*DEFAULT_RESTARTS)
+        self._memory = memory or MachineMemory()
         self._process: asyncio.subprocess.Process | None = None
         self._pipe: int | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._is_stopping = False
+        self._reader: asyncio.Task[None] | None = None
+        self._replaced_for: LossReason | None = None
+        self._oom_kills_before = 0
         self._answers = asyncio.Event()
         self._last_lines: deque[str] = deque(maxlen=20)
-        self.num_restarts = 0
+        self.state = ProcessState.STARTING
+        self.restarts: Counter[LossReason] = Counter()
+        self.last_loss: Loss | None = None
+        self.answering_since = 0.0  # monotonic seconds
         self.port = command.port or free_port()
 
     @property
@@ -122,29 +82,42 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        """None while no process runs."""
+        return None if self._process is None or self._process.returncode is not None else self._process.pid
 
     @property
     def is_answering(self) -> bool:
         return self._answers.is_set()
 
+    @property
+    def num_restarts(self) -> int:
+        return self.restarts.total()
+
     async def start(self) -> None:
         """Returns when the engine answers. Raises EngineStartFailed, with its last words, when its process ends."""
-        await self._wait_for_port()
-        await self._spawn()
-        await self._await_answer()
+        try:
+            await self._wait_for_port()
+            await self._spawn()
+            await self._await_answer()
+        except EngineStartFailed:
+            self.state = ProcessState.FAILED
+            raise
         self._watcher = asyncio.create_task(self._keep_alive(), name="engine-watcher")
 
     async def wait_until_answering(self) -> None:
         await self._answers.wait()
 
-    async def restart(self) -> None:
-        """Ends the process; the watcher starts another."""
-        if self._process is not None:
-            await self._end(self._process)
+    def replace(self, reason: LossReason) -> None:
+        """Ends the process, which then counts as lost for this reason; the watcher starts another."""
+        if self._process is None or self._process.returncode is not None or self._replaced_for is not None:
+            return
+        self._replaced_for = reason
+        supervisor_log.warning("replacing the engine", reason=reason.value, pid=self._process.pid)
+        is_stuck = reason in (LossReason.HUNG, LossReason.UNRESPONSIVE)
+        self._ending = asyncio.create_task(self._end(self._process, is_stuck=is_stuck), name="engine-ending")
 
     async def stop(self) -> None:
-        self._is_stopping = True
+        self.state = ProcessState.STOPPED
         if self._watcher is not None:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -168,6 +141,9 @@ class EngineProcess:
 
     async def _spawn(self) -> None:
         self._close_pipe()
+        self._replaced_for = None
+        self._oom_kills_before = self._memory.num_oom_kills()
+        self._last_lines.clear()
         read_end, self._pipe = os.pipe()
         address = ("--listen", "127.0.0.1", "--port", str(self.port), "--liveness-fd", str(read_end))
         try:
@@ -184,6 +160,8 @@ class EngineProcess:
                 start_new_session=True,
                 limit=1024 * 1024,
             )
+        except OSError as error:
+            raise EngineStartFailed(f"The engine's process cannot be started: {error}") from None
         finally:
             os.close(read_end)
         supervisor_log.info("engine started", pid=self._process.pid, port=self.port)
@@ -205,54 +183,84 @@ class EngineProcess:
 
     async def _await_answer(self) -> None:
         process = self._process
-        assert process is not None
+        assert process is not None and self._reader is not None
         http = EngineHttp(self.url)
+        ended = asyncio.ensure_future(process.wait())
         try:
             while True:
-                if process.returncode is not None:
-                    await self._reader
-                    last = " | ".join(list(self._last_lines)[-5:]) or "it said nothing"
+                asking = asyncio.ensure_future(http.request("GET", "/system_stats"))
+                await asyncio.wait({asking, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    asking.cancel()
+                    await asyncio.wait({self._reader}, timeout=1)
                     raise EngineStartFailed(
-                        f"The engine's process ended with code {process.returncode} before it answered: {last}"
+                        f"The engine's process ended with code {process.returncode} before it answered: {self._words()}"
                     )
                 with contextlib.suppress(EngineUnreachable):
-                    if (await http.request("GET", "/system_stats")).status == 200:
+                    if asking.result().status == 200:
                         break
                 await asyncio.sleep(0.03)
         finally:
+            ended.cancel()
             await http.close()
+        self.answering_since = time.monotonic()
+        self.state = ProcessState.ANSWERING
         self._answers.set()
 
     async def _keep_alive(self) -> None:
-        backoff = FIRST_BACKOFF_SECONDS
-        while not self._is_stopping:
-            assert self._process is not None
-            code = await self._process.wait()
-            self._answers.clear()
-            supervisor_log.error("engine process ended", code=code, restart_in_seconds=backoff)
-            if self._on_lost is not None:
-                self._on_lost()
-            await asyncio.sleep(backoff)
-            backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
-            self.num_restarts += 1
-            try:
-                await self._wait_for_port()
-                await self._spawn()
-                await self._await_answer()
-            except EngineStartFailed as error:
-                supervisor_log.error("engine did not start", reason=error.message)
-                continue
-            backoff = FIRST_BACKOFF_SECONDS
+        while await self._await_loss():
+            num_failed_starts = 0
+            while not self.is_answering:
+                if not self._may_restart(num_failed_starts):
+                    self.state = ProcessState.FAILED
+                    supervisor_log.critical("the engine is given up", reason=_words_of(self.last_loss))
+                    assert self.last_loss is not None
+                    self._on_lost(self.last_loss)
+                    return
+                if num_failed_starts or self.last_loss is None or not self.last_loss.is_planned:
+                    await asyncio.sleep(backoff_seconds(num_failed_starts))
+                try:
+                    await self._wait_for_port()
+                    await self._spawn()
+                    await self._await_answer()
+                except EngineStartFailed as error:
+                    num_failed_starts += 1
+                    supervisor_log.error("engine did not start", reason=error.message)
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
+    async def _await_loss(self) -> bool:
+        """Returns when the process has ended and that is told; False when it was meant to."""
+        assert self._process is not None and self._reader is not None
+        code = await self._process.wait()
+        if self.state is ProcessState.STOPPED:
+            return False
+        self._answers.clear()
+        self.state = ProcessState.RESTARTING
+        num_oom_kills = self._memory.num_oom_kills() - self._oom_kills_before
+        reason = self._replaced_for or reason_of_exit(code, num_oom_kills)
+        self.last_loss = Loss(reason, code, "" if reason is LossReason.RECYCLED else self._words())
+        self.restarts[reason] += 1
+        tell = supervisor_log.info if self.last_loss.is_planned else supervisor_log.error
+        tell("engine process ended", code=code, reason=reason.value)
+        self._on_lost(self.last_loss)
+        return True
+
+    def _may_restart(self, num_failed_starts: int) -> bool:
+        is_planned = self.last_loss is not None and self.last_loss.is_planned and num_failed_starts == 0
+        return is_planned or self._budget.take(time.monotonic())
+
+    def _words(self) -> str:
+        return " | ".join(list(self._last_lines)[-5:]) or "it said nothing"
+
+    async def _end(self, process: asyncio.subprocess.Process, *, is_stuck: bool = False) -> None:
+        """Asks it to end, then makes it; one that is stuck prints its stacks first."""
         if process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
+            process.send_signal(signal.SIGUSR1 if is_stuck else signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DUMP_SECONDS if is_stuck else STOP_SECONDS):
                 await process.wait()
-        except TimeoutError:
+        if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -261,3 +269,7 @@ class EngineProcess:
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None
+
+
+def _words_of(loss: Loss | None) -> str:
+    return "" if loss is None else f"{loss.sentence}: {loss.last_words}"

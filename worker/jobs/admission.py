@@ -18,6 +18,7 @@ from pathlib import Path
 from worker.errors import (
     DiskLow,
     Draining,
+    MemoryLow,
     NotReady,
     QueueFull,
     RequestIdConflict,
@@ -25,7 +26,7 @@ from worker.errors import (
     TryLater,
     WaitTooLong,
 )
-from worker.jobs.job import Job, JobState
+from worker.jobs.job import Job
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.settings import QueueLimits
@@ -82,13 +83,20 @@ class Admitted:
 
 class Admission:
     def __init__(
-        self, store: JobStore, gate: Gate, limits: QueueLimits, queue_info: QueueInfo, free_bytes: Callable[[], int]
+        self,
+        store: JobStore,
+        gate: Gate,
+        limits: QueueLimits,
+        queue_info: QueueInfo,
+        free_bytes: Callable[[], int],
+        free_memory_bytes: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._store = store
         self._gate = gate
         self._limits = limits
         self._queue_info = queue_info
         self._free_bytes = free_bytes
+        self._free_memory_bytes = free_memory_bytes
         self._arriving: dict[str, asyncio.Future[None]] = {}
 
     async def admit(
@@ -132,12 +140,15 @@ class Admission:
 
     def _room_problem(self, priority: int) -> TryLater | None:
         in_flight = len(self._store.jobs)
-        if self.num_queued() >= self._limits.max_queued:
+        if in_flight >= self._limits.max_queued:
             retry = max(1.0, min(60.0, self._queue_info.seconds_per_job or 5.0))
             return QueueFull(f"Worker at capacity ({in_flight} in flight); retry shortly", retry_after_seconds=retry)
         free = self._free_bytes()
         if free < self._limits.min_free_disk_bytes:
             return DiskLow("The disk is almost full", free_bytes=free, retry_after_seconds=30)
+        left = self._free_memory_bytes()
+        if left is not None and left < self._limits.min_free_memory_bytes:
+            return MemoryLow("The memory is almost full", free_bytes=left, retry_after_seconds=10)
         if self._limits.max_wait_seconds is None:
             return None
         wait = self._queue_info.wait_of_a_new_job(priority)
@@ -145,11 +156,6 @@ class Admission:
             message = f"Estimated wait {wait:.1f} s is over the limit of {self._limits.max_wait_seconds:g} s"
             return WaitTooLong(message, estimated_wait_seconds=round(wait, 1), retry_after_seconds=max(1.0, wait / 2))
         return None
-
-    def num_queued(self) -> int:
-        """Jobs that the engine has still to make."""
-        done = (JobState.GENERATED,)
-        return sum(1 for job in self._store.jobs.values() if job.state not in done)
 
 
 def free_bytes_of(directory: Path) -> Callable[[], int]:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Literal
 
+from worker.engine.loss import Loss
 from worker.errors import WorkerError, http_status
 from worker.jobs.progress import Progress
 from worker.outputs.options import OutputOptions
@@ -61,6 +62,7 @@ class Stage(StrEnum):
     QUEUED = "queued"
     FETCHING = "fetching"
     WAITING = "waiting"  # for the engine, or in its queue: losing the engine here costs no attempt
+    SPARING = "sparing"  # waiting once more after it ran out of memory, to run with less
     RUNNING = "running"  # the engine has started it
     DELIVERING = "delivering"
     DONE = "done"
@@ -166,6 +168,8 @@ class Job:
     is_at_engine: bool = False  # its prompt has been handed over, so no other overtakes it any more
     began_at: float = 0.0  # monotonic clock: when the engine began, as far as is known
     run_seconds: float | None = None  # how long the engine was at it, its queue not counted
+    is_sparing: bool = False  # memory was short: it runs once more with less
+    last_loss: Loss | None = None  # of the engine, while it ran
 
     @property
     def prompt_id(self) -> str:
@@ -175,6 +179,10 @@ class Job:
     def order(self) -> tuple[int, int]:
         """Sorts waiting jobs: the higher priority first, then who came first."""
         return -self.request.priority, self.number
+
+    @property
+    def waiting_stage(self) -> Stage:
+        return Stage.SPARING if self.is_sparing else Stage.WAITING
 
     @property
     def http_status(self) -> int:
@@ -209,7 +217,7 @@ class Job:
             return False
         self.attempt += 1
         self.progress.begin_again()
-        self.note(message, Stage.WAITING)
+        self.note(message, self.waiting_stage)
         return True
 
 

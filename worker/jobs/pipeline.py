@@ -17,9 +17,20 @@ from typing import Any
 import structlog
 
 from worker.engine.client import EngineClient, EngineLost
+from worker.engine.loss import Loss, LossReason, error_of_loss
 from worker.engine.outcome import RunOutcome
 from worker.engine.pool import EnginePool
-from worker.errors import EngineUnreachable, JobCancelled, JobTimedOut, NothingMade, StateUnusable, WorkerError
+from worker.engine.sparing import with_tiles
+from worker.errors import (
+    Draining,
+    EngineUnreachable,
+    JobCancelled,
+    JobTimedOut,
+    NothingMade,
+    OutOfMemory,
+    StateUnusable,
+    WorkerError,
+)
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.places import Places
 from worker.jobs.stages import InputStage, OutputStage
@@ -28,8 +39,10 @@ from worker.jobs.store import JobStore, WebhookRow, webhook_insert
 log = structlog.get_logger("jobs")
 
 LOST_PAUSE_SECONDS = 0.25
-MAX_LOSSES_WHILE_WAITING = 50
+MAX_LOSSES = 1000  # of an engine for which a job waited; how often one is started again has a limit of its own
 STOP_SECONDS = 5.0
+FRESH_SECONDS = 10.0
+MAX_BROKEN = 10
 QUEUED_WORDS = "Preprocessing complete. Queued for generation."
 FAILED_WORDS = {
     JobState.PENDING: "Preprocessing",
@@ -102,15 +115,22 @@ class Pipeline:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
         self._begun: set[str] = set()
+        self._broken: list[str] = []
+        self._has_recovered = False
+        self._is_draining = False
+        self._hurried = asyncio.Event()
 
     def start(self, job: Job) -> None:
-        """Begins, or after a restart goes on with, a job that is on disk."""
+        """Begins, or after a restart goes on with, a job that is on disk. While draining it is left there."""
+        if self._is_draining:
+            return
         task = asyncio.create_task(self._run_job(job), name=f"job-{job.id}")
         self._tasks[job.id] = task
-        task.add_done_callback(lambda _: self._leave(job))
+        task.add_done_callback(lambda _: self._leave(job, task))
 
     def recover(self) -> int:
         """Starts every job that the last front left unfinished; gives how many. The running one is run once more."""
+        self._has_recovered = True
         jobs = sorted(
             (job for job in self._store.jobs.values() if job.id not in self._tasks), key=lambda job: job.order
         )
@@ -131,8 +151,12 @@ class Pipeline:
         return True
 
     async def wait_for_end(self, job: Job) -> None:
+        """Returns when the job's last state is on disk. Raises Draining when it is left for the next start."""
         with self.feed.watch(job.id) as changed:
             while not self.has_ended(job):
+                if self.is_left(job):
+                    message = "The worker is shutting down; the job is kept and goes on when it starts again"
+                    raise Draining(message, retry_after_seconds=30, request_id=job.id)
                 changed.clear()
                 await changed.wait()
 
@@ -140,16 +164,37 @@ class Pipeline:
         """Whether the job's last state is on disk."""
         return job.state.is_terminal and job.id not in self._tasks
 
+    def is_left(self, job: Job) -> bool:
+        """Whether nothing more comes of the job before the front's next start."""
+        return self._is_draining and job.id not in self._tasks and not job.state.is_terminal
+
     async def drain(self, seconds: float) -> None:
-        """Waits until running jobs have ended, at most `seconds`; the rest stays on disk for the next start."""
-        tasks = [task for job_id, task in self._tasks.items() if self._has_begun(job_id)]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
+        """Lets running jobs end, for at most `seconds` or until `hurry`; the rest stays on disk for the next start.
+
+        What waits, for inputs or for an engine, is left at once. A job that is interrupted here costs no attempt.
+        """
+        self._is_draining = True
+        self._pool.pause()
+        for job_id in [job_id for job_id in self._tasks if not self._has_begun(job_id)]:
+            self._tasks[job_id].cancel()
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        try:
+            async with asyncio.timeout(seconds):
+                while self._tasks and not hurried.done():
+                    await asyncio.wait({*self._tasks.values(), hurried}, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            log.warning("jobs are left for the next start", count=len(self._tasks))
+        finally:
+            hurried.cancel()
         rest = list(self._tasks.values())
         for task in rest:
             task.cancel()
         if rest:  # one whose last state the disk refuses does not hold up the end
             await asyncio.wait(rest, timeout=STOP_SECONDS)
+
+    def hurry(self) -> None:
+        """Ends `drain` now."""
+        self._hurried.set()
 
     def counts(self) -> dict[JobState, int]:
         counts = dict.fromkeys(JobState, 0)
@@ -158,8 +203,19 @@ class Pipeline:
         return counts
 
     def check_integrity(self) -> list[str]:
-        wrong = [f"{job_id} has no task" for job_id in self._store.jobs if job_id not in self._tasks]
-        return wrong + self._store.check_integrity()
+        """What is wrong inside, one line each: empty is good."""
+        fresh = int((time.time() - FRESH_SECONDS) * 1000)
+        left = (
+            job
+            for job in self._store.jobs.values()
+            if self._has_recovered and not self._is_draining and job.id not in self._tasks
+        )
+        wrong = [
+            f"{job.id} has no task"
+            for job in left
+            if job.stage is not Stage.QUEUED or job.times.queued_at_ms < fresh  # else it is just being admitted
+        ]
+        return wrong + self._broken + self._store.check_integrity()
 
     # the way of one job
 
@@ -176,8 +232,11 @@ class Pipeline:
             await self._deliver(job)
             ending = (JobState.COMPLETED, "Processing complete.", None)
         except asyncio.CancelledError:
-            if job.id not in self._cancelled:
-                raise  # the front stops; the job stays on disk
+            if job.id not in self._cancelled:  # the front stops; the job stays on disk
+                if job.stage is Stage.RUNNING:  # and its prompt has been taken back
+                    job.note(None, job.waiting_stage)
+                    self._changed(job)
+                raise
             ending = (JobState.CANCELLED, "Request cancelled", JobFailure.of(JobCancelled("The job was cancelled")))
         except JobCancelled as cancelled:
             ending = (JobState.CANCELLED, "Request cancelled", JobFailure.of(cancelled))
@@ -192,8 +251,8 @@ class Pipeline:
         await self._end(job, *ending)
 
     async def _generate(self, job: Job) -> None:
-        """Fetches, runs and collects; a second time when the engine was lost during the run."""
-        may_be_there, num_waits = job.is_recovered, 0
+        """Fetches, runs and collects; a second time when the engine was lost during the run or memory was short."""
+        may_be_there, num_losses = job.is_recovered, 0
         while True:
             try:
                 began = time.monotonic()
@@ -204,19 +263,24 @@ class Pipeline:
                 began = time.monotonic()
                 outcome, engine = await self._run_on_engine(job, prompt, may_be_there)
                 job.times.generation_ms = _since(began)
-                break
+                if not isinstance(outcome.error, OutOfMemory) or not await self._spare_memory(job, engine):
+                    break
+                may_be_there = False
             except EngineLost as lost:
                 job.is_at_engine = False
                 may_be_there = True  # only its answer may have been lost
-                if lost.was_running:
-                    self._retry(job)
-                elif (num_waits := num_waits + 1) > MAX_LOSSES_WHILE_WAITING:
+                if (num_losses := num_losses + 1) > MAX_LOSSES:
                     raise EngineUnreachable("The engine was lost again and again before the job began") from None
-                else:
-                    job.note(QUEUED_WORDS, Stage.WAITING)
-                    self._changed(job)
-                    await asyncio.sleep(LOST_PAUSE_SECONDS)  # until the pool knows it too
+                if lost.was_running:
+                    job.last_loss = lost.loss
+                    job.note(QUEUED_WORDS, Stage.RUNNING)
+                elif job.stage is not Stage.RUNNING:  # else it was lost while it ran, and now once more before it could
+                    job.note(QUEUED_WORDS, job.waiting_stage)
+                self._changed(job)
+                await asyncio.sleep(LOST_PAUSE_SECONDS)  # until the pool knows it too
         if outcome.error is not None:
+            if isinstance(outcome.error, OutOfMemory):
+                outcome.error.fields["attempts"] = job.attempt
             raise outcome.error
         if outcome.was_interrupted:
             raise JobCancelled("The engine was told by somebody else to stop this job")
@@ -233,10 +297,7 @@ class Pipeline:
     async def _fetch(self, job: Job) -> Mapping[str, Any]:
         """The prompt as the engine gets it. Waits for an engine that is starting, and only a download takes a place."""
         engine = await self._pool.any_up()
-        try:
-            object_info = await engine.object_info()
-        except EngineUnreachable as error:
-            raise EngineLost(error.message, was_running=False) from None
+        object_info = await _object_info(engine)
         if not self._inputs.plan(job.prompt, object_info).pending_files:
             return job.prompt
         async with self._fetching.place(job.order):
@@ -249,12 +310,13 @@ class Pipeline:
     async def _run_on_engine(
         self, job: Job, prompt: Mapping[str, Any], may_be_there: bool
     ) -> tuple[RunOutcome, EngineClient]:
-        async with self._pool.engine(job.order) as engine:
-            job.is_at_engine = True
-            is_there = may_be_there and await _has_prompt(engine, job.prompt_id)
-            if job.is_recovered and job.stage is Stage.RUNNING and not is_there:
-                self._retry(job)
-            job.is_recovered = False
+        holder = await self._engine_with(job.prompt_id) if may_be_there else None
+        if holder is None and job.stage is Stage.RUNNING:
+            self._retry(job)
+        async with self._pool.engine(job.order, only=holder) as engine:
+            job.is_recovered, job.is_at_engine = False, True
+            if job.is_sparing:
+                prompt = with_tiles(prompt, await _object_info(engine))
             job.began_at = began = time.monotonic()
             outcome = await engine.run(
                 prompt,
@@ -262,16 +324,44 @@ class Pipeline:
                 lambda kind, data: self._hear(job, kind, data),
                 timeout_seconds=self._limits.job_timeout_seconds,
                 extra_data=job.request.extra,
-                is_there=is_there,
+                is_there=holder is not None,
             )
             job.is_at_engine = False
             job.run_seconds = time.monotonic() - max(began, job.began_at)
             return outcome, engine
 
-    def _retry(self, job: Job) -> None:
-        """Takes the next attempt. Raises EngineUnreachable when there is none."""
+    async def _engine_with(self, prompt_id: str) -> EngineClient | None:
+        """The engine that has a prompt which may have been sent before. Raises EngineLost when one does not tell."""
+        for engine in self._pool.clients_up:
+            try:
+                if await engine.knows(prompt_id):
+                    return engine
+            except EngineUnreachable as error:
+                raise EngineLost(error.message) from None
+        return None
+
+    async def _spare_memory(self, job: Job, engine: EngineClient) -> bool:
+        """Prepares the next attempt of a job that ran out of memory. False when there is none."""
+        job.is_sparing = True
         if not job.begin_retry(QUEUED_WORDS):
-            raise EngineUnreachable("The engine was lost twice during this job", attempts=job.attempt)
+            return False
+        log.warning("out of memory: once more with caches freed and tiles", job_id=job.id)
+        self._changed(job)
+        await engine.free()
+        return True
+
+    def _retry(self, job: Job) -> None:
+        """Takes the next attempt. Raises what the loss of the engine means when there is none."""
+        loss = job.last_loss or Loss(LossReason.GONE)
+        where = job.progress.node_id
+        if loss.reason is LossReason.OUT_OF_MEMORY:
+            job.is_sparing = True
+        if not job.begin_retry(QUEUED_WORDS):
+            node = job.prompt.get(where or "") or {}
+            raise error_of_loss(loss, job.attempt, where, node.get("class_type"))
+        log.warning(
+            "the engine was lost during a job: once more", job_id=job.id, reason=loss.reason.value, node_id=where
+        )
         self._changed(job)
 
     async def _deliver(self, job: Job) -> None:
@@ -299,9 +389,12 @@ class Pipeline:
         self._on_end(job)
         self.feed.tell(job.id)
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: Job, task: asyncio.Task[None]) -> None:
         """The task is over, however it ended; whoever waits for the job looks again."""
         self._tasks.pop(job.id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the task of a job ended", job_id=job.id, exc_info=error)
+            self._broken = [*self._broken, f"the task of {job.id} ended: {type(error).__name__}"][-MAX_BROKEN:]
         self.feed.tell(job.id)
 
     # small changes
@@ -341,12 +434,12 @@ class Pipeline:
         return job is not None and job.stage in (Stage.RUNNING, Stage.DELIVERING)
 
 
-async def _has_prompt(engine: EngineClient, prompt_id: str) -> bool:
-    """Whether a prompt that may have been sent before is there. Raises EngineLost."""
+async def _object_info(engine: EngineClient) -> Mapping[str, Any]:
+    """What the engine has, asked while a job holds a place there. Raises EngineLost."""
     try:
-        return await engine.knows(prompt_id)
+        return await engine.object_info()
     except EngineUnreachable as error:
-        raise EngineLost(error.message, was_running=False) from None
+        raise EngineLost(error.message) from None
 
 
 def _since(began: float) -> int:

@@ -27,7 +27,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from worker.errors import StateUnusable
 from worker.jobs.database import FACTS, JOBS, WEBHOOKS, changing_row, job_of, open_engine, whole_row
-from worker.jobs.job import Job
+from worker.jobs.job import Job, Stage
 
 FINISHED_IN_MEMORY = 200
 LAZY_SECONDS = 0.05
@@ -131,9 +131,23 @@ class JobStore:
         self._later: asyncio.TimerHandle | None = None
         self._is_closing = False
 
+    def take_directory(self) -> None:
+        """Takes the directory for this process alone. Raises StateUnusable naming who holds it. Blocking."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.directory.chmod(0o700)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise StateUnusable(f"{self.directory} is in use by {self._holder()}") from None
+        except OSError as error:
+            raise StateUnusable(f"{self.directory} cannot be used: {error.strerror}") from None
+        (self.directory / "holder").write_text(f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        (self.directory / "jobs").mkdir(exist_ok=True)
+
     async def open(self) -> None:
-        """Takes the directory and loads what has not ended. Raises StateUnusable naming who holds it."""
-        await asyncio.to_thread(self._take_directory)
+        """Takes the directory, unless that is done, and loads what has not ended. Raises StateUnusable."""
+        if not self._lock.is_locked:
+            await asyncio.to_thread(self.take_directory)
         await self._in_thread(self._load)
         self._writer = asyncio.create_task(self._write_groups(), name="job-writer")
 
@@ -262,6 +276,8 @@ class JobStore:
         """What is wrong inside, one line each: empty is good."""
         wrong = [f"{job.id} has ended and is still held as live" for job in self.jobs.values() if job.state.is_terminal]
         wrong += [f"{job.id} is live and held as ended" for job in self._finished.values() if job.id in self.jobs]
+        if self._writer is not None and self._writer.done() and not self._is_closing:
+            wrong.append("the writer of the job database has ended")
         wrong += [f"{job.id} has ended and keeps credentials" for job in self._finished.values() if job.credentials]
         return wrong
 
@@ -353,18 +369,6 @@ class JobStore:
         if self._database is not None:
             self._database.dispose()
 
-    def _take_directory(self) -> None:
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.directory.chmod(0o700)
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise StateUnusable(f"{self.directory} is in use by {self._holder()}") from None
-        except OSError as error:
-            raise StateUnusable(f"{self.directory} cannot be used: {error.strerror}") from None
-        (self.directory / "holder").write_text(f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        (self.directory / "jobs").mkdir(exist_ok=True)
-
     def _holder(self) -> str:
         with contextlib.suppress(OSError):
             return (self.directory / "holder").read_text()
@@ -378,6 +382,7 @@ class JobStore:
         for row in self._connection.execute(unfinished):
             job = job_of(row)
             job.is_recovered = True
+            job.is_sparing = job.stage is Stage.SPARING
             self.jobs[job.id] = job
         self._connection.rollback()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.registry import Collector
 
 from worker.jobs.job import Job, JobState
 
@@ -13,8 +14,10 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 
 
 class Metrics:
-    def __init__(self, count_states: Callable[[], Mapping[JobState, int]]) -> None:
+    def __init__(self, count_states: Callable[[], Mapping[JobState, int]], *collectors: Collector) -> None:
         self._registry = CollectorRegistry()
+        for collector in collectors:
+            self._registry.register(collector)
         self._count_states = count_states
         self._ended = Counter("darkroom_jobs_ended", "Jobs by their final state", ["state"], registry=self._registry)
         self._refused = Counter(

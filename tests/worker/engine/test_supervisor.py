@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.worker.running_front import until
-from worker.engine.supervisor import EngineCommand, EngineProcess, engine_command, precision_flags
+from worker.engine.command import EngineCommand, engine_command, precision_flags
+from worker.engine.loss import Loss, LossReason
+from worker.engine.supervisor import EngineProcess
 from worker.errors import EngineStartFailed
 from worker.settings import EngineLaunch
 
@@ -37,7 +39,8 @@ http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from worker.engine.supervisor import EngineCommand, EngineProcess
+from worker.engine.command import EngineCommand
+from worker.engine.supervisor import EngineProcess
 
 async def main():
     process = EngineProcess(EngineCommand((sys.executable, "-c", Path(sys.argv[1]).read_text()), (), {}, Path(".")))
@@ -64,9 +67,10 @@ def is_alive(pid: int) -> bool:
 async def test_a_child_is_started_and_stopped(tmp_path: Path) -> None:
     process = EngineProcess(command(CHILD, tmp_path))
     await process.start()
-    assert process.is_answering and process.pid is not None and is_alive(process.pid)
+    pid = process.pid
+    assert process.is_answering and pid is not None and is_alive(pid)
     await process.stop()
-    assert not is_alive(process.pid)
+    assert process.pid is None and not is_alive(pid)
 
 
 async def test_a_child_that_dies_before_it_answers_fails_the_start_with_its_last_words(tmp_path: Path) -> None:
@@ -76,14 +80,14 @@ async def test_a_child_that_dies_before_it_answers_fails_the_start_with_its_last
 
 
 async def test_a_child_that_is_killed_is_reported_at_once_and_started_again(tmp_path: Path) -> None:
-    lost = asyncio.Event()
-    process = EngineProcess(command(CHILD, tmp_path), on_lost=lost.set)
+    losses: asyncio.Queue[Loss] = asyncio.Queue()
+    process = EngineProcess(command(CHILD, tmp_path), on_lost=losses.put_nowait)
     await process.start()
     first = process.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
     async with asyncio.timeout(10):
-        await lost.wait()
+        assert (await losses.get()).reason is LossReason.CRASHED
         await process.wait_until_answering()
     assert process.pid != first and process.num_restarts == 1
     await process.stop()

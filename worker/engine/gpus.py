@@ -1,0 +1,71 @@
+"""Which GPUs there are, found without torch or CUDA: how many engines to start, and which GPU each of them sees."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+NVIDIA_SMI_SECONDS = 20.0
+UUID = re.compile(r"\(UUID: ([^)]+)\)")
+
+
+def find_gpus(environment: Mapping[str, str], dev: Path = Path("/dev")) -> list[str]:
+    """What `CUDA_VISIBLE_DEVICES` may name, one entry a GPU: the variable's own entries, else the driver's.
+
+    `nvidia-smi` is asked only where there is more than one device: it can take seconds.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return visible_entries(visible)
+    devices = sorted(path.name for path in dev.glob("nvidia[0-9]*"))
+    if len(devices) < 2:
+        return ["0"] if devices else []
+    return list_of_driver() or [str(index) for index in range(len(devices))]
+
+
+def visible_entries(variable: str) -> list[str]:
+    """The entries CUDA takes: those before the first that is no device (-1, say)."""
+    entries: list[str] = []
+    for part in variable.split(","):
+        entry = part.strip()
+        if not entry or entry.startswith("-"):
+            break
+        entries.append(entry)
+    return entries
+
+
+def list_of_driver() -> list[str]:
+    """The ids that `nvidia-smi -L` lists; empty when it cannot be asked."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return ids_listed(listed.stdout) if listed.returncode == 0 else []
+
+
+def ids_listed(text: str) -> list[str]:
+    """One id a device. A GPU that is cut into MIG devices counts as those."""
+    ids: list[str] = []
+    whole: str | None = None  # a GPU whose MIG devices may follow
+    for line in text.splitlines():
+        found = UUID.search(line)
+        if found is None:
+            continue
+        if line.startswith("GPU"):
+            if whole is not None:
+                ids.append(whole)
+            whole = found[1]
+        else:
+            whole = None
+            ids.append(found[1])
+    return [*ids, *([] if whole is None else [whole])]
+
+
+def share_out(gpus: Sequence[str], num_engines: int | None) -> list[str | None]:
+    """For each engine the GPU it sees, None: whatever there is. `num_engines` None: one for each GPU."""
+    number = num_engines or max(1, len(gpus))
+    if number == 1 or not gpus:
+        return [None] * number
+    return [gpus[index % len(gpus)] for index in range(number)]

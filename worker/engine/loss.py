@@ -1,0 +1,119 @@
+"""Why an engine was lost, what a job that it takes along is told, and how often one may be started again. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from worker.errors import (
+    DeviceLost,
+    EngineCrashed,
+    EngineHung,
+    EngineOutOfMemory,
+    EngineUnreachable,
+    WorkerError,
+)
+
+FIRST_BACKOFF_SECONDS = 0.5
+LONGEST_BACKOFF_SECONDS = 30.0
+
+
+class LossReason(StrEnum):
+    CRASHED = "crashed"  # the process ended by itself
+    HUNG = "hung"  # a node made no progress for too long
+    UNRESPONSIVE = "unresponsive"  # the server's loop answered nothing for too long
+    DEVICE_LOST = "device_lost"  # the accelerator's context is poisoned: no later prompt can run
+    OUT_OF_MEMORY = "out_of_memory"  # the kernel killed it for memory
+    RECYCLED = "recycled"  # on purpose, between jobs: it had grown over the memory limit
+    GONE = "gone"  # an engine that is not ours does not answer, or knows nothing of the prompt any more
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One end of an engine's process. `code` is its exit code, negative for a signal's number."""
+
+    reason: LossReason
+    code: int | None = None
+    last_words: str = ""
+
+    @property
+    def is_planned(self) -> bool:
+        return self.reason is LossReason.RECYCLED
+
+    @property
+    def sentence(self) -> str:
+        match self.reason:
+            case LossReason.CRASHED:
+                return f"The engine's process ended ({_exit_name(self.code)})"
+            case LossReason.HUNG:
+                return "The engine made no progress for too long and was replaced"
+            case LossReason.UNRESPONSIVE:
+                return "The engine answered nothing for too long and was replaced"
+            case LossReason.DEVICE_LOST:
+                return "The device failed and the engine was replaced"
+            case LossReason.OUT_OF_MEMORY:
+                return "The machine ran out of memory and the engine's process was killed"
+            case LossReason.RECYCLED:
+                return "The engine was replaced to give back memory"
+            case LossReason.GONE:
+                return "The engine was lost"
+
+
+def reason_of_exit(code: int, num_oom_kills: int) -> LossReason:
+    """`num_oom_kills`: how many processes the kernel killed for memory while this one lived."""
+    if code == -signal.SIGKILL and num_oom_kills > 0:
+        return LossReason.OUT_OF_MEMORY
+    return LossReason.CRASHED
+
+
+def error_of_loss(loss: Loss, attempts: int, node_id: str | None, class_type: str | None) -> WorkerError:
+    """What a job ends with that lost its engine on its last attempt, in this node (None: before its first)."""
+    kinds: dict[LossReason, type[WorkerError]] = {
+        LossReason.CRASHED: EngineCrashed,
+        LossReason.HUNG: EngineHung,
+        LossReason.UNRESPONSIVE: EngineHung,
+        LossReason.DEVICE_LOST: DeviceLost,
+        LossReason.OUT_OF_MEMORY: EngineOutOfMemory,
+    }
+    kind = kinds.get(loss.reason, EngineUnreachable)
+    where = "" if node_id is None else f" in {class_type} (node {node_id})"
+    message = f"The engine was lost twice during this job{where}; the last time: {loss.sentence}"
+    about: dict[str, Any] = {} if node_id is None else {"node_id": node_id, "class_type": class_type}
+    return kind(message, attempts=attempts, reason=loss.reason.value, **about)
+
+
+def backoff_seconds(num_failed_starts: int) -> float:
+    """The pause before the next start, when so many starts in a row have come to nothing."""
+    return min(FIRST_BACKOFF_SECONDS * 2.0**num_failed_starts, LONGEST_BACKOFF_SECONDS)
+
+
+class RestartBudget:
+    """How many restarts are left: at most `max_restarts` within any `window_seconds`."""
+
+    def __init__(self, max_restarts: int, window_seconds: float) -> None:
+        self._max_restarts = max_restarts
+        self._window_seconds = window_seconds
+        self._times: deque[float] = deque()
+
+    def take(self, now_seconds: float) -> bool:
+        """Takes one. False when there is none left."""
+        while self._times and self._times[0] <= now_seconds - self._window_seconds:
+            self._times.popleft()
+        if len(self._times) >= self._max_restarts:
+            return False
+        self._times.append(now_seconds)
+        return True
+
+
+def _exit_name(code: int | None) -> str:
+    if code is None:
+        return "no exit code"
+    if code < 0:
+        try:
+            return f"signal {signal.Signals(-code).name}"
+        except ValueError:
+            return f"signal {-code}"
+    return f"exit code {code}"

@@ -1,0 +1,54 @@
+"""When the memory of the engines asks for one of them to be replaced. Pure.
+
+One that legitimately needs more than the limit would be replaced after every job; so each replacement that did not help
+for long doubles the time until the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FIRST_REST_SECONDS = 30.0
+LONGEST_REST_SECONDS = 3600.0
+DEFAULT_SHARE = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """One engine of ours: its memory, how many prompts it has run, since when it runs, how often it was replaced."""
+
+    name: str
+    rss_bytes: int
+    num_prompts: int
+    age_seconds: float
+    num_recycled: int
+
+
+def soft_limit_bytes(asked: int | None, total: int | None) -> int | None:
+    """What is asked for (0: no limit), else a share of what there is; None: no limit."""
+    if asked is not None:
+        return asked or None
+    return None if total is None else round(total * DEFAULT_SHARE)
+
+
+def engine_to_recycle(
+    engines: Sequence[MemoryUse], front_bytes: int, limit_bytes: int | None, *, is_below_floor: bool
+) -> str | None:
+    """The name of the engine to replace, the largest that may be; None when all is well or none may be.
+
+    An engine that has run nothing since its start would come back as it is.
+    """
+    total = front_bytes + sum(engine.rss_bytes for engine in engines)
+    if not is_below_floor and (limit_bytes is None or total <= limit_bytes):
+        return None
+    may_be = [engine for engine in engines if engine.num_prompts > 0 and engine.age_seconds >= rest_seconds(engine)]
+    largest = max(may_be, key=lambda engine: engine.rss_bytes, default=None)
+    return None if largest is None else largest.name
+
+
+def rest_seconds(engine: MemoryUse) -> float:
+    """How long it may run before it is replaced again: the first time as soon as need be."""
+    if engine.num_recycled == 0:
+        return 0.0
+    return min(FIRST_REST_SECONDS * 2.0 ** (engine.num_recycled - 1), LONGEST_REST_SECONDS)

@@ -1,0 +1,32 @@
+"""A prompt that needs less memory: nodes that take a picture whole replaced by those that take it in tiles. Pure.
+
+Used for the second attempt of a job that ran out of memory. Tiles overlap and are blended, so that the picture is the
+same but for small differences where they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TILED = {"VAEDecode": "VAEDecodeTiled", "VAEEncode": "VAEEncodeTiled"}
+
+
+def with_tiles(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> dict[str, Any]:
+    """The prompt with the tiled class wherever the engine has one; their own inputs get the declared defaults."""
+    return {node_id: _tiled(node, object_info) for node_id, node in prompt.items()}
+
+
+def _tiled(node: Any, object_info: Mapping[str, Any]) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    name = TILED.get(str(node.get("class_type")))
+    if name is None or name not in object_info:
+        return node
+    declared = (object_info[name].get("input") or {}).get("required") or {}
+    defaults = {
+        key: config[1]["default"]
+        for key, config in declared.items()
+        if len(config) > 1 and isinstance(config[1], Mapping) and "default" in config[1]
+    }
+    return {**node, "class_type": name, "inputs": {**defaults, **(node.get("inputs") or {})}}

@@ -1,0 +1,209 @@
+"""WatchedEngine: one engine, ours or not, and all that is known about its life.
+
+Ours is asked for its heartbeat and replaced when that says that it hangs; one that is not ours is only asked whether it
+answers. Either way the pool is told whether it can take prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import structlog
+
+from worker.engine.client import EngineClient
+from worker.engine.heartbeat import Heartbeat, HeartbeatLimits, find_loss
+from worker.engine.loss import Loss, LossReason
+from worker.engine.pool import EnginePool
+from worker.engine.supervisor import EngineProcess, ProcessState
+from worker.errors import EngineUnreachable
+
+LOOK_SECONDS = 1.0
+LOOK_SECONDS_FOREIGN = 2.0
+LOOK_DOWN_SECONDS = 0.1
+
+log = structlog.get_logger("engines")
+
+
+class EngineState(StrEnum):
+    STARTING = "starting"
+    UP = "up"
+    DRAINING = "draining"  # takes no further prompt, to be replaced when it has none left
+    RESTARTING = "restarting"
+    DOWN = "down"  # not ours, and it does not answer
+    FAILED = "failed"  # ours, and it does not come back
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """One engine as `/health` and `/metrics` show it. None: not known, or not ours to know."""
+
+    url: str
+    state: EngineState
+    num_prompts: int
+    pid: int | None
+    heartbeat_age_seconds: float | None
+    running: str | None
+    node_id: str | None
+    quiet_seconds: float | None
+    memory_bytes: int | None
+    restarts: Mapping[LossReason, int]
+    last_loss: Loss | None
+    is_stuck: bool
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """What the last looks gave. Times are monotonic seconds."""
+
+    last: Heartbeat = field(default_factory=Heartbeat)
+    at: float | None = None
+    num_missed: int = 0
+
+
+class WatchedEngine:
+    """`process` None: the engine is not ours. `watch()` is its task, for ever."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        process: EngineProcess | None,
+        pool: Callable[[], EnginePool],
+        limits: HeartbeatLimits,
+    ) -> None:
+        self.client = client
+        self.process = process
+        self.num_recycled = 0
+        self._pool = pool
+        self._limits = limits
+        self._pulse = _Pulse()
+        self._has_been_up = asyncio.Event()
+        self._is_draining = False
+        client.on_fault = self._at_fault
+
+    @property
+    def state(self) -> EngineState:
+        if self.process is not None and self.process.state is ProcessState.FAILED:
+            return EngineState.FAILED
+        if self.is_up:
+            return EngineState.DRAINING if self._is_draining else EngineState.UP
+        if not self._has_been_up.is_set():
+            return EngineState.STARTING
+        return EngineState.DOWN if self.process is None else EngineState.RESTARTING
+
+    @property
+    def is_up(self) -> bool:
+        return self.client in self._pool().clients_up
+
+    async def wait_until_up(self) -> None:
+        """For the first time."""
+        await self._has_been_up.wait()
+
+    async def watch(self) -> None:
+        while True:
+            if self.process is not None:
+                await self.process.wait_until_answering()
+            is_up = await (self._look_foreign() if self.process is None else self._look())
+            if is_up != self.is_up:
+                log.info("engine is up" if is_up else "engine is down", url=self.client.url)
+                self.client.forget_object_info()
+            self._pool().set_up(self.client, is_up)
+            if is_up:
+                self._has_been_up.set()
+            pause = LOOK_SECONDS_FOREIGN if self.process is None else LOOK_SECONDS
+            await asyncio.sleep(pause if is_up else LOOK_DOWN_SECONDS)
+
+    def lost(self, loss: Loss) -> None:
+        """Its process has ended: the pool and every run hear of it at once."""
+        self._pulse = _Pulse()
+        self._pool().set_up(self.client, False)
+        self.client.mark_lost(loss)
+
+    async def recycle(self) -> None:
+        """Replaces our engine between jobs: it gets no further prompt, ends those that it has, and starts anew.
+
+        Returns when the new one is up. Nothing is lost: what waits in the front goes on waiting there.
+        """
+        assert self.process is not None
+        self._is_draining = True
+        num_restarts = self.process.num_restarts
+        try:
+            async with self._pool().hold(self.client):
+                if self.process.num_restarts != num_restarts:  # it has been replaced already, for another reason
+                    return
+                self.num_recycled += 1
+                self.process.replace(LossReason.RECYCLED)
+                while self.process.num_restarts == num_restarts or self.state is EngineState.RESTARTING:
+                    await asyncio.sleep(LOOK_DOWN_SECONDS)
+        finally:
+            self._is_draining = False
+
+    def report(self, memory_bytes: int | None, num_prompts: int) -> EngineReport:
+        pulse, process = self._pulse, self.process
+        return EngineReport(
+            url=self.client.url,
+            state=self.state,
+            num_prompts=num_prompts,
+            pid=None if process is None else process.pid,
+            heartbeat_age_seconds=None if pulse.at is None else round(time.monotonic() - pulse.at, 3),
+            running=pulse.last.running,
+            node_id=pulse.last.node_id,
+            quiet_seconds=pulse.last.quiet_seconds,
+            memory_bytes=memory_bytes,
+            restarts=Counter() if process is None else Counter(process.restarts),
+            last_loss=None if process is None else process.last_loss,
+            is_stuck=pulse.last.quiet_seconds is not None and pulse.last.quiet_seconds > self._limits.stall_seconds,
+        )
+
+    async def _look(self) -> bool:
+        """Whether our engine can take prompts; one that hangs is replaced."""
+        pulse, client = self._pulse, self.client
+        try:
+            pulse.last = await client.heartbeat()
+            pulse.at, pulse.num_missed = time.monotonic(), 0
+        except EngineUnreachable:
+            pulse.num_missed += 1
+        assert self.process is not None
+        if pulse is not self._pulse or not self.process.is_answering:  # it was lost meanwhile
+            return False
+        client.withdrawn &= {pulse.last.running or ""}
+        loss = find_loss(
+            pulse.last,
+            self._limits,
+            silent_seconds=time.monotonic() - (pulse.at or self.process.answering_since),
+            num_missed=pulse.num_missed,
+            is_withdrawn=bool(client.withdrawn),
+        )
+        if loss is not None:
+            log.error("the engine hangs", reason=loss.value, prompt_id=pulse.last.running, node_id=pulse.last.node_id)
+            self.process.replace(loss)
+            return False
+        if pulse.num_missed or not pulse.last.is_built:
+            return self.is_up
+        return self.is_up or await self._has_nodes()
+
+    async def _look_foreign(self) -> bool:
+        try:
+            await self.client.system_stats()
+        except EngineUnreachable:
+            return False
+        self._pulse.at = time.monotonic()
+        return await self._has_nodes()
+
+    async def _has_nodes(self) -> bool:
+        """An engine counts as up when it tells what it has: it answers before that."""
+        try:
+            await self.client.object_info()
+        except EngineUnreachable:
+            return False
+        return True
+
+    def _at_fault(self, reason: LossReason) -> None:
+        """A run says that the engine cannot be used any more. One that is not ours can only be shown as it is."""
+        if self.process is not None:
+            self.process.replace(reason)
+            self._pool().set_up(self.client, False)

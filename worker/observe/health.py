@@ -1,0 +1,71 @@
+"""What is wrong with the worker, from facts about its progress. Pure: `/health` gathers the facts.
+
+A trouble asks for the worker to be replaced, or says that it does not get on. An engine that is being started again is
+none: that passes without anybody's help, and jobs wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from worker.engine.watch import EngineReport, EngineState
+
+STATES_OF_TROUBLE = {
+    EngineState.STARTING: "has not answered yet",
+    EngineState.DOWN: "does not answer",
+    EngineState.FAILED: "does not come back",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What is left of something, in bytes; None: not known."""
+
+    name: str
+    free_bytes: int | None
+    least_bytes: int
+
+    @property
+    def is_reached(self) -> bool:
+        return self.free_bytes is not None and self.free_bytes < self.least_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        return {"free_bytes": self.free_bytes, "floor_bytes": self.least_bytes, "low": self.is_reached}
+
+
+def find_troubles(
+    engines: Sequence[EngineReport], floors: Sequence[Floor], wrong_inside: Sequence[str], silence_seconds: float
+) -> list[str]:
+    """One line each: empty is good."""
+    troubles = list(wrong_inside)
+    for engine in engines:
+        if engine.state in STATES_OF_TROUBLE:
+            troubles.append(f"the engine at {engine.url} {STATES_OF_TROUBLE[engine.state]}")
+        elif engine.is_stuck:
+            troubles.append(
+                f"node {engine.node_id} of {engine.running} has made no progress for {engine.quiet_seconds:.0f} s"
+            )
+        elif engine.heartbeat_age_seconds is not None and engine.heartbeat_age_seconds > silence_seconds:
+            troubles.append(f"the engine at {engine.url} was last heard {engine.heartbeat_age_seconds:.0f} s ago")
+    troubles += [f"{floor.name} is below its floor" for floor in floors if floor.is_reached]
+    return troubles
+
+
+def engine_as_json(engine: EngineReport) -> dict[str, Any]:
+    loss = engine.last_loss
+    return {
+        "url": engine.url,
+        "healthy": engine.state in (EngineState.UP, EngineState.DRAINING) and not engine.is_stuck,
+        "state": engine.state.value,
+        "prompts": engine.num_prompts,
+        "pid": engine.pid,
+        "heartbeat_age_seconds": engine.heartbeat_age_seconds,
+        "running": engine.running,
+        "node": engine.node_id,
+        "seconds_without_progress": engine.quiet_seconds,
+        "memory_bytes": engine.memory_bytes,
+        "restarts": {reason.value: count for reason, count in engine.restarts.items()},
+        "last_loss": None if loss is None else {"reason": loss.reason.value, "message": loss.sentence},
+    }
