@@ -137,7 +137,9 @@ class WatchedEngine:
                     return
                 self.num_recycled += 1
                 self.process.replace(LossReason.RECYCLED)
-                while self.process.num_restarts == num_restarts or self.state is EngineState.RESTARTING:
+                while self.process.num_restarts == num_restarts:  # noqa: ASYNC110 - its end and its return have no event
+                    await asyncio.sleep(LOOK_DOWN_SECONDS)
+                while self.state is EngineState.RESTARTING:  # noqa: ASYNC110 - the same
                     await asyncio.sleep(LOOK_DOWN_SECONDS)
         finally:
             self._is_draining = False
