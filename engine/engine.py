@@ -40,10 +40,8 @@ from engine.graph.validate import CheckedPrompt, Findings, check_prompt, find_pr
 from engine.images.preview import latent_preview, picture_preview
 from engine.memory import device as devices
 from engine.memory import machine_memory
-from engine.memory.device import DeviceIdentity, DeviceReport
-from engine.memory.model_pool import DEFAULT_RESERVE_BYTES, ModelPool, Residency
-from engine.memory.offload import ModuleWeights
-from engine.memory.state import vram_state
+from engine.memory.device import DeviceIdentity, DeviceReport, dtype_of, translate_device_error
+from engine.memory.model_memory import MemoryReport, ModelMemory
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
@@ -69,6 +67,7 @@ __all__ = [
     "Engine",
     "EngineSettings",
     "Findings",
+    "MemoryReport",
     "PRELOADED_KINDS",
     "PackReport",
     "RunRequest",
@@ -87,12 +86,12 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, classes: Iterable[NodeClass] | None = None) -> None:
         self.settings = settings
-        self.resolved: ResolvedSettings = devices.resolve_settings(settings)
+        self.memory = ModelMemory(settings)
+        self.resolved: ResolvedSettings = self.memory.resolved
         self.folders = _model_folders(settings)
         self.files = FileFolders(settings.input_path, settings.output_path, settings.temp_path)
         self.environment: NodeEnvironment = FileEnvironment(self.folders, self.files)
         self.catalogue = Catalogue(built_in_nodes() if classes is None else classes)
-        self._pool = _model_pool(settings, self.resolved)
         self._thread = GpuThread()
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")
         self._results = _result_cache(settings.cache)
@@ -188,7 +187,7 @@ class Engine:
         return self._thread.submit(lambda: self._preload(kind, name, keep=keep))
 
     def _preload(self, kind: str, name: str, *, keep: bool) -> int:
-        with torch.inference_mode(), devices.translate_device_error():
+        with torch.inference_mode(), translate_device_error():
             return self.models.preload(kind, name, keep=keep)
 
     def take_over_process(self) -> None:
@@ -203,10 +202,14 @@ class Engine:
 
     def unload_models(self) -> None:
         """At once, on the thread that runs prompts: every model that is not in use leaves its device."""
-        self._pool.unload_all()
+        self.memory.unload()
 
     def device_report(self) -> list[DeviceReport]:
-        return [devices.report(self.resolved.device)]
+        return [self.memory.device.report()]
+
+    def memory_report(self) -> MemoryReport:
+        """Every figure of model memory, from any thread."""
+        return self.memory.report()
 
     def device_identity(self) -> DeviceIdentity:
         return devices.identity(self.resolved.device)
@@ -265,7 +268,7 @@ class Engine:
             with self._lock:
                 self._running = None
                 del self._runs[number]
-            self._pool.after_run()
+            self.memory.pool.after_run()
             self._garbage.after_run()
 
     def _wait_for_files(self) -> None:
@@ -277,32 +280,32 @@ class Engine:
         self._wait_for_files()
         return self.files.has(item)
 
-    def _relieve_memory(self) -> None:
-        """In the middle of a run: every model that no node uses leaves, and what only cycles of objects still hold."""
-        gc.collect()
-        self._pool.unload_all()
-        devices.empty_cache(self.resolved.device)
-
     def _free(self, *, unload_models: bool, free_memory: bool) -> None:
         if free_memory:
             self._results.clear()
             self._instances.clear()
         if unload_models or free_memory:
-            self._pool.unload_all()
-        devices.empty_cache(self.resolved.device)
+            self.memory.unload()
+        if free_memory:
+            gc.collect()
+        self.memory.device.empty_cache()
 
     def _rules_of_now(self) -> Callable[[str], NodeRules | None]:
         return lambda class_type: self.catalogue.rules(class_type, self.environment)
 
     def _run_services(self) -> RunServices:
         unique = unique_keys(b"")
+        resolved = self.resolved
+        computed = None if resolved.unet_compute_dtype == resolved.unet_dtype else dtype_of(resolved.unet_compute_dtype)
         types = LoadTypes(
-            unet=devices.dtype_of(self.resolved.unet_dtype),
-            text_encoder=devices.dtype_of(self.resolved.text_encoder_dtype),
-            vae=devices.dtype_of(self.resolved.vae_dtype),
+            unet=dtype_of(resolved.unet_dtype),
+            text_encoder=dtype_of(resolved.text_encoder_dtype),
+            vae=dtype_of(resolved.vae_dtype),
             patched_text_encoder=None if self.settings.dtypes.text_encoder else torch.float16,
+            unet_computed=computed,
+            later=self.memory.device.has_own_memory,
         )
-        keep: Any = self._keep  # its handles only ever meet handles of the same pool, which their type cannot say
+        keep: Any = self.memory.keep  # its handles only ever meet handles of the same pool, which their type cannot say
         return RunServices(
             find_class=self.catalogue.get,
             environment=self.environment,
@@ -312,17 +315,13 @@ class Engine:
             models=ModelStore(self.folders, keep, types, self.resolved.device),
             open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files),
             file_is_there=self._file_is_there,
-            device_errors=devices.translate_device_error,
-            relieve_memory=self._relieve_memory,
+            device_errors=translate_device_error,
+            relief=self.memory.relief,
+            relieved=self.memory.relieved,
+            begin_node=self.memory.pool.begin_node,
             make_preview=self._preview,
             embed_metadata=self.settings.embed_metadata,
         )
-
-    def _keep(self, name: str, module: torch.nn.Module, *, on_cpu: bool = False) -> Residency:
-        """A network as a model of the pool; `on_cpu` keeps it off the device."""
-        device = "cpu" if on_cpu else self.resolved.device
-        offload = "cpu" if self._pool.state.offloads_to_cpu else device
-        return self._pool.add(ModuleWeights(name, module, load_device=device, offload_device=offload))
 
     def _preview(self, preview: Any, latent_format: Any) -> tuple[bytes, str] | None:
         """Pictures that nodes made themselves are always shown, latents by `--preview-method`, as in ComfyUI.
@@ -385,12 +384,6 @@ def _model_folders(settings: EngineSettings) -> ModelFolders:
 def _add(folders: dict[str, list[Path]], more: Mapping[str, list[Path]]) -> None:
     for kind, paths in more.items():
         folders.setdefault(kind, []).extend(paths)
-
-
-def _model_pool(settings: EngineSettings, resolved: ResolvedSettings) -> ModelPool:
-    asked = settings.memory.reserve_vram_gb
-    reserve = DEFAULT_RESERVE_BYTES if asked is None else round(asked * GIB)
-    return ModelPool(devices, vram_state(resolved), reserve_bytes=reserve, smart_memory=settings.memory.smart_memory)
 
 
 def _result_cache(settings: CacheSettings) -> ResultCache:

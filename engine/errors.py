@@ -115,12 +115,17 @@ class NodeFailed(RunError):
 
 
 class OutOfMemory(RunError):
-    """`needed_bytes` and `free_bytes` are 0 when the device did not say."""
+    """`needed_bytes` and `free_bytes` are 0 when the device did not say.
+
+    `frames` is where it happened, in words, for one that was caught before: a kept traceback would keep what its frames
+    hold.
+    """
 
     code = "out_of_memory"
 
-    def __init__(self, message: str, *, needed_bytes: int = 0, free_bytes: int = 0) -> None:
+    def __init__(self, message: str, *, needed_bytes: int = 0, free_bytes: int = 0, frames: Sequence[str] = ()) -> None:
         super().__init__(message)
+        self.frames = frames
         self.needed_bytes = needed_bytes
         self.free_bytes = free_bytes
 

@@ -61,6 +61,21 @@ class NodeProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryRelieved:
+    """The device had too little memory for a running node. A step was taken, and the node runs again.
+
+    `step` is one of `caches`, `other_models`, `partial_load`, `tiled_vae`, `attention_slices`; after one that
+    `changes_arithmetic` results may differ in their last digits from those with more memory.
+    """
+
+    prompt_id: str
+    node: NodeRef
+    step: str
+    freed_bytes: int
+    changes_arithmetic: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PreviewMade:
     """An encoded picture of the unfinished latent. `media_type` is image/jpeg or image/png."""
 
@@ -150,6 +165,7 @@ Event = (
     | NodesCached
     | NodeStarted
     | NodeProgress
+    | MemoryRelieved
     | PreviewMade
     | NodeOutput
     | NodeFinished

@@ -47,6 +47,8 @@ class MemorySettings:
     """How model weights may use the device.
 
     `reserve_vram_gb` None leaves the engine's own margin. `async_offload_streams` 0 means `--disable-async-offload`.
+    `simulate_vram_gb` computes on the CPU under the rules of a device with so much memory, to see what would happen.
+    `idle_unload_seconds`: after so long without a prompt, models that nobody keeps leave the device; 0 is never.
     """
 
     vram: VramChoice = "auto"
@@ -55,6 +57,8 @@ class MemorySettings:
     async_offload_streams: int | None = None
     pinned_memory: bool = True
     cpu_vae: bool = False
+    simulate_vram_gb: float | None = None
+    idle_unload_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +118,15 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSettings:
-    """What was decided for this device. `device` is torch's name (`cpu`, `cuda:0`); types are torch's names too."""
+    """What was decided for this device. `device` is torch's name (`cpu`, `cuda:0`); types are torch's names too.
+
+    Weights are kept as `unet_dtype`, `text_encoder_dtype` and computed in the types of the `..._compute_dtype`.
+    """
 
     device: str
-    vram: Literal["cpu", "gpu_only", "highvram", "normalvram", "lowvram", "novram"]
+    vram: Literal["cpu", "gpu_only", "highvram", "normalvram", "lowvram", "novram", "shared"]
     unet_dtype: DtypeName
     vae_dtype: DtypeName
     text_encoder_dtype: DtypeName
+    unet_compute_dtype: DtypeName
+    text_encoder_compute_dtype: DtypeName

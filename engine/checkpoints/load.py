@@ -6,7 +6,6 @@ one block of memory of the wanted type: nothing is held twice.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +18,15 @@ from engine.checkpoints import inspect
 from engine.checkpoints.diffusers_folder import unet_from_diffusers, vae_from_diffusers
 from engine.checkpoints.families import sd15
 from engine.checkpoints.inspect import CheckpointFamily, NotRecognised
+from engine.checkpoints.safetensors_file import SafetensorsFile
 from engine.checkpoints.weight_file import WeightFile, open_weights
+from engine.checkpoints.weight_source import SOURCE_ATTRIBUTE, FileWeights
 from engine.errors import BadModelFile
 from engine.models.clip_text import ClipTextEncoder
 from engine.models.unet import UnetModel
 from engine.models.vae import AutoencoderKl
 
 SD1 = "a Stable Diffusion 1 checkpoint with UNet, text encoder and VAE"
-ALIGNMENT_BYTES = 64
 
 T = TypeVar("T")
 
@@ -39,6 +39,8 @@ class LoadTypes:
     text_encoder: torch.dtype = torch.float32
     vae: torch.dtype = torch.float32
     patched_text_encoder: torch.dtype | None = torch.float16  # what its patched weights are rounded to
+    unet_computed: torch.dtype | None = None  # what a UNet is cast to while it computes; None: as it is kept
+    later: bool = False  # weights are read when they are brought to a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,9 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     file = open_weights(path)
     try:
         family = inspect.checkpoint_family(file.shapes, file.metadata)
-        unet = _unet(file, sd15.UNET_PREFIX, types.unet)
+        unet = _unet(file, sd15.UNET_PREFIX, types.unet, later=types.later)
         text_encoder = _text_encoder(file, sd15.TEXT_PREFIX + "transformer.", types)
-        vae = _vae(file, sd15.VAE_PREFIX, types.vae)
+        vae = _vae(file, sd15.VAE_PREFIX, types.vae, later=types.later)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, SD1) from error
     width = text_encoder.clip_l.config.width
@@ -66,7 +68,7 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     return LoadedCheckpoint(family, unet, text_encoder, vae)
 
 
-def load_unet(path: Path, dtype: torch.dtype) -> tuple[CheckpointFamily, UnetModel]:
+def load_unet(path: Path, dtype: torch.dtype, *, later: bool = False) -> tuple[CheckpointFamily, UnetModel]:
     """The UNet of a file that holds one. Raises `BadModelFile`."""
     file = open_weights(path)
     try:
@@ -76,7 +78,7 @@ def load_unet(path: Path, dtype: torch.dtype) -> tuple[CheckpointFamily, UnetMod
         if prefix is None:
             raise NotRecognised(inspect.describe(file.shapes))
         family = inspect.unet_family(inspect.without_prefix(file.shapes, prefix), file.shapes, file.metadata)
-        return family, _unet(file, prefix, dtype)
+        return family, _unet(file, prefix, dtype, later=later)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, "the UNet of Stable Diffusion 1") from error
 
@@ -94,7 +96,7 @@ def load_text_encoder(path: Path, types: LoadTypes) -> ClipTextEncoder:
         raise BadModelFile(path.name, error.found, "a CLIP-L text encoder") from error
 
 
-def load_vae(path: Path, dtype: torch.dtype) -> AutoencoderKl:
+def load_vae(path: Path, dtype: torch.dtype, *, later: bool = False) -> AutoencoderKl:
     """The VAE of a file that holds one. Raises `BadModelFile`."""
     file = open_weights(path)
     try:
@@ -103,26 +105,26 @@ def load_vae(path: Path, dtype: torch.dtype) -> AutoencoderKl:
         prefix = inspect.find_prefix(file.shapes, sd15.VAE_PREFIXES, "decoder.conv_in.weight")
         if prefix is None:
             raise NotRecognised(inspect.describe(file.shapes))
-        return _vae(file, prefix, dtype)
+        return _vae(file, prefix, dtype, later=later)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, "the VAE of Stable Diffusion 1") from error
 
 
-def _unet(file: WeightFile, prefix: str, dtype: torch.dtype) -> UnetModel:
+def _unet(file: WeightFile, prefix: str, dtype: torch.dtype, *, later: bool) -> UnetModel:
     names = _names(file, prefix)
     config = _read(file, lambda: inspect.unet_config({name: file.tensors[key].shape for name, key in names.items()}))
     with torch.device("meta"):
         network = UnetModel(config)
-    fill(network, file, names, dtype)
+    fill(network, file, names, dtype, later=later)
     return network
 
 
-def _vae(file: WeightFile, prefix: str, dtype: torch.dtype) -> AutoencoderKl:
+def _vae(file: WeightFile, prefix: str, dtype: torch.dtype, *, later: bool) -> AutoencoderKl:
     names = _names(file, prefix)
     config = _read(file, lambda: inspect.vae_config({name: file.tensors[key].shape for name, key in names.items()}))
     with torch.device("meta"):
         network = AutoencoderKl(config)
-    fill(network, file, names, dtype)
+    fill(network, file, names, dtype, later=later)
     return network
 
 
@@ -139,7 +141,8 @@ def _text_encoder(file: WeightFile, prefix: str, types: LoadTypes) -> ClipTextEn
     projection = network.clip_l.transformer.text_projection
     if "text_projection.weight" not in names:  # SD1 has none, and its pooled output is not projected
         projection.weight = nn.Parameter(torch.eye(config.width, dtype=dtype), requires_grad=False)
-    fill(network, file, {"clip_l.transformer." + name: key for name, key in names.items()}, dtype)
+    names = {"clip_l.transformer." + name: key for name, key in names.items()}
+    fill(network, file, names, dtype, later=types.later)
     return network
 
 
@@ -156,21 +159,36 @@ def _read(file: WeightFile, read: Callable[[], T]) -> T:
         raise BadModelFile(file.path.name, f"no tensor {error}", SD1) from error
 
 
-def fill(network: nn.Module, file: WeightFile, names: Mapping[str, str], dtype: torch.dtype) -> None:
+def fill(
+    network: nn.Module, file: WeightFile, names: Mapping[str, str], dtype: torch.dtype, *, later: bool = False
+) -> None:
     """Give every weight of a network that has none (meta device) its values from the file, as `dtype`.
 
-    Raises `BadModelFile` for a weight that is missing or of another shape; other tensors of the file are left alone.
+    With `later` a mapped file is not read: its weights become views of it where they lie there as they are wanted, and
+    the others keep none; the network's `weight_source` gives them. Raises `BadModelFile` for a weight that is missing
+    or of another shape; other tensors of the file are left alone.
     """
     wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
     _check(file, wanted, names)
-    memory = Block(sum(_padded(weight.numel() * dtype.itemsize) for weight in wanted.values()))
-    order = sorted(wanted, key=lambda name: file.tensors[names[name]].start)
-    for name in order:
-        target = memory.take(wanted[name].shape, dtype, channels_last=wants_channels_last(dtype))
-        target.copy_(file.tensor(names[name]).view(wanted[name].shape))
+    layouts = {name: _layout(weight, dtype) for name, weight in wanted.items()}
+    is_mapped = isinstance(file, SafetensorsFile)
+    later = later and is_mapped
+    source = FileWeights(file, names, layouts, copies=not later)
+    found = dict(source.read(name for name in wanted if not later or source.is_view(name)))
+    for name in wanted:
         owner, _, attribute = name.rpartition(".")
-        setattr(network.get_submodule(owner), attribute, nn.Parameter(target, requires_grad=False))
+        tensor = found.get(name, layouts[name])
+        setattr(network.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
+    if is_mapped:
+        setattr(network, SOURCE_ATTRIBUTE, source)
     network.eval()
+
+
+def _layout(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A weight of the meta device in the type and layout it is kept in."""
+    shaped = torch.empty(weight.shape, dtype=dtype, device="meta")
+    is_last = wants_channels_last(dtype) and weight.ndim == 4
+    return shaped.contiguous(memory_format=torch.channels_last) if is_last else shaped
 
 
 def _check(file: WeightFile, wanted: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> None:
@@ -197,26 +215,3 @@ def wants_channels_last(dtype: torch.dtype) -> bool:
     UNet of SD1.5 at 256x256 on two cores with AMX, bfloat16: 0.70 s instead of 0.85 s; float32: no difference.
     """
     return dtype in (torch.bfloat16, torch.float16)
-
-
-class Block:
-    """One stretch of memory that many tensors share; huge pages, where the system has them, make it quick to fill."""
-
-    def __init__(self, num_bytes: int) -> None:
-        self._memory = mmap.mmap(-1, max(num_bytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-        self._used = 0
-
-    def take(self, shape: torch.Size, dtype: torch.dtype, *, channels_last: bool = False) -> torch.Tensor:
-        """The next tensor, uninitialised (zero); a convolution's perhaps with its channels innermost."""
-        num_bytes = shape.numel() * dtype.itemsize
-        flat = torch.frombuffer(self._memory, dtype=torch.uint8, count=num_bytes, offset=self._used)
-        self._used += _padded(num_bytes)
-        if channels_last and len(shape) == 4:
-            return flat.view(dtype).view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
-        return flat.view(dtype).view(shape)
-
-
-def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

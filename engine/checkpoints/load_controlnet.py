@@ -33,7 +33,11 @@ OTHERS = (
 
 
 def load_controlnet(
-    path: Path, dtype: torch.dtype, base_weight: Callable[[str], torch.Tensor | None] | None = None
+    path: Path,
+    dtype: torch.dtype,
+    base_weight: Callable[[str], torch.Tensor | None] | None = None,
+    *,
+    later: bool = False,
 ) -> ControlNetModel:
     """The network of a file. Raises `BadModelFile`.
 
@@ -53,7 +57,7 @@ def load_controlnet(
         file = _completed(file, names, base_weight)
     with torch.device("meta"):
         network = ControlNetModel(config, hint_channels=shapes["input_hint_block.0.weight"][1])
-    fill(network, file, names, dtype)
+    fill(network, file, names, dtype, later=later)
     return network
 
 

@@ -32,7 +32,7 @@ COMPACT = re.compile(r"^body\.(\d+)\.(weight|bias)$")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def load_upscaler(path: Path) -> RrdbNet | CompactNet:
+def load_upscaler(path: Path, *, later: bool = False) -> RrdbNet | CompactNet:
     """Raises `BadModelFile`."""
     file = open_weights(path)
     prefix = next((prefix for prefix in ("params_ema.", "params.", "module.") if _all_start(file, prefix)), "")
@@ -47,7 +47,7 @@ def load_upscaler(path: Path) -> RrdbNet | CompactNet:
                 network = RrdbNet(_rrdb_config({name: file.tensors[key].shape for name, key in names.items()}))
     except (KeyError, IndexError, StopIteration) as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
-    fill(network, file, names, torch.float32)
+    fill(network, file, names, torch.float32, later=later)
     return network
 
 

@@ -6,6 +6,7 @@ has to become a `BadModelFile` that says what was found.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 from collections.abc import Mapping
@@ -78,6 +79,11 @@ class SafetensorsFile:
         if place.start % place.dtype.itemsize:
             flat = flat.clone()  # a header of odd length leaves tensors where their type may not lie
         return flat.view(place.dtype).view(place.shape)
+
+    def forget_pages(self) -> None:
+        """Unmap what was read: it stays in the page cache, and no longer counts as this process's memory."""
+        with contextlib.suppress(OSError, AttributeError):  # a system without it: pages go when memory is short
+            self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def _populate(self, place: TensorPlace) -> None:
         """Map a large tensor's pages in one call instead of one fault each: halves the time of a load."""

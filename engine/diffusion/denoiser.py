@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +41,9 @@ class ModelConfig:
 class Denoiser(torch.nn.Module):
     """`diffusion_model(x, timesteps, context=, control=, transformer_options=, **)` under `model_sampling`.
 
-    With `concat_keys` its input has further channels: an inpainting network's (`mask`, `masked_image`) or those of a
-    network that edits a picture (`edited_image`).
+    `manual_cast_dtype` is what the network computes in where its weights are kept in another type: whoever keeps them
+    casts them, layer by layer. With `concat_keys` the input has further channels: an inpainting network's (`mask`,
+    `masked_image`) or those of a network that edits a picture (`edited_image`).
     """
 
     def __init__(
@@ -108,26 +109,11 @@ class Denoiser(torch.nn.Module):
         context = None if c_crossattn is None else c_crossattn.to(device=scaled.device, dtype=dtype)
         extra = {name: _cast(value, scaled.device, dtype) for name, value in kwargs.items()}
         timesteps = self.process_timestep(self.model_sampling.timestep(t).float(), x=x, **extra)
-        network = wrapped(DIFFUSION_MODEL, options, self._network(dtype), self.diffusion_model)
+        network = wrapped(DIFFUSION_MODEL, options, self.diffusion_model, self.diffusion_model)
         # By position: so wrappers of custom nodes find them.
         output = network(scaled, timesteps, context, extra.pop("y", None), control, options, **extra)
         denoised: torch.Tensor = self.model_sampling.calculate_denoised(t, output.float(), x)
         return denoised
-
-    def _network(self, dtype: torch.dtype) -> Callable[..., torch.Tensor]:
-        """The network computing in `dtype`: where its weights are kept in another, with a cast copy of them."""
-        if dtype == self.get_dtype():
-            return self.diffusion_model
-        weights: dict[str, torch.Tensor] = {
-            name: torch.nn.Parameter(weight.to(dtype), requires_grad=False)
-            for name, weight in self.diffusion_model.named_parameters()
-        }
-
-        def compute(*args: Any, **kwargs: Any) -> torch.Tensor:
-            output: torch.Tensor = torch.func.functional_call(self.diffusion_model, weights, args, kwargs)
-            return output
-
-        return compute
 
     def process_timestep(self, timestep: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         return timestep

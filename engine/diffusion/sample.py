@@ -48,6 +48,9 @@ class SampledModel(Protocol):
 
     def memory_required(self, input_shape: Sequence[int]) -> float: ...
 
+    @property
+    def economy(self) -> Any: ...
+
     def pre_run(self) -> None: ...
 
     def cleanup(self) -> None: ...
@@ -241,6 +244,12 @@ class Guider:
         if denoise_mask is not None:
             denoise_mask = prepare_mask(denoise_mask, noise.shape, device)
         working_bytes = int(self.model_patcher.memory_required([noise.shape[0] * 2, *noise.shape[1:]]))
+        slices = self.model_patcher.economy.attention_slices
+        if slices > 1:
+            working_bytes = working_bytes // 2 + working_bytes // (2 * slices)
+            self.model_options = merge_options(
+                self.model_options, {"transformer_options": {"attention_slices": slices}}
+            )
         with self.model_patcher.in_use(working_bytes=working_bytes, together_with=self._other_models()) as inner_model:
             self.inner_model = inner_model
             try:

@@ -1,16 +1,25 @@
-"""The only file that calls `torch.cuda`: which device there is, what is free on it, and its errors as ours."""
+"""Devices: what is free on one, how weights get there and back, and its errors as ours.
+
+`Device` is the CPU, `AcceleratorDevice` whatever torch reaches by one of its modules with CUDA's calls: CUDA and ROCm
+(`torch.cuda`), Intel's (`torch.xpu`), Apple's (`torch.mps`, which has fewer of them). A `SimulatedDevice`
+(`simulated_device.py`) has the CPU's arithmetic and a budget. This is the only file that calls `torch.cuda`.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import torch
 
 from engine.errors import DeviceLost, OutOfMemory
 from engine.memory import machine_memory
-from engine.settings import DtypeName, EngineSettings, ResolvedSettings
+from engine.memory.device_facts import DeviceFacts, DeviceKind
+from engine.settings import DtypeName, EngineSettings
 
 # CUDA's words for a context that no later call can use. Torch gives them no type of their own.
 LOST_DEVICE_WORDS = (
@@ -18,6 +27,11 @@ LOST_DEVICE_WORDS = (
     "hardware stack error", "ecc uncorrectable", "device is lost", "gpu has fallen off", "no longer available",
 )  # fmt: skip
 OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
+
+Tensor = torch.Tensor  # for the files of this package that see tensors without importing torch
+Dtype = torch.dtype
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,67 +58,232 @@ class DeviceIdentity:
     cuda: str | None
 
 
-def has_cuda() -> bool:
-    return torch.cuda.is_available()
+class Device:
+    """A device as model memory sees it; this one is the CPU, where nothing has to be brought.
 
-
-def resolve_settings(settings: EngineSettings) -> ResolvedSettings:
-    """What is asked, decided for the device that is there: ComfyUI's types on each kind of device.
-
-    Without a usable GPU the engine runs on the CPU, in float32 unless flags say otherwise.
+    Lanes (`lanes.py`) use `new_stream`, `mark` and what follows: copies run on a stream of their own, marks say how far
+    a stream (None: that which computes) has come, and a stream waits for a mark. All of it does nothing on a CPU.
     """
-    on_cpu = settings.cpu or not has_cuda()
-    dtypes = settings.dtypes
-    unet: DtypeName = "float32" if on_cpu else "float16"
-    vae: DtypeName = "float32" if on_cpu or not torch.cuda.is_bf16_supported() else "bfloat16"
-    if dtypes.force_fp32:
-        unet = vae = "float32"
-    elif dtypes.force_fp16:
-        unet = "float16"
-    choice = settings.memory.vram
-    return ResolvedSettings(
-        device="cpu" if on_cpu else "cuda:0",
-        vram="cpu" if on_cpu else ("normalvram" if choice == "auto" else choice),
-        unet_dtype=dtypes.unet or unet,
-        vae_dtype=dtypes.vae or vae,
-        text_encoder_dtype=dtypes.text_encoder or "float32",
-    )
 
+    has_own_memory = False
+    charges_blocks = False  # whether `begin_block` has to be called before each block computes
 
-def dtype_of(name: DtypeName) -> torch.dtype:
-    """Torch's type of that name."""
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
+    def __init__(self, torch_name: str = "cpu") -> None:
+        self.torch_name = torch_name
 
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts("cpu", "cpu", "the CPU", self.total_bytes(), self.free_bytes())
 
-def free_bytes(device: str) -> int:
-    """Bytes that new tensors may take on the device: what the system has free, and torch's own reserve."""
-    kind = torch.device(device).type
-    if kind != "cuda":
-        return machine_memory.available_bytes()
-    free, _ = torch.cuda.mem_get_info(device)
-    stats = torch.cuda.memory_stats(device)
-    reserved, active = (int(stats.get(f"{name}_bytes.all.current", 0)) for name in ("reserved", "active"))
-    return int(free) + reserved - active
+    def report(self) -> DeviceReport:
+        total, free = self.total_bytes(), self.free_bytes()
+        return DeviceReport("cpu", "cpu", None, total, free, total, free)
 
-
-def total_bytes(device: str) -> int:
-    if torch.device(device).type != "cuda":
+    def total_bytes(self) -> int:
         return machine_memory.meminfo_bytes("MemTotal") or 0
-    return int(torch.cuda.mem_get_info(device)[1])
+
+    def free_bytes(self) -> int:
+        """Bytes that new tensors may take: what the system has free, and what torch holds without using."""
+        return machine_memory.available_bytes()
+
+    def peak_bytes(self) -> int | None:
+        """The most that was allocated at once since `reset_peak`; None where nobody counts."""
+        return None
+
+    def reset_peak(self) -> None:
+        return
+
+    def allocated_bytes(self) -> int | None:
+        """What this process's tensors take on the device; None where nobody counts."""
+        return None
+
+    def empty_cache(self) -> None:
+        """Give memory that torch holds without using back to the system."""
+
+    def is_home_of(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == torch.device(self.torch_name).type
+
+    def empty_like(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Uninitialised memory of that shape and layout on the device. Raises `OutOfMemory`."""
+        with translate_device_error():
+            return torch.empty_like(tensor, device=self.torch_name, dtype=dtype)
+
+    def empty_bytes(self, num_bytes: int) -> torch.Tensor:
+        """Uninitialised bytes `[num_bytes]`, uint8, on the device. Raises `OutOfMemory`."""
+        with translate_device_error():
+            return torch.empty(num_bytes, dtype=torch.uint8, device=self.torch_name)
+
+    def pinned_like(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A copy of a CPU tensor in memory that streams can read from by themselves; None where there is no such."""
+        return None
+
+    # --- streams -----------------------------------------------------------------------------------------------------
+
+    def new_stream(self) -> Any:
+        return None
+
+    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
+        """`target` (on the device) gets the values of `source`, in its own type and layout, some time on `stream`."""
+        target.copy_(source)
+
+    def mark(self, stream: Any) -> Any:
+        """Everything asked of the stream until now, as something to wait for."""
+        return None
+
+    def wait(self, stream: Any, mark: Any) -> None:
+        """What is asked of the stream from here on happens after the mark."""
+
+    def synchronize(self) -> None:
+        """Return when the device has done everything."""
+
+    # --- only where somebody counts ----------------------------------------------------------------------------------
+
+    def begin_block(self, working_bytes: int) -> None:
+        """A block is about to compute in so much memory besides weights and buffers."""
+
+    def uses(self, tensor: torch.Tensor) -> None:
+        """The stream that computes is about to read the tensor."""
+
+
+class AcceleratorDevice(Device):
+    """A device that torch reaches by `torch.cuda`, `torch.xpu` or `torch.mps`."""
+
+    has_own_memory = True
+
+    def __init__(self, torch_name: str, kind: DeviceKind) -> None:
+        super().__init__(torch_name)
+        self._kind = kind
+        self._calls: ModuleType = getattr(torch, {"rocm": "cuda"}.get(kind, kind))
+
+    def facts(self) -> DeviceFacts:
+        report = self.report()
+        return DeviceFacts(
+            self._kind,
+            self.torch_name,
+            report.name,
+            report.vram_total_bytes,
+            report.vram_free_bytes,
+            computes_float16=self._computes_float16(),
+            computes_bfloat16=self._kind in ("cuda", "rocm", "xpu") and bool(self._calls.is_bf16_supported()),
+            keeps_float8=self._kind in ("cuda", "rocm", "xpu"),
+            is_shared=self._kind == "mps" or bool(getattr(self._properties(), "is_integrated", False)),
+        )
+
+    def _computes_float16(self) -> bool:
+        """NVIDIA's before Volta do it slowly, and the GTX 16 series gives wrong values."""
+        if self._kind != "cuda":
+            return True
+        major, _ = self._calls.get_device_capability(self.torch_name)
+        return major >= 7 and "GTX 16" not in self._calls.get_device_name(self.torch_name)
+
+    def _properties(self) -> Any:
+        return None if self._kind == "mps" else self._calls.get_device_properties(self.torch_name)
+
+    def report(self) -> DeviceReport:
+        total, free = self.total_bytes(), self.free_bytes()
+        device = torch.device(self.torch_name)
+        if self._kind == "mps":
+            return DeviceReport("mps", "mps", None, total, free, total, free)
+        reserved = self._calls.memory_reserved(self.torch_name)
+        unused = reserved - self._calls.memory_allocated(self.torch_name)
+        name = f"{self.torch_name} {self._calls.get_device_name(self.torch_name)}"
+        return DeviceReport(name, device.type, device.index, total, free, reserved, unused)
+
+    def total_bytes(self) -> int:
+        if self._kind == "mps":
+            return super().total_bytes()
+        if self._kind == "xpu":
+            return int(self._properties().total_memory)
+        return int(self._calls.mem_get_info(self.torch_name)[1])
+
+    def free_bytes(self) -> int:
+        if self._kind == "mps":
+            return super().free_bytes()
+        stats = self._calls.memory_stats(self.torch_name)
+        reserved, active = (int(stats.get(f"{name}_bytes.all.current", 0)) for name in ("reserved", "active"))
+        if self._kind == "xpu":
+            return self.total_bytes() - active
+        free, _ = self._calls.mem_get_info(self.torch_name)
+        return int(free) + reserved - active
+
+    def peak_bytes(self) -> int | None:
+        return None if self._kind == "mps" else int(self._calls.max_memory_allocated(self.torch_name))
+
+    def reset_peak(self) -> None:
+        if self._kind != "mps":
+            self._calls.reset_peak_memory_stats(self.torch_name)
+
+    def allocated_bytes(self) -> int | None:
+        if self._kind == "mps":
+            return int(self._calls.current_allocated_memory())
+        return int(self._calls.memory_allocated(self.torch_name))
+
+    def empty_cache(self) -> None:
+        self._calls.empty_cache()
+
+    def pinned_like(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if self._kind == "mps":
+            return None
+        try:
+            return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+        except RuntimeError as error:  # the system allows no more of it
+            log.warning("no pinned memory of %d bytes: %s", tensor.nbytes, error)
+            return None
+
+    def new_stream(self) -> Any:
+        return None if self._kind == "mps" else self._calls.Stream(self.torch_name)
+
+    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
+        if stream is None:
+            target.copy_(source)
+            return
+        with self._calls.stream(stream):
+            target.copy_(source, non_blocking=True)
+        target.record_stream(stream)
+
+    def mark(self, stream: Any) -> Any:
+        if self._kind == "mps":
+            return None
+        event = self._calls.Event()
+        event.record(self._calls.current_stream(self.torch_name) if stream is None else stream)
+        return event
+
+    def wait(self, stream: Any, mark: Any) -> None:
+        if mark is not None:
+            (self._calls.current_stream(self.torch_name) if stream is None else stream).wait_event(mark)
+
+    def synchronize(self) -> None:
+        self._calls.synchronize()
+
+
+def find_device(settings: EngineSettings) -> Device:
+    """The first accelerator that torch can use, the CPU without one or when it is asked for."""
+    if settings.cpu:
+        return Device()
+    if has_cuda():
+        return device_of("cuda:0")
+    if torch.xpu.is_available():
+        return device_of("xpu:0")
+    return device_of("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def device_of(torch_name: str) -> Device:
+    """The device of that name (`cpu`, `cuda:0`, `xpu:0`, `mps`)."""
+    kind = torch.device(torch_name).type
+    if kind == "cuda":
+        return AcceleratorDevice(torch_name, "rocm" if torch.version.hip else "cuda")
+    if kind == "xpu":
+        return AcceleratorDevice(torch_name, "xpu")
+    return AcceleratorDevice(torch_name, "mps") if kind == "mps" else Device()
 
 
 def empty_cache(device: str) -> None:
     """Give memory that torch holds without using back to the system."""
-    if torch.device(device).type == "cuda":
-        torch.cuda.empty_cache()
+    device_of(device).empty_cache()
 
 
 def wait_for(device: str) -> None:
     """Until the device has done all it was given."""
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)
+    device_of(device).synchronize()
 
 
 def identity(device: str) -> DeviceIdentity:
@@ -118,15 +297,15 @@ def identity(device: str) -> DeviceIdentity:
     )
 
 
-def report(device: str) -> DeviceReport:
-    kind = torch.device(device)
-    total, free = total_bytes(device), free_bytes(device)
-    if kind.type != "cuda":
-        return DeviceReport("cpu", "cpu", None, total, free, total, free)
-    reserved = torch.cuda.memory_reserved(device)
-    unused = reserved - torch.cuda.memory_allocated(device)
-    name = f"{device} {torch.cuda.get_device_name(device)}"
-    return DeviceReport(name, kind.type, kind.index, total, free, reserved, unused)
+def has_cuda() -> bool:
+    return torch.cuda.is_available()
+
+
+def dtype_of(name: DtypeName) -> torch.dtype:
+    """Torch's type of that name."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
 
 
 @contextmanager

@@ -20,14 +20,31 @@ def attention(
     mask: torch.Tensor | None = None,
     *,
     is_causal: bool = False,
+    slices: int = 1,
 ) -> torch.Tensor:
-    """`q` [B, T, D], `k` and `v` [B, S, D] -> [B, T, D]. `mask` is added to the scores."""
+    """`q` [B, T, D], `k` and `v` [B, S, D] -> [B, T, D]. `mask` is added to the scores.
+
+    With `slices` it is computed for so many groups of queries one after the other, which takes less memory.
+    """
     batch, _, width = q.shape
     q, k, v = (item.view(batch, -1, heads, width // heads).transpose(1, 2) for item in (q, k, v))
     if mask is not None and mask.ndim == 3:
         mask = mask.unsqueeze(1)
-    out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+    if slices > 1 and not is_causal:
+        out = _sliced(q, k, v, mask, slices)
+    else:
+        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
     return out.transpose(1, 2).reshape(batch, -1, width)
+
+
+def _sliced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, slices: int) -> torch.Tensor:
+    out = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype, device=q.device)
+    step = -(-q.shape[2] // slices)
+    for start in range(0, q.shape[2], step):
+        rows = slice(start, start + step)
+        part = mask if mask is None or mask.shape[-2] == 1 else mask[..., rows, :]
+        out[:, :, rows] = scaled_dot_product_attention(q[:, :, rows], k, v, attn_mask=part)
+    return out
 
 
 def optimized_attention(
@@ -56,7 +73,7 @@ def optimized_attention(
             skip_output_reshape=skip_output_reshape, transformer_options=inner,
         )  # fmt: skip
     if not skip_reshape and not skip_output_reshape:
-        return attention(q, k, v, heads, mask)
+        return attention(q, k, v, heads, mask, slices=(transformer_options or {}).get("attention_slices", 1))
     if not skip_reshape:
         q, k, v = (item.view(item.shape[0], -1, heads, item.shape[-1] // heads).transpose(1, 2) for item in (q, k, v))
     if mask is not None and mask.ndim == 3:

@@ -91,7 +91,8 @@ class ClipTextTower(nn.Module):
 
     def forward(self, embeds: torch.Tensor, layer: int | None) -> tuple[torch.Tensor, torch.Tensor]:
         """(output of the last layer, output of `layer`), both through the final norm; `layer` None is the last."""
-        x = embeds + self.embeddings.position_embedding.weight
+        places = torch.arange(self.embeddings.position_embedding.num_embeddings, device=embeds.device)
+        x = embeds + self.embeddings.position_embedding(places)
         chosen: torch.Tensor | None = None
         for index, block in enumerate(self.encoder.layers):
             x = block(x)
@@ -136,21 +137,24 @@ class ClipL(nn.Module):
 
     def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, int]:
         """Rows [T, D] of a chunk, and the place of its first end token. Embeddings stand for themselves."""
-        table = self.transformer.get_input_embeddings().weight
+        table = self.transformer.get_input_embeddings()
+        width = table.embedding_dim
+        numbers = [END_TOKEN, *(int(token) for token in chunk if not isinstance(token, torch.Tensor))]
+        end_row, *looked_up = table(torch.tensor(numbers, device=table.weight.device)).unsqueeze(1)  # each [1, D]
         rows, end, left_out = [], None, 0
         for token in chunk:
             if isinstance(token, torch.Tensor):
-                if token.shape[-1] == table.shape[1]:
-                    rows.append(token.reshape(-1, table.shape[1]).to(table))
+                if token.shape[-1] == width:
+                    rows.append(token.reshape(-1, width).to(end_row))
                 else:
                     left_out += max(1, token.numel() // token.shape[-1])
                 continue
-            rows.append(table[int(token)].unsqueeze(0))
+            rows.append(looked_up.pop(0))
             if end is None and int(token) == END_TOKEN:
                 end = sum(row.shape[0] for row in rows) - 1
         if left_out:
-            log.warning("an embedding is not of the text encoder's width %d and is ignored", table.shape[1])
-            rows.append(table[END_TOKEN].expand(left_out, -1))
+            log.warning("an embedding is not of the text encoder's width %d and is ignored", width)
+            rows.append(end_row.expand(left_out, -1))
         joined = torch.cat(rows)
         return joined, joined.shape[0] - 1 if end is None else end
 

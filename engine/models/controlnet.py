@@ -27,6 +27,7 @@ class ControlNetModel(nn.Module):
         super().__init__()
         self.config = config
         self.model_channels = config.model_channels
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
         width = config.model_channels * 4
         self.time_embed = nn.Sequential(nn.Linear(config.model_channels, width), nn.SiLU(), nn.Linear(width, width))
         self.input_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.input_blocks)
@@ -37,7 +38,8 @@ class ControlNetModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.time_embed.get_parameter("0.weight").dtype
+        """What it computes in."""
+        return self.compute_dtype or self.time_embed.get_parameter("0.weight").dtype
 
     def forward(
         self,

@@ -266,26 +266,25 @@ class SpatialTransformer(nn.Module):
         options = {} if transformer_options is None else transformer_options
         options["activations_shape"] = list(x.shape)
         batch, channels, height, width = x.shape
-        # A 1x1 convolution is the same linear map for every cell; over tokens it needs no second change of layout.
-        tokens = self._project(self.proj_in, self.norm(x).flatten(2).transpose(1, 2))  # [B, h*w, C]
+        tokens: torch.Tensor = self.proj_in(self.norm(x).flatten(2).transpose(1, 2))  # [B, h*w, C]
         for index, block in enumerate(self.transformer_blocks):
             options["block_index"] = index
             tokens = block(tokens, context=context, transformer_options=options)
-        tokens = self._project(self.proj_out, tokens)
+        tokens = self.proj_out(tokens)
         return x + tokens.transpose(1, 2).reshape(batch, channels, height, width)
 
-    def _project(self, layer: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        if self.use_linear:
-            out: torch.Tensor = layer(tokens)
-            return out
-        weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
-        return functional.linear(tokens, weight.flatten(1), bias)
+
+class TokenConvolution(nn.Conv2d):
+    """A 1x1 convolution of tokens [B, T, C]: the same linear map for every cell, without a second change of layout."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return functional.linear(input, self.weight.flatten(1), self.bias)
 
 
 def _projection(spec: TransformerSpec) -> nn.Module:
     if spec.uses_linear:
         return nn.Linear(spec.channels, spec.channels)
-    return nn.Conv2d(spec.channels, spec.channels, 1)
+    return TokenConvolution(spec.channels, spec.channels, 1)
 
 
 class TimestepEmbedSequential(nn.Sequential):
@@ -342,6 +341,7 @@ class UnetModel(nn.Module):
         self.config = config
         self.model_channels = config.model_channels
         self.in_channels = config.in_channels
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
         width = config.model_channels * 4
         self.time_embed = nn.Sequential(nn.Linear(config.model_channels, width), nn.SiLU(), nn.Linear(width, width))
         self.input_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.input_blocks)
@@ -355,7 +355,8 @@ class UnetModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.time_embed.get_parameter("0.weight").dtype
+        """What it computes in."""
+        return self.compute_dtype or self.time_embed.get_parameter("0.weight").dtype
 
     def forward(
         self,

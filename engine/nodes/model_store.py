@@ -20,10 +20,12 @@ from engine.checkpoints.load_hypernetwork import load_hypernetwork
 from engine.checkpoints.load_upscaler import load_upscaler
 from engine.checkpoints.random_weights import random_networks
 from engine.checkpoints.weight_file import read_tensors
+from engine.checkpoints.weight_source import source_of
 from engine.diffusion.denoiser import Denoiser, ModelConfig
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.errors import BadModelFile
 from engine.models.clip_tokens import ClipTokenizer
+from engine.models.unet import UnetModel
 from engine.nodes.clip_value import Clip
 from engine.nodes.control_value import ControlNet
 from engine.nodes.model_value import Model, WeightHandle
@@ -32,9 +34,14 @@ from engine.nodes.vae_value import Vae
 
 
 class KeepsWeights(Protocol):
-    """Takes a network into the pool: (name for logs, network) -> handle. `on_cpu`: it computes there in any case."""
+    """Takes a network into the pool: (name for logs, network) -> handle. `on_cpu`: it computes there in any case.
 
-    def __call__(self, name: str, module: torch.nn.Module, *, on_cpu: bool = False) -> WeightHandle: ...
+    `role` (`ROLES`, else `other`) says where it has its place, `source` where its weights can be read again.
+    """
+
+    def __call__(
+        self, name: str, module: torch.nn.Module, *, role: Any = "other", on_cpu: bool = False, source: Any = None
+    ) -> WeightHandle: ...
 
 
 class ModelStore:
@@ -55,7 +62,7 @@ class ModelStore:
         handles = self._known(path, ("unet", "clip", "vae"))
         if handles is None:
             loaded = load_checkpoint(path, self._types)
-            networks = (denoiser(loaded.unet, loaded.family), loaded.text_encoder, loaded.vae)
+            networks = (self._denoiser(loaded.family, loaded.unet), loaded.text_encoder, loaded.vae)
             handles = self._take(path, ("unet", "clip", "vae"), networks)
         unet, clip, vae = handles
         return Model(unet), Clip(clip, self._tokenizer), Vae(vae)
@@ -82,7 +89,7 @@ class ModelStore:
 
     def unet(self, name: str) -> Model:
         path = self._path("diffusion_models", name)
-        return Model(self._one(path, "unet", lambda: denoiser_of(*load_unet(path, self._types.unet))))
+        return Model(self._one(path, "unet", lambda: self._unet(path)))
 
     def clip(self, name: str, *, on_cpu: bool = False) -> Clip:
         path = self._path("text_encoders", name)
@@ -92,11 +99,11 @@ class ModelStore:
 
     def vae(self, name: str) -> Vae:
         path = self._path("vae", name)
-        return Vae(self._one(path, "vae", lambda: load_vae(path, self._types.vae)))
+        return Vae(self._one(path, "vae", lambda: load_vae(path, self._types.vae, later=self._types.later)))
 
     def controlnet(self, name: str) -> ControlNet:
         path = self._path("controlnet", name)
-        handle = self._one(path, "controlnet", lambda: load_controlnet(path, self._types.unet))
+        handle = self._one(path, "controlnet", lambda: self._controlnet(path))
         return ControlNet(handle, averages_globally(path))
 
     def controlnet_upon(self, name: str, base: Model) -> ControlNet:
@@ -106,17 +113,21 @@ class ModelStore:
         def load() -> torch.nn.Module:
             with base.in_use() as network:
                 weights = network.diffusion_model.state_dict()
-                return load_controlnet(path, self._types.unet, weights.get)
+                return self._controlnet(path, weights.get)
 
         return ControlNet(self._one(path, ("controlnet upon", base.patches_uuid), load), averages_globally(path))
 
     def upscaler(self, name: str) -> UpscaleModel:
         path = self._path("upscale_models", name)
-        return UpscaleModel(self._one(path, "upscaler", lambda: load_upscaler(path)))
+        return UpscaleModel(self._one(path, "upscaler", lambda: load_upscaler(path, later=self._types.later)))
 
     def hypernetwork(self, name: str) -> Model:
         path = self._path("hypernetworks", name)
-        return Model(self._one(path, "hypernetwork", lambda: load_hypernetwork(path, self._types.unet)))
+        return Model(
+            self._one(
+                path, "hypernetwork", lambda: load_hypernetwork(path, self._types.unet_computed or self._types.unet)
+            )
+        )
 
     def diffusers(self, name: str) -> tuple[Model, Clip, Vae]:
         """A model in the folder layout of the diffusers library."""
@@ -124,9 +135,9 @@ class ModelStore:
         if folder is None:
             raise BadModelFile(name, "no such folder among the diffusers models", "one of the names the node offers")
         paths = diffusers_files(folder)
-        unet = self._one(paths.unet, "diffusers unet", lambda: denoiser_of(*load_unet(paths.unet, self._types.unet)))
+        unet = self._one(paths.unet, "diffusers unet", lambda: self._unet(paths.unet))
         clip = self._one(paths.text_encoder, "clip", lambda: load_text_encoder(paths.text_encoder, self._types))
-        vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types.vae))
+        vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types.vae, later=self._types.later))
         return Model(unet), Clip(clip, self._tokenizer), Vae(vae)
 
     def text(self, kind: str, name: str) -> str:
@@ -140,9 +151,27 @@ class ModelStore:
     def random_checkpoint(self, family: str, scale: str, seed: int = 0) -> tuple[Model, Clip, Vae]:
         """Networks of full shape whose weights are drawn on the device; nothing is read."""
         unet, text_encoder, vae = random_networks(scale, seed, self._types, self._device)
-        networks = (denoiser(unet, CheckpointFamily(family)), text_encoder, vae)
-        handles = [self._keep(f"random {family} {scale}", network) for network in networks]
+        networks = (self._denoiser(CheckpointFamily(family), unet), text_encoder, vae)
+        handles = [
+            self._keep(f"random {family} {scale} {part}", network, role=ROLES[part])
+            for part, network in zip(("unet", "clip", "vae"), networks, strict=True)
+        ]
         return Model(handles[0]), Clip(handles[1], self._tokenizer), Vae(handles[2])
+
+    def _unet(self, path: Path) -> Denoiser:
+        return self._denoiser(*load_unet(path, self._types.unet, later=self._types.later))
+
+    def _denoiser(self, family: CheckpointFamily, unet: UnetModel) -> Denoiser:
+        network = denoiser(unet, family)
+        unet.compute_dtype = network.manual_cast_dtype = self._types.unet_computed
+        return network
+
+    def _controlnet(
+        self, path: Path, base_weight: Callable[[str], torch.Tensor | None] | None = None
+    ) -> torch.nn.Module:
+        network = load_controlnet(path, self._types.unet, base_weight, later=self._types.later)
+        network.compute_dtype = self._types.unet_computed
+        return network
 
     def _path(self, kind: str, name: str) -> Path:
         path = self._folders.path(kind, name)
@@ -167,7 +196,8 @@ class ModelStore:
         handles = []
         for part, network in zip(parts, networks, strict=True):
             label = part if isinstance(part, str) else part[0]
-            handle = self._keep(f"{path.name} {label}", network, on_cpu=on_cpu)
+            role, source = ROLES.get(label, "other"), source_of(network)
+            handle = self._keep(f"{path.name} {label}", network, role=role, on_cpu=on_cpu, source=source)
             self._handles[(*_identity(path), part)] = handle
             handles.append(handle)
         return handles
@@ -195,10 +225,6 @@ def averages_globally(path: Path) -> bool:
     return path.stem.endswith(("_shuffle", "_shuffle_fp16"))
 
 
-def denoiser_of(family: CheckpointFamily, unet: torch.nn.Module) -> Denoiser:
-    return denoiser(unet, family)
-
-
 def denoiser(unet: Any, family: CheckpointFamily) -> Denoiser:
     """The network under the parameterisation of its family."""
     settings = {"zsnr": family.zero_terminal_snr}
@@ -221,6 +247,12 @@ def _identity(path: Path) -> tuple[str, int, int]:
     state = path.stat()
     return str(path), state.st_mtime_ns, state.st_size
 
+
+# What a network of a part is to the pool.
+ROLES: Mapping[str, str] = {
+    "unet": "unet", "diffusers unet": "unet", "controlnet": "controlnet", "controlnet upon": "controlnet",
+    "clip": "text_encoder", "clip on the CPU": "text_encoder", "vae": "vae",
+}  # fmt: skip
 
 RANDOM_FAMILIES = (sd15.NAME,)
 RANDOM_SCALES = tuple(sd15.SCALES)

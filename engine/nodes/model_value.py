@@ -46,8 +46,12 @@ class WeightHandle(Protocol):
         patches: Mapping[str, Sequence[WeightPatch]] | None = None,
         patches_id: object = None,
         together_with: Sequence[Any] = (),
+        compute_dtype: torch.dtype | None = None,
     ) -> AbstractContextManager[torch.nn.Module]:
-        """While open, the weights (patched so) and those of the others are on their device."""
+        """While open, the network (patched so) and the others can run on their device.
+
+        `compute_dtype` is what the weights are cast to while they compute, None what the network was made for.
+        """
         ...
 
     def patch_hooks(
@@ -59,6 +63,16 @@ class WeightHandle(Protocol):
     def original_weight(self, key: str) -> torch.Tensor: ...
 
     def free_bytes(self) -> float: ...
+
+    @property
+    def ram_bytes(self) -> int:
+        """Bytes of the weights that are in the machine's memory now."""
+        ...
+
+    @property
+    def economy(self) -> Any:
+        """How sparingly the node in hand has to run: `tiles`, `attention_slices`."""
+        ...
 
     def keep(self) -> None:
         """Let this model leave its device last, and never because nothing runs."""
@@ -106,10 +120,8 @@ class Model(HookedModel):
         return self.weights.size_bytes
 
     def get_ram_usage(self) -> int:
-        """Bytes of the weights that are in the machine's memory now, not on a device of their own."""
-        if self.weights.load_device == "cpu":
-            return self.weights.size_bytes
-        return self.weights.size_bytes - self.weights.loaded_bytes if self.weights.offload_device == "cpu" else 0
+        """Bytes of the weights that are in the machine's memory now; pages of a mapped file do not count."""
+        return self.weights.ram_bytes
 
     def loaded_size(self) -> int:
         """Bytes of the weights that are on `load_device` now."""
@@ -130,6 +142,11 @@ class Model(HookedModel):
     def free_bytes(self) -> float:
         """Bytes free on `load_device` now."""
         return self.weights.free_bytes()
+
+    @property
+    def economy(self) -> Any:
+        """How sparingly the node in hand has to run: `tiles`, `attention_slices`."""
+        return self.weights.economy
 
     # --- copies --------------------------------------------------------------------------------------------------
 
@@ -316,7 +333,11 @@ class Model(HookedModel):
         """While open: weights on `load_device` with this clone's patches, and its object patches in place."""
         others = [model.weights for model in together_with]
         handle = self.weights.in_use(
-            working_bytes=working_bytes, patches=self.patches, patches_id=self.patches_uuid, together_with=others
+            working_bytes=working_bytes,
+            patches=self.patches,
+            patches_id=self.patches_uuid,
+            together_with=others,
+            compute_dtype=self.object_patches.get("manual_cast_dtype"),
         )
         with handle as network, self._objects_replaced(network):
             owner: Any = network

@@ -9,6 +9,9 @@ import torch
 from engine.models.tiles import run_in_tiles
 from engine.nodes.model_value import Model, WeightHandle
 
+LARGEST_TILE_CELLS, SMALLEST_TILE_CELLS = 64, 8
+TILE_SHARE = 0.75  # of the device's room: the rest is for weights
+
 # Bytes of working memory per pixel (encode) and latent cell (decode) and byte of the dtype, of the 128-channel network.
 ENCODE_BYTES_PER_PIXEL = 1767
 DECODE_BYTES_PER_CELL = 2178 * 64
@@ -90,7 +93,10 @@ class Vae:
 
     @torch.no_grad()
     def decode(self, samples_in: torch.Tensor, vae_options: dict[str, Any] | None = None) -> torch.Tensor:
-        """Latents -> pictures, on the CPU, as many at once as memory allows."""
+        """Latents -> pictures, on the CPU, as many at once as memory allows; in tiles when memory ran out before."""
+        if self.patcher.economy.tiles:
+            tile = self._tile_cells(DECODE_BYTES_PER_CELL)
+            return self.decode_tiled(samples_in, tile_x=tile, tile_y=tile, overlap=tile // 4)
         dtype = self.vae_dtype
         item_bytes = DECODE_BYTES_PER_CELL * samples_in.shape[2] * samples_in.shape[3] * dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
@@ -102,7 +108,13 @@ class Vae:
 
     @torch.no_grad()
     def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
-        """Pictures -> latents (the mean of the posterior, which is what ComfyUI takes), on the CPU."""
+        """Pictures -> latents (the mean of the posterior, which is what ComfyUI takes), on the CPU.
+
+        In tiles when memory ran out before.
+        """
+        if self.patcher.economy.tiles:
+            tile = self._tile_cells(ENCODE_BYTES_PER_PIXEL * self.downscale_ratio**2) * self.downscale_ratio
+            return self.encode_tiled(pixel_samples, tile_x=tile, tile_y=tile, overlap=tile // 8)
         pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
         dtype = self.vae_dtype
         item_bytes = ENCODE_BYTES_PER_PIXEL * pixels.shape[2] * pixels.shape[3] * dtype.itemsize
@@ -128,7 +140,7 @@ class Vae:
         `tile_t` and `overlap_t` are for videos.
         """
         dtype, ratio = self.vae_dtype, self.upscale_ratio
-        item_bytes = DECODE_BYTES_PER_CELL * tile_x * tile_y * 4 * dtype.itemsize
+        item_bytes = DECODE_BYTES_PER_CELL * _tile_area(samples, tile_x, tile_y) * dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
 
             def decode(tile: torch.Tensor) -> torch.Tensor:
@@ -157,7 +169,7 @@ class Vae:
         """Pictures -> latents, on the CPU: as `decode_tiled`, sizes in pixels."""
         pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
         dtype = self.vae_dtype
-        item_bytes = ENCODE_BYTES_PER_PIXEL * tile_x * tile_y * dtype.itemsize
+        item_bytes = ENCODE_BYTES_PER_PIXEL * _tile_area(pixels, tile_x, tile_y) * dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
 
             def encode(tile: torch.Tensor) -> torch.Tensor:
@@ -173,6 +185,16 @@ class Vae:
             ]  # fmt: skip
         return sum(passes[1:], start=passes[0]) / len(passes)
 
+    def _tile_cells(self, bytes_per_cell: int) -> int:
+        """The side of the largest tiles whose working memory fits beside the smallest part of the weights: 64 cells as
+        in ComfyUI, or less on a small device.
+        """
+        room = self.patcher.free_bytes() + self.patcher.loaded_size()
+        tile = LARGEST_TILE_CELLS
+        while tile > SMALLEST_TILE_CELLS and bytes_per_cell * tile**2 * self.vae_dtype.itemsize > room * TILE_SHARE:
+            tile //= 2
+        return tile
+
     def _batches(self, items: torch.Tensor, item_bytes: int) -> tuple[torch.Tensor, ...]:
         fitting = min(self.patcher.free_bytes() // max(1, item_bytes), items.shape[0])
         return torch.split(items, max(1, int(fitting)))
@@ -180,6 +202,12 @@ class Vae:
     def get_sd(self) -> dict[str, torch.Tensor]:
         """All weights by name."""
         return self.patcher.model_state_dict()
+
+
+def _tile_area(items: torch.Tensor, tile_x: int, tile_y: int) -> int:
+    """Of the largest tile: those that reach over the edge are cut there."""
+    height, width = items.shape[2:]
+    return max(min(shape[0], height) * min(shape[1], width) for shape in _tile_shapes(tile_x, tile_y))
 
 
 def _tile_shapes(tile_x: int, tile_y: int) -> list[tuple[int, int]]:

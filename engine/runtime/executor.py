@@ -12,16 +12,17 @@ import inspect
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from engine.cancel import CancelToken
 from engine.errors import EngineError, Interrupted, NodeFailed, OutOfMemory
 from engine.events import (
     Event,
+    MemoryRelieved,
     NodeBlocked,
     NodeFinished,
     NodeOutput,
@@ -57,23 +58,34 @@ OUT_OF_MEMORY_TIP = (
 )
 
 
-RETRIED = "The node was tried twice: the second time after all other models and kept results had left the memory."
-
-
 class DependencyCycleError(EngineError):
     """Nodes wait for each other; expansion made it so, since validation finds the cycles of a prompt."""
 
     code = "dependency_cycle"
 
 
+class ReliefTaken(Protocol):
+    """A step that was taken to make room (`engine/memory/relief.py`)."""
+
+    @property
+    def step(self) -> str: ...
+
+    @property
+    def freed_bytes(self) -> int: ...
+
+    @property
+    def changes_arithmetic(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class RunServices:
     """All a run takes from its engine.
 
-    `device_errors` is entered around node calls and raises a device's errors as ours; `relieve_memory` is called after
-    one of them said that memory is short. `make_preview` turns what a node reports (`NodeContext.report_preview`) into
-    an encoded picture and its media type, or None. `file_is_there` says whether a file that a kept result
-    shows still exists.
+    `device_errors` is entered around node calls and raises a device's errors as ours. `relief` takes one step after the
+    other to make room, for a node that one of them said had too little memory; `relieved` ends what its steps changed.
+    `begin_node` (id, class) is called before each node. `make_preview` turns what a node reports
+    (`NodeContext.report_preview`) into an encoded picture and its media type, or None. `file_is_there` says whether a
+    file that a kept result shows still exists.
     """
 
     find_class: FindClass
@@ -84,8 +96,10 @@ class RunServices:
     models: Any
     open_files: Callable[[], RunFiles]
     device_errors: Callable[[], AbstractContextManager[None]]
-    relieve_memory: Callable[[], None]
+    relief: Callable[[], Iterator[ReliefTaken]]
+    relieved: Callable[[], None]
     file_is_there: Callable[[Mapping[str, Any]], bool]
+    begin_node: Callable[[str, str], None] = lambda node_id, class_type: None
     make_preview: Callable[[Any, Any], tuple[bytes, str] | None] = lambda preview, latent_format: None
     embed_metadata: bool = True
 
@@ -270,17 +284,45 @@ class _Run:
                 for name in wanted:
                     self.schedule.need(node.id, name)
                 return None
-        try:
-            return await self._call(ref, node, node_class, rules, instance, inputs)
-        except OutOfMemory as error:
-            log.warning("%s (node %s): %s; once more with more room", node.class_type, node.id, error)
+        self.services.begin_node(node.id, node.class_type)
+        outcomes, failed = await self._try_call(ref, node, node_class, rules, instance, inputs)
+        if failed is None:
+            return outcomes
         # Only here is the failed call's traceback gone, and with it what the call had made so far.
-        self._make_room()
+        steps: list[str] = []
         try:
-            return await self._call(ref, node, node_class, rules, instance, inputs)
+            self._let_results_go()
+            for relief in self.services.relief():
+                steps.append(relief.step)
+                log.warning("%s (node %s): %s; again after %r", node.class_type, node.id, failed.message, relief.step)
+                taken = (relief.step, relief.freed_bytes, relief.changes_arithmetic)
+                self.emit(MemoryRelieved(self.prompt_id, ref, *taken))
+                outcomes, failed = await self._try_call(ref, node, node_class, rules, instance, inputs)
+                if failed is None:
+                    return outcomes
+        finally:
+            self.services.relieved()
+        tried = f"The node was tried {len(steps) + 1} times. To make room: {', '.join(dict.fromkeys(steps))}."
+        sizes = {"needed_bytes": failed.needed_bytes, "free_bytes": failed.free_bytes}
+        raise OutOfMemory(f"{failed.message}\n{tried}", **sizes, frames=failed.frames) from failed.cause
+
+    async def _try_call(
+        self,
+        ref: NodeRef,
+        node: Node,
+        node_class: NodeClass,
+        rules: NodeRules,
+        instance: Any,
+        inputs: Mapping[str, Sequence[Any]],
+    ) -> tuple[list[Any], _OutOfMemory | None]:
+        """What the calls of a node gave, or of which error of memory one died: without the frames that it held."""
+        try:
+            return await self._call(ref, node, node_class, rules, instance, inputs), None
         except OutOfMemory as error:
-            sizes = {"needed_bytes": error.needed_bytes, "free_bytes": error.free_bytes}
-            raise OutOfMemory(f"{error}\n{RETRIED}", **sizes) from error.__cause__ or error
+            cause = error.__cause__
+            alone = None if cause is None else type(cause)(*cause.args)
+            frames = traceback.format_tb((cause or error).__traceback__)
+            return [], _OutOfMemory(str(error), error.needed_bytes, error.free_bytes, alone, frames)
 
     async def _call(
         self,
@@ -306,13 +348,12 @@ class _Run:
                 outcomes.append(outcome)
         return outcomes
 
-    def _make_room(self) -> None:
-        """Let go of everything that no unfinished node takes, models and kept results included."""
+    def _let_results_go(self) -> None:
+        """Let go of every result that no unfinished node takes, and of the models that only such results held."""
         needed = {link.source for node_id in self.schedule.pending for link in self.prompt.node(node_id).links}
         for rows in self.expansions.values():
             needed |= {value[0] for row in rows if row.expand is not None for value in row.result if is_link(value)}
         self.graph.forget_all_but(needed)
-        self.services.relieve_memory()
 
     async def _begin_task(self, outcome: Any) -> Any:
         """An awaitable as a task, or its value when it needs no waiting."""
@@ -488,8 +529,8 @@ class _Run:
         is_cycle = isinstance(error, DependencyCycleError)
         if not is_cycle:
             log.error("%s (node %s) failed", class_type, node_id, exc_info=error)
-        if isinstance(error, OutOfMemory) and self.saving is None:  # then another thread is at work
-            self.services.relieve_memory()
+        frames = list(error.frames) if isinstance(error, OutOfMemory) else []
+        frames = frames or traceback.format_tb(cause.__traceback__)
         tip = OUT_OF_MEMORY_TIP if isinstance(error, OutOfMemory) else ""
         inputs = self.inputs or {}
         self.emit(
@@ -501,7 +542,7 @@ class _Run:
                 code=error.code if isinstance(error, EngineError) else NodeFailed.code,
                 exception_type="graph.DependencyCycleError" if is_cycle else _type_name(cause),
                 exception_message=str(error) if is_cycle else f"{error}\n{tip}",
-                traceback=[] if is_cycle else traceback.format_tb(cause.__traceback__),
+                traceback=[] if is_cycle else frames,
                 current_inputs={name: [_shown_value(item) for item in values] for name, values in inputs.items()},
                 current_outputs=list(self.request.prompt),
                 timestamp_ms=_now_ms(),
@@ -517,6 +558,15 @@ class _Run:
 
 def _expands(returns: Sequence[Returned]) -> bool:
     return any(item.expand is not None for item in returns)
+
+
+@dataclass(frozen=True, slots=True)
+class _OutOfMemory:
+    message: str
+    needed_bytes: int
+    free_bytes: int
+    cause: BaseException | None
+    frames: Sequence[str]
 
 
 class _Cycle(Exception):

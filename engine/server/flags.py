@@ -173,6 +173,16 @@ def _add_device_flags(parser: argparse.ArgumentParser) -> None:
     offload.add_argument("--async-offload", type=_at_least(0), nargs="?", default=None, const=2, metavar="N")
     offload.add_argument("--disable-async-offload", dest="async_offload", action="store_const", const=0)
     parser.add_argument("--disable-pinned-memory", action="store_true")
+    parser.add_argument(
+        "--simulate-vram",
+        type=_at_least(0.0),
+        default=None,
+        metavar="GB",
+        help="on the CPU, as a device so large would",
+    )
+    parser.add_argument(
+        "--unload-when-idle", type=_at_least(0.0), default=0.0, metavar="SECONDS", help="models leave the device then"
+    )
     forced = parser.add_mutually_exclusive_group()
     forced.add_argument("--force-fp32", action="store_true")
     forced.add_argument("--force-fp16", action="store_true")
@@ -204,6 +214,8 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
             async_offload_streams=given.async_offload,
             pinned_memory=not given.disable_pinned_memory,
             cpu_vae=given.cpu_vae,
+            simulate_vram_gb=given.simulate_vram,
+            idle_unload_seconds=given.unload_when_idle,
         ),
         embed_metadata=not given.disable_metadata,
         max_upload_mb=given.max_upload_size,

@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.events import (
     Event,
+    MemoryRelieved,
     NodeOutput,
     NodeProgress,
     NodeRef,
@@ -31,7 +32,8 @@ PREVIEW_IMAGE, PREVIEW_IMAGE_WITH_METADATA = 1, 4
 IMAGE_FORMATS = {"image/jpeg": 1, "image/png": 2}
 
 RUN_ENDS = frozenset({"execution_success", "execution_interrupted", "execution_error"})
-IN_HISTORY = RUN_ENDS | {"execution_start", "execution_cached"}
+MEMORY_RELIEVED = "memory_relieved"  # ours: what was done because a node ran out of memory
+IN_HISTORY = RUN_ENDS | {"execution_start", "execution_cached", MEMORY_RELIEVED}
 
 
 def encode(message: Message) -> str:
@@ -49,6 +51,9 @@ def message_of(event: Event) -> Message | None:
             return "executing", {"node": node.node_id, "display_node": node.display_node_id, "prompt_id": prompt_id}
         case NodeProgress(prompt_id, node, value, maximum):
             return "progress", {"value": value, "max": maximum, "prompt_id": prompt_id, "node": node.node_id}
+        case MemoryRelieved(prompt_id, node, step, freed_bytes, changes_arithmetic):
+            told = {"step": step, "freed_bytes": freed_bytes, "changes_arithmetic": changes_arithmetic}
+            return MEMORY_RELIEVED, {"prompt_id": prompt_id, "node": node.node_id, **told}
         case NodeOutput(prompt_id, node, output, _):
             shown = {"node": node.node_id, "display_node": node.display_node_id, "output": output}
             return "executed", {**shown, "prompt_id": prompt_id}

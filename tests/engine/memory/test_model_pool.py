@@ -1,106 +1,219 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+import logging
 from typing import Any
 
+import pytest
 import torch
 
-from engine.memory.model_pool import ModelPool
-from engine.memory.offload import ModuleWeights
-from engine.memory.plan import Occupant, plan_residency
+from engine.errors import OutOfMemory
+from engine.memory.relief import Economy
 from engine.memory.state import VramState
+from tests.engine.memory.simulated import Card, network, patch
+
+X = torch.linspace(-1, 1, 32).reshape(2, 16)
 
 
-class FakeDevice:
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.models: list[FakeModel] = []
-
-    def free_bytes(self, device: str) -> int:
-        return self.total - sum(model.loaded_bytes for model in self.models)
-
-    def empty_cache(self, device: str) -> None:
-        """Nothing is held back here."""
+def size_of(module: torch.nn.Module) -> int:
+    return sum(weight.nbytes for weight in module.state_dict().values())
 
 
-class FakeModel:
-    load_device, offload_device = "gpu", "cpu"
-
-    def __init__(self, device: FakeDevice, name: str, size_bytes: int) -> None:
-        self.name, self.size_bytes, self.module = name, size_bytes, object()
-        self.loaded_bytes = 0
-        device.models.append(self)
-
-    def load(self) -> None:
-        self.loaded_bytes = self.size_bytes
-
-    def unload(self) -> None:
-        self.loaded_bytes = 0
-
-    def patch(self, patches: Mapping[str, Sequence[Any]], patches_id: object) -> None:
-        """No weights to patch."""
-
-    def patch_hooks(self, patches: Mapping[str, Sequence[Any]], hooks_id: object, *, keep: bool) -> None:
-        """No weights to patch."""
-
-    def undo_hooks(self) -> None:
-        """No weights to patch."""
-
-    def original_weight(self, key: str) -> Any:
-        raise KeyError(key)
+SIZE = size_of(network(0))
 
 
-def test_the_least_recently_used_model_makes_room() -> None:
-    device = FakeDevice(100)
-    pool = ModelPool(device, VramState.NORMAL_VRAM, reserve_bytes=0)
-    models = [FakeModel(device, name, 40) for name in "abc"]
-    handles = [pool.add(model) for model in models]
-    for handle in handles:
-        with handle.in_use(working_bytes=10):
-            pool.check_integrity()
-    assert [model.loaded_bytes for model in models] == [0, 40, 40]
+def test_the_least_recently_used_model_makes_room_and_only_as_much_as_needed() -> None:
+    card = Card(int(2.5 * SIZE))
+    first, second, third = (card.add(name, network(seed)) for seed, name in enumerate("abc"))
+    for handle in (first, second, third):
+        with handle.in_use():
+            pass
+        card.pool.check_integrity()
+    assert 0 < first.loaded_bytes < SIZE
+    assert (second.loaded_bytes, third.loaded_bytes) == (SIZE, SIZE)
 
 
 def test_models_in_use_never_leave() -> None:
-    device = FakeDevice(100)
-    pool = ModelPool(device, VramState.NORMAL_VRAM, reserve_bytes=0)
-    first, second = FakeModel(device, "a", 60), FakeModel(device, "b", 60)
-    outer, inner = pool.add(first), pool.add(second)
+    card = Card(int(1.5 * SIZE))
+    outer, inner = card.add("a", network(0)), card.add("b", network(1))
     with outer.in_use(), inner.in_use():
-        assert (first.loaded_bytes, second.loaded_bytes) == (60, 60)
-
-
-def test_a_model_leaves_the_pool_with_its_last_handle() -> None:
-    device = FakeDevice(100)
-    pool = ModelPool(device, VramState.NORMAL_VRAM)
-    handle = pool.add(FakeModel(device, "a", 10))
-    assert pool.report().num_models == 1
-    del handle
-    gc.collect()
-    assert pool.report().num_models == 0
-
-
-def test_a_plan_evicts_no_more_than_needed() -> None:
-    occupants = [Occupant(1, 50, 50, last_used=2), Occupant(2, 50, 50, last_used=1)]
-    assert plan_residency(40, 10, 20, occupants).evict == (2,)
-    assert plan_residency(40, 10, 60, occupants).evict == ()
-    assert plan_residency(200, 0, 0, occupants).missing_bytes == 100
+        assert outer.loaded_bytes == SIZE
+        assert inner.loaded_bytes < SIZE
+    card.pool.check_integrity()
 
 
 def test_kept_models_leave_last() -> None:
-    occupants = [Occupant(1, 50, 50, last_used=1, is_kept=True), Occupant(2, 50, 50, last_used=2)]
-    assert plan_residency(40, 0, 0, occupants).evict == (2,)
-    assert plan_residency(90, 0, 0, occupants).evict == (2, 1)
+    card = Card(int(2.2 * SIZE))
+    kept, other, third = (card.add(name, network(seed)) for seed, name in enumerate("abc"))
+    kept.keep()
+    for handle in (kept, other, third):
+        with handle.in_use():
+            pass
+    assert kept.loaded_bytes == SIZE and other.loaded_bytes < SIZE
+    card.pool.unload_all(also_kept=False)
+    assert (kept.loaded_bytes, other.loaded_bytes, third.loaded_bytes) == (SIZE, 0, 0)
 
 
-def test_patches_are_undone_bit_for_bit() -> None:
-    module = torch.nn.Linear(4, 4).half().requires_grad_(False)
-    before = module.weight.clone()
-    weights = ModuleWeights("m", module, load_device="cpu", offload_device="cpu")
-    patch = {"weight": [(0.7, ("diff", (torch.randn(4, 4),)), 1.0, None, None)]}
-    weights.patch(patch, "first")
-    assert not torch.equal(module.weight, before)
-    assert torch.equal(weights.original_weight("weight"), before)
-    weights.patch({}, None)
-    assert torch.equal(module.weight, before)
+def test_a_model_leaves_the_pool_and_the_device_with_its_last_handle() -> None:
+    card = Card(2 * SIZE)
+    handle = card.add("a", network(0))
+    with handle.in_use():
+        pass
+    assert card.pool.report().num_models == 1 and card.device.charged_bytes == SIZE
+    del handle
+    assert card.pool.report().num_models == 0 and card.device.charged_bytes == 0
+
+
+def test_without_smart_memory_everything_leaves_after_each_run() -> None:
+    card = Card(2 * SIZE, smart_memory=False)
+    handle = card.add("a", network(0))
+    with handle.in_use():
+        assert handle.loaded_bytes == SIZE
+    card.pool.after_run()
+    assert handle.loaded_bytes == 0 == card.device.charged_bytes
+
+
+@pytest.mark.parametrize("share", [0.06, 0.3, 0.8, 1.0, 2.0])
+def test_results_are_the_same_bits_however_much_is_on_the_device(share: float) -> None:
+    plain = network(0)
+    expected = plain(X)
+    card = Card(int(share * SIZE) + 2000)
+    handle = card.add("a", network(0))
+    with handle.in_use(working_bytes=100) as module:
+        for _ in range(2):
+            assert torch.equal(module(X), expected)
+        assert (handle.loaded_bytes == SIZE) == (share >= 1)
+    card.pool.check_integrity()
+    assert card.device.num_refused == 0
+    assert card.device.most_charged_bytes <= card.device.budget_bytes
+
+
+def test_patches_are_the_same_bits_there_and_on_the_way_and_are_undone_exactly() -> None:
+    module = network(0)
+    originals = {name: weight.clone() for name, weight in module.state_dict().items()}
+    whole, part = Card(3 * SIZE), Card(SIZE // 3)
+    results = []
+    for card in (whole, part):
+        handle = card.add("a", network(0))
+        outcome = []
+        for patches, name in ((patch(module, 1), "one"), (patch(module, 1, 0.7), "two"), (patch(module, 2), "three")):
+            with handle.in_use(patches=patches, patches_id=name) as network_in_use:
+                outcome.append(network_in_use(X))
+        with handle.in_use() as network_in_use:
+            outcome.append(network_in_use(X))
+            shown = network_in_use.state_dict()
+            assert all(torch.equal(shown[name], weight) for name, weight in originals.items())
+        results.append(outcome)
+        card.pool.check_integrity()
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert not torch.equal(results[0][0], results[0][1])
+    assert torch.equal(results[0][3], module(X))
+
+
+def test_a_nested_use_with_other_patches_gives_the_outer_ones_back() -> None:
+    card = Card(3 * SIZE)
+    module = network(0)
+    handle = card.add("a", network(0))
+    with handle.in_use(patches=patch(module, 1), patches_id="outer") as outer:
+        expected = outer(X)
+        with handle.in_use(patches=patch(module, 2), patches_id="inner") as inner:
+            assert not torch.equal(inner(X), expected)
+        assert torch.equal(outer(X), expected)
+
+
+def test_hooks_act_on_blocks_that_are_away_as_on_those_that_are_there() -> None:
+    module = network(0)
+    results = []
+    for budget in (4 * SIZE, SIZE // 3):
+        handle = (card := Card(budget)).add("a", network(0))
+        outcome = []
+        with handle.in_use(patches=patch(module, 1), patches_id="base") as used:
+            for hooks_id, hooks in (
+                ("h", patch(module, 2)),
+                (None, {}),
+                ("h", patch(module, 2)),
+                ("i", patch(module, 1)),
+            ):
+                handle.patch_hooks(hooks, hooks_id, keep=budget > SIZE)
+                outcome.append(used(X))
+        card.pool.check_integrity()
+        results.append(outcome)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert torch.equal(results[0][0], results[0][2]) and not torch.equal(results[0][0], results[0][1])
+
+
+def test_no_vram_keeps_nothing_that_can_be_brought() -> None:
+    card = Card(4 * SIZE, VramState.NO_VRAM)
+    handle = card.add("a", network(0))
+    with handle.in_use() as module:
+        assert handle.loaded_bytes == 0
+        assert torch.equal(module(X), network(0)(X))
+    assert card.lanes.num_brought == 60 and card.device.charged_bytes == 0
+
+
+@pytest.mark.parametrize("state", [VramState.HIGH_VRAM, VramState.GPU_ONLY])
+def test_high_states_load_whole_models_or_fail(state: VramState) -> None:
+    card = Card(int(1.5 * SIZE), state)
+    first, second = card.add("a", network(0), rests_in_ram=False), card.add("b", network(1), rests_in_ram=False)
+    with first.in_use():
+        pass
+    with pytest.raises(OutOfMemory), second.in_use():
+        pass
+    assert first.loaded_bytes == SIZE
+    card.pool.check_integrity()
+
+
+def test_what_does_not_fit_fails_and_leaves_everything_as_it_was() -> None:
+    card = Card(SIZE // 100)
+    handle = card.add("a", network(0))
+    with pytest.raises(OutOfMemory) as caught, handle.in_use() as module:
+        module(X)
+    assert caught.value.needed_bytes > caught.value.free_bytes
+    card.pool.check_integrity()
+    assert card.device.charged_bytes == 0
+
+
+def test_working_memory_is_charged_at_each_block_and_refused_like_weights() -> None:
+    card = Card(SIZE)
+    handle = card.add("a", network(0))
+    with handle.in_use() as module, pytest.raises(OutOfMemory):
+        handle._resident.working_bytes = 2 * SIZE
+        module(X)
+    card.pool.check_integrity()
+
+
+def test_economy_moves_weights_off_the_device_for_the_next_use() -> None:
+    card = Card(4 * SIZE)
+    handle = card.add("a", network(0))
+    loaded = []
+    for share in (1.0, 0.5, 0.0):
+        card.pool.economy = Economy(weights_share=share)
+        with handle.in_use():
+            loaded.append(handle.loaded_bytes)
+    assert loaded[0] == SIZE and 0.4 * SIZE < loaded[1] <= 0.5 * SIZE and loaded[2] == 0
+
+
+def test_leaked_models_are_reported_with_the_node_that_brought_them(caplog: pytest.LogCaptureFixture) -> None:
+    card = Card(4 * SIZE)
+    card.pool.begin_node("7", "LeakyLoader")
+    handle = card.add("a.safetensors unet", network(0))
+    held: Any = handle.module
+    del handle
+    gc.collect()
+    with caplog.at_level(logging.WARNING):
+        assert card.pool.find_leaks() == ["a.safetensors unet, from LeakyLoader (node 7)"]
+    assert "memory leak" in caplog.text and card.pool.report().num_leaks == 1
+    assert held is not None and card.pool.find_leaks() == []
+
+
+def test_weights_kept_as_float8_compute_as_if_they_had_been_cast_before() -> None:
+    kept = network(0).to(torch.float8_e4m3fn)
+    expected = network(0).to(torch.float8_e4m3fn).to(torch.float32)(X)
+    for budget in (4 * SIZE, 3000):
+        card = Card(budget)
+        handle = card.add("a", kept, compute_dtype=torch.float32)
+        with handle.in_use() as module:
+            assert torch.equal(module(X), expected)
+            assert {weight.dtype for weight in module.state_dict().values()} == {torch.float8_e4m3fn}
+        card.pool.check_integrity()
+        kept = network(0).to(torch.float8_e4m3fn)

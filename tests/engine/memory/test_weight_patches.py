@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.memory.weight_patches import PatchedWeights, calculate_weight
+from engine.memory.offload import ModuleWeights
+from engine.memory.weight_patches import calculate_weight
 
 
 def _module() -> torch.nn.Module:
@@ -20,51 +21,51 @@ def _added(strength: float, value: torch.Tensor | None = None) -> tuple[Any, ...
 def test_hooks_come_and_go_on_top_of_patches_and_everything_is_undone_bit_for_bit() -> None:
     module = _module()
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
-    weights = PatchedWeights(module)
-    weights.apply({"0.weight": [_added(0.5)]}, "base")
-    patched = module.state_dict()["0.weight"].clone()
-    weights.apply_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
+    weights = ModuleWeights("m", module)
+    weights.patch({"0.weight": [_added(0.5)]}, "base")
+    patched_weight = module.state_dict()["0.weight"].clone()
+    weights.patch_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
     hooked = module.state_dict()["0.weight"]
     torch.testing.assert_close(hooked, before["0.weight"] + 0.8)
-    weights.apply_hooks({}, None)
-    assert torch.equal(module.state_dict()["0.weight"], patched)
-    weights.apply_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
+    weights.patch_hooks({}, None, keep=False)
+    assert torch.equal(module.state_dict()["0.weight"], patched_weight)
+    weights.patch_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
     assert module.state_dict()["0.weight"].data_ptr() == hooked.data_ptr(), "a remembered layer is not computed again"
-    weights.undo()
+    weights.unload()
     assert all(torch.equal(weight, before[name]) for name, weight in module.state_dict().items())
-    assert weights.backup_bytes == 0
+    weights.check_integrity()
 
 
 def test_the_original_is_seen_through_both_layers() -> None:
     module = _module()
     before = module.state_dict()["1.weight"].clone()
-    weights = PatchedWeights(module)
-    weights.apply({"0.weight": [_added(0.5)]}, "base")
-    weights.apply_hooks({"1.weight": [_added(1.0)]}, "a")
-    assert torch.equal(weights.original("1.weight"), before)
+    weights = ModuleWeights("m", module)
+    weights.patch({"0.weight": [_added(0.5)]}, "base")
+    weights.patch_hooks({"1.weight": [_added(1.0)]}, "a", keep=False)
+    assert torch.equal(weights.original_weight("1.weight"), before)
     with pytest.raises(KeyError):
-        weights.original("2.weight")
+        weights.original_weight("2.weight")
 
 
 def test_only_weights_whose_patches_changed_are_touched() -> None:
     module = _module()
-    weights = PatchedWeights(module)
+    weights = ModuleWeights("m", module)
     first, second = _added(0.5), _added(0.25)
-    weights.apply({"0.weight": [first], "1.weight": [second]}, "one")
+    weights.patch({"0.weight": [first], "1.weight": [second]}, "one")
     kept = module.state_dict()["1.weight"].data_ptr()
-    weights.apply({"0.weight": [(0.7, *first[1:])], "1.weight": [second]}, "two")
+    weights.patch({"0.weight": [(0.7, *first[1:])], "1.weight": [second]}, "two")
     assert module.state_dict()["1.weight"].data_ptr() == kept
-    torch.testing.assert_close(module.state_dict()["0.weight"], weights.original("0.weight") + 0.7)
+    torch.testing.assert_close(module.state_dict()["0.weight"], weights.original_weight("0.weight") + 0.7)
 
 
 def test_a_module_may_round_its_patched_weights() -> None:
     module = _module()
     module.patched_dtype = torch.float16  # type: ignore[assignment]
-    weights = PatchedWeights(module)
-    weights.apply({"0.weight": [_added(1 / 3)]}, "one")
-    patched = module.state_dict()["0.weight"]
-    assert patched.dtype is torch.float32
-    assert torch.equal(patched, patched.half().float())
+    weights = ModuleWeights("m", module)
+    weights.patch({"0.weight": [_added(1 / 3)]}, "one")
+    changed = module.state_dict()["0.weight"]
+    assert changed.dtype is torch.float32
+    assert torch.equal(changed, changed.half().float())
 
 
 def test_another_models_weight_comes_with_its_own_patches() -> None:

@@ -5,27 +5,19 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
-
 from engine.cancel import CancelToken
 from engine.checkpoints.folders import ModelFolders
 from engine.checkpoints.load import LoadTypes
-from engine.memory import device
-from engine.memory.model_pool import ModelPool, Residency
-from engine.memory.offload import ModuleWeights
-from engine.memory.state import VramState
+from engine.memory.model_memory import ModelMemory
 from engine.nodes.base import NodeContext
 from engine.nodes.model_store import ModelStore
 from engine.runtime.outputs import FileFolders, RunFiles
+from engine.settings import EngineSettings
 
 
 def small_store(models: Path) -> ModelStore:
-    pool = ModelPool(device, VramState.DISABLED)
-
-    def keep(name: str, module: torch.nn.Module, *, on_cpu: bool = False) -> Residency:
-        return pool.add(ModuleWeights(name, module, load_device="cpu", offload_device="cpu"))
-
-    return ModelStore(ModelFolders(models), keep, LoadTypes())
+    memory = ModelMemory(EngineSettings(cpu=True))
+    return ModelStore(ModelFolders(models), memory.keep, LoadTypes())
 
 
 def node_context(store: ModelStore, outputs: Path | None = None) -> NodeContext:

@@ -8,13 +8,7 @@ import pytest
 import torch
 
 from engine.cancel import CancelToken
-from engine.checkpoints.folders import ModelFolders
-from engine.checkpoints.load import LoadTypes
 from engine.errors import Interrupted
-from engine.memory import device
-from engine.memory.model_pool import ModelPool, Residency
-from engine.memory.offload import ModuleWeights
-from engine.memory.state import VramState
 from engine.nodes import (
     attention_guidance,
     custom_sampling,
@@ -25,10 +19,10 @@ from engine.nodes import (
     unet_patches,
 )
 from engine.nodes.base import NodeContext
-from engine.nodes.model_store import ModelStore
 from engine.nodes.sampling import ksampler
 from engine.nodes.sigmas import basic_scheduler
 from engine.nodes.text import clip_text_encode
+from tests.engine.nodes.small_store import small_store
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
 SEED = 3
@@ -38,12 +32,7 @@ SEED = 3
 def context(tmp_path_factory: pytest.TempPathFactory) -> NodeContext:
     models = tmp_path_factory.mktemp("models")
     make_tiny_checkpoint(models / "checkpoints")
-    pool = ModelPool(device, VramState.DISABLED)
-
-    def keep(name: str, module: torch.nn.Module, *, on_cpu: bool = False) -> Residency:
-        return pool.add(ModuleWeights(name, module, load_device="cpu", offload_device="cpu"))
-
-    store = ModelStore(ModelFolders(models), keep, LoadTypes())
+    store = small_store(models)
     return NodeContext("1", "p", CancelToken(), lambda value, total: None, None, store, None)
 
 

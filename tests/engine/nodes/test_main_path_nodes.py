@@ -6,17 +6,12 @@ import pytest
 import torch
 
 from engine.cancel import CancelToken
-from engine.checkpoints.folders import ModelFolders
-from engine.checkpoints.load import LoadTypes
 from engine.errors import BadModelFile, Interrupted
-from engine.memory import device
-from engine.memory.model_pool import ModelPool, Residency
-from engine.memory.offload import ModuleWeights
-from engine.memory.state import VramState
 from engine.nodes.base import NodeContext
 from engine.nodes.model_store import ModelStore
 from engine.nodes.sampling import ksampler
 from engine.nodes.text import clip_set_last_layer, clip_text_encode
+from tests.engine.nodes.small_store import small_store
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
 
@@ -24,12 +19,7 @@ from tests.tiny_checkpoint import make_tiny_checkpoint
 def store(tmp_path_factory: pytest.TempPathFactory) -> ModelStore:
     models = tmp_path_factory.mktemp("models")
     make_tiny_checkpoint(models / "checkpoints")
-    pool = ModelPool(device, VramState.DISABLED)
-
-    def keep(name: str, module: torch.nn.Module, *, on_cpu: bool = False) -> Residency:
-        return pool.add(ModuleWeights(name, module, load_device="cpu", offload_device="cpu"))
-
-    return ModelStore(ModelFolders(models), keep, LoadTypes())
+    return small_store(models)
 
 
 def _context(store: ModelStore, cancel: CancelToken | None = None, steps: list[float] | None = None) -> NodeContext:

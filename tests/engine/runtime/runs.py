@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -35,6 +35,13 @@ class NoFiles:
 
     def input_path(self, name: str) -> Path:
         return Path(name)
+
+
+@dataclass(frozen=True)
+class Relief:
+    step: str
+    freed_bytes: int = 0
+    changes_arithmetic: bool = False
 
 
 @dataclass
@@ -86,14 +93,17 @@ class Bench:
             models=None,
             open_files=lambda: RunFiles(self.files, pool),
             device_errors=nullcontext,
-            relieve_memory=self._relieve,
+            relief=self._relief,
+            relieved=lambda: None,
             file_is_there=self.files.has,
             make_preview=lambda latent, latent_format: (bytes(latent), "image/png"),
         )
 
-    def _relieve(self) -> None:
-        self.relieved += 1
-        self.when_relieved()
+    def _relief(self) -> Iterator[Relief]:
+        for step in ("caches", "other_models"):
+            self.relieved += 1
+            self.when_relieved()
+            yield Relief(step)
 
     def of(self, kind: type[Any]) -> list[Any]:
         """The last run's events of a kind."""

@@ -10,6 +10,7 @@ import pytest
 
 from engine.cancel import CancelToken
 from engine.events import (
+    MemoryRelieved,
     NodeBlocked,
     NodeOutput,
     NodeProgress,
@@ -255,12 +256,15 @@ def test_a_node_out_of_memory_runs_again_with_more_room(bench: Bench, calls: Cal
     assert [event.node.node_id for event in bench.of(NodeStarted)] == ["0", "1", "2", "3"]
 
 
-def test_a_node_out_of_memory_twice_fails_and_says_so(bench: Bench, calls: Calls) -> None:
+def test_a_node_that_stays_out_of_memory_fails_and_says_what_was_tried(bench: Bench, calls: Calls) -> None:
     bench.run(greedy(times=5), "3")
     (failed,) = bench.of(RunFailed)
     assert failed.code == "out_of_memory" and failed.exception_type == "engine.errors.OutOfMemory"
-    assert failed.exception_message.startswith("too much\nThe node was tried twice")
-    assert calls == ["0", "1", "2", "2"] and bench.relieved == 2
+    assert failed.exception_message.startswith(
+        "too much\nThe node was tried 3 times. To make room: caches, other_models."
+    )
+    assert [event.step for event in bench.of(MemoryRelieved)] == ["caches", "other_models"]
+    assert calls == ["0", "1", "2", "2", "2"] and bench.relieved == 2
     assert bench.run(SUM, "4").status == "success"
 
 

@@ -11,7 +11,8 @@ import torch
 from engine.compat.host import HOST
 from engine.compat.lacking import not_supported
 from engine.errors import Interrupted
-from engine.memory import device as devices
+from engine.memory.device import Device, dtype_of
+from engine.memory.plan import MINIMUM_INFERENCE_BYTES
 from engine.nodes.running_call import running_context
 
 InterruptProcessingException = Interrupted
@@ -40,6 +41,7 @@ _STATES = {
     "normalvram": VRAMState.NORMAL_VRAM,
     "highvram": VRAMState.HIGH_VRAM,
     "gpu_only": VRAMState.HIGH_VRAM,
+    "shared": VRAMState.SHARED,
 }
 
 
@@ -62,7 +64,14 @@ def get_torch_device() -> torch.device:
 
 
 def get_torch_device_name(device: torch.device) -> str:
-    return devices.report(str(device)).name
+    return _device(device).report().name
+
+
+def _device(device: Any = None) -> Device:
+    """The engine's device, or the CPU if that is asked for."""
+    engine_device = HOST.get().engine.memory.device
+    is_other = device is not None and torch.device(device).type != torch.device(engine_device.torch_name).type
+    return Device() if is_other else engine_device
 
 
 def _offload_device() -> torch.device:
@@ -161,15 +170,15 @@ def flash_attention_enabled() -> bool:
 
 
 def unet_dtype(device: Any = None, model_params: int = 0, **kwargs: Any) -> torch.dtype:
-    return devices.dtype_of(HOST.get().engine.resolved.unet_dtype)
+    return dtype_of(HOST.get().engine.resolved.unet_dtype)
 
 
 def vae_dtype(device: Any = None, allowed_dtypes: Iterable[torch.dtype] = ()) -> torch.dtype:
-    return devices.dtype_of(HOST.get().engine.resolved.vae_dtype)
+    return dtype_of(HOST.get().engine.resolved.vae_dtype)
 
 
 def text_encoder_dtype(device: Any = None) -> torch.dtype:
-    return devices.dtype_of(HOST.get().engine.resolved.text_encoder_dtype)
+    return dtype_of(HOST.get().engine.resolved.text_encoder_dtype)
 
 
 def should_use_fp16(
@@ -229,13 +238,13 @@ def device_should_use_non_blocking(device: Any) -> bool:
 
 
 def get_total_memory(dev: Any = None, torch_total_too: bool = False) -> Any:
-    total = devices.total_bytes(str(dev or get_torch_device()))
+    total = _device(dev).total_bytes()
     return (total, total) if torch_total_too else total
 
 
 def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
     """Bytes."""
-    report = devices.report(str(dev or get_torch_device()))
+    report = _device(dev).report()
     return (report.vram_free_bytes, report.torch_vram_free_bytes) if torch_free_too else report.vram_free_bytes
 
 
@@ -244,15 +253,15 @@ def module_size(module: torch.nn.Module) -> int:
 
 
 def minimum_inference_memory() -> float:
-    return 0.8 * 2**30
+    return float(MINIMUM_INFERENCE_BYTES) + extra_reserved_memory()
 
 
 def extra_reserved_memory() -> float:
-    return 0.4 * 2**30
+    return float(HOST.get().engine.memory.limits.reserve_bytes)
 
 
 def soft_empty_cache(force: bool = False) -> None:
-    devices.empty_cache(str(get_torch_device()))
+    _device().empty_cache()
 
 
 def unload_all_models() -> None:
@@ -279,7 +288,7 @@ def load_model_gpu(model: Any) -> None:
 
 
 def free_memory(memory_required: float, device: Any, keep_loaded: Iterable[Any] = ()) -> list[Any]:
-    if devices.free_bytes(str(device)) < memory_required:
+    if _device(device).free_bytes() < memory_required:
         HOST.get().engine.unload_models()
     return []
 

@@ -1,0 +1,61 @@
+"""In which type the weights of each network are kept and in which it computes, and why: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.memory.device_facts import DeviceFacts
+from engine.settings import DtypeName, DtypeSettings
+
+FLOAT8: tuple[DtypeName, ...] = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeChoice:
+    """`kept` is what weights lie in memory as; where `computed` is another, they are cast block by block."""
+
+    kept: DtypeName
+    computed: DtypeName
+    reason: str
+
+
+def unet_types(asked: DtypeSettings, facts: DeviceFacts) -> DtypeChoice:
+    """float16 where the device computes it at full speed, as ComfyUI for SD1; float32 elsewhere."""
+    if asked.unet is not None:
+        return DtypeChoice(asked.unet, _computed(asked.unet, asked, facts), "asked for by flag")
+    if asked.force_fp32:
+        return DtypeChoice("float32", "float32", "--force-fp32")
+    if asked.force_fp16:
+        return DtypeChoice("float16", "float16", "--force-fp16")
+    if facts.computes_float16:
+        return DtypeChoice("float16", "float16", f"{facts.name} computes float16 at full speed")
+    return DtypeChoice("float32", "float32", f"{facts.name} does not compute float16 at full speed")
+
+
+def vae_types(asked: DtypeSettings, facts: DeviceFacts) -> DtypeChoice:
+    """bfloat16 or float32: SD1's VAE overflows float16, which is taken only when asked for."""
+    if asked.vae is not None:
+        return DtypeChoice(asked.vae, asked.vae, "asked for by flag")
+    if asked.force_fp32:
+        return DtypeChoice("float32", "float32", "--force-fp32")
+    if facts.computes_bfloat16:
+        return DtypeChoice("bfloat16", "bfloat16", f"{facts.name} computes bfloat16")
+    return DtypeChoice("float32", "float32", f"{facts.name} does not compute bfloat16, and float16 overflows")
+
+
+def text_encoder_types(asked: DtypeSettings, facts: DeviceFacts, *, on_device: bool) -> DtypeChoice:
+    """Computed in float32 as in ComfyUI; kept as float16 on a device, where casting is cheap and memory is not."""
+    if asked.text_encoder is not None:
+        return DtypeChoice(asked.text_encoder, "float32", "asked for by flag")
+    if on_device and facts.computes_float16:
+        return DtypeChoice("float16", "float32", "kept as float16 on the device, computed in float32")
+    return DtypeChoice("float32", "float32", "text encoders compute in float32")
+
+
+def _computed(kept: DtypeName, asked: DtypeSettings, facts: DeviceFacts) -> DtypeName:
+    """What a network computes in whose weights are kept so: no device here multiplies float8 by itself."""
+    if kept not in FLOAT8:
+        return kept
+    if asked.force_fp32 or not facts.computes_float16:
+        return "float32"
+    return "float16"

@@ -1,0 +1,150 @@
+"""Lanes: how blocks whose weights stay in RAM come to the device just in time.
+
+Each lane is a stream and one cast buffer on the device. The lanes take turns: while a block computes from the buffer of
+one, the weights of the next come on the stream of another. A buffer is filled again only after the block that computed
+from it; a block computes only after its weights have arrived. Sources in pinned memory are read by the device itself,
+so that the thread that asks for the next block never waits.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from engine.memory.device import Device, Dtype, Tensor
+
+ALIGNMENT_BYTES = 256
+PINNED_SHARE_LINUX = 0.95  # of RAM; other systems let a process have less
+PINNED_SHARE_ELSEWHERE = 0.45
+
+
+def padded(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+class Lane:
+    """One stream with its buffer."""
+
+    def __init__(self, device: Device, stream: Any) -> None:
+        self._device = device
+        self._stream = stream
+        self._buffer: Tensor | None = None
+        self._taken_bytes = 0
+        self._free_from: Any = None  # the mark after which the buffer may be filled again
+
+    @property
+    def buffer_bytes(self) -> int:
+        return 0 if self._buffer is None else self._buffer.nbytes
+
+    def open(self, num_bytes: int) -> None:
+        """Have a buffer of at least so many bytes. Raises `OutOfMemory`."""
+        if self.buffer_bytes < num_bytes:
+            self._buffer = None
+            self._buffer = self._device.empty_bytes(num_bytes)
+            self._free_from = self._device.mark(None)
+
+    def close(self) -> None:
+        self._buffer = None
+
+    def begin(self) -> None:
+        """Take the buffer for another block."""
+        self._taken_bytes = 0
+        if self._free_from is not None:
+            self._device.wait(self._stream, self._free_from)
+
+    def bring(self, source: Tensor, dtype: Dtype, *, channels_last: bool, is_computed: bool = False) -> Tensor:
+        """The values of `source` as `dtype` in the buffer, once `arrive` was called.
+
+        `is_computed`: the device has just made it, so that it comes in the order of what computes.
+        """
+        assert self._buffer is not None, "a lane without a buffer"
+        num_bytes = source.numel() * dtype.itemsize
+        flat = self._buffer[self._taken_bytes : self._taken_bytes + num_bytes]
+        self._taken_bytes += padded(num_bytes)
+        shape = source.shape
+        if channels_last:
+            target = flat.view(dtype).view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+        else:
+            target = flat.view(dtype).view(shape)
+        self._device.copy(None if is_computed else self._stream, target, source)
+        return target
+
+    def arrive(self) -> None:
+        """What computes from here on waits for the copies."""
+        if self._stream is not None:
+            self._device.wait(None, self._device.mark(self._stream))
+        if self._device.charges_blocks and self._buffer is not None:
+            self._device.uses(self._buffer)
+
+    def end(self) -> None:
+        """The block has been asked to compute; the buffer is free after that."""
+        self._free_from = self._device.mark(None)
+
+
+class Lanes:
+    """The lanes of one device; blocks of all its models take them in turn. `num_streams` 0: one, without a stream."""
+
+    def __init__(self, device: Device, num_streams: int = 2) -> None:
+        self._device = device
+        self._lanes = [Lane(device, device.new_stream()) for _ in range(num_streams)] or [Lane(device, None)]
+        self._num_open = 0
+        self._next = 0
+        self.num_brought = 0
+        self.brought_bytes = 0
+
+    @property
+    def max_buffers(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def buffers_bytes(self) -> int:
+        """What the buffers take on the device now."""
+        return sum(lane.buffer_bytes for lane in self._lanes)
+
+    def open(self, num_buffers: int, buffer_bytes: int) -> None:
+        """Have that many buffers, each at least so large; those there are already stay. Raises `OutOfMemory`."""
+        for lane in self._lanes[: max(num_buffers, self._num_open)]:
+            if lane.buffer_bytes and lane.buffer_bytes < buffer_bytes:
+                self._device.synchronize()
+            lane.open(buffer_bytes)
+        self._num_open = max(num_buffers, self._num_open)
+
+    def close(self) -> None:
+        """Give the buffers back."""
+        if self._num_open:
+            self._device.synchronize()
+        for lane in self._lanes:
+            lane.close()
+        self._num_open = 0
+
+    def next(self, num_bytes: int) -> Lane:
+        """The lane for the next block, of which so many bytes are brought."""
+        assert self._num_open, "no lane is open"
+        lane = self._lanes[self._next % self._num_open]
+        self._next += 1
+        self.num_brought += 1
+        self.brought_bytes += num_bytes
+        lane.begin()
+        return lane
+
+
+class PinnedMemory:
+    """Copies of weights in memory that the device reads by itself, up to a limit. Counted until they are gone."""
+
+    def __init__(self, device: Device, limit_bytes: int) -> None:
+        self._device = device
+        self.limit_bytes = limit_bytes
+        self.pinned_bytes = 0
+
+    def pin(self, tensor: Tensor) -> Tensor | None:
+        """A pinned copy, or None where the limit or the system allows none."""
+        if self.pinned_bytes + tensor.nbytes > self.limit_bytes:
+            return None
+        copy = self._device.pinned_like(tensor)
+        if copy is not None:
+            self.pinned_bytes += tensor.nbytes
+            weakref.finalize(copy.untyped_storage(), self._unpinned, copy.nbytes)
+        return copy
+
+    def _unpinned(self, num_bytes: int) -> None:
+        self.pinned_bytes -= num_bytes

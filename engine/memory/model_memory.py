@@ -1,0 +1,181 @@
+"""ModelMemory: the device, the pool and what brings weights from one to the other, put together for one engine."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from engine.memory import machine_memory
+from engine.memory.device import Device, DeviceReport, dtype_of, find_device
+from engine.memory.lanes import PINNED_SHARE_ELSEWHERE, PINNED_SHARE_LINUX, Lanes, PinnedMemory
+from engine.memory.model_pool import ModelPool, PoolReport, Residency
+from engine.memory.offload import ModuleWeights, WeightSource
+from engine.memory.placement import Role, place_of
+from engine.memory.plan import DEFAULT_RESERVE_BYTES, Limits
+from engine.memory.relief import Economy, ReliefStep, economies
+from engine.memory.resolve import resolve_settings, state_of
+from engine.memory.simulated_device import SimulatedDevice
+from engine.settings import EngineSettings, MemorySettings, ResolvedSettings
+
+GIB = 1 << 30
+DEFAULT_STREAMS = 2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """A step that was taken: what it freed on the device, and whether results may differ in their last digits now."""
+
+    step: str
+    freed_bytes: int
+    changes_arithmetic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Every figure there is. `allocated_bytes` (None where nobody counts) is what all tensors take on the device,
+    `unaccounted_bytes` that without the models and their buffers.
+    """
+
+    device: DeviceReport
+    state: str
+    pool: PoolReport
+    allocated_bytes: int | None
+    peak_bytes: int | None
+    buffers_bytes: int
+    num_brought: int
+    brought_bytes: int
+    pinned_bytes: int
+    pinned_limit_bytes: int
+    ram_available_bytes: int
+    ram_total_bytes: int
+    relief_steps: dict[str, int]
+
+    @property
+    def unaccounted_bytes(self) -> int | None:
+        if self.allocated_bytes is None:
+            return None
+        return self.allocated_bytes - self.pool.loaded_bytes - self.buffers_bytes
+
+
+class ModelMemory:
+    """Used on the GPU thread, but for `report`."""
+
+    def __init__(self, settings: EngineSettings, device: Device | None = None) -> None:
+        self.device = device or _device(settings)
+        self.facts = self.device.facts()
+        self.resolved: ResolvedSettings
+        self.resolved, lines = resolve_settings(settings, self.facts)
+        for line in lines:
+            log.info("%s", line)
+        self.limits = _limits(settings.memory)
+        self.pool = ModelPool(state_of(self.resolved), limits=self.limits, smart_memory=settings.memory.smart_memory)
+        self._cpu_vae = settings.memory.cpu_vae
+        self._cpu = Device()
+        self._cpu_lanes = Lanes(self._cpu, 0)
+        self.lanes = (
+            Lanes(self.device, _num_streams(settings.memory)) if self.device.has_own_memory else self._cpu_lanes
+        )
+        self._pinned = PinnedMemory(self.device, _pinned_limit(settings.memory, self.device))
+        self._steps = {step.value: 0 for step in ReliefStep}
+
+    def keep(
+        self,
+        name: str,
+        module: Any,
+        *,
+        role: Role = "other",
+        on_cpu: bool = False,
+        source: WeightSource | None = None,
+    ) -> Residency:
+        """A network as a model of the pool, where its role has its place; `on_cpu` keeps it off the device."""
+        place = place_of(role, self.pool.state, cpu_vae=self._cpu_vae)
+        on_device = place.on_device and not on_cpu
+        weights = ModuleWeights(
+            name,
+            module,
+            device=self.device if on_device else self._cpu,
+            lanes=self.lanes if on_device else self._cpu_lanes,
+            pinned=self._pinned if on_device else None,
+            rests_in_ram=not place.stays,
+            source=source,
+            compute_dtype=self._compute_dtype(role),
+        )
+        return self.pool.add(weights, role)
+
+    def relief(self) -> Iterator[Relief]:
+        """The steps to take, each once the caller has let go of what it can, for the node that ran out of memory.
+
+        What a step changes in how sparingly nodes run holds until `relieved`.
+        """
+        for step, economy in economies(self.pool.situation()):
+            before = self.device.free_bytes()
+            gc.collect()
+            if step is ReliefStep.OTHER_MODELS:
+                self.pool.unload_all()
+                if not self.device.has_own_memory:
+                    self.pool.drop_all()
+            self.device.empty_cache()
+            self.pool.economy = economy
+            self._steps[step.value] += 1
+            yield Relief(step.value, max(0, self.device.free_bytes() - before), step.changes_arithmetic)
+
+    def relieved(self) -> None:
+        """The node is over, well or not."""
+        self.pool.economy = Economy()
+
+    def unload(self, *, also_kept: bool = True) -> None:
+        self.pool.unload_all(also_kept=also_kept)
+        self.device.empty_cache()
+
+    def report(self) -> MemoryReport:
+        return MemoryReport(
+            device=self.device.report(),
+            state=self.pool.state.name,
+            pool=self.pool.report(),
+            allocated_bytes=self.device.allocated_bytes(),
+            peak_bytes=self.device.peak_bytes(),
+            buffers_bytes=self.lanes.buffers_bytes + self._cpu_lanes.buffers_bytes,
+            num_brought=self.lanes.num_brought,
+            brought_bytes=self.lanes.brought_bytes,
+            pinned_bytes=self._pinned.pinned_bytes,
+            pinned_limit_bytes=self._pinned.limit_bytes,
+            ram_available_bytes=machine_memory.available_bytes(),
+            ram_total_bytes=machine_memory.total_bytes(),
+            relief_steps=dict(self._steps),
+        )
+
+    def _compute_dtype(self, role: Role) -> Any:
+        """None where weights compute as they are kept."""
+        if role in ("unet", "controlnet") and self.resolved.unet_compute_dtype != self.resolved.unet_dtype:
+            return dtype_of(self.resolved.unet_compute_dtype)
+        if role == "text_encoder" and self.resolved.text_encoder_compute_dtype != self.resolved.text_encoder_dtype:
+            return dtype_of(self.resolved.text_encoder_compute_dtype)
+        return None
+
+
+def _device(settings: EngineSettings) -> Device:
+    asked = settings.memory.simulate_vram_gb
+    return find_device(settings) if asked is None else SimulatedDevice(round(asked * GIB))
+
+
+def _limits(settings: MemorySettings) -> Limits:
+    asked = settings.reserve_vram_gb
+    return Limits(reserve_bytes=DEFAULT_RESERVE_BYTES if asked is None else round(asked * GIB))
+
+
+def _num_streams(settings: MemorySettings) -> int:
+    asked = settings.async_offload_streams
+    return DEFAULT_STREAMS if asked is None else asked
+
+
+def _pinned_limit(settings: MemorySettings, device: Device) -> int:
+    if not settings.pinned_memory or not device.has_own_memory:
+        return 0
+    share = PINNED_SHARE_LINUX if sys.platform == "linux" else PINNED_SHARE_ELSEWHERE
+    return int(machine_memory.total_bytes() * share)

@@ -1,0 +1,35 @@
+"""What is asked, decided for the device that is there: pure."""
+
+from __future__ import annotations
+
+from engine.memory.device_facts import DeviceFacts
+from engine.memory.dtypes import text_encoder_types, unet_types, vae_types
+from engine.memory.placement import place_of
+from engine.memory.state import VramState, choose_state
+from engine.settings import EngineSettings, ResolvedSettings
+
+
+def resolve_settings(settings: EngineSettings, facts: DeviceFacts) -> tuple[ResolvedSettings, list[str]]:
+    """The decisions, and for each a line that says why."""
+    state, why = choose_state(settings.memory.vram, facts)
+    text_on_device = place_of("text_encoder", state).on_device
+    unet, vae = unet_types(settings.dtypes, facts), vae_types(settings.dtypes, facts)
+    text = text_encoder_types(settings.dtypes, facts, on_device=text_on_device)
+    resolved = ResolvedSettings(
+        device=facts.torch_name,
+        vram=state.value,
+        unet_dtype=unet.kept,
+        vae_dtype=vae.kept,
+        text_encoder_dtype=text.kept,
+        unet_compute_dtype=unet.computed,
+        text_encoder_compute_dtype=text.computed,
+    )
+    lines = [f"device: {facts.name}, {facts.total_bytes >> 20} MiB", f"memory state: {state.name} ({why})"]
+    for kind, choice in (("UNet", unet), ("text encoder", text), ("VAE", vae)):
+        computed = "" if choice.computed == choice.kept else f", computed in {choice.computed}"
+        lines.append(f"{kind}: {choice.kept}{computed} ({choice.reason})")
+    return resolved, lines
+
+
+def state_of(resolved: ResolvedSettings) -> VramState:
+    return VramState(resolved.vram)

@@ -1,0 +1,164 @@
+"""A device with a memory budget and the CPU's arithmetic: it counts, refuses and fails as a real one would.
+
+What is allocated on it is a tensor of the CPU whose bytes count against the budget until its memory is really gone, so
+that a forgotten reference keeps them taken. Copies on a stream happen as late as they may: when somebody waits for
+them. Reading what has not arrived, and overwriting what may still be read, raise `StreamHazard`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import OutOfMemory
+from engine.memory.device import Device, DeviceReport, Dtype, Tensor
+from engine.memory.device_facts import DeviceFacts
+
+
+class StreamHazard(RuntimeError):
+    """Streams were not told to wait where they must."""
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """`waiting` are the copies that have not happened; `has_waited_for` is how far it knows the computing to be."""
+
+    waiting: deque[tuple[Any, Any]] = field(default_factory=deque)
+    num_asked: int = 0
+    num_done: int = 0
+    has_waited_for: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    stream: _Stream | None
+    position: int
+
+
+class SimulatedDevice(Device):
+    """`budget_bytes` is all it has."""
+
+    has_own_memory = True
+    charges_blocks = True
+
+    def __init__(self, budget_bytes: int) -> None:
+        super().__init__("cpu")
+        self.budget_bytes = budget_bytes
+        self.charged_bytes = 0
+        self.most_charged_bytes = 0
+        self.num_refused = 0
+        self._streams: list[_Stream] = []
+        self._computed = 0  # grows with everything the computing stream reads
+        self._read_at: dict[int, int] = {}  # memory's address -> when it was read last
+
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts("simulated", "cpu", "a simulated device", self.total_bytes(), self.free_bytes())
+
+    def report(self) -> DeviceReport:
+        total, free = self.total_bytes(), self.free_bytes()
+        return DeviceReport("simulated device", "simulated", 0, total, free, self.charged_bytes, 0)
+
+    def total_bytes(self) -> int:
+        return self.budget_bytes
+
+    def free_bytes(self) -> int:
+        return max(0, self.budget_bytes - self.charged_bytes)
+
+    def allocated_bytes(self) -> int | None:
+        return self.charged_bytes
+
+    def peak_bytes(self) -> int | None:
+        return self.most_charged_bytes
+
+    def reset_peak(self) -> None:
+        self.most_charged_bytes = self.charged_bytes
+
+    def is_home_of(self, tensor: Tensor) -> bool:
+        return False  # a tensor of the CPU has to be brought like any other
+
+    def empty_like(self, tensor: Tensor, dtype: Dtype | None = None) -> Tensor:
+        self._refuse_beyond(tensor.numel() * (dtype or tensor.dtype).itemsize)
+        return self._charged(super().empty_like(tensor, dtype))
+
+    def empty_bytes(self, num_bytes: int) -> Tensor:
+        self._refuse_beyond(num_bytes)
+        return self._charged(super().empty_bytes(num_bytes))
+
+    def pinned_like(self, tensor: Tensor) -> Tensor | None:
+        return tensor.clone()
+
+    def begin_block(self, working_bytes: int) -> None:
+        self._refuse_beyond(working_bytes)
+        self.most_charged_bytes = max(self.most_charged_bytes, self.charged_bytes + working_bytes)
+
+    def _refuse_beyond(self, num_bytes: int) -> None:
+        free = self.budget_bytes - self.charged_bytes
+        if num_bytes > free:
+            self.num_refused += 1
+            raise OutOfMemory(
+                f"the simulated device has {free:,} of {self.budget_bytes:,} bytes free; {num_bytes:,} were asked for",
+                needed_bytes=num_bytes,
+                free_bytes=max(0, free),
+            )
+
+    def _charged(self, tensor: Tensor) -> Tensor:
+        self.charged_bytes += tensor.nbytes
+        self.most_charged_bytes = max(self.most_charged_bytes, self.charged_bytes)
+        weakref.finalize(tensor.untyped_storage(), self._give_back, tensor.nbytes, _address(tensor))
+        return tensor
+
+    def _give_back(self, num_bytes: int, address: int) -> None:
+        self.charged_bytes -= num_bytes
+        self._read_at.pop(address, None)
+
+    # --- streams -----------------------------------------------------------------------------------------------------
+
+    def new_stream(self) -> Any:
+        stream = _Stream()
+        self._streams.append(stream)
+        return stream
+
+    def copy(self, stream: Any, target: Tensor, source: Tensor) -> None:
+        if stream is None:
+            target.copy_(source)
+            return
+        if self._read_at.get(_address(target), 0) > stream.has_waited_for:
+            raise StreamHazard("a copy would overwrite what may still be read")
+        stream.waiting.append((target, source))
+        stream.num_asked += 1
+
+    def mark(self, stream: Any) -> Any:
+        return _Mark(None, self._computed) if stream is None else _Mark(stream, stream.num_asked)
+
+    def wait(self, stream: Any, mark: Any) -> None:
+        if mark.stream is None:
+            if stream is not None:
+                stream.has_waited_for = max(stream.has_waited_for, mark.position)
+            return
+        if stream is None:
+            _do(mark.stream, mark.position)
+
+    def synchronize(self) -> None:
+        for stream in self._streams:
+            _do(stream, stream.num_asked)
+
+    def uses(self, tensor: Tensor) -> None:
+        address = _address(tensor)
+        if any(_address(target) == address for stream in self._streams for target, _ in stream.waiting):
+            raise StreamHazard("a weight is read before it has arrived")
+        self._computed += 1
+        self._read_at[address] = self._computed
+
+
+def _do(stream: _Stream, position: int) -> None:
+    while stream.num_done < position:
+        target, source = stream.waiting.popleft()
+        target.copy_(source)
+        stream.num_done += 1
+
+
+def _address(tensor: Tensor) -> int:
+    """Of the memory that the tensor is a part of."""
+    return int(tensor.untyped_storage().data_ptr())
