@@ -6,6 +6,8 @@
         InputRejected             an input the request names cannot be had or used (URL, size, type, address)
         JobNotFound               no job has that id
         RequestIdConflict         the id is taken by a request with another body
+        WebhookNotFound           no webhook has that id
+        WebhookNotReady           the webhook cannot be sent again as it is
         Unauthorized              no or a wrong credential
         Forbidden                 a credential that does not reach this far, or a link that is forged or expired
         RequestTooLarge           the body is over MAX_REQUEST_BYTES
@@ -114,6 +116,14 @@ class JobNotFound(CallerError):
 
 class RequestIdConflict(CallerError):
     code = "request_id_conflict"
+
+
+class WebhookNotFound(CallerError):
+    code = "webhook_not_found"
+
+
+class WebhookNotReady(CallerError):
+    code = "webhook_not_ready"
 
 
 class Unauthorized(CallerError):
@@ -247,6 +257,8 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     InputRejected: 422,
     JobNotFound: 404,
     RequestIdConflict: 409,
+    WebhookNotFound: 404,
+    WebhookNotReady: 409,
     Unauthorized: 401,
     Forbidden: 403,
     RequestTooLarge: 413,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from worker.jobs.outbox import Outbox
 from worker.jobs.store import JobStore
 from worker.settings import RetentionConfig
 
@@ -23,9 +24,14 @@ class Expiry:
     """
 
     def __init__(
-        self, store: JobStore, config: RetentionConfig, forget_inputs: Callable[[float, int], Awaitable[None]]
+        self,
+        store: JobStore,
+        outbox: Outbox,
+        config: RetentionConfig,
+        forget_inputs: Callable[[float, int], Awaitable[None]],
     ) -> None:
         self._store = store
+        self._outbox = outbox
         self._config = config
         self._forget_inputs = forget_inputs
 
@@ -38,6 +44,8 @@ class Expiry:
                 log.exception("what has expired cannot be removed", retry_in_seconds=EXPIRY_SECONDS)
 
     async def remove_expired(self) -> None:
+        dead_before = time.time() - self._config.dead_webhook_ttl_seconds
+        await self._outbox.forget_dead_before(int(dead_before * 1000))
         before = time.time() - self._config.result_ttl_seconds
         for job_id in await self._store.forget_finished_before(int(before * 1000)):
             await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job_id), True)

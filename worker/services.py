@@ -12,6 +12,7 @@ from worker.autoscaler.platform import Platform
 from worker.engine.fleet import EngineFleet
 from worker.engine.pool import EnginePool
 from worker.jobs.admission import Admission, Gate
+from worker.jobs.outbox import Outbox
 from worker.jobs.pipeline import Pipeline
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.stages import InputStage
@@ -57,4 +58,5 @@ class Services:
     check_s3_endpoint: Callable[[str], None]
     platform: Platform
     queue_info: QueueInfo
+    outbox: Outbox
     run_clock: RunClock

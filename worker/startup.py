@@ -30,12 +30,14 @@ from worker.engine.fleet import EngineFleet
 from worker.errors import EngineStartFailed, WorkerError
 from worker.expiry import Expiry
 from worker.jobs.admission import Admission, Gate, free_bytes_of
+from worker.jobs.event_notices import EventNotices
 from worker.jobs.job import Credentials, Job
 from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.queue_info import QueueInfo
-from worker.jobs.store import JobStore, WebhookRow
+from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
+from worker.jobs.webhook_rows import WebhookRow
 from worker.observe.engine_metrics import EngineMetrics
 from worker.observe.health import Floor
 from worker.observe.memory import MachineMemory
@@ -78,9 +80,10 @@ class Front:
         )
         self.store = JobStore(settings.state_path())
         self._edges = Edges(settings)
-        self._outbox = Outbox(self.store, self._edges.webhook_sender)
+        self._outbox = Outbox(self.store, self._edges.webhook_sender, settings.webhook_config())
         self.services = self._build_services()
         self._readiness = self._build_readiness()
+        self._notices = EventNotices(self.services.pipeline.feed, self._edges.webhook_sender, settings.webhook_config())
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -89,7 +92,7 @@ class Front:
         await self.services.platform.start()
         self._outbox.start()
         self._spawn(self._bring_up())
-        expiry = Expiry(self.store, self._settings.retention_config(), self._edges.inputs.forget_unused)
+        expiry = Expiry(self.store, self._outbox, self._settings.retention_config(), self._edges.inputs.forget_unused)
         self._spawn(expiry.run_forever())
         try:
             yield
@@ -157,6 +160,7 @@ class Front:
             platform=build_platform(settings, metrics.registry, self._cancel, self._vast_timing),
             queue_info=queue_info,
             run_clock=clock,
+            outbox=self._outbox,
         )
 
     def _build_readiness(self) -> Readiness:
@@ -260,12 +264,14 @@ class Front:
 
     def _job_started(self, job: Job) -> None:
         self.services.platform.autoscaler.job_started(job.id)
+        self._notices.follow(job)
 
     def _link(self, base: str, job_id: str, path: str) -> str:
         return self.services.links.link(base, job_id, path, time.time())
 
     def _job_ended(self, job: Job) -> None:
         self.services.platform.autoscaler.job_ended(job.id, job.state)
+        self._notices.leave(job)
         self.services.metrics.job_ended(job)
         if job.run_seconds is not None:
             self.services.run_clock.add(job.run_seconds)
@@ -304,6 +310,7 @@ class Front:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._notices.stop()
         await self._outbox.stop()
         await self._fleet.stop()
         await self.services.platform.close()

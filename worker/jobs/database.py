@@ -16,7 +16,7 @@ from worker.errors import StateUnusable
 from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
 from worker.outputs.options import OutputOptions
 
-HEAD_REVISION = "0001"
+HEAD_REVISION = "0002"
 """The newest migration. A test holds it against the versions folder."""
 
 PACKAGES = Path(__file__).resolve().parents[2]
@@ -48,6 +48,8 @@ WEBHOOKS = sa.Table(
     sa.Column("created_ms", sa.Integer),
     sa.Column("next_at_ms", sa.Integer),
     sa.Column("last_error", sa.Text),
+    sa.Column("secret_source", sa.Text),
+    sa.Column("tried_ms", sa.Integer),
 )
 FACTS = sa.Table("facts", METADATA, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Text))
 

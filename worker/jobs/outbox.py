@@ -1,4 +1,7 @@
-"""Outbox: webhooks that are owed, on disk from the moment a job ends. Delivered at least once under the same id."""
+"""Outbox: webhooks that are owed, on disk from the moment a job ends. Delivered at least once under the same id.
+
+One that was given up after its last try is dead: kept, and sent again when somebody asks for it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,18 @@ from typing import Any, Protocol
 import structlog
 
 from worker.api.schemas import result_of
+from worker.errors import WebhookNotFound, WebhookNotReady
 from worker.jobs.job import Credentials, Job
-from worker.jobs.store import JobStore, WebhookRow
+from worker.jobs.store import JobStore
+from worker.jobs.webhook_rows import (
+    SecretSource,
+    WebhookRow,
+    WebhookState,
+    forget_dead_before,
+    revive_all,
+    webhook_counts_query,
+    webhooks_query,
+)
 from worker.settings import WebhookConfig
 
 IDLE_SECONDS = 60.0
@@ -48,31 +61,49 @@ def webhook_of(job: Job, kept: Credentials | None, config: WebhookConfig, output
     body: dict[str, Any] = {key: value for key, value in result_of(job, list(outputs)).items() if key in WEBHOOK_FIELDS}
     if target.extra_params:
         body["extra"] = dict(target.extra_params)
-    own_secret = None if kept is None else kept.webhook_secret
-    secret = config.secret.get_secret_value() if own_secret is None else own_secret
+    if target.events:
+        body["event"] = "ended"
+    secret, source = secret_of(kept, config)
     now_ms = int(time.time() * 1000)
     return WebhookRow(
         id=f"msg_{uuid.uuid5(uuid.NAMESPACE_URL, f'{job.id} {job.times.queued_at_ms}').hex}",
         job_id=job.id,
         url=target.url,
         body=json.dumps(body).encode(),
-        secret=secret or None,
+        secret=secret,
         timeout_seconds=target.timeout_seconds,
         is_trusted=target.url == config.url,
-        state="pending",
+        state=WebhookState.PENDING,
         attempts=0,
         created_ms=now_ms,
         next_at_ms=now_ms,
+        secret_source=source,
     )
+
+
+def signed_row(row: WebhookRow, config: WebhookConfig) -> WebhookRow:
+    """The entry with the secret that signs it. Never stored."""
+    if row.secret_source != SecretSource.ENVIRONMENT:
+        return row
+    return replace(row, secret=config.secret.get_secret_value() or None)
+
+
+def secret_of(kept: Credentials | None, config: WebhookConfig) -> tuple[str | None, SecretSource]:
+    """What a row stores: the request's own secret, which an empty one switches off, else whose it is."""
+    own = None if kept is None else kept.webhook_secret
+    if own is not None:
+        return (own, SecretSource.REQUEST) if own else (None, SecretSource.NONE)
+    return None, SecretSource.ENVIRONMENT if config.secret.get_secret_value() else SecretSource.NONE
 
 
 WEBHOOK_FIELDS = frozenset({"id", "status", "message", "output", "timings", "error"})
 
 
 class Outbox:
-    def __init__(self, store: JobStore, sender: Sender) -> None:
+    def __init__(self, store: JobStore, sender: Sender, config: WebhookConfig) -> None:
         self._store = store
         self._sender = sender
+        self._config = config
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: dict[str, asyncio.Task[None]] = {}
@@ -93,6 +124,69 @@ class Outbox:
     def look(self) -> None:
         """There is something new."""
         self._wake.set()
+
+    async def page(
+        self, state: WebhookState | None, limit: int, before_ms: int | None = None
+    ) -> tuple[list[WebhookRow], dict[str, int]]:
+        """The newest entries made before a time, and how many there are in each state."""
+        rows = [WebhookRow(**row._mapping) for row in await self._store.read(webhooks_query(state, limit, before_ms))]
+        counts = dict.fromkeys((state.value for state in WebhookState), 0)
+        counts |= {
+            str(state): int(count) for state, count in map(tuple, await self._store.read(webhook_counts_query()))
+        }
+        return rows, counts
+
+    async def redeliver(self, webhook_id: str, secret: str | None = None) -> WebhookRow:
+        """Makes an entry due now, with all its tries before it; `secret` takes the place of one that was erased.
+
+        Raises WebhookNotFound, WebhookNotReady.
+        """
+        row = await self._store.webhook(webhook_id)
+        if row is None:
+            raise WebhookNotFound(f"No webhook has the id {webhook_id}")
+        if webhook_id in self._sending:
+            raise WebhookNotReady("It is being sent at this moment")
+        if secret is not None:
+            row = replace(
+                row, secret=secret or None, secret_source=SecretSource.REQUEST if secret else SecretSource.NONE
+            )
+        if row.has_lost_its_secret:
+            raise WebhookNotReady("Its secret was erased when it was delivered; give `secret`, empty for no signature")
+        row = replace(row, state=WebhookState.PENDING, attempts=0, next_at_ms=int(time.time() * 1000))
+        await self._store.update_webhook(row)
+        self.look()
+        return row
+
+    async def redeliver_dead(self) -> int:
+        """Makes every dead entry due now; gives how many."""
+        _, counts = await self.page(WebhookState.DEAD, 1)
+        await self._store.write(revive_all(int(time.time() * 1000)))
+        self.look()
+        return counts[WebhookState.DEAD]
+
+    async def forget_dead_before(self, time_ms: int) -> None:
+        await self._store.write(forget_dead_before(time_ms))
+
+    async def try_once(self, url: str, secret: str | None, timeout_seconds: float | None) -> DeliveryOutcome:
+        """Sends a test notice now and tells what became of it; nothing is stored and nothing tried again."""
+        now_ms = int(time.time() * 1000)
+        row = WebhookRow(
+            id=f"msg_{uuid.uuid4().hex}",
+            job_id="",
+            url=url or self._config.url,
+            body=json.dumps(
+                {"id": "test", "status": "test", "message": "A test of this webhook", "output": []}
+            ).encode(),
+            secret=secret or None,
+            timeout_seconds=timeout_seconds or self._config.timeout_seconds,
+            is_trusted=url in ("", self._config.url),
+            state=WebhookState.PENDING,
+            attempts=0,
+            created_ms=now_ms,
+            next_at_ms=now_ms,
+            secret_source=SecretSource.ENVIRONMENT if secret is None else SecretSource.REQUEST,
+        )
+        return await self._sender.deliver(signed_row(row, self._config))
 
     async def _run(self) -> None:
         while True:
@@ -123,7 +217,7 @@ class Outbox:
 
     async def _send(self, row: WebhookRow) -> None:
         try:
-            tried = after_try(row, await self._sender.deliver(row), int(time.time() * 1000))
+            tried = after_try(row, await self._sender.deliver(signed_row(row, self._config)), int(time.time() * 1000))
             log.info(
                 "webhook tried", webhook_id=row.id, state=tried.state, attempts=tried.attempts, reason=tried.last_error
             )
@@ -135,9 +229,9 @@ class Outbox:
 
 def after_try(row: WebhookRow, outcome: DeliveryOutcome, now_ms: int) -> WebhookRow:
     """The entry as it is after a try."""
-    tried = replace(row, attempts=row.attempts + 1, last_error=outcome.error)
+    tried = replace(row, attempts=row.attempts + 1, last_error=outcome.error, tried_ms=now_ms)
     if outcome.is_delivered:
-        return replace(tried, state="delivered")
+        return replace(tried, state=WebhookState.DELIVERED, secret=None)
     if outcome.retry_in_seconds is None:
-        return replace(tried, state="dead")
+        return replace(tried, state=WebhookState.DEAD)
     return replace(tried, next_at_ms=now_ms + int(outcome.retry_in_seconds * 1000))

@@ -34,7 +34,8 @@ from worker.errors import (
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.places import Places
 from worker.jobs.stages import InputStage, OutputStage
-from worker.jobs.store import JobStore, WebhookRow, webhook_insert
+from worker.jobs.store import JobStore
+from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 
 log = structlog.get_logger("jobs")
 

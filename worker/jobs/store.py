@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from worker.errors import StateUnusable
 from worker.jobs.database import FACTS, JOBS, WEBHOOKS, changing_row, job_of, open_engine, whole_row
 from worker.jobs.job import Job, Stage
+from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, webhook_update
 
 FINISHED_IN_MEMORY = 200
 LAZY_SECONDS = 0.05
@@ -60,28 +61,9 @@ _UPDATE_JOB = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookRow:
-    """One entry of the outbox. `is_trusted`: the address came from the operator, not from a request."""
-
-    id: str
-    job_id: str
-    url: str
-    body: bytes
-    secret: str | None
-    timeout_seconds: float
-    is_trusted: bool
-    state: str
-    attempts: int
-    created_ms: int
-    next_at_ms: int
-    last_error: str = ""
-
-    def __repr__(self) -> str:
-        return f"WebhookRow({self.id}, {self.state}, attempts={self.attempts})"
-
-
-Write = tuple[sa.Executable, Mapping[str, Any]]
+_DELETE_DELIVERED = sa.delete(WEBHOOKS).where(
+    WEBHOOKS.c.job_id == sa.bindparam("gone_id"), WEBHOOKS.c.state == WebhookState.DELIVERED.value
+)
 
 
 @dataclass(slots=True)
@@ -241,7 +223,12 @@ class JobStore:
         return None if row is None else WebhookRow(**row._mapping)
 
     async def update_webhook(self, row: WebhookRow) -> None:
-        await self._write(webhook_update(row))
+        await self.write(webhook_update(row))
+
+    async def read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
+        """The rows that are on disk now."""
+        rows: list[sa.Row[Any]] = await self._in_thread(lambda: list(self._connected().execute(query)))
+        return rows
 
     async def fact(self, name: str) -> Any:
         """A small stored fact (parsed JSON), or None."""
@@ -252,11 +239,11 @@ class JobStore:
     async def set_fact(self, name: str, value: Any) -> None:
         text = json.dumps(value)
         statement = sqlite_insert(FACTS).on_conflict_do_update(index_elements=["name"], set_={"value": text})
-        await self._write((statement, {"name": name, "value": text}))
+        await self.write((statement, {"name": name, "value": text}))
 
     async def forget_finished_before(self, time_ms: int) -> list[str]:
-        """Removes ended jobs without a pending webhook, and their webhooks; gives the ids, whose folders the caller
-        deletes.
+        """Removes ended jobs without a pending webhook, and their delivered webhooks; gives the ids, whose folders the
+        caller deletes.
         """
         pending = sa.select(WEBHOOKS.c.job_id).where(WEBHOOKS.c.state == "pending")
         old = sa.select(JOBS.c.id).where(JOBS.c.finished_ms < time_ms, JOBS.c.id.not_in(pending))
@@ -265,7 +252,7 @@ class JobStore:
             self._finished.pop(job_id, None)
             self._group.writes += [
                 (sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id")), {"gone_id": job_id}),
-                (sa.delete(WEBHOOKS).where(WEBHOOKS.c.job_id == sa.bindparam("gone_id")), {"gone_id": job_id}),
+                (_DELETE_DELIVERED, {"gone_id": job_id}),
             ]
         if ids:
             await asyncio.shield(self._written())
@@ -298,7 +285,7 @@ class JobStore:
         self._later = None
         self._wake.set()
 
-    async def _write(self, write: Write) -> None:
+    async def write(self, write: Write) -> None:
         self._group.writes.append(write)
         await asyncio.shield(self._written())
 
@@ -395,20 +382,3 @@ class JobStore:
         self._finished[job.id] = job
         while len(self._finished) > FINISHED_IN_MEMORY:
             self._finished.popitem(last=False)
-
-
-def webhook_insert(row: WebhookRow) -> Write:
-    """The write that puts an entry into the outbox; give it to `JobStore.save` beside the job's last change."""
-    return sa.insert(WEBHOOKS), {name: getattr(row, name) for name in WebhookRow.__slots__}
-
-
-def webhook_update(row: WebhookRow) -> Write:
-    """The write that stores an outcome. What is no longer pending loses its secret in the same transaction."""
-    values = {
-        "state": row.state,
-        "attempts": row.attempts,
-        "next_at_ms": row.next_at_ms,
-        "last_error": row.last_error,
-        "secret": row.secret if row.state == "pending" else None,
-    }
-    return sa.update(WEBHOOKS).where(WEBHOOKS.c.id == sa.bindparam("row_id")).values(values), {"row_id": row.id}

@@ -16,9 +16,11 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
 import httpx
+from standardwebhooks.webhooks import Webhook
 
 from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port
 
@@ -65,8 +67,7 @@ def sign(secret: str, body: bytes) -> str:
 
 def sign_standard(secret: str, message_id: str, at_seconds: int, body: bytes) -> str:
     """The value of `webhook-signature`, version 1 of Standard Webhooks."""
-    signed = f"{message_id}.{at_seconds}.".encode() + body
-    return "v1," + base64.b64encode(hmac.new(_standard_key(secret), signed, hashlib.sha256).digest()).decode()
+    return Webhook(_standard_key(secret)).sign(message_id, datetime.fromtimestamp(at_seconds, UTC), body.decode())
 
 
 def headers_of(row: OutboxRow, at_seconds: int) -> dict[str, str]:

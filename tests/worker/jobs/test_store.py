@@ -16,7 +16,8 @@ from alembic.script import ScriptDirectory
 from worker.errors import StateUnusable
 from worker.jobs import database
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
-from worker.jobs.store import JobStore, WebhookRow, webhook_insert
+from worker.jobs.store import JobStore
+from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 
 WRITER = """
 import asyncio, sys

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from worker.guard.safe_address import AddressGuard
 from worker.outputs.webhook import (
@@ -81,6 +82,20 @@ async def test_a_receiver_gets_the_body_and_both_signatures(receiver: Any) -> No
     assert (headers["webhook-id"], headers["webhook-timestamp"]) == ("msg_1", "1700000000")
     signed = hmac.new(b"s3cret", b"msg_1.1700000000." + BODY, hashlib.sha256).digest()
     assert headers["webhook-signature"] == "v1," + base64.b64encode(signed).decode()
+
+
+@pytest.mark.parametrize(
+    ("secret", "verifier"),
+    [("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), ("plain", b"plain")],
+)
+async def test_the_receivers_library_accepts_it_and_refuses_another_key(
+    receiver: Any, secret: str, verifier: str | bytes
+) -> None:
+    await WebhookSender(AddressGuard()).deliver(Row(receiver.url, secret=secret))
+    [(headers, body)] = receiver.came
+    assert Webhook(verifier).verify(body, headers) == {"id": "job-1", "status": "completed"}
+    with pytest.raises(WebhookVerificationError):
+        Webhook(b"another").verify(body, headers)
 
 
 async def test_without_a_secret_nothing_is_signed(receiver: Any) -> None:

@@ -1,0 +1,45 @@
+"""A database of an earlier version is brought to the newest one with all that stands in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+from worker.jobs import database
+from worker.jobs.webhook_rows import WebhookRow
+
+
+def database_of_revision(path: Path, revision: str) -> sa.Engine:
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(Path(database.__file__).parent / "migrations"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        connection.commit()
+    return engine
+
+
+def test_webhooks_of_the_first_version_are_still_owed_and_signed(tmp_path: Path) -> None:
+    old = database_of_revision(tmp_path / "a.db", "0001")
+    columns = "id, job_id, url, body, secret, timeout_seconds, is_trusted, state, attempts, created_ms, next_at_ms"
+    with old.begin() as connection:
+        for name, secret, state in (
+            ("signed", "'key'", "pending"),
+            ("plain", "NULL", "pending"),
+            ("over", "NULL", "dead"),
+        ):
+            values = f"'{name}', 'job', 'http://x', '{{}}', {secret}, 3.0, 0, '{state}', 2, 5, 7"
+            connection.execute(sa.text(f"INSERT INTO webhooks ({columns}, last_error) VALUES ({values}, '')"))
+    old.dispose()
+    engine = database.open_engine(tmp_path / "a.db")
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(database.WEBHOOKS)).all()
+    rows = {row.id: row for row in (WebhookRow(**item._mapping) for item in found)}
+    assert (rows["signed"].secret, rows["signed"].secret_source, rows["signed"].tried_ms) == ("key", "request", 7)
+    assert rows["plain"].secret_source == "none" and not rows["plain"].has_lost_its_secret
+    assert rows["over"].has_lost_its_secret
+    engine.dispose()

@@ -1,0 +1,94 @@
+"""GET /webhooks, POST /webhooks/…: what the outbox holds, sent again when asked, and a test of a receiver.
+
+Nothing here shows a secret: no key, no body, no query of an address.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from worker.api.results import check_caller, services_of
+from worker.guard.safe_address import shown_url
+from worker.jobs.webhook_rows import WebhookRow, WebhookState
+
+MAX_PAGE = 1000
+
+
+def _caller_may(request: Request) -> None:
+    check_caller(request)
+
+
+router = APIRouter(dependencies=[Depends(_caller_may)])
+
+
+class Redelivery(BaseModel):
+    """`secret` signs a webhook whose own secret was erased with its delivery; empty means no signature."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    secret: str | None = None
+
+
+class ReceiverTest(BaseModel):
+    """Without `url` and `secret` the worker's own are tested."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = ""
+    secret: str | None = None
+    timeout: float | None = Field(default=None, gt=0, le=600)
+
+
+@router.get("/webhooks")
+async def webhooks(
+    request: Request,
+    state: WebhookState | None = None,
+    limit: int = Query(100, ge=1, le=MAX_PAGE),
+    before_ms: int | None = None,
+) -> dict[str, Any]:
+    """The newest webhooks, those in one state if asked; `before_ms` (a `created_ms`) goes on from there."""
+    rows, counts = await services_of(request).outbox.page(state, limit, before_ms)
+    return {"counts": counts, "webhooks": [_shown(row) for row in rows]}
+
+
+@router.post("/webhooks/redeliver")
+async def redeliver_dead(request: Request) -> dict[str, int]:
+    """Every dead webhook is due now, with all its tries before it."""
+    return {"redelivered": await services_of(request).outbox.redeliver_dead()}
+
+
+@router.post("/webhooks/test")
+async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
+    """Sends a test notice once and tells what became of it."""
+    services = services_of(request)
+    if asked.url and asked.url != services.webhook.url:
+        services.check_webhook_url(asked.url)
+    if not asked.url and not services.webhook.url:
+        return JSONResponse({"delivered": False, "error": "give `url`: the worker has none"}, status_code=422)
+    outcome = await services.outbox.try_once(asked.url, asked.secret, asked.timeout)
+    return JSONResponse({"delivered": outcome.is_delivered, "error": outcome.error or None})
+
+
+@router.post("/webhooks/{webhook_id}/redeliver", status_code=202)
+async def redeliver(webhook_id: str, request: Request, asked: Redelivery | None = None) -> dict[str, Any]:
+    """One webhook is due now, in whatever state it is, with all its tries before it."""
+    return _shown(await services_of(request).outbox.redeliver(webhook_id, None if asked is None else asked.secret))
+
+
+def _shown(row: WebhookRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "request_id": row.job_id,
+        "url": shown_url(row.url),
+        "state": row.state,
+        "attempts": row.attempts,
+        "created_ms": row.created_ms,
+        "tried_ms": row.tried_ms,
+        "next_try_ms": row.next_at_ms if row.state == WebhookState.PENDING else None,
+        "last_error": row.last_error or None,
+        "is_signed": row.secret_source != "none",
+    }

@@ -1,0 +1,142 @@
+"""EventNotices: tells a webhook that asked for it that its job has started and how far it is.
+
+These are hints, unlike the notice of the end: sent once, in memory only, one after the other, the newest state when the
+receiver is ready for it. None is sent after the job has ended; `seq` and `percent` never fall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from worker.jobs.job import Job, WebhookEvent, WebhookTarget
+from worker.jobs.outbox import Sender, secret_of, signed_row
+from worker.jobs.pipeline import JobFeed
+from worker.jobs.webhook_rows import WebhookRow, WebhookState
+from worker.settings import WebhookConfig
+
+PROGRESS_SECONDS = 2.0
+"""The least time between two notices of progress for one job."""
+
+log = structlog.get_logger("webhooks")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the receiver has been told of a job. `at_seconds` is monotonic."""
+
+    has_started: bool = False
+    percent: float = 0.0
+    at_seconds: float = float("-inf")
+
+
+def next_notice(job: Job, events: tuple[WebhookEvent, ...], told: Told, now_seconds: float) -> WebhookEvent | None:
+    """What is to be told now, if anything. Pure."""
+    if not told.has_started and "started" in events:
+        return "started"
+    is_time = now_seconds >= told.at_seconds + PROGRESS_SECONDS
+    return "progress" if "progress" in events and is_time and job.progress.percent > told.percent else None
+
+
+def notice_body(job: Job, event: WebhookEvent, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the final notice as far as they are known, and the event's own."""
+    body: dict[str, Any] = {
+        "id": job.id,
+        "event": event,
+        "status": job.state.value,
+        "message": job.message,
+        "output": [],
+        "timings": job.times.as_json(),
+        "progress": job.progress.as_json(),
+        "seq": job.seq,
+    }
+    return body | ({"extra": dict(extra)} if extra else {})
+
+
+class EventNotices:
+    """Owns a task for each running job whose webhook wants events."""
+
+    def __init__(
+        self,
+        feed: JobFeed,
+        sender: Sender,
+        config: WebhookConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._feed = feed
+        self._sender = sender
+        self._config = config
+        self._clock = clock
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self, job: Job) -> None:
+        """The job has started. Once more after a retry changes nothing."""
+        target = job.request.webhook
+        if target is None or not target.events or job.id in self._tasks:
+            return
+        task = asyncio.create_task(self._tell(job, target), name=f"events-{job.id}")
+        self._tasks[job.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
+
+    def leave(self, job: Job) -> None:
+        """The job has ended."""
+        task = self._tasks.get(job.id)
+        if task is not None:
+            task.cancel()
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell(self, job: Job, target: WebhookTarget) -> None:
+        told = Told()
+        with self._feed.watch(job.id) as changed:
+            while not job.state.is_terminal:
+                changed.clear()
+                now = self._clock()
+                event = next_notice(job, target.events, told, now)
+                if event is not None:
+                    told = Told(True, job.progress.percent if event == "progress" else told.percent, now)
+                    await self._send(job, target, event)
+                    continue
+                pause = max(0.05, told.at_seconds + PROGRESS_SECONDS - now) if "progress" in target.events else None
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause if job.progress.percent > told.percent else None):
+                        await changed.wait()
+
+    async def _send(self, job: Job, target: WebhookTarget, event: WebhookEvent) -> None:
+        try:
+            outcome = await self._sender.deliver(signed_row(self._row(job, target, event), self._config))
+        except Exception:  # noqa: BLE001 - one hint: the job goes on without it
+            log.exception("a notice failed for a reason of ours", job_id=job.id)
+            return
+        if not outcome.is_delivered:
+            log.info("notice not taken", job_id=job.id, event_told=event, reason=outcome.error)
+
+    def _row(self, job: Job, target: WebhookTarget, event: WebhookEvent) -> WebhookRow:
+        secret, source = secret_of(job.credentials, self._config)
+        now_ms = int(time.time() * 1000)
+        return WebhookRow(
+            id=f"msg_{uuid.uuid4().hex}",
+            job_id=job.id,
+            url=target.url,
+            body=json.dumps(notice_body(job, event, target.extra_params)).encode(),
+            secret=secret,
+            timeout_seconds=target.timeout_seconds,
+            is_trusted=target.url == self._config.url,
+            state=WebhookState.PENDING,
+            attempts=0,
+            created_ms=now_ms,
+            next_at_ms=now_ms,
+            secret_source=source,
+        )

@@ -1,0 +1,22 @@
+"""Webhooks know whose secret signs them, and when they were last tried.
+
+Revision ID: 0002
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("webhooks", sa.Column("secret_source", sa.Text, nullable=False, server_default="request"))
+    op.add_column("webhooks", sa.Column("tried_ms", sa.Integer))
+    op.execute("UPDATE webhooks SET secret_source = 'none' WHERE secret IS NULL AND state = 'pending'")
+    op.execute("UPDATE webhooks SET tried_ms = next_at_ms WHERE attempts > 0")
+    op.create_index("webhooks_created", "webhooks", ["created_ms", "id"])

@@ -1,0 +1,103 @@
+"""The rows of the webhook outbox: how they are written, listed, sent again and forgotten. SQL, but no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from worker.jobs.database import WEBHOOKS
+
+Write = tuple[sa.Executable, Mapping[str, Any]]
+
+
+class WebhookState(StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"  # given up, kept for redelivery
+
+
+class SecretSource(StrEnum):
+    """Whose secret signs a webhook. The worker's own is read from the settings at each try and never stored."""
+
+    NONE = "none"
+    REQUEST = "request"
+    ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRow:
+    """One entry of the outbox. `is_trusted`: the address came from the operator, not from a request.
+
+    `secret` is that of the request, until the webhook has been delivered.
+    """
+
+    id: str
+    job_id: str
+    url: str
+    body: bytes
+    secret: str | None
+    timeout_seconds: float
+    is_trusted: bool
+    state: str
+    attempts: int
+    created_ms: int
+    next_at_ms: int
+    last_error: str = ""
+    secret_source: str = SecretSource.REQUEST
+    tried_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"WebhookRow({self.id}, {self.state}, attempts={self.attempts})"
+
+    @property
+    def has_lost_its_secret(self) -> bool:
+        """It was signed with the request's secret, which is gone."""
+        return self.secret_source == SecretSource.REQUEST and self.secret is None
+
+
+def webhook_insert(row: WebhookRow) -> Write:
+    """The write that puts an entry into the outbox; give it to `JobStore.save` beside the job's last change."""
+    return sa.insert(WEBHOOKS), {name: getattr(row, name) for name in WebhookRow.__slots__}
+
+
+def webhook_update(row: WebhookRow) -> Write:
+    """The write that stores an outcome. What is delivered loses its secret in the same transaction."""
+    values = {
+        "state": row.state,
+        "attempts": row.attempts,
+        "next_at_ms": row.next_at_ms,
+        "last_error": row.last_error,
+        "tried_ms": row.tried_ms,
+        "secret": None if row.state == WebhookState.DELIVERED else row.secret,
+        "secret_source": row.secret_source,
+    }
+    return sa.update(WEBHOOKS).where(WEBHOOKS.c.id == sa.bindparam("row_id")).values(values), {"row_id": row.id}
+
+
+def webhooks_query(state: WebhookState | None, limit: int, before_ms: int | None) -> sa.Select[Any]:
+    """The newest entries, those of one state where it is given, made before a time."""
+    query = sa.select(WEBHOOKS).order_by(WEBHOOKS.c.created_ms.desc(), WEBHOOKS.c.id).limit(limit)
+    if state is not None:
+        query = query.where(WEBHOOKS.c.state == state.value)
+    return query if before_ms is None else query.where(WEBHOOKS.c.created_ms < before_ms)
+
+
+def webhook_counts_query() -> sa.Select[Any]:
+    return sa.select(WEBHOOKS.c.state, sa.func.count()).group_by(WEBHOOKS.c.state)
+
+
+def revive_all(now_ms: int) -> Write:
+    """The write after which every dead entry is due now, with all its tries before it."""
+    revived = {"state": WebhookState.PENDING.value, "attempts": 0, "next_at_ms": now_ms}
+    return sa.update(WEBHOOKS).where(WEBHOOKS.c.state == WebhookState.DEAD.value).values(revived), {}
+
+
+def forget_dead_before(time_ms: int) -> Write:
+    """The write that removes dead entries whose last try was before, secrets and all."""
+    is_old = sa.func.coalesce(WEBHOOKS.c.tried_ms, WEBHOOKS.c.created_ms) < sa.bindparam("gone_before")
+    dead = WEBHOOKS.c.state == WebhookState.DEAD.value
+    return sa.delete(WEBHOOKS).where(dead & is_old), {"gone_before": time_ms}
