@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from modifiers.example_picture import EXAMPLE_PICTURE
 from modifiers.modifier import RANDOM_INT, Denoise, Guidance, Into, Modifier, Name, Seed, Steps
 
 
-class Image2Image(Modifier):
-    """Redraw a picture after a text.
+class PictureFields(Modifier):
+    """The parameters that drawing over a picture has.
 
     `cfg_scale` is honoured; left out it is 8, ComfyUI's own default. The size is that of `input_image`.
     """
-
-    workflow_file: ClassVar[str] = "image_to_image.json"
 
     input_image: Annotated[
         Name,
@@ -33,3 +33,10 @@ class Image2Image(Modifier):
     ckpt_name: Annotated[Name, Into("14", "ckpt_name"), Field(description="A file of the checkpoints folder.")] = (
         "v1-5-pruned-emaonly-fp16.safetensors"
     )
+
+
+class Image2Image(PictureFields):
+    """Redraw a picture after a text. The size is that of `input_image`."""
+
+    workflow_file: ClassVar[str] = "image_to_image.json"
+    example: ClassVar[Mapping[str, Any]] = {"prompt": "a lighthouse at dawn", "input_image": EXAMPLE_PICTURE}

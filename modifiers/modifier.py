@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypedDict
 
@@ -18,6 +18,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 RANDOM_INT: Final = "__RANDOM_INT__"
+
+Choices = Callable[[str, str], Sequence[str] | None]
+"""Node class and input name -> what the engine offers there; None where an input is no choice."""
 
 
 class FieldProblem(TypedDict):
@@ -45,7 +48,7 @@ class Into:
     input_name: str
 
 
-def _no_boolean(value: Any) -> Any:
+def no_boolean(value: Any) -> Any:
     """JSON's true is no number, although Python's is."""
     if isinstance(value, bool):
         raise PydanticCustomError("number_expected", "must be a number, not true or false")
@@ -53,11 +56,13 @@ def _no_boolean(value: Any) -> Any:
 
 
 # Ranges are those that ComfyUI enforces on the nodes the values end in.
-Seed = Annotated[Annotated[int, Field(ge=0, le=2**64 - 1)] | Literal["__RANDOM_INT__"], BeforeValidator(_no_boolean)]
-Steps = Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_no_boolean)]
-Pixels = Annotated[int, Field(ge=16, le=16_384), BeforeValidator(_no_boolean)]
-Guidance = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(_no_boolean)]
-Denoise = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+Seed = Annotated[Annotated[int, Field(ge=0, le=2**64 - 1)] | Literal["__RANDOM_INT__"], BeforeValidator(no_boolean)]
+Steps = Annotated[int, Field(ge=1, le=10_000), BeforeValidator(no_boolean)]
+Pixels = Annotated[int, Field(ge=16, le=16_384), BeforeValidator(no_boolean)]
+Guidance = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(no_boolean)]
+Factor = Annotated[float, Field(ge=0.01, le=8, allow_inf_nan=False), BeforeValidator(no_boolean)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(no_boolean)]
+Denoise = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(no_boolean)]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -67,6 +72,8 @@ class Modifier(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     workflow_file: ClassVar[str]
+    example: ClassVar[Mapping[str, Any]] = {}
+    """Modifications that draw something; names of model files are put in by `example_with`."""
 
     @classmethod
     def parse(cls, modifications: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Self:
@@ -104,32 +111,90 @@ class Modifier(BaseModel):
         return prompt
 
     @classmethod
+    def choice_fields(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Sequence[str]]:
+        """The fields whose value is one of the engine's choices (a model file, a sampler), and those choices."""
+        found = {}
+        for name, places in cls.places().items():
+            for place in places:
+                allowed = choices(str(workflow[place.node_id]["class_type"]), place.input_name)
+                if allowed is not None:
+                    found[name] = allowed
+        return found
+
+    @classmethod
+    def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
+        """The example with names of files that the engine has; None when it has none of a kind that is needed."""
+        shown = dict(cls.example)
+        for name, allowed in cls.choice_fields(workflow, choices).items():
+            field = cls.model_fields[name]
+            value = shown.get(name, None if field.is_required() else field.default)
+            if value in allowed or (value is None and not field.is_required()):
+                continue
+            if not allowed:
+                return None
+            shown[name] = allowed[0]
+        return shown
+
+    @classmethod
     def _problems(cls, errors: list[ErrorDetails]) -> list[FieldProblem]:
         by_field: dict[str, FieldProblem] = {}
         for error in errors:
-            field = str(error["loc"][0]) if error["loc"] else ""
+            path = cls._path(error)
             # A value of several possible types gives an error for each; the first is that of the main type.
-            by_field.setdefault(field, cls._problem(field, error))
-        order = [*cls.model_fields, *by_field]
-        return sorted(by_field.values(), key=lambda problem: order.index(problem["field"]))
+            by_field.setdefault(".".join(map(str, path)), cls._problem(path, error))
+        order = list(cls.model_fields)
+        return sorted(by_field.values(), key=lambda problem: _place(problem["field"].partition(".")[0], order))
 
     @classmethod
-    def _problem(cls, field: str, error: ErrorDetails) -> FieldProblem:
+    def _path(cls, error: ErrorDetails) -> tuple[int | str, ...]:
+        """Where the wrong value is. An error of the whole names its field by its type."""
+        path = error["loc"]
+        if not path:
+            return (error["type"],) if error["type"] in cls.model_fields else ()
+        return path if len(path) > 1 and isinstance(path[1], int) else path[:1]
+
+    @classmethod
+    def _problem(cls, path: tuple[int | str, ...], error: ErrorDetails) -> FieldProblem:
+        field = ".".join(map(str, path))
+        fields = cls._fields_beside(path)
         if error["type"] == "extra_forbidden":
-            names = list(cls.model_fields)
-            nearest = _nearest(field, names)
+            nearest = nearest_name(str(path[-1]), list(fields))
             hint = f"; did you mean `{nearest}`?" if nearest else ""
-            return {"field": field, "message": f"{cls.__name__} has no such field{hint}", "allowed": names}
+            return {"field": field, "message": f"{cls.__name__} has no such field{hint}", "allowed": list(fields)}
         message = "is required" if error["type"] == "missing" else error["msg"]
-        return {"field": field, "message": message, "allowed": cls._allowed(field)}
+        schema = fields.get(str(path[-1]), {}) if path else {}
+        hidden = {"title", "default", "description"}
+        return {"field": field, "message": message, "allowed": {k: v for k, v in schema.items() if k not in hidden}}
 
     @classmethod
-    def _allowed(cls, field: str) -> dict[str, Any]:
-        schema: dict[str, Any] = cls.model_json_schema()["properties"][field]
-        return {key: value for key, value in schema.items() if key not in {"title", "default", "description"}}
+    def _fields_beside(cls, path: tuple[int | str, ...]) -> dict[str, Any]:
+        """The fields, with their JSON schemas, of the object in which the path's last name stands."""
+        schema = cls.model_json_schema()
+        if len(path) < 3:
+            properties: dict[str, Any] = schema["properties"]
+            return properties
+        inner = [part["properties"] for part in schema.get("$defs", {}).values() if "properties" in part]
+        return next((fields for fields in inner if path[-1] in fields), inner[0] if inner else {})
 
 
-def _nearest(name: str, known: list[str]) -> str | None:
+def with_ancestors_only(prompt: Mapping[str, Any], node_id: str) -> dict[str, Any]:
+    """The nodes that one of them needs, itself included: what a choice has made useless is not checked and not run."""
+    needed, to_look_at = set(), [node_id]
+    while to_look_at:
+        name = to_look_at.pop()
+        if name not in needed:
+            needed.add(name)
+            links = (value for value in prompt[name]["inputs"].values() if isinstance(value, list))
+            to_look_at += [str(link[0]) for link in links]
+    return {name: node for name, node in prompt.items() if name in needed}
+
+
+def _place(name: str, order: list[str]) -> int:
+    return order.index(name) if name in order else len(order)
+
+
+def nearest_name(name: str, known: list[str]) -> str | None:
+    """The one of the known names that was probably meant."""
     folded = name.lower().replace("-", "_")
     starts_alike = [other for other in known if other.startswith(folded) or folded.startswith(other)]
     alike = difflib.get_close_matches(folded, known, n=1, cutoff=0.6) or starts_alike

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from modifiers.text_to_image import TextToImageFields
 
 
 class RawWorkflow(TextToImageFields):
     """Draw a picture from a text, with every parameter optional (the name that older clients use)."""
+
+    example: ClassVar[Mapping[str, Any]] = {"prompt": "a lighthouse"}

@@ -1,18 +1,35 @@
-"""Name -> modifier. `build_registry()` lists the modifiers there are and reads their workflow files."""
+"""Name -> modifier. `build_registry()` lists the modifiers there are, a user's own among them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from modifiers.control_net import ControlNet
+from modifiers.hires_fix import HiresFix
 from modifiers.image_to_image import Image2Image
-from modifiers.modifier import Modifier
+from modifiers.inpaint import Inpaint
+from modifiers.lora_text_to_image import LoraText2Image
+from modifiers.modifier import Choices, Modifier, nearest_name
 from modifiers.raw_workflow import RawWorkflow
 from modifiers.text_to_image import Text2Image
+from modifiers.upscale import Upscale
+from modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
 
-MODIFIERS: tuple[type[Modifier], ...] = (Text2Image, Image2Image, RawWorkflow)
+MODIFIERS: tuple[type[Modifier], ...] = (
+    Text2Image,
+    Image2Image,
+    Inpaint,
+    ControlNet,
+    LoraText2Image,
+    HiresFix,
+    Upscale,
+    RawWorkflow,
+)
+BUILT_IN = "built in"
 
 
 class UnknownModifier(Exception):
@@ -21,32 +38,38 @@ class UnknownModifier(Exception):
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         self.name = name
         self.known = known
-        super().__init__(f"unknown modifier {name!r}; known: {', '.join(known)}")
+        nearest = nearest_name(name, list(known))
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        super().__init__(f"unknown modifier {name!r}; known: {', '.join(known)}{hint}")
 
 
 class ModifierRegistry:
-    """The modifiers and their workflows, by the name that requests use."""
+    """The modifiers and their workflows, by the name that requests use, and the files that give none."""
 
-    def __init__(self, modifiers: Mapping[str, tuple[type[Modifier], Mapping[str, Any]]]) -> None:
-        self._modifiers = dict(modifiers)
+    def __init__(self, found: Sequence[FoundModifier], broken: Sequence[BrokenModifier] = ()) -> None:
+        self._found = {entry.name: entry for entry in found}
+        self.broken = tuple(broken)
 
     def names(self) -> tuple[str, ...]:
-        return tuple(self._modifiers)
+        return tuple(self._found)
 
     def get(self, name: str) -> type[Modifier]:
         """The class behind a name. Raises UnknownModifier."""
-        return self._lookup(name)[0]
+        return self._lookup(name).modifier
 
-    def describe(self) -> list[dict[str, Any]]:
-        """For each modifier its name, what it does, and the JSON schema of its modifications."""
-        return [
-            {
-                "name": name,
-                "description": (modifier.__doc__ or "").strip().split("\n\n")[0],
-                "schema": modifier.model_json_schema(),
-            }
-            for name, (modifier, _) in self._modifiers.items()
-        ]
+    def describe(self, choices: Choices | None = None) -> list[dict[str, Any]]:
+        """For each modifier its name, what it does, the JSON schema of its modifications and an example.
+
+        With `choices` the schemas list the files and samplers that the engine has. A file that gives no modifier stands
+        at the end, with `error` instead of a schema.
+        """
+        shown = [_described(entry, choices) for entry in self._found.values()]
+        return shown + [{"name": entry.name, "source": entry.source, "error": entry.reason} for entry in self.broken]
+
+    def examples(self, choices: Choices) -> dict[str, dict[str, Any]]:
+        """Modifier name -> modifications that draw something on this engine; without those whose files it lacks."""
+        made = {name: entry.modifier.example_with(entry.workflow, choices) for name, entry in self._found.items()}
+        return {name: example for name, example in made.items() if example is not None}
 
     def build(
         self, name: str, modifications: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
@@ -56,21 +79,49 @@ class ModifierRegistry:
         `defaults` replace a modifier's own (the checkpoint of this machine, for one); keys it lacks are skipped.
         Raises UnknownModifier, or ModificationsRejected with every problem.
         """
-        modifier, workflow = self._lookup(name)
-        return modifier.parse(modifications, defaults).fill(workflow)
+        entry = self._lookup(name)
+        return entry.modifier.parse(modifications, defaults).fill(entry.workflow)
 
-    def _lookup(self, name: str) -> tuple[type[Modifier], Mapping[str, Any]]:
-        if name not in self._modifiers:
+    def _lookup(self, name: str) -> FoundModifier:
+        if name not in self._found:
             raise UnknownModifier(name, self.names())
-        return self._modifiers[name]
+        return self._found[name]
 
 
-def build_registry() -> ModifierRegistry:
-    """The registry of all modifiers of this package, their workflow files read."""
-    folder = files("modifiers") / "workflows"
-    return ModifierRegistry(
-        {
-            modifier.__name__: (modifier, json.loads((folder / modifier.workflow_file).read_text(encoding="utf-8")))
-            for modifier in MODIFIERS
-        }
-    )
+def _described(entry: FoundModifier, choices: Choices | None) -> dict[str, Any]:
+    schema = entry.modifier.model_json_schema()
+    if choices is not None:
+        for field, allowed in entry.modifier.choice_fields(entry.workflow, choices).items():
+            schema["properties"][field]["enum"] = list(allowed)
+    example = dict(entry.modifier.example) if choices is None else entry.modifier.example_with(entry.workflow, choices)
+    return {
+        "name": entry.name,
+        "description": (entry.modifier.__doc__ or "").strip().split("\n\n")[0],
+        "source": entry.source,
+        "schema": schema,
+        "example": example,
+    }
+
+
+def build_registry(folder: Path | None = None) -> ModifierRegistry:
+    """The registry of all modifiers of this package and of the user's `folder`, their workflow files read."""
+    workflows = files("modifiers") / "workflows"
+    found = [
+        FoundModifier(
+            modifier.__name__,
+            modifier,
+            json.loads((workflows / modifier.workflow_file).read_text(encoding="utf-8")),
+            BUILT_IN,
+        )
+        for modifier in MODIFIERS
+    ]
+    broken = []
+    is_own = folder is not None and folder.resolve() == Path(__file__).parent  # a checkout that is its base directory
+    for entry in read_folder(folder) if folder is not None and not is_own else ():
+        if isinstance(entry, BrokenModifier):
+            broken.append(entry)
+        elif (taken := next((other for other in found if other.name == entry.name), None)) is not None:
+            broken.append(BrokenModifier(entry.name, entry.source, f"the name is taken ({taken.source})"))
+        else:
+            found.append(entry)
+    return ModifierRegistry(found, broken)

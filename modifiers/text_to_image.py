@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from modifiers.modifier import RANDOM_INT, Denoise, Guidance, Into, Modifier, Name, Pixels, Seed, Steps
+
+Prompt = Annotated[str, Into("6", "text"), Field(description="What to draw.")]
 
 
 class TextToImageFields(Modifier):
@@ -17,7 +20,7 @@ class TextToImageFields(Modifier):
 
     workflow_file: ClassVar[str] = "text_to_image.json"
 
-    prompt: Annotated[str, Into("6", "text"), Field(description="What to draw.")] = ""
+    prompt: Prompt = ""
     negative_prompt: Annotated[str, Into("7", "text"), Field(description="What to keep away from.")] = ""
     seed: Annotated[Seed, Into("3", "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
     steps: Annotated[Steps, Into("3", "steps"), Field(description="Sampling steps.")] = 20
@@ -35,4 +38,12 @@ class TextToImageFields(Modifier):
 class Text2Image(TextToImageFields):
     """Draw a picture from a text."""
 
-    prompt: Annotated[str, Into("6", "text"), Field(description="What to draw.")]
+    example: ClassVar[Mapping[str, Any]] = {
+        "prompt": "a lighthouse on a cliff at dawn, oil painting",
+        "negative_prompt": "blurry",
+        "width": 512,
+        "height": 512,
+        "steps": 20,
+    }
+
+    prompt: Prompt

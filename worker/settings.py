@@ -236,6 +236,7 @@ class Settings(BaseSettings):
         Path(".")
     )
     state_directory: Path | None = None
+    modifiers_directory: Path | None = None
 
     # the engine
     engine_url: Annotated[
@@ -433,6 +434,9 @@ class Settings(BaseSettings):
 
     def state_path(self) -> Path:
         return (self.state_directory or self.base_directory / "state").absolute()
+
+    def modifiers_path(self) -> Path:
+        return (self.modifiers_directory or self.base_directory / "modifiers").absolute()
 
     def s3_config(self) -> S3Config:
         return S3Config(

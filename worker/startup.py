@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from modifiers.registry import build_registry
+from modifiers.registry import ModifierRegistry, build_registry
 from worker.api.links import LinkSigner
 from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import speed_of
@@ -141,7 +141,7 @@ class Front:
             admission=admission,
             gate=gate,
             inputs=self._edges.inputs,
-            modifiers=build_registry(),
+            modifiers=self._modifiers(),
             links=LinkSigner(self._link_key(), settings.output_link_seconds),
             metrics=metrics,
             guard=self._edges.guard,
@@ -180,6 +180,12 @@ class Front:
 
     async def _fetch_inputs(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
         return await self._edges.inputs.fetch_for(prompt, "benchmark", None, engine)
+
+    def _modifiers(self) -> ModifierRegistry:
+        registry = build_registry(self._settings.modifiers_path())
+        for broken in registry.broken:
+            log.error("modifier cannot be used", file=broken.source, reason=broken.reason)
+        return registry
 
     def _state_parent(self) -> Path:
         path = self._settings.state_path()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modifiers.modifier import RANDOM_INT, ModificationsRejected
 from modifiers.registry import MODIFIERS, ModifierRegistry, UnknownModifier, build_registry
+
+WORKFLOWS = Path(__file__).parents[2] / "modifiers" / "workflows"
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,9 @@ def test_a_seed_may_be_asked_to_be_random(registry: ModifierRegistry) -> None:
 def test_an_unknown_modifier_lists_the_known_ones(registry: ModifierRegistry) -> None:
     with pytest.raises(UnknownModifier) as caught:
         registry.build("text2image", {})
-    assert caught.value.known == ("Text2Image", "Image2Image", "RawWorkflow")
+    assert caught.value.known == registry.names()
+    assert set(caught.value.known) >= {"Text2Image", "Image2Image", "RawWorkflow"}
+    assert "did you mean Text2Image" in str(caught.value)
 
 
 def test_descriptions_carry_a_schema_for_every_field(registry: ModifierRegistry) -> None:
@@ -148,13 +154,60 @@ def test_descriptions_carry_a_schema_for_every_field(registry: ModifierRegistry)
 
 def test_every_field_fills_an_input_that_the_workflow_has(registry: ModifierRegistry) -> None:
     for modifier in MODIFIERS:
-        workflow = registry.build(
-            modifier.__name__,
-            {"prompt": "", **({"input_image": "a.png"} if "input_image" in modifier.model_fields else {})},
-        )
-        for name, places in modifier.places().items():
-            assert places, name
+        workflow = json.loads((WORKFLOWS / modifier.workflow_file).read_text())
+        for places in modifier.places().values():
             assert all(place.input_name in workflow[place.node_id]["inputs"] for place in places)
+
+
+def test_every_field_of_the_first_modifiers_fills_something(registry: ModifierRegistry) -> None:
+    for name in ("Text2Image", "Image2Image", "RawWorkflow"):
+        assert all(registry.get(name).places().values())
+
+
+def test_what_a_choice_makes_useless_is_left_out(registry: ModifierRegistry) -> None:
+    by_interpolation = registry.build("Upscale", {"input_image": "a.png"})
+    assert set(by_interpolation) == {"9", "10", "21"}
+    latent = registry.build("Upscale", {"input_image": "a.png", "method": "latent"})
+    assert "3" in latent and "22" not in latent
+    small = {"input_image": "a.png", "prompt": ""}
+    assert "11" not in registry.build("Inpaint", small)
+    assert "11" in registry.build("Inpaint", {**small, "mask_image": "m.png"})
+
+
+def test_loras_stand_one_behind_the_other_between_checkpoint_and_the_rest(registry: ModifierRegistry) -> None:
+    loras = ["a.safetensors", {"name": "b.safetensors", "strength": 0.5, "strength_clip": 0}]
+    prompt = registry.build("LoraText2Image", {"prompt": "", "loras": loras})
+    assert prompt["100"]["inputs"] == {
+        **{"model": ["4", 0], "clip": ["4", 1], "lora_name": "a.safetensors"},
+        **{"strength_model": 1.0, "strength_clip": 1.0},
+    }
+    second = prompt["101"]["inputs"]
+    assert (second["model"], second["strength_model"], second["strength_clip"]) == (["100", 0], 0.5, 0.0)
+    assert prompt["3"]["inputs"]["model"] == ["101", 0]
+    assert prompt["6"]["inputs"]["clip"] == prompt["7"]["inputs"]["clip"] == ["101", 1]
+    assert prompt["8"]["inputs"]["vae"] == ["4", 2]
+
+
+@pytest.mark.parametrize("loras", [[], None, [{"name": ""}], [{}], 5, [["a"]], ["a"] * 17])
+def test_loras_that_are_none_name_their_place(registry: ModifierRegistry, loras: Any) -> None:
+    (field,) = problems_of(registry, "LoraText2Image", {"prompt": "", "loras": loras})
+    assert field.startswith("loras")
+
+
+def test_a_hires_fix_samples_twice_with_one_seed(registry: ModifierRegistry) -> None:
+    prompt = registry.build("HiresFix", {"prompt": "", "seed": 5, "steps": 4, "hires_steps": 6, "cfg_scale": 3})
+    first, second = prompt["3"]["inputs"], prompt["24"]["inputs"]
+    assert (first["seed"], second["seed"], second["cfg"]) == (5, 5, 3)
+    assert (first["steps"], second["steps"], second["latent_image"]) == (4, 6, ["20", 0])
+
+
+def test_schemas_and_examples_know_the_engines_files(registry: ModifierRegistry) -> None:
+    files = {"ckpt_name": ["only.safetensors"], "control_net_name": [], "lora_name": ["l.safetensors"]}
+    described = {entry["name"]: entry for entry in registry.describe(lambda _, name: files.get(name))}
+    assert described["Text2Image"]["schema"]["properties"]["ckpt_name"]["enum"] == ["only.safetensors"]
+    assert described["Text2Image"]["example"]["ckpt_name"] == "only.safetensors"
+    assert described["ControlNet"]["example"] is None
+    assert described["LoraText2Image"]["example"]["loras"] == [{"name": "l.safetensors", "strength": 0.8}]
 
 
 def test_a_problem_of_the_graph_finds_its_way_back_to_the_field(registry: ModifierRegistry) -> None:

@@ -8,7 +8,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from worker.api.results import services_of
+from worker.engine.choices import choices_in
 from worker.engine.watch import EngineState
+from worker.errors import EngineUnreachable
 from worker.observe.health import engine_as_json, find_troubles
 
 router = APIRouter()
@@ -77,5 +79,14 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/modifiers")
 async def modifiers(request: Request) -> list[dict[str, Any]]:
-    """Every modifier with the JSON schema of its modifications."""
-    return services_of(request).modifiers.describe()
+    """Every modifier with the JSON schema of its modifications and an example.
+
+    The schemas list the files and samplers that the engine has, once it is up. A file of the modifiers' folder that
+    cannot be used has `error` instead.
+    """
+    services = services_of(request)
+    try:
+        object_info = await services.pool.any_client.object_info()
+    except EngineUnreachable:
+        return services.modifiers.describe()
+    return services.modifiers.describe(choices_in(object_info))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -146,6 +147,8 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
         services.inputs.check(prompt, object_info, credentials)
         planned = services.inputs.plan(prompt, object_info)
         await engine.check(planned.prompt, planned.pending_files)
+    except RequestRejected as rejected:
+        raise _in_terms_of_the_modifier(services, parsed.input.modifier, rejected) from None
     except EngineUnreachable as error:  # it went away just now
         raise NotReady(error.message, retry_after_seconds=5) from None
     return Job(
@@ -192,6 +195,18 @@ def _prompt(services: Services, parsed: GenerateInput, object_info: Mapping[str,
                 for item in error.problems
             ]
         ) from None
+
+
+def _in_terms_of_the_modifier(services: Services, modifier: str, rejected: RequestRejected) -> RequestRejected:
+    """What is wrong at an input that a modification fills is said of that modification too."""
+    if modifier not in services.modifiers.names():
+        return rejected
+    fields = services.modifiers.get(modifier)
+    named = []
+    for problem in rejected.problems:
+        field = fields.field_at(problem.node_id or "", problem.field or "")
+        named.append(problem if field is None else replace(problem, field=f"input.modifications.{field}"))
+    return RequestRejected(named)
 
 
 def only_checkpoint(object_info: Mapping[str, Any]) -> dict[str, str]:

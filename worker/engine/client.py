@@ -20,6 +20,7 @@ import structlog
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from worker.engine.choices import with_hints
 from worker.engine.foreign_check import find_problems
 from worker.engine.heartbeat import Heartbeat
 from worker.engine.http import EngineHttp, Reply
@@ -191,7 +192,7 @@ class EngineClient:
                 self.forget_object_info()  # lists of files change
                 problems = with_choices(problems, await self.object_info())
         if problems:
-            raise RequestRejected(problems)
+            raise RequestRejected(with_hints(problems, await self.object_info()))
 
     async def run(
         self,

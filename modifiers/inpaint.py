@@ -1,0 +1,55 @@
+"""Inpaint: what a mask covers in a picture is drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from modifiers.example_picture import EXAMPLE_PICTURE
+from modifiers.image_to_image import PictureFields
+from modifiers.modifier import Denoise, Into, Name, no_boolean, with_ancestors_only
+
+Grow = Annotated[int, Field(ge=0, le=64), BeforeValidator(no_boolean)]
+
+
+class Inpaint(PictureFields):
+    """Draw anew, after a text, what a mask covers in a picture.
+
+    Without `mask_image` what is transparent in `input_image` is drawn anew. The size is that of `input_image`.
+    """
+
+    workflow_file: ClassVar[str] = "inpaint.json"
+    example: ClassVar[Mapping[str, Any]] = {
+        "prompt": "a lighthouse at dawn",
+        "input_image": EXAMPLE_PICTURE,
+        "mask_image": EXAMPLE_PICTURE,
+    }
+
+    mask_image: Annotated[
+        Name | None,
+        Into("11", "image"),
+        Field(description="A picture, given as `input_image` is, that is light where it is drawn anew."),
+    ] = None
+    mask_channel: Annotated[
+        Literal["red", "green", "blue", "alpha"],
+        Into("11", "channel"),
+        Field(description="Which channel of `mask_image` is the mask."),
+    ] = "red"
+    masked_content: Annotated[
+        Literal["erase", "keep"],
+        Field(description="erase: what is covered is forgotten; keep: it is drawn over, for a `denoise` below 1."),
+    ] = "erase"
+    grow_mask_by: Annotated[
+        Grow, Into("12", "grow_mask_by"), Field(description="Pixels by which the mask grows (erase only).")
+    ] = 6
+    denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="How much changes below the mask.")] = 1.0
+    sampler_name: Annotated[Name, Into("3", "sampler_name"), Field(description="A sampler of KSampler.")] = "euler"
+
+    def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
+        prompt = super().fill(workflow)
+        mask = ["10", 1] if self.mask_image is None else ["11", 0]
+        prompt["12"]["inputs"]["mask"] = prompt["15"]["inputs"]["mask"] = mask
+        prompt["3"]["inputs"]["latent_image"] = ["12" if self.masked_content == "erase" else "15", 0]
+        return with_ancestors_only(prompt, "9")

@@ -1,0 +1,81 @@
+"""LoraText2Image: a prompt becomes a picture, with one or several LoRAs on the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from modifiers.modifier import Choices, Name, no_boolean
+from modifiers.text_to_image import Prompt, TextToImageFields
+
+Strength = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False), BeforeValidator(no_boolean)]
+FIRST_ID = 100
+MAX_LORAS = 16
+
+
+class Lora(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[Name, Field(description="A file of the loras folder.")]
+    strength: Annotated[Strength, Field(description="How strongly it changes the model.")] = 1.0
+    strength_clip: Annotated[
+        Strength | None, Field(description="How strongly it changes the text encoder; left out: as the model.")
+    ] = None
+
+
+def _as_list(value: Any) -> Any:
+    """One LoRA may stand without its list, and a file name for a LoRA at full strength."""
+    items = value if isinstance(value, list) else [value]
+    return [{"name": item} if isinstance(item, str) else item for item in items]
+
+
+class LoraText2Image(TextToImageFields):
+    """Draw a picture from a text, with one or several LoRAs on the checkpoint, applied in their order.
+
+    Otherwise the parameters are those of Text2Image.
+    """
+
+    example: ClassVar[Mapping[str, Any]] = {
+        "prompt": "a lighthouse at dawn, watercolour",
+    }
+
+    prompt: Prompt
+    loras: Annotated[
+        list[Lora],
+        BeforeValidator(_as_list, json_schema_input_type=str | list[str | Lora] | Lora),
+        Field(min_length=1, max_length=MAX_LORAS, description="The LoRAs, each a name or an object with strengths."),
+    ]
+
+    def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
+        """A loader for each LoRA between the checkpoint and whatever takes its model or its text encoder."""
+        prompt = super().fill(workflow)
+        takers = [node["inputs"] for node in prompt.values()]
+        last = "4"
+        for index, lora in enumerate(self.loras):
+            strength_clip = lora.strength if lora.strength_clip is None else lora.strength_clip
+            inputs: dict[str, Any] = {"model": [last, 0], "clip": [last, 1], "lora_name": lora.name}
+            inputs |= {"strength_model": lora.strength, "strength_clip": strength_clip}
+            last = str(FIRST_ID + index)
+            prompt[last] = {"class_type": "LoraLoader", "inputs": inputs, "_meta": {"title": f"LoRA {index + 1}"}}
+        for inputs in takers:
+            for name in ("model", "clip"):
+                if name in inputs:
+                    inputs[name] = [last, inputs[name][1]]
+        return prompt
+
+    @classmethod
+    def field_at(cls, node_id: str, input_name: str) -> str | None:
+        index = int(node_id) - FIRST_ID if node_id.isdigit() else -1
+        names = {"lora_name": "name", "strength_model": "strength", "strength_clip": "strength_clip"}
+        if 0 <= index < MAX_LORAS and input_name in names:
+            return f"loras.{index}.{names[input_name]}"
+        return super().field_at(node_id, input_name)
+
+    @classmethod
+    def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
+        shown, files = super().example_with(workflow, choices), choices("LoraLoader", "lora_name")
+        if shown is None or not files:
+            return None
+        return {**shown, "loras": [{"name": files[0], "strength": 0.8}]}

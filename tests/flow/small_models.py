@@ -1,0 +1,43 @@
+"""Files of random weights that fit the small checkpoint: LoRAs, a ControlNet, an upscaling network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from engine.checkpoints.families import sd15
+from engine.checkpoints.safetensors_file import write_safetensors
+from engine.models.controlnet import ControlNetModel
+from engine.models.upscaler import RrdbConfig, RrdbNet
+
+LORAS = ("first.safetensors", "second.safetensors")
+CONTROL_NET = "small_control.safetensors"
+UPSCALER = "twice.safetensors"
+
+
+def write_small_models(models: Path) -> None:
+    """Writes below a `models` folder what is not there yet."""
+    torch.manual_seed(0)
+    for name in LORAS:
+        _write(models / "loras" / name, _lora())
+    net = ControlNetModel(sd15.SCALES["small"][0])
+    weights = {f"control_model.{key}": torch.randn_like(weight) * 0.05 for key, weight in net.state_dict().items()}
+    _write(models / "controlnet" / CONTROL_NET, weights)
+    config = RrdbConfig(in_channels=3, out_channels=3, width=8, growth=4, num_blocks=1, num_doublings=1)
+    _write(models / "upscale_models" / UPSCALER, RrdbNet(config).state_dict())
+
+
+def _lora() -> dict[str, torch.Tensor]:
+    layers = (
+        "unet_input_blocks_1_1_transformer_blocks_0_attn2_to_k",
+        "te_text_model_encoder_layers_0_self_attn_q_proj",
+    )
+    sides = {"lora_up": (64, 2), "lora_down": (2, 64)}
+    return {f"lora_{layer}.{side}.weight": torch.randn(shape) for layer in layers for side, shape in sides.items()}
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_safetensors(path, {key: tensor.contiguous() for key, tensor in tensors.items()})

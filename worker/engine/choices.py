@@ -1,0 +1,62 @@
+"""What an engine offers where an input is a choice, and which of it was probably meant by a wrong one. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from worker.engine.outcome import allowed_by
+from worker.errors import Problem
+
+NOT_IN_LIST = "value_not_in_list"
+UNKNOWN_CLASSES = frozenset({"unknown_class", "missing_node_type", "invalid_prompt"})
+
+
+def choices_in(object_info: Mapping[str, Any]) -> Callable[[str, str], Sequence[str] | None]:
+    """A lookup: node class and input -> its choices; None for what is no choice, or takes files that are sent along."""
+
+    def lookup(class_type: str, input_name: str) -> Sequence[str] | None:
+        sections = (object_info.get(class_type) or {}).get("input") or {}
+        for inputs in sections.values():
+            config = inputs.get(input_name) if isinstance(inputs, Mapping) else None
+            if isinstance(config, list | tuple) and config:
+                options = config[1] if len(config) > 1 and isinstance(config[1], Mapping) else {}
+                allowed = allowed_by(config)
+                takes_files = any(name.endswith("_upload") and value for name, value in options.items())
+                return allowed if isinstance(allowed, list) and not takes_files else None
+        return None
+
+    return lookup
+
+
+def with_hints(problems: Iterable[Problem], object_info: Mapping[str, Any]) -> list[Problem]:
+    """The problems, those of a wrong name with the nearest right one in their words."""
+    return [_with_hint(problem, object_info) for problem in problems]
+
+
+def _with_hint(problem: Problem, object_info: Mapping[str, Any]) -> Problem:
+    nearest = None
+    if problem.type == NOT_IN_LIST and isinstance(problem.allowed, list):
+        nearest = nearest_choice(str((problem.extra or {}).get("received", "")), problem.allowed)
+    elif problem.type in UNKNOWN_CLASSES and problem.class_type and problem.class_type not in object_info:
+        nearest = nearest_choice(problem.class_type, list(object_info))
+    return problem if nearest is None else replace(problem, message=f"{problem.message}; did you mean {nearest!r}?")
+
+
+def nearest_choice(given: str, choices: Sequence[Any]) -> str | None:
+    """The choice that looks most like what was given: the same file in another folder, another ending, another case."""
+    folded = {_folded(str(choice)): str(choice) for choice in choices}
+    same = folded.get(_folded(given))
+    if same is not None:
+        return same
+    alike = difflib.get_close_matches(_folded(given), folded, n=1, cutoff=0.6) if given else []
+    return folded[alike[0]] if alike else None
+
+
+def _folded(name: str) -> str:
+    path = PurePosixPath(name.replace("\\", "/").lower())
+    stem = path.stem if path.suffix in (".safetensors", ".ckpt", ".pt", ".pth", ".bin") else path.name
+    return stem.replace("-", "_").replace(" ", "_")
