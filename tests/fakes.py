@@ -113,6 +113,10 @@ class FakeEngine:
         await self.drop_sockets()
         await self._runner.cleanup()
 
+    @property
+    def is_idle(self) -> bool:
+        return self._running is None and not self._pending
+
     async def drop_sockets(self) -> None:
         for socket in list(self._sockets.values()):
             await socket.close()

@@ -27,6 +27,7 @@ from worker.outputs.keys import find_template_problem
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+RUNPOD_PREFIX = "RUNPOD_"
 DEFAULT_REPORT_ADDRESS = "https://run.vast.ai"
 MAX_PRESIGN_SECONDS = 604_800  # a week: the longest that a signature of version 4 may hold
 
@@ -151,6 +152,17 @@ class VastConfig:
     def checked_url(self) -> str:
         """The address that a signed one must equal; empty when ours is not known or shall not be compared."""
         return self.url if self.checks_url and self.public_ip and self.public_port else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPodConfig:
+    """How RunPod's loop reaches the front, and what it does. `has_store`: the environment names an S3 store."""
+
+    front_url: str
+    num_jobs: int
+    is_refreshed: bool
+    has_store: bool
+    stop_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +344,9 @@ class Settings(BaseSettings):
     vast_check_url: bool = True
     max_sessions: Annotated[int, Field(ge=0)] = 10
     pyworker_update_file: Path = Path("/.force_update")
+    runpod_webhook_get_job: SecretStr = SecretStr("")
+    runpod_concurrency: PositiveInt = 1
+    refresh_worker: bool = False
     model_health_endpoint: str = ""
 
     # the log
@@ -414,6 +429,8 @@ class Settings(BaseSettings):
     def _platform_is_known(self) -> Settings:
         if self.autoscaler == "vast" and not (self.master_token.get_secret_value() and self.container_id is not None):
             raise ValueError("AUTOSCALER: vast needs MASTER_TOKEN and CONTAINER_ID")
+        if self.autoscaler == "runpod" and not self.runpod_webhook_get_job.get_secret_value():
+            raise ValueError("AUTOSCALER: runpod needs RUNPOD_WEBHOOK_GET_JOB")
         return self
 
     @property
@@ -421,6 +438,8 @@ class Settings(BaseSettings):
         """The autoscaler asked for; `auto` goes by what the platforms put into the environment."""
         if self.autoscaler != "auto":
             return self.autoscaler
+        if self.runpod_webhook_get_job.get_secret_value():
+            return "runpod"
         return "vast" if self.master_token.get_secret_value() and self.container_id is not None else "plain"
 
     @property
@@ -496,6 +515,24 @@ class Settings(BaseSettings):
             host=self.listen_host,
             worker_port=self.worker_port,
             worker_http_port=self.worker_port + 1 if self.worker_http_port is None else self.worker_http_port,
+        )
+
+    def runpod_config(self) -> RunPodConfig:
+        host = "127.0.0.1" if self.listen_host in ("0.0.0.0", "::") else self.listen_host
+        scheme = "https" if self.use_ssl else "http"
+        has_store = all(
+            (
+                self.s3_access_key_id.get_secret_value(),
+                self.s3_secret_access_key.get_secret_value(),
+                self.s3_bucket_name,
+            )
+        )
+        return RunPodConfig(
+            front_url=f"{scheme}://{host}:{self.worker_port}",
+            num_jobs=self.runpod_concurrency,
+            is_refreshed=self.refresh_worker,
+            has_store=has_store,
+            stop_seconds=self.drain_timeout,
         )
 
     def tls_files(self) -> TlsFiles | None:
@@ -580,9 +617,24 @@ def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> Loa
 
 
 def child_environment(secret_names: frozenset[str] | None = None) -> dict[str, str]:
-    """The environment for a child process: ours without a single setting of the front, so no secret of it leaks."""
+    """The environment for a child process: ours without a single setting of the front, so no secret of it leaks.
+
+    What RunPod sets holds addresses with keys in them, and goes to nobody but its own loop.
+    """
     hidden = secret_names if secret_names is not None else known_names() | IGNORED_NAMES
-    return {name: value for name, value in os.environ.items() if name.upper() not in hidden}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper() not in hidden and not name.upper().startswith(RUNPOD_PREFIX)
+    }
+
+
+def runpod_environment() -> dict[str, str]:
+    """The environment for RunPod's loop. At its default level the package logs addresses with keys, and outputs."""
+    level = os.environ.get("RUNPOD_LOG_LEVEL", "").upper()
+    of_runpod = {name: value for name, value in os.environ.items() if name.upper().startswith(RUNPOD_PREFIX)}
+    quiet = level if level in ("INFO", "WARN", "ERROR") else "INFO"
+    return {**child_environment(), **of_runpod, "RUNPOD_LOG_LEVEL": quiet}
 
 
 def inherited_environment(changes: Mapping[str, str]) -> dict[str, str]:
@@ -607,7 +659,7 @@ def find_name_problems(names: Mapping[str, str]) -> list[str]:
     ours = known_names() | IGNORED_NAMES
     warnings = [f"{name} is set and has no effect here" for name in sorted(names) if name in IGNORED_NAMES]
     for name in sorted(names):
-        if name in ours or name.startswith("VAST_TCP_PORT_"):
+        if name in ours or name.startswith(("VAST_TCP_PORT_", RUNPOD_PREFIX)):
             continue
         close = difflib.get_close_matches(name, ours, n=1, cutoff=0.87)
         if close:

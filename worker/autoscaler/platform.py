@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from worker.autoscaler.autoscaler import Autoscaler, Caller, FanOut
 from worker.autoscaler.plain import PlainAutoscaler
+from worker.autoscaler.runpod.autoscaler import RunPodAutoscaler
 from worker.autoscaler.vast.autoscaler import VastAutoscaler
 from worker.autoscaler.vast.envelope import Envelope, EnvelopeOpener
 from worker.autoscaler.vast.ledger import Ledger
@@ -18,9 +20,10 @@ from worker.autoscaler.vast.public_key import PublicKeySource
 from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.sessions import SessionBook
 from worker.autoscaler.vast.timing import VastTiming
+from worker.errors import SettingsInvalid
 from worker.jobs.cost import Workload, cost_of
 from worker.jobs.job import Job
-from worker.settings import Settings, VastConfig
+from worker.settings import RunPodConfig, Settings, VastConfig, runpod_environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +71,39 @@ def build_platform(
     settings: Settings,
     registry: CollectorRegistry,
     cancel_job: Callable[[str], None],
+    stop_front: Callable[[int], None],
     timing: VastTiming,
 ) -> Platform:
-    """`cancel_job` ends a job by its id, if there is one that has not ended."""
+    """`cancel_job` ends a job by its id, if there is one that has not ended; `stop_front` ends all, with an exit code.
+
+    Raises SettingsInvalid when the platform's package is not there.
+    """
     config, http = settings.vast_config(), httpx.AsyncClient()
     has_token = bool(config.master_token.get_secret_value())
     keys = PublicKeySource(config.report_addresses, http, timing) if has_token and not config.is_unsecured else None
     vast = _build_vast(config, keys, http, cancel_job, timing) if settings.is_under_vast else None
-    plain = PlainAutoscaler(registry)
+    members: list[Autoscaler] = [PlainAutoscaler(registry)]
+    if vast is not None:
+        members.append(vast)
+    elif settings.platform == "runpod":
+        members.append(_build_runpod(settings.runpod_config(), stop_front))
     return Platform(
-        autoscaler=FanOut([plain] if vast is None else [plain, vast]),
+        autoscaler=FanOut(members),
         envelopes=EnvelopeOpener(keys, is_unsecured=config.is_unsecured, own_url=config.checked_url),
         vast=vast,
         vast_config=config,
         workload=settings.workload,
         http=http,
     )
+
+
+def _build_runpod(config: RunPodConfig, stop_front: Callable[[int], None]) -> RunPodAutoscaler:
+    if importlib.util.find_spec("runpod") is None:
+        raise SettingsInvalid("AUTOSCALER: RunPod's package is not there; pip install 'darkroom[runpod]'")
+    arguments = [config.front_url, "--concurrency", str(config.num_jobs)]
+    arguments += ["--refresh-worker"] if config.is_refreshed else []
+    arguments += ["--uploads"] if config.has_store else []
+    return RunPodAutoscaler(arguments, runpod_environment(), stop_front, config.stop_seconds)
 
 
 def _build_vast(

@@ -1,0 +1,186 @@
+"""What RunPod's clients send and expect, as worker-comfyui takes and gives it, and our own form beside it. Pure.
+
+A job's input with `workflow` is worker-comfyui's: pictures come along as `images: [{name, image}]`, base64 with or
+without a data URI's beginning, and are named by the workflow's loaders. The answer is `{"images": [{filename, type,
+data}]}` with type `base64` or `s3_url`, `errors` for what went wrong beside it, and `{"error", "details"}` when nothing
+came of it. An input without `workflow` is `/generate`'s own, and is answered with its result.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
+"""Fields of worker-comfyui's input that `/generate` does not know."""
+
+PICTURES: Final = frozenset({"images", "gifs"})
+DEVICE_FAULTS: Final = frozenset({"engine_unreachable", "engine_start_failed", "device_lost"})
+"""Codes of failures after which another machine does better."""
+
+
+class InputRefused(Exception):
+    """The input makes no job. `details` is one text for each picture that is wrong."""
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = tuple(details)
+
+    def as_reply(self) -> dict[str, Any]:
+        return {"error": self.message, **({"details": list(self.details)} if self.details else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """The body for `/generate`, and whether worker-comfyui's shape is expected back."""
+
+    body: dict[str, Any]
+    is_comfyui_shape: bool
+
+
+def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
+    """The request for a job's input; its id is the request's, so a job that is given twice is run once.
+
+    Raises InputRefused, in worker-comfyui's words.
+    """
+    if job_input is None:
+        raise InputRefused("Please provide input")
+    if isinstance(job_input, str):
+        try:
+            job_input = json.loads(job_input)
+        except ValueError:
+            raise InputRefused("Invalid JSON format in input") from None
+    if not isinstance(job_input, Mapping):
+        raise InputRefused("Please provide input")
+    if "workflow" not in job_input and ("workflow_json" in job_input or "modifier" in job_input):
+        own = {"request_id": job_id, "return_outputs_as_base64": wants_base64, **job_input}
+        return Translated({"input": own}, is_comfyui_shape=False)
+    workflow = job_input.get("workflow")
+    if not isinstance(workflow, Mapping):
+        raise InputRefused("Missing 'workflow' parameter")
+    rest = {name: value for name, value in job_input.items() if name not in OURS_ALONE}
+    has_store = bool(rest.get("s3"))
+    body = {
+        "request_id": job_id,
+        "return_outputs_as_base64": wants_base64 and not has_store,
+        **rest,
+        "workflow_json": put_in(workflow, read_pictures(job_input.get("images"))),
+    }
+    return Translated({"input": body}, is_comfyui_shape=True)
+
+
+def read_pictures(images: Any) -> dict[str, str]:
+    """Data URIs by the pictures' names. Raises InputRefused."""
+    if images is None:
+        return {}
+    is_list = isinstance(images, list) and all(
+        isinstance(image, Mapping) and isinstance(image.get("name"), str) and isinstance(image.get("image"), str)
+        for image in images
+    )
+    if not is_list:
+        raise InputRefused("'images' must be a list of objects with 'name' and 'image' keys")
+    uris, wrong = {}, []
+    for image in images:
+        content = image["image"].partition(",")[2] if "," in image["image"] else image["image"]
+        try:
+            base64.b64decode("".join(content.split()), validate=True)
+        except (binascii.Error, ValueError) as error:
+            wrong.append(f"Error decoding base64 for {image['name']}: {error}")
+        uris[image["name"]] = f"data:{_media_type(image['name'])};base64,{content}"
+    if wrong:
+        raise InputRefused("Failed to upload one or more input images", wrong)
+    return uris
+
+
+def put_in(workflow: Mapping[str, Any], pictures: Mapping[str, str]) -> dict[str, Any]:
+    """A copy of the workflow in which an input that names one of the pictures carries it."""
+    filled = {node_id: copy.copy(node) for node_id, node in workflow.items()}
+    for node in filled.values():
+        inputs = node.get("inputs") if isinstance(node, dict) else None
+        if isinstance(inputs, Mapping):
+            node["inputs"] = {
+                name: pictures.get(value, value) if isinstance(value, str) else value for name, value in inputs.items()
+            }
+    return filled
+
+
+def reply_of(result: Mapping[str, Any], *, is_comfyui_shape: bool) -> dict[str, Any]:
+    """The answer to a job from `/generate`'s result or refusal."""
+    error = result.get("error") or {}
+    is_completed = result.get("status") == "completed"
+    if not is_comfyui_shape and is_completed:
+        return dict(result)
+    if not is_completed:
+        reply: dict[str, Any] = {"error": _headline(error, result), "details": _details(error)}
+        if not is_comfyui_shape:
+            reply["result"] = dict(result)
+        if error.get("code") in DEVICE_FAULTS:
+            reply["refresh_worker"] = True
+        return reply
+    files, errors = _files(result.get("output") or ())
+    pictures = [shown for output_type, shown in files if output_type in PICTURES]
+    others = [shown for output_type, shown in files if output_type not in PICTURES]
+    if errors and not files:
+        return {"error": "Job processing failed", "details": errors}
+    reply = {"images": pictures}
+    if others:
+        reply["files"] = others
+    if errors:
+        reply["errors"] = errors
+    if not pictures:
+        reply["status"] = "success_no_images"
+    return reply
+
+
+def _files(outputs: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    files, errors = [], []
+    for output in outputs:
+        name, url = str(output.get("filename")), output.get("url")
+        if output.get("upload_error"):
+            errors.append(f"Error uploading {name} to S3: {output['upload_error']}")
+        if isinstance(url, str) and not _is_own_link(url):
+            files.append((str(output.get("output_type")), {"filename": name, "type": "s3_url", "data": url}))
+        elif output.get("data"):
+            files.append((str(output.get("output_type")), {"filename": name, "type": "base64", "data": output["data"]}))
+        elif not output.get("upload_error"):
+            errors.append(f"{name} cannot be returned: {output.get('error') or 'no data'}")
+    return files, errors
+
+
+def _headline(error: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    if error.get("code") in ("node_failed", "out_of_memory"):
+        return "Job processing failed"
+    return str(error.get("message") or result.get("message") or "Job processing failed")
+
+
+def _details(error: Mapping[str, Any]) -> list[str]:
+    if error.get("code") in ("node_failed", "out_of_memory"):
+        where = f"Node Type: {error.get('class_type')}, Node ID: {error.get('node_id')}"
+        return [f"Workflow execution error: {where}, Message: {error.get('message')}"]
+    problems = error.get("problems") or ()
+    return [_problem(problem) for problem in problems if isinstance(problem, Mapping)]
+
+
+def _problem(problem: Mapping[str, Any]) -> str:
+    where = problem.get("field") or (f"Node {problem['node_id']}" if problem.get("node_id") else "")
+    return f"{where}: {problem.get('message')}" if where else str(problem.get("message"))
+
+
+def _is_own_link(url: str) -> bool:
+    """Whether a URL is the worker's own signed link, which nobody outside RunPod's machine can follow."""
+    parts = urlsplit(url)
+    return "/outputs/" in parts.path and {"expires", "signature"} <= parse_qs(parts.query).keys()
+
+
+def _media_type(name: str) -> str:
+    ending = name.rpartition(".")[2].lower()
+    return {"jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}.get(
+        ending, "image/png"
+    )
