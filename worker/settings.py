@@ -162,7 +162,6 @@ class RunPodConfig:
     num_jobs: int
     is_refreshed: bool
     has_store: bool
-    stop_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,7 +531,6 @@ class Settings(BaseSettings):
             num_jobs=self.runpod_concurrency,
             is_refreshed=self.refresh_worker,
             has_store=has_store,
-            stop_seconds=self.drain_timeout,
         )
 
     def tls_files(self) -> TlsFiles | None:

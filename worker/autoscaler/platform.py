@@ -103,7 +103,7 @@ def _build_runpod(config: RunPodConfig, stop_front: Callable[[int], None]) -> Ru
     arguments = [config.front_url, "--concurrency", str(config.num_jobs)]
     arguments += ["--refresh-worker"] if config.is_refreshed else []
     arguments += ["--uploads"] if config.has_store else []
-    return RunPodAutoscaler(arguments, runpod_environment(), stop_front, config.stop_seconds)
+    return RunPodAutoscaler(arguments, runpod_environment(), stop_front)
 
 
 def _build_vast(

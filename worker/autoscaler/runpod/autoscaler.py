@@ -19,6 +19,7 @@ from worker.errors import WorkerError
 from worker.jobs.job import JobState
 
 MODULE: Final = "worker.autoscaler.runpod.loop"
+LAST_RESULTS_SECONDS: Final = 10.0
 
 log = structlog.get_logger("runpod")
 
@@ -31,14 +32,13 @@ class RunPodAutoscaler:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         on_end: Callable[[int], None],
-        stop_seconds: float,
     ) -> None:
         self._arguments = tuple(arguments)
         self._environment = dict(environment)
         self._on_end = on_end
-        self._stop_seconds = stop_seconds
         self._is_wanted = asyncio.Event()
         self._is_draining = False
+        self._is_asked_to_stop = False
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
 
@@ -46,11 +46,14 @@ class RunPodAutoscaler:
         self._keeping = asyncio.create_task(self._keep(), name="runpod-loop")
 
     async def close(self) -> None:
-        """The loop finishes the jobs it has, within the time it is given."""
+        """The loop has some seconds to return its last results: by now all jobs have ended.
+
+        It would go on for as long as its long poll lasts.
+        """
         self.draining()
         if self._process is not None:
             try:
-                await asyncio.wait_for(self._process.wait(), self._stop_seconds)
+                await asyncio.wait_for(self._process.wait(), LAST_RESULTS_SECONDS)
             except TimeoutError:
                 self._process.kill()
         if self._keeping is not None:
@@ -83,6 +86,7 @@ class RunPodAutoscaler:
     def _stop_taking(self) -> None:
         self._is_wanted.clear()
         if self._process is not None and self._process.returncode is None:
+            self._is_asked_to_stop = True
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
 
@@ -90,10 +94,11 @@ class RunPodAutoscaler:
         while True:
             await self._is_wanted.wait()
             command = [sys.executable, "-m", MODULE, *self._arguments]
+            self._is_asked_to_stop = False
             self._process = await asyncio.create_subprocess_exec(*command, env=self._environment)
             log.info("the loop of RunPod's package has begun", pid=self._process.pid)
             code = await self._process.wait()
-            if self._is_wanted.is_set():
+            if not self._is_asked_to_stop:
                 log.error("the loop of RunPod's package has ended", exit_code=code)
                 self._on_end(code)
                 return
