@@ -21,7 +21,9 @@ OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
 """Fields of worker-comfyui's input that `/generate` does not know."""
 
 PICTURES: Final = frozenset({"images", "gifs"})
-DEVICE_FAULTS: Final = frozenset({"engine_unreachable", "engine_start_failed", "device_lost"})
+DEVICE_FAULTS: Final = frozenset(
+    {"engine_unreachable", "engine_crashed", "engine_hung", "engine_start_failed", "device_lost"}
+)
 """Codes of failures after which another machine does better."""
 
 
