@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worker.engine.command import input_folder_of
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.guard.auth import Gatekeeper
 from worker.guard.safe_address import AddressGuard
@@ -10,6 +11,7 @@ from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
 from worker.inputs.stage import FOLDER, FetchedInputs
 from worker.outputs.stage import DeliveredOutputs
+from worker.outputs.taken_over import TakenOver
 from worker.outputs.webhook import WebhookSender
 from worker.s3_clients import S3Clients
 from worker.settings import Settings
@@ -20,13 +22,15 @@ class Edges:
         self._addresses = AddressGuard(settings.allowed_private_hosts)
         self._own_s3_endpoint = settings.s3_endpoint_url
         launch = settings.engine_launch()
-        folder = settings.state_path() / "inputs" if launch.urls else launch.base_directory / "input" / FOLDER
+        folder = settings.state_path() / "inputs" if launch.urls else input_folder_of(launch) / FOLDER
+        self.input_directory = folder
         s3, limits, stores = settings.s3_config(), settings.input_limits(), S3Clients(self._addresses)
         input_folder = InputFolder(folder)
         source = S3Source(stores, s3, limits)
         fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes)
         self.inputs = FetchedInputs(fetcher, input_folder)
-        self.outputs = DeliveredOutputs(s3, stores, settings.metadata)
+        self.taken_over = TakenOver(keeps=settings.keep_engine_output or bool(launch.urls))
+        self.outputs = DeliveredOutputs(s3, stores, settings.metadata, self.taken_over)
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config())
 

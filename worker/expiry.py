@@ -1,39 +1,57 @@
-"""Expiry: what is over and old leaves the disk: ended jobs with their folders, inputs that no job needs."""
+"""Expiry: what is over and old, or too much, leaves the disk.
+
+Results and their files by age, files by their sum besides, fetched inputs that no job needs, webhooks that were given
+up, the engine's temporary files, and, if the operator wants it so, what jobs have taken over of its output folder.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
 
+import sqlalchemy as sa
 import structlog
 
+from worker.jobs.database import JOBS
+from worker.jobs.job import JobState
 from worker.jobs.outbox import Outbox
 from worker.jobs.store import JobStore
+from worker.outputs.job_folders import folders_in, remove_older, remove_orphans, surplus_folders
+from worker.outputs.taken_over import TakenOver
 from worker.settings import RetentionConfig
 
 EXPIRY_SECONDS = 60.0
+TEMPORARY_SECONDS = 3600.0
 
 log = structlog.get_logger("expiry")
 
 
+class ForgetsInputs(Protocol):
+    async def forget_unused(self, before_seconds: float, max_bytes: int) -> None: ...
+
+
 class Expiry:
-    """`run_forever()` is its task. `forget_inputs` removes fetched files that no job needs: those unused since
-    the given epoch seconds, and the oldest while their sum is over the given bytes.
-    """
+    """`run_forever()` is its task. `temporary_folders` are those of engines of our own."""
 
     def __init__(
         self,
         store: JobStore,
         outbox: Outbox,
         config: RetentionConfig,
-        forget_inputs: Callable[[float, int], Awaitable[None]],
+        inputs: ForgetsInputs,
+        taken_over: TakenOver,
+        temporary_folders: Sequence[Path],
     ) -> None:
         self._store = store
         self._outbox = outbox
         self._config = config
-        self._forget_inputs = forget_inputs
+        self._inputs = inputs
+        self._taken_over = taken_over
+        self._temporary_folders = temporary_folders
 
     async def run_forever(self) -> None:
         while True:
@@ -43,10 +61,30 @@ class Expiry:
             except Exception:  # noqa: BLE001 - the expiry: a disk that fails for a while must not end it
                 log.exception("what has expired cannot be removed", retry_in_seconds=EXPIRY_SECONDS)
 
+    async def remove_orphans(self) -> None:
+        """Before anything runs: folders that a crash left of jobs that are not known."""
+        known = {row[0] for row in await self._store.read(sa.select(JOBS.c.id))}
+        orphans = await asyncio.to_thread(remove_orphans, self._store.jobs_directory, known)
+        if orphans:
+            log.info("folders of unknown jobs removed", count=len(orphans))
+
     async def remove_expired(self) -> None:
-        dead_before = time.time() - self._config.dead_webhook_ttl_seconds
-        await self._outbox.forget_dead_before(int(dead_before * 1000))
-        before = time.time() - self._config.result_ttl_seconds
+        now, config = time.time(), self._config
+        await self._outbox.forget_dead_before(int((now - config.dead_webhook_ttl_seconds) * 1000))
+        before = now - config.result_ttl_seconds
         for job_id in await self._store.forget_finished_before(int(before * 1000)):
             await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job_id), True)
-        await self._forget_inputs(before, self._config.input_max_bytes)
+        await self._keep_sum_of_outputs()
+        await self._inputs.forget_unused(before, config.input_max_bytes)
+        for folder in self._temporary_folders:
+            await asyncio.to_thread(remove_older, folder, now - TEMPORARY_SECONDS)
+        if not any(job.state is JobState.GENERATING for job in self._store.jobs.values()):
+            self._taken_over.remove_all()
+
+    async def _keep_sum_of_outputs(self) -> None:
+        """The oldest results lose their files; what became of their jobs can still be asked."""
+        live = frozenset(self._store.jobs)
+        folders = await asyncio.to_thread(lambda: list(folders_in(self._store.jobs_directory)))
+        for job_id in surplus_folders(folders, live, self._config.output_max_bytes):
+            log.info("output files removed: OUTPUT_MAX_BYTES is reached", job_id=job_id)
+            await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job_id), True)

@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -92,7 +91,8 @@ class Front:
         await self.services.platform.start()
         self._outbox.start()
         self._spawn(self._bring_up())
-        expiry = Expiry(self.store, self._outbox, self._settings.retention_config(), self._edges.inputs.forget_unused)
+        expiry = self._build_expiry()
+        await expiry.remove_orphans()
         self._spawn(expiry.run_forever())
         try:
             yield
@@ -120,7 +120,7 @@ class Front:
         queue_info = QueueInfo(
             self.store.jobs.values, lambda: sum(is_up for _, is_up, _ in pool.states), lambda: clock.mean_seconds
         )
-        free_bytes = free_bytes_of(self._state_parent())
+        free_bytes = free_bytes_of(settings.state_path(), self._edges.input_directory)
         admission = Admission(self.store, gate, limits, queue_info, free_bytes, self._memory.available_bytes)
         pipeline = Pipeline(
             self.store,
@@ -187,11 +187,15 @@ class Front:
             log.error("modifier cannot be used", file=broken.source, reason=broken.reason)
         return registry
 
-    def _state_parent(self) -> Path:
-        path = self._settings.state_path()
-        while not path.exists():
-            path = path.parent
-        return path
+    def _build_expiry(self) -> Expiry:
+        return Expiry(
+            self.store,
+            self._outbox,
+            self._settings.retention_config(),
+            self._edges.inputs,
+            self._edges.taken_over,
+            [client.folders.temp for client in self.services.pool.clients if client.folders is not None],
+        )
 
     def _link_key(self) -> bytes:
         """Made once; kept so that links outlive a restart."""

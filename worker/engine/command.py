@@ -44,7 +44,7 @@ def engine_command(
     port = int(_take_option(given, "--port") or 0)
     port = port + index if port else 0
     base = launch.base_directory
-    places = {kind: Path(_take_option(given, f"--{kind}-directory") or base / kind) for kind in ("input", "output")}
+    places = {kind: _place_of(given, kind, base) for kind in ("input", "output")}
     temp = _take_option(given, "--temp-directory")
     parent = base if temp is None else Path(temp)
     if num_engines > 1:
@@ -66,6 +66,15 @@ def engine_command(
         port=port,
         folders=LocalFolders(places["input"], places["output"], parent / "temp"),
     )
+
+
+def input_folder_of(launch: EngineLaunch) -> Path:
+    """Where engines of ours look for their inputs."""
+    return _place_of(list(launch.arguments), "input", launch.base_directory)
+
+
+def _place_of(given: list[str], kind: str, base: Path) -> Path:
+    return Path(_take_option(given, f"--{kind}-directory") or base / kind)
 
 
 def precision_flags(precision: str, processor_flags: frozenset[str], given: Sequence[str]) -> list[str]:

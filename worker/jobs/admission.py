@@ -158,6 +158,11 @@ class Admission:
         return None
 
 
-def free_bytes_of(directory: Path) -> Callable[[], int]:
-    """Asks the file system how much is free below `directory`."""
-    return lambda: shutil.disk_usage(directory).free
+def free_bytes_of(*directories: Path) -> Callable[[], int]:
+    """Asks the file systems how much is free below the fullest of the directories, which need not be there yet."""
+    return lambda: min(shutil.disk_usage(_nearest(directory)).free for directory in directories)
+
+
+def _nearest(directory: Path) -> Path:
+    """The directory, or the nearest one above that is there."""
+    return next(path for path in (directory, *directory.parents) if path.exists())

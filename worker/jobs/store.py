@@ -143,8 +143,12 @@ class JobStore:
         self._thread.shutdown()
         self._lock.release()
 
+    @property
+    def jobs_directory(self) -> Path:
+        return self.directory / "jobs"
+
     def job_directory(self, job_id: str) -> Path:
-        return self.directory / "jobs" / job_id
+        return self.jobs_directory / job_id
 
     def take_number(self) -> int:
         """The next place in the order of admission."""

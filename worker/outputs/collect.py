@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from worker.errors import DeliveryFailed
 from worker.inputs.file_kinds import HEAD_BYTES, kind_of
+from worker.outputs.taken_over import TakenOver
 
 SKIPPED_TYPES = frozenset({"temp", "preview"})
 SKIPPED_LISTS = frozenset({"animated"})  # says only whether the pictures beside it move
@@ -127,7 +128,10 @@ def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed | Said
 
 
 async def collect_outputs(
-    outputs: Mapping[str, Mapping[str, Any]], job_directory: Path, source: FileSource
+    outputs: Mapping[str, Mapping[str, Any]],
+    job_directory: Path,
+    source: FileSource,
+    taken_over: TakenOver | None = None,
 ) -> list[Output | Said]:
     """Brings every listed file into `job_directory`, in the order of the list, the short texts between them. Files
     of a run before are gone then.
@@ -135,12 +139,13 @@ async def collect_outputs(
     Raises DeliveryFailed for a file that the engine names and does not have, EngineUnreachable from the source.
     """
     await asyncio.to_thread(_make_empty, job_directory)
-    return [await _take_any(listed, job_directory, source) for listed in listed_outputs(outputs)]
+    taken_over = taken_over or TakenOver(keeps=True)
+    return [await _take_any(listed, job_directory, source, taken_over) for listed in listed_outputs(outputs)]
 
 
-async def _take_any(listed: Listed | Said, directory: Path, source: FileSource) -> Output | Said:
+async def _take_any(listed: Listed | Said, directory: Path, source: FileSource, taken_over: TakenOver) -> Output | Said:
     if isinstance(listed, Listed):
-        return await _take(listed, directory, source)
+        return await _take(listed, directory, source, taken_over)
     if len(listed.content) <= MAX_INLINE_BYTES:
         return listed
     return await asyncio.to_thread(_write_down, listed, directory)
@@ -170,14 +175,17 @@ def _make_empty(directory: Path) -> None:
             path.unlink()
 
 
-async def _take(listed: Listed, directory: Path, source: FileSource) -> Output:
+async def _take(listed: Listed, directory: Path, source: FileSource, taken_over: TakenOver) -> Output:
     name = clean_name(listed.filename)
     folder = source.folder_of(listed.kind)
     if folder is None:
         path = await asyncio.to_thread(_reserve, directory, name)
         await source.view(listed.filename, listed.subfolder, listed.kind, path)
     else:
-        path = await asyncio.to_thread(_take_local, folder, listed, directory, name)
+        origin = await asyncio.to_thread(_origin, folder, listed)
+        path = await asyncio.to_thread(_take_local, origin, taken_over.holder_of(origin), listed, directory, name)
+        if listed.kind == "output":
+            taken_over.take_over(origin, path)
     media_type, size_bytes = await asyncio.to_thread(_look_at, path)
     return Output(
         filename=name,
@@ -191,15 +199,21 @@ async def _take(listed: Listed, directory: Path, source: FileSource) -> Output:
     )
 
 
-def _take_local(folder: Path, listed: Listed, directory: Path, name: str) -> Path:
+def _origin(folder: Path, listed: Listed) -> Path:
     root = folder.resolve()
     origin = (root / listed.subfolder / listed.filename).resolve()
     if not origin.is_relative_to(root):
         raise DeliveryFailed(f"Node {listed.node_id} names a file outside the output folder", node_id=listed.node_id)
-    try:
-        return _link_or_copy(origin, directory, name)
-    except (FileNotFoundError, IsADirectoryError):
-        raise DeliveryFailed(f"{name} of node {listed.node_id} is not there", node_id=listed.node_id) from None
+    return origin
+
+
+def _take_local(origin: Path, holder: Path | None, listed: Listed, directory: Path, name: str) -> Path:
+    """From the engine's folder, else from the job that the file went to."""
+    for place in (origin, holder):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            if place is not None:
+                return _link_or_copy(place, directory, name)
+    raise DeliveryFailed(f"{name} of node {listed.node_id} is not there", node_id=listed.node_id)
 
 
 def _link_or_copy(origin: Path, directory: Path, name: str) -> Path:

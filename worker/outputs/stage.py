@@ -24,6 +24,7 @@ from worker.outputs.keys import make_keys
 from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
 from worker.outputs.s3 import S3Uploader
+from worker.outputs.taken_over import TakenOver
 from worker.s3_clients import S3Clients, S3Target, choose_target
 from worker.settings import S3Config
 
@@ -57,16 +58,23 @@ class _Upload:
 class DeliveredOutputs:
     """An OutputStage: outputs are the job's own files, with links to S3 where there is a target."""
 
-    def __init__(self, config: S3Config, clients: S3Clients, default_metadata: MetadataLevel) -> None:
+    def __init__(
+        self,
+        config: S3Config,
+        clients: S3Clients,
+        default_metadata: MetadataLevel,
+        taken_over: TakenOver | None = None,
+    ) -> None:
         self._config = config
         self._default_metadata = default_metadata
+        self._taken_over = taken_over or TakenOver(keeps=True)
         self._uploader = S3Uploader(clients)
         self._converting = asyncio.Semaphore(CONVERSIONS_AT_ONCE)
 
     async def collect(
         self, job: Job, outcome: RunOutcome, directory: Path, engine: EngineClient
     ) -> Sequence[OutputRecord]:
-        outputs = await collect_outputs(outcome.outputs, directory, _EngineFiles(engine))
+        outputs = await collect_outputs(outcome.outputs, directory, _EngineFiles(engine), self._taken_over)
         if self._level(job) != "none" and outputs:
             await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
         return [output.as_record() for output in outputs]

@@ -1,0 +1,65 @@
+"""The folders of jobs, `jobs/<id>/`: which of them go when there are too many bytes, or when no job knows them.
+
+Blocking; the deciding parts are pure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    job_id: str
+    size_bytes: int
+    changed_at_seconds: float
+
+
+def surplus_folders(folders: Iterable[JobFolder], live_ids: Collection[str], max_bytes: int) -> list[str]:
+    """Ids whose folders go, the oldest first, so that the rest fits. Those of live jobs stay and count."""
+    kept_bytes, gone = 0, []
+    for folder in sorted(folders, key=lambda folder: (folder.job_id not in live_ids, -folder.changed_at_seconds)):
+        if folder.job_id not in live_ids and kept_bytes + folder.size_bytes > max_bytes:
+            gone.append(folder.job_id)
+        else:
+            kept_bytes += folder.size_bytes
+    return gone
+
+
+def folders_in(directory: Path) -> Iterator[JobFolder]:
+    for entry in os.scandir(directory):
+        with suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                yield JobFolder(entry.name, _size_of(Path(entry.path)), entry.stat(follow_symlinks=False).st_mtime)
+
+
+def remove_orphans(directory: Path, known_ids: Collection[str]) -> list[str]:
+    """Removes folders that no job knows, as a crash leaves them; gives their names."""
+    orphans = [entry.name for entry in os.scandir(directory) if entry.name not in known_ids and entry.is_dir()]
+    for name in orphans:
+        shutil.rmtree(directory / name, ignore_errors=True)
+    return orphans
+
+
+def remove_older(directory: Path, before_seconds: float) -> None:
+    """Removes every file below a folder that was last changed before."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                path = Path(folder, name)
+                if path.lstat().st_mtime < before_seconds:
+                    path.unlink()
+
+
+def _size_of(directory: Path) -> int:
+    size_bytes = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                size_bytes += Path(folder, name).lstat().st_size
+    return size_bytes
