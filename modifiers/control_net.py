@@ -26,6 +26,9 @@ class ControlNet(TextToImageFields):
         "prompt": "a lighthouse at dawn",
         "control_image": EXAMPLE_PICTURE,
         "preprocessor": "canny",
+        "width": 256,
+        "height": 256,
+        "steps": 8,
     }
 
     prompt: Prompt

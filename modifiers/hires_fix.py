@@ -18,7 +18,14 @@ class HiresFix(TextToImageFields):
     """
 
     workflow_file: ClassVar[str] = "hires_fix.json"
-    example: ClassVar[Mapping[str, Any]] = {"prompt": "a lighthouse at dawn, oil painting", "hires_scale": 1.5}
+    example: ClassVar[Mapping[str, Any]] = {
+        "prompt": "a lighthouse at dawn, oil painting",
+        "hires_scale": 1.5,
+        "hires_steps": 4,
+        "width": 256,
+        "height": 256,
+        "steps": 8,
+    }
 
     prompt: Prompt
     hires_scale: Annotated[

@@ -39,6 +39,10 @@ class LoraText2Image(TextToImageFields):
 
     example: ClassVar[Mapping[str, Any]] = {
         "prompt": "a lighthouse at dawn, watercolour",
+        "width": 256,
+        "height": 256,
+        "steps": 8,
+        "loras": [],  # `example_with` puts in one that the engine has
     }
 
     prompt: Prompt
@@ -75,7 +79,6 @@ class LoraText2Image(TextToImageFields):
 
     @classmethod
     def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
-        shown, files = super().example_with(workflow, choices), choices("LoraLoader", "lora_name")
-        if shown is None or not files:
-            return None
-        return {**shown, "loras": [{"name": files[0], "strength": 0.8}]}
+        files = choices("LoraLoader", "lora_name")
+        shown = super().example_with(workflow, choices) if files else None
+        return shown and {**shown, "loras": [{"name": (files or [""])[0], "strength": 0.8}]}

@@ -123,7 +123,7 @@ class Modifier(BaseModel):
 
     @classmethod
     def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
-        """The example with names of files that the engine has; None when it has none of a kind that is needed."""
+        """The example with names of files that the engine has; None when it lacks one, or there is no example."""
         shown = dict(cls.example)
         for name, allowed in cls.choice_fields(workflow, choices).items():
             field = cls.model_fields[name]
@@ -133,7 +133,9 @@ class Modifier(BaseModel):
             if not allowed:
                 return None
             shown[name] = allowed[0]
-        return shown
+        return (
+            shown if all(not field.is_required() or name in shown for name, field in cls.model_fields.items()) else None
+        )
 
     @classmethod
     def _problems(cls, errors: list[ErrorDetails]) -> list[FieldProblem]:

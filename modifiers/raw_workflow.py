@@ -11,4 +11,4 @@ from modifiers.text_to_image import TextToImageFields
 class RawWorkflow(TextToImageFields):
     """Draw a picture from a text, with every parameter optional (the name that older clients use)."""
 
-    example: ClassVar[Mapping[str, Any]] = {"prompt": "a lighthouse"}
+    example: ClassVar[Mapping[str, Any]] = {"prompt": "a lighthouse", "width": 256, "height": 256, "steps": 8}

@@ -41,9 +41,9 @@ class Text2Image(TextToImageFields):
     example: ClassVar[Mapping[str, Any]] = {
         "prompt": "a lighthouse on a cliff at dawn, oil painting",
         "negative_prompt": "blurry",
-        "width": 512,
-        "height": 512,
-        "steps": 20,
+        "width": 256,
+        "height": 256,
+        "steps": 8,
     }
 
     prompt: Prompt

@@ -9,7 +9,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api import benchmark, generate, health, jobs, stream, vast, webhooks
+from worker.api import benchmark, documentation, generate, health, jobs, stream, vast, webhooks
 from worker.api.attendance import Attendance
 from worker.api.results import refuse
 from worker.api.schemas import refusal
@@ -25,9 +25,10 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     def enter(_app: FastAPI) -> Any:
         return lifespan
 
-    app = FastAPI(title="Darkroom", description=__doc__, lifespan=None if lifespan is None else enter)
+    app = FastAPI(openapi_url=None, lifespan=None if lifespan is None else enter)
     app.state.services = services
     app.state.attendance = Attendance(services.pipeline, services.limits.sync_grace_seconds)
+    app.include_router(documentation.router)
     app.include_router(generate.router)
     app.include_router(stream.router)
     app.include_router(jobs.router)

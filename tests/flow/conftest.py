@@ -9,11 +9,21 @@ import pytest
 
 from tests.flow.receiver import Receiver, running_receiver
 from tests.flow.running_worker import RunningWorker, running_worker
+from tests.flow.studio import furnish
 
 
 @pytest.fixture(scope="session")
 def worker(tmp_path_factory: pytest.TempPathFactory, small_checkpoint: Path) -> Iterator[RunningWorker]:
     with running_worker(tmp_path_factory.mktemp("base"), small_checkpoint) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def studio(tmp_path_factory: pytest.TempPathFactory, small_checkpoint: Path) -> Iterator[RunningWorker]:
+    """A worker that has more than a checkpoint."""
+    base = tmp_path_factory.mktemp("studio")
+    furnish(base)
+    with running_worker(base, small_checkpoint) as running:
         yield running
 
 

@@ -3,73 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy
 import pytest
 from PIL import Image
 
 from modifiers.example_picture import EXAMPLE_PICTURE
-from tests.flow.running_worker import CHECKPOINT, RunningWorker, running_worker
-from tests.flow.small_models import CONTROL_NET, LORAS, UPSCALER, write_small_models
+from tests.flow.running_worker import CHECKPOINT, RunningWorker
+from tests.flow.small_models import CONTROL_NET, LORAS, UPSCALER
 
 SMALL = {"steps": 2, "seed": 7, "ckpt_name": CHECKPOINT}
 SIZE = {"width": 64, "height": 64}
-
-POSTER = """
-description = "A small poster."
-workflow = "poster_workflow.json"
-[parameters.subject]
-into = "6.text"
-type = "text"
-required = true
-[parameters.steps]
-into = "3.steps"
-type = "integer"
-minimum = 1
-maximum = 4
-[parameters.seed]
-into = "3.seed"
-type = "seed"
-[parameters.checkpoint]
-into = "4.ckpt_name"
-type = "file"
-"""
-
-BY_CODE = """
-from typing import ClassVar
-from modifiers.modifier import Into, Modifier
-from typing import Annotated
-
-class Postcard(Modifier):
-    \"\"\"A postcard.\"\"\"
-    workflow_file: ClassVar[str] = "poster_workflow.json"
-    greeting: Annotated[str, Into("6", "text")]
-"""
-
-
-@pytest.fixture(scope="module")
-def studio(tmp_path_factory: pytest.TempPathFactory, small_checkpoint: Path) -> Iterator[RunningWorker]:
-    """A worker with one file of each kind of model and with modifiers of its user's own."""
-    base = tmp_path_factory.mktemp("studio")
-    write_small_models(base / "models")
-    own = base / "modifiers"
-    own.mkdir()
-    workflow = json.loads((Path(__file__).parents[2] / "modifiers/workflows/text_to_image.json").read_text())
-    workflow["4"]["inputs"]["ckpt_name"] = CHECKPOINT
-    workflow["5"]["inputs"] |= SIZE
-    workflow["3"]["inputs"]["steps"] = 2
-    (own / "poster_workflow.json").write_text(json.dumps(workflow))
-    (own / "Poster.toml").write_text(POSTER)
-    (own / "postcard.py").write_text(BY_CODE)
-    (own / "broken.toml").write_text('workflow = "missing.json"')
-    (own / "explodes.py").write_text("raise RuntimeError('on purpose')")
-    with running_worker(base, small_checkpoint) as running:
-        yield running
 
 
 def drawn(worker: RunningWorker, modifier: str, modifications: dict[str, Any]) -> numpy.ndarray[Any, Any]:
@@ -211,12 +156,3 @@ def test_the_list_of_modifiers_says_which_files_there_are(studio: RunningWorker)
     listed = {entry["name"]: entry for entry in studio.get("/modifiers").json()}
     assert listed["ControlNet"]["schema"]["properties"]["control_net_name"]["enum"] == [CONTROL_NET]
     assert "dpmpp_2m" in listed["Text2Image"]["schema"]["properties"]["sampler_name"]["enum"]
-
-
-def test_the_example_of_every_modifier_draws_as_it_stands(studio: RunningWorker) -> None:
-    examples = {entry["name"]: entry["example"] for entry in studio.get("/modifiers").json() if "schema" in entry}
-    assert None not in examples.values()
-    with httpx.Client(timeout=60) as http:
-        for name in ("Inpaint", "Upscale"):
-            body = {"input": {"modifier": name, "modifications": examples[name]}}
-            assert http.post(f"{studio.url}/generate/sync", json=body).status_code == 200

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from worker.api.results import reply_with, services_of
-from worker.api.schemas import GenerateRequest, Result
+from worker.api.schemas import Result
 from worker.api.stream import stream_of
 from worker.api.submission import submit
 from worker.jobs.job import Job
@@ -17,11 +17,10 @@ from worker.services import Services
 
 router = APIRouter()
 
-_BODY = {"requestBody": {"content": {"application/json": {"schema": GenerateRequest.model_json_schema()}}}}
 _ANSWERS: dict[int | str, dict[str, Any]] = {422: {"model": Result}, 503: {"model": Result}, 429: {"model": Result}}
 
 
-@router.post("/generate", status_code=202, response_model=Result, responses=_ANSWERS, openapi_extra=_BODY)
+@router.post("/generate", status_code=202, response_model=Result, responses=_ANSWERS)
 async def generate(request: Request) -> Response:
     """Takes a job and answers at once; ask `/result/{id}` for what becomes of it."""
     submitted = await submit(request)
@@ -34,7 +33,7 @@ async def generate(request: Request) -> Response:
     return await reply_with(admitted.job, request, status=202)
 
 
-@router.post("/generate/sync", response_model=Result, responses=_ANSWERS, openapi_extra=_BODY)
+@router.post("/generate/sync", response_model=Result, responses=_ANSWERS)
 async def generate_sync(request: Request) -> Response:
     """Takes a job and answers when it has ended. Leaving starts a grace period; then the job is cancelled."""
     submitted = await submit(request)
@@ -48,7 +47,7 @@ async def generate_sync(request: Request) -> Response:
     return await reply_with(admitted.job, request, is_vast=parsed.is_vast)
 
 
-@router.post("/generate/stream", responses=_ANSWERS, openapi_extra=_BODY)
+@router.post("/generate/stream", responses=_ANSWERS)
 async def generate_stream(request: Request) -> Response:
     """Takes a job and streams its changes as server-sent events, the result last."""
     submitted = await submit(request)

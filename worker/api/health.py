@@ -1,11 +1,11 @@
-"""GET /health, /ready, /live, /metrics, /modifiers and /."""
+"""GET /health, /ready, /live, /metrics, /modifiers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import JSONResponse, Response
 
 from worker.api.results import services_of
 from worker.engine.choices import choices_in
@@ -14,15 +14,6 @@ from worker.errors import EngineUnreachable
 from worker.observe.health import engine_as_json, find_troubles
 
 router = APIRouter()
-
-_INDEX = """<!doctype html><meta charset="utf-8"><title>Darkroom</title>
-<h1>Darkroom</h1><p>Images from node graphs. <a href="docs">The API</a>, <a href="health">health</a>,
-<a href="modifiers">modifiers</a>, <a href="benchmark">benchmark</a>, <a href="queue-info">queue</a>.</p>"""
-
-
-@router.get("/", response_class=HTMLResponse, include_in_schema=False)
-async def index() -> str:
-    return _INDEX
 
 
 @router.get("/live")
