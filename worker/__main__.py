@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -133,7 +136,12 @@ def known_secrets(settings: Settings) -> list[str]:
 def main() -> int:
     """Serve as the environment says; any argument makes this the command line of `darkroom`."""
     if len(sys.argv) == 1:
-        return serve()
+        code = serve()
+        if threading.active_count() > 1:  # an upload that hangs, whose library's threads the interpreter would wait for
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(code)
+        return code
     from worker.cli import main as command_line  # serving alone needs no command line
 
     command_line()

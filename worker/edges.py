@@ -30,7 +30,9 @@ class Edges:
         fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes)
         self.inputs = FetchedInputs(fetcher, input_folder)
         self.taken_over = TakenOver(keeps=settings.keep_engine_output or bool(launch.urls))
-        self.outputs = DeliveredOutputs(s3, stores, settings.metadata, self.taken_over)
+        self.outputs = DeliveredOutputs(
+            s3, stores, settings.metadata, self.taken_over, num_delivering=settings.postprocess_workers
+        )
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config())
 

@@ -19,6 +19,7 @@ from worker.settings import S3Config
 
 READ_TIMEOUT_SECONDS = 60.0
 CLIENTS_KEPT = 8
+CONNECTIONS_KEPT = 32
 
 AddressingStyle = Literal["auto", "path", "virtual"]
 
@@ -96,6 +97,7 @@ class S3Clients:
                 signature_version="s3v4",
                 connect_timeout=target.connect_timeout_seconds,
                 read_timeout=READ_TIMEOUT_SECONDS,
+                max_pool_connections=CONNECTIONS_KEPT,
                 retries={"total_max_attempts": target.connect_attempts, "mode": "standard"},
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",

@@ -275,8 +275,8 @@ class Settings(BaseSettings):
     )
     min_free_disk_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
     min_free_memory_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
-    preprocess_workers: PositiveInt = 2
-    postprocess_workers: PositiveInt = 2
+    preprocess_workers: PositiveInt = 8
+    postprocess_workers: PositiveInt = 8
 
     # inputs
     input_max_bytes: PositiveInt = 100 * MIB

@@ -127,7 +127,7 @@ class Front:
             pool,
             self._edges.inputs,
             self._edges.outputs,
-            PipelineLimits(limits.job_timeout_seconds, settings.preprocess_workers, settings.postprocess_workers),
+            PipelineLimits(limits.job_timeout_seconds, settings.preprocess_workers),
             make_webhook=self._webhook,
             on_start=self._job_started,
             on_end=self._job_ended,

@@ -35,7 +35,7 @@ AFTER: dict[str, tuple[type, str]] = {
 BEFORE: dict[str, tuple[type, str]] = {
     "running": (EngineClient, "_await_end"),  # the engine has taken it
     "delivering": (DeliveredOutputs, "deliver"),  # `generated`, and nothing uploaded yet
-    "ended": (Outbox, "_send_due"),  # the end is on disk, its webhook not sent
+    "ended": (Outbox, "look"),  # the end is on disk, its webhook not sent
 }
 POINTS = (*BEFORE, *AFTER)
 TRIGGER = "die"

@@ -30,7 +30,7 @@ def tally(word, text):
 
 
 class FaultDraw:
-    """Saves `num_files` files that hold `text`, after `seconds`."""
+    """Saves `num_files` files that hold `text` and so many megabytes of nothing, after `seconds`."""
 
     INPUT_TYPES = classmethod(
         lambda cls: {
@@ -38,6 +38,7 @@ class FaultDraw:
                 "text": ("STRING", {}),
                 "seconds": ("FLOAT", {"default": 0.0, "max": 600.0}),
                 "num_files": ("INT", {"default": 1, "max": 10000}),
+                "megabytes": ("INT", {"default": 0, "max": 10000}),
             },
             "optional": {"image": ("IMAGE",)},
         }
@@ -46,13 +47,14 @@ class FaultDraw:
     FUNCTION = "draw"
     OUTPUT_NODE = True
 
-    def draw(self, text, seconds, num_files, image=None):
+    def draw(self, text, seconds, num_files, megabytes, image=None):
         tally("began", text)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             time.sleep(max(0.0, min(0.01, until - time.monotonic())))
             comfy.model_management.throw_exception_if_processing_interrupted()
-        saved = [self.save(f"{text}-{time.time_ns()}-{number}.txt", text) for number in range(num_files)]
+        content = text + " " * (megabytes * 2**20)
+        saved = [self.save(f"{text}-{time.time_ns()}-{number}.txt", content) for number in range(num_files)]
         tally("drawn", text)
         return {"ui": {"files": saved}}
 
@@ -99,10 +101,11 @@ def write_pack(base: Path) -> None:
     (folder / "faults.py").write_text(PACK)
 
 
-def draw(text: str, seconds: float = 0.0, num_files: int = 1, image_url: str = "") -> dict[str, Any]:
-    workflow: dict[str, Any] = {
-        "1": {"class_type": "FaultDraw", "inputs": {"text": text, "seconds": seconds, "num_files": num_files}}
-    }
+def draw(
+    text: str, seconds: float = 0.0, num_files: int = 1, image_url: str = "", megabytes: int = 0
+) -> dict[str, Any]:
+    inputs: dict[str, Any] = {"text": text, "seconds": seconds, "num_files": num_files, "megabytes": megabytes}
+    workflow: dict[str, Any] = {"1": {"class_type": "FaultDraw", "inputs": inputs}}
     if image_url:
         workflow["1"]["inputs"]["image"] = ["2", 0]
         workflow["2"] = {"class_type": "LoadImage", "inputs": {"image": image_url}}

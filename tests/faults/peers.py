@@ -79,6 +79,7 @@ class Peers:
         self.source, self.store, self.receiver = Peer(), Peer(), Peer()
         self.objects: dict[str, bytes] = {}
         self.receipts: list[Receipt] = []
+        self._parts: dict[str, dict[int, bytes]] = {}
         self.url = ""
 
     @property
@@ -123,8 +124,27 @@ class Peers:
         if status >= 300:
             body = "<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>no</Message></Error>"
             return web.Response(status=status, text=body, content_type="application/xml")
-        self.objects[request.match_info["key"]] = content
+        self._keep(request.match_info["key"], int(request.query.get("partNumber", 0)), content)
         return web.Response(headers={"ETag": '"0"'})
+
+    def _keep(self, key: str, part: int, content: bytes) -> None:
+        """A part is kept beside the others until the upload is complete."""
+        if part:
+            self._parts.setdefault(key, {})[part] = content
+        else:
+            self.objects[key] = content
+
+    async def _post_object(self, request: web.Request) -> web.Response:
+        """The beginning and the end of an upload in parts."""
+        key = request.match_info["key"]
+        await self.store.behave()
+        kind = "InitiateMultipartUploadResult"
+        if "uploadId" in request.query:
+            kind = "CompleteMultipartUploadResult"
+            parts = self._parts.pop(key)
+            self.objects[key] = b"".join(parts[number] for number in sorted(parts))
+        body = f"<?xml version='1.0'?><{kind}><Key>{key}</Key><UploadId>1</UploadId><ETag>0</ETag></{kind}>"
+        return web.Response(text=body, content_type="application/xml")
 
     async def _hook(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
@@ -137,11 +157,12 @@ class Peers:
 @contextlib.asynccontextmanager
 async def running_peers() -> AsyncIterator[Peers]:
     peers = Peers()
-    app = web.Application()
+    app = web.Application(client_max_size=2**28)
     app.add_routes(
         [
             web.get("/source/{name}", peers._give),
             web.put(f"/{BUCKET}/{{key:.+}}", peers._put),
+            web.post(f"/{BUCKET}/{{key:.+}}", peers._post_object),
             web.post("/hook", peers._hook),
         ]
     )

@@ -113,3 +113,14 @@ async def test_receivers_that_hang_or_are_unknown_hold_up_no_other_webhook(front
     for number in range(5):
         await peers.until_received(f"good-{number}")
     assert (await front.http.get("/health")).status_code == 200
+
+
+async def test_a_store_that_hangs_with_many_files_holds_up_no_other_job(front: RunningFront, peers: Peers) -> None:
+    peers.store.hold()
+    files = {str(number): draw(str(number))["1"] for number in range(8)}
+    slow = [asyncio.create_task(front.sync(files, s3=peers.s3)) for _ in range(4)]
+    await peers.store.until_asked(times=8)
+    async with asyncio.timeout(10):
+        await send(front, "other")
+    peers.store.release()
+    assert {(await task).status_code for task in slow} == {200}

@@ -159,6 +159,23 @@ async def test_killed_while_it_uploads_a_job_is_uploaded_and_not_drawn_again(rig
 
 
 @pytest.mark.slow
+async def test_sigterm_while_an_upload_hangs_ends_the_front_and_the_next_one_delivers(rig: Rig, peers: Peers) -> None:
+    peers.store.hold()
+    await rig.start(DRAIN_TIMEOUT="0.5")
+    await rig.until_ready()
+    await rig.submit("one", draw("one"), s3=peers.s3)
+    await rig.submit("large", draw("large", megabytes=9), s3=peers.s3)
+    await peers.store.until_asked(times=2)
+    assert await rig.stop() == 0
+    peers.store.release()
+
+    await rig.start()
+    for job_id in ("one", "large"):
+        assert "upload_error" not in (await rig_result(rig, job_id))["output"][0]
+        assert rig.num_begun(job_id) == 1
+
+
+@pytest.mark.slow
 async def test_killed_while_a_webhook_goes_out_it_is_sent_again_under_the_same_id(rig: Rig, peers: Peers) -> None:
     peers.receiver.hold()
     await rig.start()

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from worker.inputs.refusals import DownloadFailed, InputTooLarge
+from worker.own_thread import in_own_thread
 from worker.s3_clients import S3Clients, S3Target, choose_target, store_reason
 from worker.settings import InputLimits, S3Config
 
@@ -59,7 +60,7 @@ class S3Source:
         patient = replace(target, connect_timeout_seconds=seconds)
         try:
             async with asyncio.timeout(self._limits.timeout_seconds):
-                return await asyncio.to_thread(self._download, patient, key, partial, stop)
+                return await in_own_thread(self._download, patient, key, partial, stop)
         except TimeoutError:
             raise DownloadFailed(
                 f"s3://{target.bucket_name}/{key} took over {self._limits.timeout_seconds:g} s"

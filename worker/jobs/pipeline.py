@@ -57,7 +57,6 @@ FAILED_WORDS = {
 class PipelineLimits:
     job_timeout_seconds: float
     num_fetching: int
-    num_delivering: int
 
 
 class JobFeed:
@@ -112,7 +111,6 @@ class Pipeline:
         self._on_start = on_start
         self._on_end = on_end
         self._fetching = Places(limits.num_fetching)
-        self._delivering = Places(limits.num_delivering)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
         self._begun: set[str] = set()
@@ -367,8 +365,7 @@ class Pipeline:
 
     async def _deliver(self, job: Job) -> None:
         began = time.monotonic()
-        async with self._delivering.place(job.order):
-            job.outputs = tuple(await self._outputs.deliver(job, self._store.job_directory(job.id)))
+        job.outputs = tuple(await self._outputs.deliver(job, self._store.job_directory(job.id)))
         job.times.postprocess_ms = _since(began)
 
     async def _end(self, job: Job, state: JobState, message: str, failure: JobFailure | None) -> None:

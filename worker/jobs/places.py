@@ -1,4 +1,7 @@
-"""Places: a bounded number of jobs at a stage at once. Whoever waits gets in by `Job.order`, not by arrival."""
+"""Places: a bounded number of jobs at a stage at once. Whoever waits gets in by `Job.order`, not by arrival.
+
+`PlacesByName` has so many for each name, so that a host that hangs keeps only those waiting that want something of it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class _Waiter:
 
 class Places:
     def __init__(self, num_places: int) -> None:
-        self._num_free = num_places
+        self._num_places = self._num_free = num_places
         self._waiters: list[_Waiter] = []
 
     @asynccontextmanager
@@ -38,6 +41,10 @@ class Places:
         finally:
             self._give_back()
 
+    @property
+    def are_all_free(self) -> bool:
+        return self._num_free == self._num_places
+
     def _give_back(self) -> None:
         self._num_free += 1
         self._hand_out()
@@ -48,3 +55,20 @@ class Places:
             if not waiter.turn.done():
                 self._num_free -= 1
                 waiter.turn.set_result(None)
+
+
+class PlacesByName:
+    def __init__(self, num_places: int) -> None:
+        self._num_places = num_places
+        self._places: dict[str, Places] = {}
+
+    @asynccontextmanager
+    async def place(self, name: str, order: tuple[int, int]) -> AsyncIterator[None]:
+        """One place of those under `name`, in their order."""
+        places = self._places.setdefault(name, Places(self._num_places))
+        try:
+            async with places.place(order):
+                yield
+        finally:
+            if places.are_all_free:  # then nobody waits either
+                self._places.pop(name, None)

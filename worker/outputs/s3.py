@@ -5,10 +5,11 @@ Files are streamed, large ones in parts. boto's errors become UploadFailed here,
 
 from __future__ import annotations
 
-import asyncio
+import os
 from pathlib import Path
 
 from worker.errors import DeliveryFailed, InputRejected
+from worker.own_thread import in_own_thread
 from worker.s3_clients import S3Clients, S3Target, store_reason
 
 PART_BYTES = 8 * 1024 * 1024
@@ -29,19 +30,22 @@ class S3Uploader:
 
     async def upload(self, target: S3Target, path: Path, key: str, media_type: str, *, presign_seconds: int) -> str:
         """Stores the file and gives a link to it that holds for `presign_seconds`. Raises UploadFailed."""
-        return await asyncio.to_thread(self._upload, target, path, key, media_type, presign_seconds)
+        return await in_own_thread(self._upload, target, path, key, media_type, presign_seconds)
 
     def _upload(self, target: S3Target, path: Path, key: str, media_type: str, presign_seconds: int) -> str:
         from boto3.exceptions import Boto3Error
         from boto3.s3.transfer import TransferConfig
         from botocore.exceptions import BotoCoreError, ClientError
 
-        transfer = TransferConfig(
-            multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=UPLOAD_THREADS
-        )
         try:
             client = self._clients.client(target)
             with path.open("rb") as file:
+                transfer = TransferConfig(
+                    multipart_threshold=PART_BYTES,
+                    multipart_chunksize=PART_BYTES,
+                    max_concurrency=UPLOAD_THREADS,
+                    use_threads=os.fstat(file.fileno()).st_size > PART_BYTES,  # of boto's own, one for each part
+                )
                 client.upload_fileobj(
                     file, target.bucket_name, key, ExtraArgs={"ContentType": media_type}, Config=transfer
                 )

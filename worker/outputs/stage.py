@@ -17,6 +17,7 @@ from worker.engine.client import EngineClient
 from worker.engine.outcome import RunOutcome
 from worker.errors import WorkerError
 from worker.jobs.job import Job
+from worker.jobs.places import PlacesByName
 from worker.jobs.stages import OutputRecord
 from worker.outputs.collect import collect_outputs
 from worker.outputs.delivered import Finish, delivered_names, finish
@@ -64,11 +65,14 @@ class DeliveredOutputs:
         clients: S3Clients,
         default_metadata: MetadataLevel,
         taken_over: TakenOver | None = None,
+        *,
+        num_delivering: int = 8,
     ) -> None:
         self._config = config
         self._default_metadata = default_metadata
         self._taken_over = taken_over or TakenOver(keeps=True)
         self._uploader = S3Uploader(clients)
+        self._delivering = PlacesByName(num_delivering)
         self._converting = asyncio.Semaphore(CONVERSIONS_AT_ONCE)
 
     async def collect(
@@ -92,12 +96,13 @@ class DeliveredOutputs:
         keys = make_keys(asked.get("key_template") or self._config.key_template, job.id, files)
         seconds = int(asked.get("presign_seconds") or self._config.presign_seconds)
         at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
-        sent = await asyncio.gather(
-            *(
-                self._send(file, directory, _Upload(target, key, seconds), at_once)
-                for file, key in zip(files, keys, strict=True)
+        async with self._delivering.place(target.endpoint_url, job.order):
+            sent = await asyncio.gather(
+                *(
+                    self._send(file, directory, _Upload(target, key, seconds), at_once)
+                    for file, key in zip(files, keys, strict=True)
+                )
             )
-        )
         return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
 
     async def _finish(self, job: Job, directory: Path) -> list[OutputRecord]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from worker.jobs.places import Places
+from worker.jobs.places import Places, PlacesByName
 
 
 async def test_a_free_place_goes_to_the_lowest_order_and_not_to_who_came_first() -> None:
@@ -35,3 +35,19 @@ async def test_who_is_cancelled_in_the_line_or_on_the_threshold_takes_no_place()
     await asyncio.gather(in_line, on_threshold, return_exceptions=True)
     async with asyncio.timeout(5), places.place((0, 9)):
         pass
+
+
+async def test_a_name_whose_places_are_all_taken_keeps_no_other_waiting() -> None:
+    places, release = PlacesByName(2), asyncio.Event()
+
+    async def use(name: str) -> str:
+        async with places.place(name, (0, 0)):
+            await release.wait()
+            return name
+
+    hanging = [asyncio.create_task(use("slow")) for _ in range(3)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5), places.place("other", (0, 9)):
+        pass
+    release.set()
+    assert await asyncio.gather(*hanging) == ["slow"] * 3
