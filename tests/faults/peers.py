@@ -51,7 +51,8 @@ class Peer:
         await until(is_asked, WAIT_SECONDS)
 
     async def behave(self) -> int:
-        """Waits as it was told to and gives the status to answer."""
+        """Waits as it was told to and gives the status to answer, which is that of the moment of asking."""
+        status = self.status
         self.num_asked += 1
         self.num_here += 1
         try:
@@ -59,7 +60,7 @@ class Peer:
             await self._released.wait()
         finally:
             self.num_here -= 1
-        return self.status
+        return status
 
 
 @dataclass(frozen=True, slots=True)
