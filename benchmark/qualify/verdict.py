@@ -68,14 +68,14 @@ class Speed(Data):
     num_runs: int
 
 
-def wants_another(timings: Sequence[RunTiming]) -> bool:
-    """At least three runs; more while they are short, or until the last three agree."""
+def wants_another(timings: Sequence[RunTiming], *, is_cpu: bool = False) -> bool:
+    """At least three runs; more while they are short, or until the last three agree (which a CPU's need not)."""
     if len(timings) < MIN_RUNS:
         return True
     if len(timings) >= MAX_RUNS:
         return False
     is_short = sum(timing.total_seconds for timing in timings) < ENOUGH_SECONDS
-    return is_short or spread_of(timings[-MIN_RUNS:]) > MAX_SPREAD
+    return is_short or (not is_cpu and spread_of(timings[-MIN_RUNS:]) > MAX_SPREAD)
 
 
 def counted(timings: Sequence[RunTiming]) -> Sequence[RunTiming]:

@@ -1,8 +1,10 @@
-"""The requests that flow tests send, small enough for a CPU."""
+"""The requests that flow tests send, small enough for a CPU, and what a good answer to them is."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import httpx
 
 from tests.flow.running_worker import CHECKPOINT
 
@@ -70,3 +72,10 @@ def vast_envelope(request: dict[str, Any]) -> dict[str, Any]:
     """As Vast's client sends it; without MASTER_TOKEN nobody checks the signature."""
     auth = {"cost": "100", "endpoint": "e", "reqnum": 1, "request_idx": 1, "signature": "-", "url": "http://127.0.0.1"}
     return {"auth_data": auth, "payload": request}
+
+
+def finished(response: httpx.Response) -> dict[str, Any]:
+    assert response.status_code == 200, response.text
+    result: dict[str, Any] = response.json()
+    assert result["status"] == "completed"
+    return result

@@ -12,17 +12,17 @@ from typing import Any
 
 import httpx
 import numpy
-import pytest
 from PIL import Image
 
 from tests.flow.bodies import (
+    finished,
     image_request,
     modifier_request,
     vast_envelope,
     workflow_request,
 )
 from tests.flow.receiver import Receiver
-from tests.flow.running_worker import RunningWorker, running_worker, stop
+from tests.flow.running_worker import RunningWorker
 from tests.installed import InstalledWheel
 from tests.s3_server import S3Server
 
@@ -43,13 +43,6 @@ def assert_shows(png: bytes, expected: str) -> None:
     difference = numpy.abs(pixels(png) - wanted)
     assert difference.mean() <= MEAN_DIFFERENCE
     assert difference.max() <= LARGEST_DIFFERENCE
-
-
-def finished(response: httpx.Response) -> dict[str, Any]:
-    assert response.status_code == 200, response.text
-    result: dict[str, Any] = response.json()
-    assert result["status"] == "completed"
-    return result
 
 
 def test_a_modifier_draws_the_expected_picture(worker: RunningWorker) -> None:
@@ -163,20 +156,6 @@ def test_the_same_request_runs_once_and_another_body_under_its_id_is_refused(wor
     assert [item["filename"] for item in first["output"]] == [item["filename"] for item in again["output"]]
     assert first["timings"] == again["timings"]
     assert worker.generate(modifier_request(request_id="once")).status_code == 409
-
-
-@pytest.mark.timeout(180)
-def test_the_benchmark_opens_the_gate_and_a_restart_reuses_it(tmp_path: Path, small_checkpoint: Path) -> None:
-    with running_worker(tmp_path, small_checkpoint, BENCHMARK="auto") as worker:
-        report = worker.get("/benchmark").json()
-        finished(worker.generate(modifier_request(request_id="before")))
-        assert stop(worker) == 0
-    assert report["verdict"] == "pass"
-    assert report["its_per_second"] > 0
-    with running_worker(tmp_path, small_checkpoint, BENCHMARK="auto") as worker:
-        again = worker.get("/benchmark").json()
-        assert again["its_per_second"] == report["its_per_second"]
-        finished(worker.get("/result/before"))
 
 
 def test_the_installed_client_saves_a_picture(

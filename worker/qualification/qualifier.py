@@ -243,16 +243,20 @@ class Qualifier:
             used.append(self._rng.choice(texts))
             return await run_timed(engine, chosen.prompt(used[-1], self._rng))
 
-        ran, first, loading = workload, None, None
-        if facts.device.is_cpu and isinstance(workload, TextToImage):
+        is_cpu = facts.device.is_cpu
+        ran: Workload = workload
+        first = warm = loading = None
+        if is_cpu and isinstance(workload, TextToImage):
             small = calibration(workload)
             first, again = await one(small), await one(small)
             loading = _loading_seconds(first, again)
-            ran = fit_to_cpu(workload, small, again.total_seconds)
-        warm = await one(ran)
+            fitted = ran = fit_to_cpu(workload, small, again.total_seconds)
+            if (fitted.width_px, fitted.height_px) == (small.width_px, small.height_px):
+                warm = again
+        warm = warm or await one(ran)
         used.clear()
         timings: list[RunTiming] = []
-        while wants_another(timings):
+        while wants_another(timings, is_cpu=is_cpu):
             timings.append(await one(ran))
             if timings[-1].is_from_cache:
                 raise NothingVaries(

@@ -69,6 +69,7 @@ def test_short_runs_and_runs_that_differ_are_repeated_up_to_a_bound() -> None:
     assert wants_another([run(1), run(2), run(1)])
     assert not wants_another([run(1), run(2), run(2), run(2)])
     assert not wants_another([run(1), run(2)] * (MAX_RUNS // 2))
+    assert not wants_another([run(1), run(2), run(1)], is_cpu=True) and wants_another([run(1000)] * 3, is_cpu=True)
 
 
 def test_a_machine_that_settles_is_judged_by_what_it_settled_at() -> None:
