@@ -75,6 +75,7 @@ class Front:
             on_first_up=self._go_on,
             on_device_lost=self.device_was_lost,
             on_all_failed=self._give_up,
+            prepare=self._prepare,
             memory=self._memory,
         )
         self.store = JobStore(settings.state_path())
@@ -241,6 +242,9 @@ class Front:
 
     def unqualified(self, exit_code: int) -> None:
         self._stop_server(exit_code)
+
+    async def _prepare(self, client: EngineClient) -> None:
+        await self._readiness.prepare(client)
 
     def device_was_lost(self) -> None:
         """An engine is started anew because of its device, which has to prove itself again."""

@@ -1,8 +1,10 @@
-"""The start of a real worker with its engine: models read, benchmark, warm-up, ready; and what a restart makes of it."""
+"""The start of a real worker with its engine: models, benchmark, warm-up, ready; and what a restart makes of it."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,10 @@ def test_a_machine_is_qualified_before_ready_and_a_restart_reuses_what_was_found
     with running_worker(tmp_path, small_checkpoint, **settings) as worker:
         report = worker.get("/benchmark").json()
         finished(worker.generate(modifier_request(request_id="before")))
+        num_read = worker.log.read_text().count("warmed up")
+        os.kill(worker.get("/health").json()["backends"][0]["pid"], signal.SIGKILL)
+        finished(worker.generate(modifier_request(request_id="after")))
+        assert worker.log.read_text().count("warmed up") == num_read + 1  # the model was read again before the job
         assert stop(worker) == 0
     assert (report["verdict"], report["error"], report["is_reused"]) == ("pass", None, False)
     assert report["its_per_second"] > 0 and report["seconds_to_first_step"] > 0 and report["num_runs"] >= 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -32,11 +32,15 @@ CANCEL_SECONDS = 120.0
 log = structlog.get_logger("engines")
 
 
+async def _nothing(_client: EngineClient) -> None: ...
+
+
 class EngineFleet:
     """Use as `await fleet.start()`, `fleet.watch()` as one task, `await fleet.stop()`.
 
     `on_first_up` is called once, when the first engine can take a prompt; `on_device_lost` when one is replaced because
-    its device failed; `on_all_failed` when the last engine of ours does not come back.
+    its device failed; `on_all_failed` when the last engine of ours does not come back. `prepare` is awaited for one
+    that has come up anew, before it takes prompts.
     """
 
     def __init__(
@@ -47,12 +51,14 @@ class EngineFleet:
         on_first_up: Callable[[], None],
         on_device_lost: Callable[[], None],
         on_all_failed: Callable[[], None],
+        prepare: Callable[[EngineClient], Awaitable[None]] = _nothing,
         memory: MachineMemory | None = None,
     ) -> None:
         self._config = config
         self._on_first_up = on_first_up
         self._on_device_lost = on_device_lost
         self._on_all_failed = on_all_failed
+        self._prepare = prepare
         self._memory = memory or MachineMemory()
         self._limits = HeartbeatLimits(config.stall_seconds, config.silence_seconds, CANCEL_SECONDS)
         self._starting: set[asyncio.Task[None]] = set()
@@ -112,7 +118,10 @@ class EngineFleet:
     # making
 
     def _theirs(self, launch: EngineLaunch) -> list[WatchedEngine]:
-        return [WatchedEngine(EngineClient(url), None, lambda: self.pool, self._limits) for url in launch.urls]
+        return [
+            WatchedEngine(EngineClient(url), None, lambda: self.pool, self._limits, self._prepare)
+            for url in launch.urls
+        ]
 
     def _ours(self, launch: EngineLaunch) -> list[WatchedEngine]:
         environment = child_environment()
@@ -138,7 +147,7 @@ class EngineFleet:
             is_supervised=True,
             heartbeat_seconds=min(HEARTBEAT_SECONDS, self._config.silence_seconds / 4),
         )
-        engine = WatchedEngine(client, process, lambda: self.pool, self._limits)
+        engine = WatchedEngine(client, process, lambda: self.pool, self._limits, self._prepare)
         return engine
 
     # watching

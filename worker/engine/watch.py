@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -66,7 +66,10 @@ class _Pulse:
 
 
 class WatchedEngine:
-    """`process` None: the engine is not ours. `watch()` is its task, for ever."""
+    """`process` None: the engine is not ours. `watch()` is its task, for ever.
+
+    `prepare` is awaited when the engine has come up anew, before it takes prompts.
+    """
 
     def __init__(
         self,
@@ -74,12 +77,14 @@ class WatchedEngine:
         process: EngineProcess | None,
         pool: Callable[[], EnginePool],
         limits: HeartbeatLimits,
+        prepare: Callable[[EngineClient], Awaitable[None]],
     ) -> None:
         self.client = client
         self.process = process
         self.num_recycled = 0
         self._pool = pool
         self._limits = limits
+        self._prepare = prepare
         self._pulse = _Pulse()
         self._has_been_up = asyncio.Event()
         self._is_draining = False
@@ -111,6 +116,8 @@ class WatchedEngine:
             if is_up != self.is_up:
                 log.info("engine is up" if is_up else "engine is down", url=self.client.url)
                 self.client.forget_object_info()
+                if is_up and self._has_been_up.is_set():
+                    await self._prepare(self.client)
             self._pool().set_up(self.client, is_up)
             if is_up:
                 self._has_been_up.set()

@@ -19,10 +19,14 @@ RANDOM_CHECKPOINT = "DarkroomRandomCheckpoint"
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """`uuid` is the GPU's, where the engine tells it. `versions` has engine, torch, cuda and precision."""
+    """`uuid` is the GPU's, where the engine tells it; `address` is a foreign engine's, which may be on any machine.
+
+    `versions` has engine, torch, cuda and precision.
+    """
 
     device: DeviceFact
     uuid: str | None
+    address: str | None
     checkpoints: tuple[CheckpointFact, ...]
     has_random_checkpoint: bool
     has_probe: bool
@@ -40,6 +44,7 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
     return EngineFacts(
         device=DeviceFact(name=str(device.get("name", "unknown")), kind=str(device.get("type", "cpu"))),
         uuid=told.get("uuid"),
+        address=None if told else engine.url,
         checkpoints=tuple(look_into(models / "checkpoints" / name, name) for name in names),
         has_random_checkpoint=RANDOM_CHECKPOINT in info,
         has_probe=bool(told),

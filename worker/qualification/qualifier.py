@@ -70,6 +70,10 @@ class Qualified:
     is_reused: bool
     measured_at: float
 
+    @property
+    def is_good(self) -> bool:
+        return self.report.verdict.is_good
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -286,11 +290,15 @@ class Qualifier:
 
 
 def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str:
-    """Equal for runs whose results may stand for one another: GPU, driver, engine, model and size."""
+    """Equal for runs whose results may stand for one another: GPU, driver, engine, model and size.
+
+    Which GPU it is, beyond its name, only our own engine tells; a foreign one is known by its address.
+    """
     size_bytes = next((fact.size_bytes for fact in facts.checkpoints if fact.name == workload.model), None)
     parts = (
         facts.device.product,
         facts.uuid,
+        facts.address,
         driver,
         facts.versions.get("engine"),
         facts.versions.get("torch"),

@@ -30,6 +30,8 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
 GROWTH = 3.0
 TRIES_BEFORE_EXIT = 3
+LATE_SECONDS = 2.0
+LOOK_SECONDS = 0.05
 
 log = structlog.get_logger("readiness")
 
@@ -100,6 +102,7 @@ class Readiness:
         self._asked = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []  # for the next round
         self._sharing: list[asyncio.Future[None]] | None = None  # for the one that runs, where it was asked for
+        self._found: dict[EngineClient, Qualified] = {}
         self._num_bad = 0
         self._has_given_up = False  # said that readiness does not come, which is taken back by the next ready
         qualification.benchmark_now = self._benchmark_now
@@ -121,7 +124,8 @@ class Readiness:
                         await held.enter_async_context(self._pool.hold(client))
                     with self._phases.phase(Phase.ENGINE):
                         await has_been_up.wait()
-                    action = await self._round(is_forced)
+                        up = await self._those_up(clients)
+                    action = await self._round(up, is_forced)
                 finally:
                     self._qualification.is_running = False
                     self._sharing = None
@@ -131,15 +135,22 @@ class Readiness:
             if action is Action.EXIT:
                 self._announcer.unqualified(EXIT_UNQUALIFIED)
                 return
-            is_forced = await self._wait(None if action is Action.OPEN else pause_after(self._num_bad))
+            pause = None if action is Action.OPEN else pause_after(self._num_bad)
+            is_forced = await self._wait(pause) or (is_forced and action is not Action.OPEN)
+            clients = self._pool.clients if is_forced else self._unqualified()
 
     def device_was_lost(self) -> None:
         """An engine starts anew because of its device: no job is taken before the device has proved itself again."""
         self._gate.close("The device was lost; the benchmark decides when the worker is ready again")
         self._asked.set()
 
+    async def prepare(self, client: EngineClient) -> None:
+        """An engine was started anew: before it takes prompts, it reads its models again."""
+        if client.has_check:
+            await self._warm_up.preload(client)
+
     async def _benchmark_now(self) -> None:
-        if not any(is_up for _, is_up, _ in self._pool.states):
+        if not self._pool.clients_up:
             raise NotReady("No engine is up")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._sharing is not None:
@@ -149,21 +160,41 @@ class Readiness:
             self._asked.set()
         await future
 
+    async def _those_up(self, clients: Sequence[EngineClient]) -> list[EngineClient]:
+        """Waits for one of them, and a moment for the others: what comes later gets a round of its own."""
+        clock = asyncio.get_running_loop().time
+        deadline: float | None = None
+        while True:
+            up = [client for client in clients if client in self._pool.clients_up]
+            if up and deadline is None:
+                deadline = clock() + LATE_SECONDS
+            if len(up) == len(clients) or (deadline is not None and clock() >= deadline):
+                return up
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _unqualified(self) -> list[EngineClient]:
+        """Whose verdict is bad or unknown; all where that says nothing, as after a warm-up that failed."""
+        found = self._found
+        bad = [client for client in self._pool.clients if not (client in found and found[client].is_good)]
+        return bad or self._pool.clients
+
     async def _wait(self, pause_seconds: float | None) -> bool:
-        """Until somebody asks (True) or the pause is over."""
+        """Until somebody asks (True), the pause is over, or an engine is up that has never been looked at."""
         self._qualification.next_try_in_seconds = pause_seconds
+        clock = asyncio.get_running_loop().time
+        end = None if pause_seconds is None else clock() + pause_seconds
         try:
-            async with asyncio.timeout(pause_seconds):
-                await self._asked.wait()
-        except TimeoutError:
-            return False
+            while (end is None or clock() < end) and not any(c not in self._found for c in self._pool.clients_up):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LATE_SECONDS if end is None else min(LATE_SECONDS, end - clock())):
+                        await self._asked.wait()
+                        return True
         finally:
             self._qualification.next_try_in_seconds = None
-        return True
+        return self._asked.is_set()
 
-    async def _round(self, is_forced: bool) -> Action:
+    async def _round(self, up: Sequence[EngineClient], is_forced: bool) -> Action:
         self._qualification.num_tries += 1
-        up = [client for client, (_, is_up, _) in zip(self._pool.clients, self._pool.states, strict=True) if is_up]
         with self._phases.phase(Phase.MODELS):
             preloaded = [await self._warm_up.preload(client) for client in up]
         with self._phases.phase(Phase.BENCHMARK):
@@ -173,9 +204,8 @@ class Readiness:
                     for client, models in zip(up, preloaded, strict=True)
                 )
             )
-        self._note(found, [entry for entries in preloaded for entry in entries])
-        if not found:
-            return self._close("No engine is up", Verdict.FAILED)
+        self._found.update(zip(up, found, strict=True))
+        self._note([entry for entries in preloaded for entry in entries])
         verdict = self._qualification.verdict
         self._num_bad = 0 if verdict.is_good else self._num_bad + 1
         action = action_for(verdict, self._on_fail, self._num_bad)
@@ -199,10 +229,10 @@ class Readiness:
         self._open()
         return Action.OPEN
 
-    def _note(self, found: Sequence[Qualified], preloaded: list[dict[str, Any]]) -> None:
-        earlier = self._qualification.report.get("warm_up", [])
-        report = report_of(found) if found else {"verdict": Verdict.FAILED.value, "reason": "No engine is up"}
-        self._qualification.report = {**report, "preloaded": preloaded, "warm_up": earlier}
+    def _note(self, preloaded: list[dict[str, Any]]) -> None:
+        ran = self._qualification.report.get("warm_up", [])
+        report = report_of([self._found[client] for client in self._pool.clients if client in self._found])
+        self._qualification.report = {**report, "preloaded": preloaded, "warm_up": ran}
         self._qualification.phases = self._phases.as_json()
 
     def _open(self) -> None:

@@ -62,6 +62,7 @@ def facts(**changes: object) -> EngineFacts:
     given: dict[str, object] = {
         "device": DeviceFact(name="cuda:0 NVIDIA L4", kind="cuda"),
         "uuid": "u1",
+        "address": None,
         "checkpoints": (CheckpointFact(name="a", base_channels=320, size_bytes=5),),
         "has_random_checkpoint": True,
         "has_probe": True,
@@ -76,6 +77,7 @@ def test_a_result_stands_only_for_the_same_gpu_driver_engine_model_and_size() ->
         cache_key(facts(), full, "580"),
         cache_key(facts(), full, "590"),
         cache_key(facts(uuid="u2"), full, "580"),
+        cache_key(facts(address="http://10.0.0.1:8188"), full, "580"),
         cache_key(facts(device=DeviceFact(name="cuda:0 NVIDIA A10", kind="cuda")), full, "580"),
         cache_key(facts(versions={"engine": "darkroom 2", "torch": "2.13", "precision": "float16"}), full, "580"),
         cache_key(facts(), full.model_copy(update={"num_steps": 30}), "580"),
