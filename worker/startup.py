@@ -21,7 +21,7 @@ import structlog
 from modifiers.registry import ModifierRegistry, build_registry
 from worker.api.links import LinkSigner
 from worker.autoscaler.platform import build_platform
-from worker.autoscaler.speed import speed_of
+from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.autoscaler.vast.timing import VastTiming
 from worker.edges import Edges
 from worker.engine.client import EngineClient
@@ -118,9 +118,7 @@ class Front:
         limits = settings.queue_limits()
         pool = self._fleet.pool
         gate, clock = Gate(), RunClock()
-        queue_info = QueueInfo(
-            self.store.jobs.values, lambda: sum(is_up for _, is_up, _ in pool.states), lambda: clock.mean_seconds
-        )
+        queue_info = QueueInfo(self.store.jobs.values, lambda: sum(is_up for _, is_up, _ in pool.states), clock)
         free_bytes = free_bytes_of(settings.state_path(), self._edges.input_directory)
         admission = Admission(self.store, gate, limits, queue_info, free_bytes, self._memory.available_bytes)
         pipeline = Pipeline(
@@ -230,8 +228,9 @@ class Front:
     def ready(self, *, was_closed: bool) -> None:
         platform = self.services.platform
         platform.autoscaler.error_cleared()
-        speed = speed_of(self.services.qualification.report, platform.workload, self._settings.assumed_speed)
-        platform.autoscaler.loaded(speed)
+        measured = measured_speed(self.services.qualification.report, platform.workload)
+        self.services.run_clock.expect(measured / max(1, len(self.services.pool.clients)))
+        platform.autoscaler.loaded(measured or assumed_speed(self._settings.assumed_speed, platform.workload))
         if was_closed:
             _say("BACKENDS_READY")
 
@@ -260,7 +259,8 @@ class Front:
     def _go_on(self) -> None:
         platform = self.services.platform
         for job in self.store.jobs.values():
-            platform.autoscaler.job_accepted(job.id, platform.cost_of(job.prompt), None)
+            job.cost = platform.cost_of(job.prompt)
+            platform.job_accepted(job, None)
         log.info("jobs recovered", count=self.services.pipeline.recover())
 
     # while it runs
@@ -288,7 +288,7 @@ class Front:
         self._notices.leave(job)
         self.services.metrics.job_ended(job)
         if job.run_seconds is not None:
-            self.services.run_clock.add(job.run_seconds)
+            self.services.run_clock.add(job.run_seconds, job.cost)
         if job.request.webhook is not None:
             self._outbox.look()
 

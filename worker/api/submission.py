@@ -155,6 +155,7 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
         id=job_id,
         number=services.store.take_number(),
         body_hash=digest,
+        cost=services.platform.cost_of(prompt),
         request=JobRequest(
             modifier=parsed.input.modifier,
             priority=parsed.input.priority,

@@ -53,8 +53,7 @@ class Platform:
 
     def job_accepted(self, job: Job, caller: Caller | None) -> None:
         """Also for a request that attached to a job, or to the stored result of one."""
-        cost = 0.0 if job.state.is_terminal else self.cost_of(job.prompt)
-        self.autoscaler.job_accepted(job.id, cost, caller)
+        self.autoscaler.job_accepted(job.id, 0.0 if job.state.is_terminal else job.cost, caller)
         if job.state.is_terminal:
             self.autoscaler.job_ended(job.id, job.state)
 

@@ -8,17 +8,18 @@ from typing import Any
 from worker.jobs.cost import UNIT_COST, Workload
 
 
-def speed_of(report: Mapping[str, Any], workload: Workload, assumed_speed: float) -> float:
-    """Costs per second of all engines, above 0. A report without a measurement gives `assumed_speed`."""
-    engines = report.get("engines") or [report]
-    pictures_per_second = sum(
-        1 / seconds for engine in engines if (seconds := _positive(engine, "seconds_per_picture"))
-    )
+def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:
+    """Costs per second of all engines together; 0 where the report has no measurement."""
     if workload is Workload.COMPUTED:
-        return _positive(report, "workload_per_second") or assumed_speed
-    if not pictures_per_second:
-        return assumed_speed if workload is Workload.STATIC else assumed_speed / UNIT_COST
+        return _positive(report, "workload_per_second")
+    seconds = [_positive(engine, "seconds_per_picture") for engine in report.get("engines") or [report]]
+    pictures_per_second = sum(1 / each for each in seconds if each)
     return pictures_per_second * (UNIT_COST if workload is Workload.STATIC else 1.0)
+
+
+def assumed_speed(computed: float, workload: Workload) -> float:
+    """What is told where nothing was measured: `computed`, in costs that are computed, as this worker counts them."""
+    return computed / UNIT_COST if workload is Workload.ONE else computed
 
 
 def _positive(report: Mapping[str, Any], name: str) -> float:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from worker.engine.loss import Loss
 from worker.errors import WorkerError, http_status
+from worker.jobs.cost import UNIT_COST
 from worker.jobs.progress import Progress
 from worker.outputs.options import OutputOptions
 
@@ -166,6 +167,7 @@ class Job:
     progress: Progress = field(default_factory=Progress)  # not stored
     is_recovered: bool = False
     is_at_engine: bool = False  # its prompt has been handed over, so no other overtakes it any more
+    cost: float = UNIT_COST  # computed anew after a restart
     began_at: float = 0.0  # monotonic clock: when the engine began, as far as is known
     run_seconds: float | None = None  # how long the engine was at it, its queue not counted
     is_sparing: bool = False  # memory was short: it runs once more with less

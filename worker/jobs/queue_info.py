@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job, JobState, Stage
-from worker.jobs.wait_estimate import seconds_until_start
+from worker.jobs.wait_estimate import RunClock, seconds_until_start
 
 QUEUE_NAMES = {
     JobState.PENDING: "preprocessing",
@@ -40,7 +40,7 @@ class _Line:
 
 
 class QueueInfo:
-    """`jobs` gives all that have not ended, `num_engines` how many engines are up, `mean_seconds` what a run takes.
+    """`jobs` gives all that have not ended, `num_engines` how many engines are up, `run_clock` what runs take.
 
     With many streams open the line is computed once for all of them, and is at most FRESH_SECONDS old.
     """
@@ -49,19 +49,19 @@ class QueueInfo:
         self,
         jobs: Callable[[], Iterable[Job]],
         num_engines: Callable[[], int],
-        mean_seconds: Callable[[], float],
+        run_clock: RunClock,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._jobs = jobs
         self._num_engines = num_engines
-        self._mean_seconds = mean_seconds
+        self._run_clock = run_clock
         self._clock = clock
         self._line = _Line()
 
     @property
     def seconds_per_job(self) -> float:
         """The mean of the last runs; 0 when there was none yet."""
-        return self._mean_seconds()
+        return self._run_clock.mean_seconds
 
     def sizes(self) -> dict[str, int]:
         counts = dict.fromkeys(QUEUE_NAMES.values(), 0)
@@ -86,13 +86,9 @@ class QueueInfo:
 
     def wait_of_a_new_job(self, priority: int = 0) -> float:
         """Seconds until a job that came now with this priority would begin."""
-        now, running, num_before = self._clock(), [], 0
-        for job in self._jobs():
-            if job.stage is Stage.RUNNING:
-                running.append(now - job.began_at)
-            elif job.state is not JobState.GENERATED:
-                num_before += job.is_at_engine or job.request.priority >= priority
-        return self._starts(num_before, running)[-1]
+        running, waiting = self._running_and_waiting()
+        before = [job for job in waiting if job.is_at_engine or job.request.priority >= priority]
+        return self._starts(before, running)[-1]
 
     def listed(self) -> list[dict[str, Any]]:
         """Every job that has not ended, in the order in which they will be made; nothing of what it asks for."""
@@ -122,7 +118,7 @@ class QueueInfo:
 
     def _compute(self, now: float) -> _Line:
         running, waiting = self._running_and_waiting()
-        waits = dict(zip((job.id for job in waiting), self._starts(len(waiting), running), strict=False))
+        waits = dict(zip((job.id for job in waiting), self._starts(waiting, running), strict=False))
         line = _Line(now)
         for job in sorted(self._jobs(), key=_turn):
             queue = QUEUE_NAMES[job.state]
@@ -130,15 +126,16 @@ class QueueInfo:
             line.stands[job.id] = _Stand(queue, position, waits.get(job.id, 0.0))
         return line
 
-    def _running_and_waiting(self) -> tuple[list[float], list[Job]]:
-        """How long each running job has run, and those who wait, in their order."""
-        now = self._clock()
+    def _running_and_waiting(self) -> tuple[list[Job], list[Job]]:
+        """Those that run, and those that wait, in their order."""
         to_make = sorted((job for job in self._jobs() if job.state is not JobState.GENERATED), key=_turn)
-        running = [now - job.began_at for job in to_make if job.stage is Stage.RUNNING]
+        running = [job for job in to_make if job.stage is Stage.RUNNING]
         return running, [job for job in to_make if job.stage is not Stage.RUNNING]
 
-    def _starts(self, num_waiting: int, running: list[float]) -> list[float]:
-        return seconds_until_start(num_waiting, running, self._num_engines(), self._mean_seconds())
+    def _starts(self, waiting: list[Job], running: list[Job]) -> list[float]:
+        now, seconds_of = self._clock(), self._run_clock.seconds_of
+        left = [seconds_of(job.cost) - (now - job.began_at) for job in running]
+        return seconds_until_start([seconds_of(job.cost) for job in waiting], left, self._num_engines())
 
 
 def _turn(job: Job) -> tuple[bool, bool, bool, tuple[int, int]]:

@@ -1,7 +1,8 @@
-"""When a waiting job will begin, from how long the last runs took. Pure.
+"""When a waiting job will begin, from how long the last runs took for what they cost. Pure.
 
 Each engine makes one job after another, the running one first; waiting jobs go, in their order, to the engine that is
-free first. Every job is taken to last as long as the mean of the last ones did.
+free first. A job is taken to last as its cost says, at the pace of the last ones; before the first, at the pace that
+the start-up benchmark measured.
 """
 
 from __future__ import annotations
@@ -15,32 +16,46 @@ REMEMBERED_RUNS = 20
 
 
 class RunClock:
-    """How long the last runs took on their engine."""
+    """How long the last runs took on their engine. Costs are those of `worker/jobs/cost.py`."""
 
     def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=REMEMBERED_RUNS)
+        self._runs: deque[tuple[float, float]] = deque(maxlen=REMEMBERED_RUNS)
+        self._expected_seconds_per_cost = 0.0
 
-    def add(self, seconds: float) -> None:
-        self._seconds.append(seconds)
+    def expect(self, cost_per_second: float) -> None:
+        """What an engine should do, until the first run has shown it; 0 where nothing is known."""
+        self._expected_seconds_per_cost = 1 / cost_per_second if cost_per_second > 0 else 0.0
+
+    def add(self, seconds: float, cost: float) -> None:
+        self._runs.append((seconds, cost))
 
     @property
     def mean_seconds(self) -> float:
-        return fmean(self._seconds) if self._seconds else 0.0
+        """Of one job; 0 before the first."""
+        return fmean(seconds for seconds, _ in self._runs) if self._runs else 0.0
+
+    def seconds_of(self, cost: float) -> float:
+        """How long a job of this cost takes; 0 as long as nothing is known."""
+        total_cost = sum(known for _, known in self._runs)
+        if total_cost > 0:
+            return cost * sum(seconds for seconds, _ in self._runs) / total_cost
+        return cost * self._expected_seconds_per_cost
 
 
 def seconds_until_start(
-    num_waiting: int, running_seconds: Sequence[float], num_engines: int, mean_seconds: float
+    waiting_seconds: Sequence[float], left_seconds: Sequence[float], num_engines: int
 ) -> list[float]:
     """For each waiting job, in their order, the seconds until it begins; one entry more for a job that came last.
 
-    `running_seconds` are how long each running job has run. One that has run longer than the mean may end any moment.
+    `waiting_seconds` are how long each of them will take, `left_seconds` how long the running ones will go on; less
+    than 0 for one that has taken longer than it should, and may end any moment.
     """
-    left = [max(0.0, mean_seconds - seconds) for seconds in running_seconds]
-    free_in = left + [0.0] * (max(1, num_engines) - len(left))
+    free_in = [max(0.0, left) for left in left_seconds]
+    free_in += [0.0] * (max(1, num_engines) - len(free_in))
     heapq.heapify(free_in)
     starts = []
-    for _ in range(num_waiting + 1):
+    for seconds in (*waiting_seconds, 0.0):
         start = heapq.heappop(free_in)
         starts.append(start)
-        heapq.heappush(free_in, start + mean_seconds)
+        heapq.heappush(free_in, start + seconds)
     return starts

@@ -12,6 +12,7 @@ from worker.jobs.admission import PLAIN_ID, Admission, Gate, clean_id
 from worker.jobs.job import Job, JobRequest, JobTimes
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
+from worker.jobs.wait_estimate import RunClock
 from worker.settings import QueueLimits
 
 LIMITS = QueueLimits(2, 10.0, 1000, 60.0, 30.0, 60.0)
@@ -20,8 +21,8 @@ LIMITS = QueueLimits(2, 10.0, 1000, 60.0, 30.0, 60.0)
 class Place:
     def __init__(self, folder: Path) -> None:
         self.store, self.gate, self.free = JobStore(folder), Gate(), 10_000
-        self.seconds_per_job = 0.0
-        info = QueueInfo(self.store.jobs.values, lambda: 1, lambda: self.seconds_per_job)
+        self.clock = RunClock()
+        info = QueueInfo(self.store.jobs.values, lambda: 1, self.clock)
         self.admission = Admission(self.store, self.gate, LIMITS, info, lambda: self.free)
         self.num_made = 0
 
@@ -85,7 +86,7 @@ async def test_each_reason_to_come_later_is_told_apart(place: Place) -> None:
         place.admission.check_room()
     place.free = 10_000
     await place.admission.admit("a", "hash", lambda: place.make("a"))
-    place.seconds_per_job = 11.0
+    place.clock.add(seconds=11.0, cost=100.0)
     with pytest.raises(WaitTooLong) as late:
         place.admission.check_room()
     assert late.value.fields["estimated_wait_seconds"] == 11.0

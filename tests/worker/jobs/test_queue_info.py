@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes, Stage
 from worker.jobs.queue_info import QueueInfo
+from worker.jobs.wait_estimate import RunClock
 
 
 def a_job(number: int, priority: int = 0, state: JobState = JobState.GENERATING, stage: Stage = Stage.WAITING) -> Job:
@@ -10,7 +11,9 @@ def a_job(number: int, priority: int = 0, state: JobState = JobState.GENERATING,
 
 
 def info_of(jobs: list[Job], num_engines: int = 1, now: float = 100.0) -> QueueInfo:
-    return QueueInfo(lambda: jobs, lambda: num_engines, lambda: 10.0, lambda: now)
+    clock = RunClock()
+    clock.add(seconds=10.0, cost=100.0)
+    return QueueInfo(lambda: jobs, lambda: num_engines, clock, lambda: now)
 
 
 def running(number: int, since: float) -> Job:
@@ -58,3 +61,11 @@ def test_jobs_that_are_made_stand_in_a_line_of_their_own() -> None:
 def test_an_ended_job_stands_nowhere() -> None:
     ended = a_job(1, state=JobState.COMPLETED, stage=Stage.DONE)
     assert info_of([]).position_of(ended)["current_queue"] == "unknown"
+
+
+def test_a_job_that_costs_twice_as_much_makes_those_behind_it_wait_twice_as_long() -> None:
+    large, small = a_job(2), a_job(3)
+    large.cost = 200.0
+    info = info_of([running(1, since=95.0), large, small])
+    assert [info.position_of(job)["estimated_wait_time"] for job in (large, small)] == [5, 25]
+    assert info.wait_of_a_new_job() == 35.0

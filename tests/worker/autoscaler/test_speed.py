@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from worker.autoscaler.speed import assumed_speed, measured_speed
+from worker.jobs.cost import Workload
+
+ONE_ENGINE = {"seconds_per_picture": 0.5, "workload_per_second": 50.0}
+
+
+def test_the_speed_is_in_the_unit_that_requests_are_counted_in() -> None:
+    assert measured_speed(ONE_ENGINE, Workload.COMPUTED) == 50.0
+    assert measured_speed(ONE_ENGINE, Workload.STATIC) == 200.0
+    assert measured_speed(ONE_ENGINE, Workload.ONE) == 2.0
+
+
+def test_engines_add_up() -> None:
+    report = {"engines": [ONE_ENGINE, {"seconds_per_picture": 1.0}, {"verdict": "failed"}], "workload_per_second": 75.0}
+    assert measured_speed(report, Workload.STATIC) == 300.0
+    assert measured_speed(report, Workload.COMPUTED) == 75.0
+
+
+def test_without_a_measurement_there_is_none_and_something_is_assumed() -> None:
+    for report in ({"verdict": "skipped"}, {"seconds_per_picture": 0, "workload_per_second": None}):
+        assert [measured_speed(report, workload) for workload in Workload] == [0, 0, 0]
+    assert assumed_speed(20.0, Workload.STATIC) == 20.0
+    assert assumed_speed(20.0, Workload.ONE) == 0.2
