@@ -326,7 +326,7 @@ class Front:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._notices.stop()
         await self._outbox.stop()
-        await self._fleet.stop()
+        await self._fleet.stop(is_in_a_hurry=self.services.pipeline.is_in_a_hurry)
         await self.services.platform.close()
         await self._edges.close()
         with contextlib.suppress(WorkerError):

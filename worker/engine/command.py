@@ -31,24 +31,24 @@ def engine_command(
     environment: Mapping[str, str],
     processor_flags: frozenset[str],
     *,
-    index: int = 0,
-    num_engines: int = 1,
+    index: int | None = None,
+    any_port: int = 0,
     gpu: str | None = None,
 ) -> EngineCommand:
-    """The command for our own engine, the `index`th of several, which sees only `gpu` if that is given. Pure:
-    `processor_flags` are those of /proc/cpuinfo.
+    """The command for our own engine, the `index`th of several (None: the only one), which sees only `gpu` if that is
+    given. Pure: `processor_flags` are those of /proc/cpuinfo; `any_port` is a free one, taken when none is asked for.
 
     Several share the input and output folders; each has a folder for its temporary files, which it empties.
     """
     given = list(launch.arguments)
     port = int(_take_option(given, "--port") or 0)
-    port = port + index if port else 0
+    port = port + (index or 0) if port else any_port
     base = launch.base_directory
     places = {kind: _place_of(given, kind, base) for kind in ("input", "output")}
     temp = _take_option(given, "--temp-directory")
     parent = base if temp is None else Path(temp)
-    if num_engines > 1:
-        parent = parent / "temp" / str(port or f"engine-{index}")
+    if index is not None:
+        parent = parent / "temp" / str(port)
     flags = ["--base-directory", str(base)]
     for kind, place in places.items():
         flags += [] if place == base / kind else [f"--{kind}-directory", str(place)]

@@ -7,6 +7,7 @@ that has grown too large; says when none is left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,7 @@ from worker.engine.heartbeat import HeartbeatLimits
 from worker.engine.loss import Loss, LossReason, RestartBudget
 from worker.engine.pool import GIVE_UP_SECONDS, EnginePool
 from worker.engine.recycling import MemoryUse, engine_to_recycle, soft_limit_bytes
-from worker.engine.supervisor import EngineProcess
+from worker.engine.supervisor import STOP_SECONDS, EngineProcess, free_port
 from worker.engine.watch import EngineReport, EngineState, WatchedEngine
 from worker.errors import EngineStartFailed
 from worker.observe.memory import MachineMemory
@@ -28,6 +29,7 @@ from worker.settings import EngineLaunch, SupervisionConfig, child_environment
 
 MEMORY_LOOK_SECONDS = 2.0
 CANCEL_SECONDS = 120.0
+HURRIED_SECONDS = 0.5
 
 log = structlog.get_logger("engines")
 
@@ -103,13 +105,19 @@ class EngineFleet:
             if any(engine.process is not None for engine in self.engines):
                 group.create_task(self._watch_memory(), name="engine-memory")
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_in_a_hurry: bool = False) -> None:
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         for engine in self.engines:
             await engine.client.close()
-        await asyncio.gather(*(engine.process.stop() for engine in self.engines if engine.process is not None))
+        patience = HURRIED_SECONDS if is_in_a_hurry else STOP_SECONDS
+        processes = [engine.process for engine in self.engines if engine.process is not None]
+        await asyncio.gather(*(process.stop(patience) for process in processes))
+        for engine in self.engines:
+            if len(self.engines) > 1 and engine.client.folders is not None:
+                with contextlib.suppress(OSError):  # the folder of this one's temporary files, which it has emptied
+                    await asyncio.to_thread(engine.client.folders.temp.parent.rmdir)
 
     def reports(self) -> list[EngineReport]:
         taken = {url: num_taken for url, _, num_taken in self.pool.states}
@@ -133,7 +141,8 @@ class EngineFleet:
         self, launch: EngineLaunch, environment: dict[str, str], index: int, gpu: str | None, num_engines: int
     ) -> WatchedEngine:
         flags = read_processor_flags()
-        command = engine_command(launch, environment, flags, index=index, num_engines=num_engines, gpu=gpu)
+        place = index if num_engines > 1 else None
+        command = engine_command(launch, environment, flags, index=place, any_port=free_port(), gpu=gpu)
         process = EngineProcess(
             command,
             lambda loss: self._lost(engine, loss),

@@ -116,14 +116,15 @@ class EngineProcess:
         is_stuck = reason in (LossReason.HUNG, LossReason.UNRESPONSIVE)
         self._ending = asyncio.create_task(self._end(self._process, is_stuck=is_stuck), name="engine-ending")
 
-    async def stop(self) -> None:
+    async def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
+        """Ends the process for good; what runs in it gets `patience_seconds` to end."""
         self.state = ProcessState.STOPPED
         if self._watcher is not None:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watcher
         if self._process is not None:
-            await self._end(self._process)
+            await self._end(self._process, patience_seconds=patience_seconds)
         self._close_pipe()
 
     async def _wait_for_port(self) -> None:
@@ -251,14 +252,16 @@ class EngineProcess:
     def _words(self) -> str:
         return " | ".join(list(self._last_lines)[-5:]) or "it said nothing"
 
-    async def _end(self, process: asyncio.subprocess.Process, *, is_stuck: bool = False) -> None:
+    async def _end(
+        self, process: asyncio.subprocess.Process, *, is_stuck: bool = False, patience_seconds: float = STOP_SECONDS
+    ) -> None:
         """Asks it to end, then makes it; one that is stuck prints its stacks first."""
         if process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGUSR1 if is_stuck else signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DUMP_SECONDS if is_stuck else STOP_SECONDS):
+            async with asyncio.timeout(DUMP_SECONDS if is_stuck else patience_seconds):
                 await process.wait()
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

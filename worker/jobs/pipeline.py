@@ -195,6 +195,10 @@ class Pipeline:
         """Ends `drain` now."""
         self._hurried.set()
 
+    @property
+    def is_in_a_hurry(self) -> bool:
+        return self._hurried.is_set()
+
     def counts(self) -> dict[JobState, int]:
         counts = dict.fromkeys(JobState, 0)
         for job in self._store.jobs.values():

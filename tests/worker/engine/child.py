@@ -1,0 +1,45 @@
+"""An engine's process as the supervisor sees it, told by files in its working directory what to answer.
+
+`beat.json` is its heartbeat, an existing `silent` makes it answer nothing, an existing `broken` ends it at its start.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+IDLE = {"engine_ready": True, "running": None, "node": None, "events": 0, "seconds_since_event": None, "waiting": 0}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        while Path("silent").exists():
+            time.sleep(0.02)
+        beat = Path("beat.json")
+        known = {"/api/v1/heartbeat": json.loads(beat.read_text()) if beat.exists() else IDLE}
+        content = json.dumps(known.get(self.path, {})).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def main(arguments: list[str]) -> None:
+    if Path("broken").exists():
+        sys.exit("no such device")
+    port = int(arguments[arguments.index("--port") + 1])
+    pipe = int(arguments[arguments.index("--liveness-fd") + 1])
+    threading.Thread(target=lambda: (os.read(pipe, 1), os._exit(3)), daemon=True).start()
+    http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
