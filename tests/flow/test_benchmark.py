@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.flow.bodies import finished, modifier_request
-from tests.flow.running_worker import CHECKPOINT, running_worker, stop
+from tests.flow.running_worker import CHECKPOINT, running_worker, stop, wait_until_ready
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_machine_is_qualified_before_ready_and_a_restart_reuses_what_was_found(
     tmp_path: Path, small_checkpoint: Path
 ) -> None:
@@ -33,8 +34,11 @@ def test_a_machine_is_qualified_before_ready_and_a_restart_reuses_what_was_found
         finished(worker.generate(modifier_request(request_id="before")))
         num_read = worker.log.read_text().count("warmed up")
         os.kill(worker.get("/health").json()["backends"][0]["pid"], signal.SIGKILL)
+        while worker.get("/health").json()["restarts"] < 1:
+            time.sleep(0.05)
+        wait_until_ready(worker)
+        assert worker.log.read_text().count("warmed up") == num_read + 1  # the model was read again before any job
         finished(worker.generate(modifier_request(request_id="after")))
-        assert worker.log.read_text().count("warmed up") == num_read + 1  # the model was read again before the job
         assert stop(worker) == 0
     assert (report["verdict"], report["error"], report["is_reused"]) == ("pass", None, False)
     assert report["its_per_second"] > 0 and report["seconds_to_first_step"] > 0 and report["num_runs"] >= 3
