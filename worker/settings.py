@@ -411,18 +411,13 @@ class Settings(BaseSettings):
             raise ValueError('is not a JSON object, as in {"steps": 30}')
         return value
 
-    @field_validator("engine_url")
+    @field_validator("engine_url", "report_addr")
     @classmethod
     def _has_scheme(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for url in value:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{url!r} is not an http:// or https:// address")
         return tuple(url.rstrip("/") for url in value)
-
-    @field_validator("report_addr")
-    @classmethod
-    def _no_slash_at_the_end(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(address.rstrip("/") for address in value)
 
     @model_validator(mode="after")
     def _platform_is_known(self) -> Settings:

@@ -48,7 +48,9 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
     app.include_router(end_router)
     config = services.platform.vast_config
     listener = PlainListener(session_end_app(services), config.host, config.worker_http_port)
-    client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1")
+    client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://127.0.0.1"
+    )
 
     async def post_to_self(route: str, body: Mapping[str, Any]) -> None:
         if not route.startswith(ON_CLOSE_ROUTES):

@@ -179,6 +179,8 @@ class VastAutoscaler:
                 await asyncio.wait_for(self._attached.post_to_self(session.on_close_route, body), ON_CLOSE_SECONDS)
             except TimeoutError:
                 log.warning("a session's last request took too long", seconds=ON_CLOSE_SECONDS)
+            except Exception:  # noqa: BLE001 - the session's last request: its maker's wish, which may be anything
+                log.exception("a session's last request could not be made")
         self._ledger.end(session.id, Ending.SUCCESS, time.time())
         return True
 

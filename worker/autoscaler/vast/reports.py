@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,8 +68,8 @@ class Reporter:
     async def run(self) -> None:
         """Reports, for ever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._report_status(), name="vast-status")
-            group.create_task(self._report_ends(), name="vast-ends")
+            group.create_task(self._repeat(self._report_status), name="vast-status")
+            group.create_task(self._repeat(self._report_ends), name="vast-ends")
 
     async def flush(self) -> None:
         """One last report of everything, tried once at each address."""
@@ -77,16 +77,20 @@ class Reporter:
         await self._send_status(num_tries=1)
 
     async def _report_status(self) -> None:
-        while True:
-            await asyncio.sleep(self._timing.tick)
-            if self._is_due():
-                await self._send_status(self._timing.num_tries)
+        if self._is_due():
+            await self._send_status(self._timing.num_tries)
 
     async def _report_ends(self) -> None:
+        await self._send_ends(self._timing.num_tries)
+
+    async def _repeat(self, report: Callable[[], Awaitable[None]]) -> None:
+        """A worker that is no longer heard of is destroyed, so nothing that goes wrong here may end it."""
         while True:
             await asyncio.sleep(self._timing.tick)
-            if self._ledger.ended:
-                await self._send_ends(self._timing.num_tries)
+            try:
+                await report()
+            except Exception:  # noqa: BLE001 - the report
+                log.exception("a report could not be made")
 
     def _is_due(self) -> bool:
         if self._last_told is None or time.monotonic() - self._last_told >= self._timing.at_least_every:
