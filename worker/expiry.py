@@ -20,7 +20,7 @@ from worker.jobs.database import JOBS
 from worker.jobs.job import JobState
 from worker.jobs.outbox import Outbox
 from worker.jobs.store import JobStore
-from worker.outputs.job_folders import folders_in, remove_older, remove_orphans, surplus_folders
+from worker.outputs.job_folders import JobFolder, folders_in, remove_older, remove_orphans, surplus_folders
 from worker.outputs.taken_over import TakenOver
 from worker.settings import RetentionConfig
 
@@ -52,6 +52,7 @@ class Expiry:
         self._inputs = inputs
         self._taken_over = taken_over
         self._temporary_folders = temporary_folders
+        self._measured: dict[str, JobFolder] = {}  # folders of ended jobs, which do not change any more
 
     async def run_forever(self) -> None:
         while True:
@@ -84,7 +85,8 @@ class Expiry:
     async def _keep_sum_of_outputs(self) -> None:
         """The oldest results lose their files; what became of their jobs can still be asked."""
         live = frozenset(self._store.jobs)
-        folders = await asyncio.to_thread(lambda: list(folders_in(self._store.jobs_directory)))
+        folders = await asyncio.to_thread(lambda: list(folders_in(self._store.jobs_directory, self._measured)))
+        self._measured = {folder.job_id: folder for folder in folders if folder.job_id not in live}
         for job_id in surplus_folders(folders, live, self._config.output_max_bytes):
             log.info("output files removed: OUTPUT_MAX_BYTES is reached", job_id=job_id)
             await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job_id), True)

@@ -22,7 +22,7 @@ from urllib3.exceptions import HTTPError
 
 from worker.guard.safe_address import AddressGuard
 
-MAX_CONNECTIONS = 10
+MAX_CONNECTIONS = 32
 
 Connect = Callable[[], socket.socket]
 

@@ -16,7 +16,7 @@ import mimetypes
 import os
 import shutil
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -182,8 +182,7 @@ async def _take(listed: Listed, directory: Path, source: FileSource, taken_over:
         path = await asyncio.to_thread(_reserve, directory, name)
         await source.view(listed.filename, listed.subfolder, listed.kind, path)
     else:
-        origin = await asyncio.to_thread(_origin, folder, listed)
-        path = await asyncio.to_thread(_take_local, origin, taken_over.holder_of(origin), listed, directory, name)
+        origin, path = await asyncio.to_thread(_take_local, folder, listed, directory, name, taken_over.holder_of)
         if listed.kind == "output":
             taken_over.take_over(origin, path)
     media_type, size_bytes = await asyncio.to_thread(_look_at, path)
@@ -207,12 +206,15 @@ def _origin(folder: Path, listed: Listed) -> Path:
     return origin
 
 
-def _take_local(origin: Path, holder: Path | None, listed: Listed, directory: Path, name: str) -> Path:
-    """From the engine's folder, else from the job that the file went to."""
-    for place in (origin, holder):
+def _take_local(
+    folder: Path, listed: Listed, directory: Path, name: str, holder_of: Callable[[Path], Path | None]
+) -> tuple[Path, Path]:
+    """The file in the engine's folder and in the job's: taken from there, else from the job that it went to."""
+    origin = _origin(folder, listed)
+    for place in (origin, holder_of(origin)):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             if place is not None:
-                return _link_or_copy(place, directory, name)
+                return origin, _link_or_copy(place, directory, name)
     raise DeliveryFailed(f"{name} of node {listed.node_id} is not there", node_id=listed.node_id)
 
 

@@ -47,6 +47,11 @@ def delivered_names(records: Sequence[Mapping[str, Any]], options: OutputOptions
     return names
 
 
+def is_picture(record: Mapping[str, Any]) -> bool:
+    """Whether there is anything here that could be changed. Pure."""
+    return bool(record.get("path")) and str(record.get("media_type")).startswith("image/")
+
+
 def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat | None:
     """What a record's picture is to be converted to; None when it stays. Pure."""
     media_type = str(record.get("media_type"))
@@ -61,9 +66,9 @@ def finish(record: Mapping[str, Any], name: str, folder: Path, wanted: Finish) -
     record says so.
     """
     made = dict(record)
-    media_type = str(record.get("media_type"))
-    if not record.get("path") or not media_type.startswith("image/"):
+    if not is_picture(record):
         return made
+    media_type = str(record["media_type"])
     source = folder / str(record["path"])
     form = new_format(record, wanted.options)
     if form is not None:

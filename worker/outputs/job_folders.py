@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,13 @@ def surplus_folders(folders: Iterable[JobFolder], live_ids: Collection[str], max
     return gone
 
 
-def folders_in(directory: Path) -> Iterator[JobFolder]:
+def folders_in(directory: Path, known: Mapping[str, JobFolder] = MappingProxyType({})) -> Iterator[JobFolder]:
+    """Every folder; those of `known` are not looked into again."""
     for entry in os.scandir(directory):
         with suppress(FileNotFoundError):
-            if entry.is_dir(follow_symlinks=False):
+            if entry.name in known:
+                yield known[entry.name]
+            elif entry.is_dir(follow_symlinks=False):
                 yield JobFolder(entry.name, _size_of(Path(entry.path)), entry.stat(follow_symlinks=False).st_mtime)
 
 

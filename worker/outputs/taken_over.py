@@ -20,7 +20,7 @@ _Family = tuple[Path, str]
 
 
 class TakenOver:
-    """Used on the event loop alone: between a look and a removal no prompt is sent."""
+    """Changed on the event loop alone, so that between a look at the jobs and a removal no prompt is sent."""
 
     def __init__(self, *, keeps: bool) -> None:
         self._keeps = keeps
