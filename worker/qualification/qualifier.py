@@ -66,9 +66,12 @@ class NothingVaries(SettingsInvalid):
 
 @dataclass(frozen=True, slots=True)
 class Qualified:
+    """`has_emptied_memory`: the models that were on the device have left it."""
+
     report: BenchmarkReport
     is_reused: bool
     measured_at: float
+    has_emptied_memory: bool = False
 
     @property
     def is_good(self) -> bool:
@@ -145,7 +148,7 @@ class Qualifier:
             return Qualified(kept.report, True, kept.measured_at)
         report, ran = await self._measure(engine, facts, workload, sensors, missing, preloaded)
         report = report.model_copy(update={"cache_key": key})
-        made = _now(report)
+        made = Qualified(report, False, time.time(), has_emptied_memory=await _forget_network(engine, ran))
         await asyncio.to_thread(self._remember, key, made, facts, ran)
         return made
 
@@ -353,6 +356,14 @@ async def _probe(engine: EngineClient, facts: EngineFacts) -> tuple[dict[str, An
         return None, "A foreign engine has no probe"
     status, body = await engine.ask("POST", "/api/v1/probe")
     return (body, None) if status == 200 else (None, str(body.get("error") or f"The engine answered {status}"))
+
+
+async def _forget_network(engine: EngineClient, ran: Workload) -> bool:
+    """The random network is nobody's after this: no result of the benchmark keeps it in the device's memory."""
+    if isinstance(ran, OwnWorkload) or ran.scale is None or not engine.has_check:
+        return False
+    await engine.ask("POST", "/free", {"free_memory": True})
+    return True
 
 
 def _missing(

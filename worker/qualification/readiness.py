@@ -204,11 +204,13 @@ class Readiness:
                     for client, models in zip(up, preloaded, strict=True)
                 )
             )
+            for client, made in zip(up, found, strict=True):
+                if made.has_emptied_memory:
+                    await self._warm_up.preload(client)
         self._found.update(zip(up, found, strict=True))
         self._note([entry for entries in preloaded for entry in entries])
         verdict = self._qualification.verdict
-        self._num_bad = 0 if verdict.is_good else self._num_bad + 1
-        action = action_for(verdict, self._on_fail, self._num_bad)
+        action = action_for(verdict, self._on_fail, self._num_bad + 1)
         if action is not Action.OPEN:
             self._close(f"The benchmark's verdict is {verdict.value}: {self._qualification.report['reason']}", verdict)
             return action
@@ -223,7 +225,6 @@ class Readiness:
             report["warm_up"] = ran
             broken = [entry for entry in (*report["preloaded"], *ran) if "error" in entry]
             if broken and self._warm_up.must_succeed:
-                self._num_bad += 1
                 self._close(f"The warm-up failed: {broken[0]['error']}", Verdict.FAILED)
                 return Action.STAY_CLOSED
         self._open()
@@ -236,6 +237,7 @@ class Readiness:
         self._qualification.phases = self._phases.as_json()
 
     def _open(self) -> None:
+        self._num_bad = 0
         self._qualification.error = None
         is_first = self._phases.ready()
         self._qualification.phases = self._phases.as_json()
@@ -246,9 +248,9 @@ class Readiness:
         self._has_given_up = False
         self._announcer.ready(was_closed=was_closed)
 
-    def _close(self, reason: str, verdict: Verdict) -> Action:
+    def _close(self, reason: str, verdict: Verdict) -> None:
         """A benchmark that could not run gets three tries before others are told that readiness does not come."""
-        self._num_bad = max(1, self._num_bad)
+        self._num_bad += 1
         log.error("not ready", reason=reason, retry_in_seconds=pause_after(self._num_bad))
         self._qualification.error = reason
         self._gate.close(reason)
@@ -256,4 +258,3 @@ class Readiness:
         if is_over:
             self._announcer.not_ready(reason, is_new=not self._has_given_up)
             self._has_given_up = True
-        return Action.STAY_CLOSED
