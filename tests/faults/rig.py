@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -130,6 +131,18 @@ class Rig:
         content = {"input": {"request_id": job_id, "workflow_json": workflow, **fields}} if workflow else {}
         async with self._http.post(f"{self.url}{path}", json=content) as reply:
             return reply.status, await reply.json()
+
+    async def text(self, path: str) -> str:
+        async with self._http.get(f"{self.url}{path}") as reply:
+            return await reply.text()
+
+    async def stream(self, job_id: str, workflow: Any, **fields: Any) -> AsyncIterator[dict[str, Any]]:
+        """The events of `/generate/stream`."""
+        content = {"input": {"request_id": job_id, "workflow_json": workflow, **fields}}
+        async with self._http.post(f"{self.url}/generate/stream", json=content) as reply:
+            async for line in reply.content:
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
 
     async def submit(self, job_id: str, workflow: Any, **fields: Any) -> None:
         """Returns when the job is acknowledged."""

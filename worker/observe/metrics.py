@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
 from worker.jobs.job import Job, JobState
@@ -41,6 +43,9 @@ class Metrics:
         self._verdict = Gauge(
             "darkroom_benchmark_verdict", "1 at the benchmark's verdict", ["verdict"], registry=self._registry
         )
+        ProcessCollector(registry=self._registry)  # memory, open files and processor time of the front
+        self._tasks = Gauge("darkroom_front_tasks", "Asyncio tasks of the front", registry=self._registry)
+        self._threads = Gauge("darkroom_front_threads", "Threads of the front", registry=self._registry)
         self._ready = Gauge("darkroom_ready", "1 when a job sent now would be accepted", registry=self._registry)
 
     @property
@@ -72,9 +77,11 @@ class Metrics:
         self._refused.labels(code).inc()
 
     def text(self, *, is_ready: bool) -> bytes:
-        """The current values in Prometheus' text format."""
+        """The current values in Prometheus' text format. Called on the event loop."""
         for state, count in self._count_states().items():
             if not state.is_terminal:
                 self._jobs.labels(state.value).set(count)
+        self._tasks.set(len(asyncio.all_tasks()))
+        self._threads.set(threading.active_count())
         self._ready.set(1 if is_ready else 0)
         return generate_latest(self._registry)
