@@ -1,10 +1,11 @@
 """Rounds of kill -9: the front, the engine or both are killed at a random instant of work, and started again.
 
-    python -m tests.faults.kill_rounds [--rounds 200] [--seed N]
+    python -m tests.faults.kill_rounds [--rounds 200] [--seed N] [--minutes 30]
 
 Every round sends jobs of all kinds, kills, starts again and asks for every id that was ever acknowledged. At the end
 each must have ended exactly once and in the way the ledger demands. Prints the seed, so that a run can be repeated, and
-a summary as JSON; exit code 1 when anything was lost. 200 rounds take 10 to 15 minutes on two quiet cores.
+a summary as JSON; exit code 1 when anything was lost. 200 rounds take 10 to 15 minutes on two quiet cores; no round
+begins after `--minutes`.
 """
 
 from __future__ import annotations
@@ -47,11 +48,14 @@ class KillRounds:
         self.kills: list[float] = []
         self.num_kills: Counter[str] = Counter()
         self.num_refused = 0
+        self.num_rounds = 0
 
-    async def play(self, num_rounds: int) -> list[str]:
-        """What went wrong, one line each."""
-        for number in range(num_rounds):
-            await self._play_one(number)
+    async def play(self, num_rounds: int, seconds: float) -> list[str]:
+        """What went wrong, one line each. No round begins after so many seconds."""
+        until = time.monotonic() + seconds
+        while self.num_rounds < num_rounds and time.monotonic() < until:
+            await self._play_one(self.num_rounds)
+            self.num_rounds += 1
         await self._begin()
         await self._finish()
         return (
@@ -168,18 +172,18 @@ class KillRounds:
         return wrong
 
 
-async def play(folder: Path, num_rounds: int, seed: int) -> dict[str, Any]:
+async def play(folder: Path, num_rounds: int, seed: int, seconds: float = 1800.0) -> dict[str, Any]:
     """Plays and gives the summary; `wrong` is empty when nothing was lost."""
     began = time.monotonic()
     async with running_peers() as peers, a_rig(folder) as rig:
         rounds = KillRounds(rig, peers, seed)
-        wrong = await rounds.play(num_rounds)
+        wrong = await rounds.play(num_rounds, seconds)
         acknowledged = [entry for entry in rounds.entries.values() if entry.is_acknowledged]
         runs = Counter(stroke.text for stroke in read_tally(folder) if not stroke.is_end)
         return {
             "what": "front and engine killed with SIGKILL at random instants, then everything acknowledged asked for",
             "seed": seed,
-            "rounds": num_rounds,
+            "rounds": rounds.num_rounds,
             "seconds": round(time.monotonic() - began),
             "kills": dict(rounds.num_kills),
             "refused": rounds.num_refused,
@@ -196,6 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, help="drawn when left out")
+    parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--output", type=Path, help="also write the summary there")
     parser.add_argument("--folder", type=Path, help="keep the worker's folder and log there")
     given = parser.parse_args(arguments)
@@ -204,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = given.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        summary = asyncio.run(play(folder, given.rounds, seed))
+        summary = asyncio.run(play(folder, given.rounds, seed, given.minutes * 60))
     text = json.dumps(summary, indent=2)
     sys.stdout.write(text + "\n")
     if given.output is not None:

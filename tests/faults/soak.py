@@ -202,6 +202,8 @@ class Soak:
             await fault()
 
     async def _kill_engine(self) -> None:
+        await self._rig.until_ready()  # on a busy machine it would otherwise never get up again
+        await asyncio.sleep(self._chance.uniform(0, 3))
         self._rig.kill_engine()
         self.kills.append(time.time())
 

@@ -23,4 +23,5 @@ async def test_two_hundred_kills_at_random_instants_lose_nothing(tmp_path: Path)
 async def lose_nothing(folder: Path, num_rounds: int) -> None:
     summary = await play(folder, num_rounds, secrets.randbelow(2**32))
     assert summary["wrong"] == [], f"python -m tests.faults.kill_rounds --seed {summary['seed']}"
+    assert summary["rounds"] == num_rounds
     assert summary["acknowledged"] > num_rounds
