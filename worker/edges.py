@@ -10,6 +10,7 @@ from worker.inputs.fetch import InputFetcher
 from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
 from worker.inputs.stage import FOLDER, FetchedInputs
+from worker.inputs.uploads import UploadedFiles
 from worker.outputs.stage import DeliveredOutputs
 from worker.outputs.taken_over import TakenOver
 from worker.outputs.webhook import WebhookSender
@@ -30,6 +31,7 @@ class Edges:
         fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes)
         self.inputs = FetchedInputs(fetcher, input_folder)
         self.taken_over = TakenOver(keeps=settings.keep_engine_output or bool(launch.urls))
+        self.uploads = UploadedFiles(input_folder, limits, settings.min_free_disk_bytes)
         self.outputs = DeliveredOutputs(
             s3, stores, settings.metadata, self.taken_over, num_delivering=settings.postprocess_workers
         )

@@ -11,6 +11,7 @@ from worker.api.links import LinkSigner
 from worker.autoscaler.platform import Platform
 from worker.engine.fleet import EngineFleet
 from worker.engine.pool import EnginePool
+from worker.inputs.uploads import UploadedFiles
 from worker.jobs.admission import Admission, Gate
 from worker.jobs.outbox import Outbox
 from worker.jobs.pipeline import Pipeline
@@ -43,6 +44,7 @@ class Services:
     admission: Admission
     gate: Gate
     inputs: InputStage
+    uploads: UploadedFiles
     modifiers: ModifierRegistry
     links: LinkSigner
     metrics: Metrics

@@ -89,6 +89,8 @@ class Front:
     async def lifespan(self) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         await self.store.open()
+        for job in self.store.jobs.values():
+            self._edges.uploads.hold(job.prompt, job.id)  # they cannot be fetched again
         await self.services.platform.start()
         self._outbox.start()
         self._spawn(self._bring_up())
@@ -140,6 +142,7 @@ class Front:
             admission=admission,
             gate=gate,
             inputs=self._edges.inputs,
+            uploads=self._edges.uploads,
             modifiers=self._modifiers(),
             links=LinkSigner(self._link_key(), settings.output_link_seconds),
             metrics=metrics,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from worker.errors import Problem, RequestRejected
+from worker.inputs.uploads import ReceivedFile
 from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job, WebhookEvent
 from worker.outputs.keys import find_template_problem
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
@@ -136,6 +137,7 @@ class ParsedRequest:
     wants_base64: bool
     wants_engine_response: bool
     base_url: str
+    files: Mapping[str, ReceivedFile] = field(default_factory=dict)
 
 
 def parse_json(body: bytes) -> dict[str, Any]:

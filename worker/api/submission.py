@@ -5,6 +5,7 @@ Order: form, modifier, random values, graph check, job on disk. Bad input costs 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Mapping
@@ -14,9 +15,11 @@ from typing import Any
 import structlog
 from fastapi import Request
 from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
 
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import UnknownModifier
+from worker.api.multipart import Received, is_multipart, read_multipart
 from worker.api.results import check_caller, refuse, services_of
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput, parse_generate, parse_json, says_yes
 from worker.autoscaler.autoscaler import Caller
@@ -30,6 +33,7 @@ from worker.errors import (
     SubmissionFailed,
     WorkerError,
 )
+from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash
@@ -49,15 +53,19 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
     job_id, is_vast = "", False
     caller: Caller | None = None
     parsed: ParsedRequest | None = None
+    received = Received(b"")
     try:
-        body = _json_of(services, await _read_body(request, services.max_request_bytes))
+        received = await _receive(request, services)
+        body = _json_of(services, received.content)
+        if is_multipart(request):
+            body = _whole(body)
         is_vast = is_envelope(body)
         check_caller(request, has_vast_envelope=is_vast)
         envelope = None
         if is_vast:
             caller = caller_of(body)
             envelope = services.platform.open_envelope(body)
-        parsed = _parse(envelope.payload if envelope else body, request, is_vast)
+        parsed = _parse(envelope.payload if envelope else body, request, is_vast, received.files)
         digest = body_hash(parsed.raw, parsed.wants_base64, parsed.wants_engine_response)
         named = parsed.input.request_id or request.headers.get("idempotency-key", "")
         job_id = clean_id(named or await _repeated_id(services, envelope, digest))
@@ -68,11 +76,18 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
         services.metrics.refused(error.code)
         services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, error)
         return refuse(error, job_id, is_vast=is_vast)
+    except ClientDisconnect:
+        return Response(status_code=499)
     except Exception:  # noqa: BLE001 - the request: whoever repeats every 5xx for ever must learn that it is no use
         log.exception("a request could not be taken for a reason of ours", job_id=job_id)
         failed = SubmissionFailed("The worker failed; its log tells why")
         services.metrics.refused(failed.code)
         return refuse(failed, job_id, is_vast=is_vast)
+    finally:
+        if received.files:
+            await asyncio.to_thread(received.discard)
+            if services.store.jobs.get(job_id) is None:
+                services.inputs.release(job_id)
     services.platform.job_accepted(admitted.job, caller)
     if admitted.is_new:
         services.pipeline.start(admitted.job)
@@ -110,10 +125,27 @@ def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
         return UNIT_COST
 
 
-async def _read_body(request: Request, max_bytes: int) -> bytes:
+async def _receive(request: Request, services: Services) -> Received:
+    """The body, any files of it on disk. Raises RequestTooLarge, RequestRejected, DiskLow, Unauthorized."""
+    max_bytes = services.max_request_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise RequestTooLarge(f"The body is over {max_bytes} bytes", limit_bytes=max_bytes)
+    if not is_multipart(request):
+        return Received(await _read_body(request, max_bytes))
+
+    def check_before_file(content: bytes) -> None:
+        check_caller(request, has_vast_envelope=bool(content) and is_envelope(parse_json(content)))
+
+    return await read_multipart(request, services.uploads, max_bytes, check_before_file)
+
+
+def _whole(body: dict[str, Any]) -> dict[str, Any]:
+    """The part named `input` may hold the body or only its `input` object."""
+    return body if "input" in body or is_envelope(body) else {"input": body}
+
+
+async def _read_body(request: Request, max_bytes: int) -> bytes:
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -123,12 +155,16 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def _parse(payload: Mapping[str, Any], request: Request, is_vast: bool) -> ParsedRequest:
+def _parse(
+    payload: Mapping[str, Any], request: Request, is_vast: bool, files: Mapping[str, ReceivedFile]
+) -> ParsedRequest:
     parsed = parse_generate(payload)
+    sent_along = {"multipart/form-data": {part: file.digest for part, file in files.items()}} if files else {}
     header = request.headers.get
     return ParsedRequest(
         input=parsed,
-        raw=payload["input"],
+        raw={**payload["input"], **sent_along},
+        files=files,
         is_vast=is_vast,
         wants_base64=parsed.return_outputs_as_base64 or says_yes(header("x-return-outputs-as-base64")),
         wants_engine_response=says_yes(header("x-include-comfyui-response")),
@@ -145,12 +181,16 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
         prompt = resolve(_prompt(services, parsed.input, object_info), lambda: secrets.randbelow(_RANDOM_BOUND))
         credentials = _credentials(services, parsed.input)
         services.inputs.check(prompt, object_info, credentials)
+        if parsed.files:
+            prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
         planned = services.inputs.plan(prompt, object_info)
         await engine.check(planned.prompt, planned.pending_files)
     except RequestRejected as rejected:
         raise _in_terms_of_the_modifier(services, parsed.input.modifier, rejected) from None
     except EngineUnreachable as error:  # it went away just now
         raise NotReady(error.message, retry_after_seconds=5) from None
+    if parsed.files:
+        await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, job_id)
     return Job(
         id=job_id,
         number=services.store.take_number(),

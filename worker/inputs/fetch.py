@@ -28,7 +28,7 @@ from worker.errors import DiskLow, InputRejected, WorkerError
 from worker.guard.safe_address import AddressGuard, shown_url
 from worker.inputs.file_kinds import HEAD_BYTES, BrokenFile, FileKind, check_kind, check_picture
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
-from worker.inputs.references import Reference
+from worker.inputs.references import UPLOAD_PREFIX, Reference
 from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.shared_calls import SharedCalls
@@ -81,6 +81,8 @@ class InputFetcher:
                 self._guard.check_form(reference.value)
             elif reference.source == "s3":
                 self._s3_target(reference, asked_s3)
+            elif reference.source == "upload":
+                self._uploaded_path(reference)
         except InputRejected as refused:
             return refused
         return None
@@ -101,6 +103,8 @@ class InputFetcher:
             raise type(refused)(refused.message, **(where | refused.fields)) from None
 
     async def _fetch(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> FetchedInput:
+        if reference.source == "upload":
+            return await asyncio.to_thread(self._uploaded, reference)
         if reference.source in ("data", "base64"):
             return await self._bring(reference, None)
         target = self._s3_target(reference, asked_s3) if reference.source == "s3" else None
@@ -162,6 +166,22 @@ class InputFetcher:
                 digest.update(chunk)
                 file.write(chunk)
         return digest.hexdigest(), size_bytes
+
+    def _uploaded(self, reference: Reference) -> FetchedInput:
+        path = self._uploaded_path(reference)
+        try:
+            kind = _checked_kind(path, reference)
+            return FetchedInput(path.name, path, path.stat().st_size, kind.media_type)
+        except BrokenFile as broken:
+            raise InputBroken(f"{_shown(reference)} {broken}") from None
+        except FileNotFoundError:
+            raise _gone(reference) from None
+
+    def _uploaded_path(self, reference: Reference) -> Path:
+        path = self._folder.path / reference.value.removeprefix(UPLOAD_PREFIX)
+        if not path.is_file():
+            raise _gone(reference)
+        return path
 
     def _decode(self, reference: Reference, partial: Path) -> tuple[str, int]:
         try:
@@ -233,6 +253,10 @@ def _shown(reference: Reference) -> str:
 
 def _input(reference: Reference) -> str:
     return f"the input {reference.input_name} of node {reference.node_id}"
+
+
+def _gone(reference: Reference) -> InputRejected:
+    return InputBroken(f"{_input(reference)}: the file that was uploaded is no longer here; send it again")
 
 
 def _disk_low(shown: str) -> WorkerError:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Source = Literal["url", "s3", "data", "base64"]
+Source = Literal["url", "s3", "data", "base64", "upload"]
 Media = Literal["image", "latent", "file"]
 
 PLAIN_FILE_INPUTS: Mapping[tuple[str, str], Media] = {("LoadLatent", "latent"): "latent"}
 """Inputs that take a file of the input folder without declaring it."""
+
+UPLOAD_PREFIX = "upload:"
+_UPLOADED = re.compile(r"upload:[0-9a-f]{64}\.[a-z0-9]{1,8}")
 
 # No file name is this long without a dot, and base64 has none. The beginning of a long text is enough to tell.
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{64,}={0,2}\s*")
@@ -52,6 +55,20 @@ def find_references(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -
     return found
 
 
+def find_named(prompt: Mapping[str, Any], names: Collection[str], object_info: Mapping[str, Any]) -> list[Reference]:
+    """Inputs that take a file and have one of the names for a value: files that came with the request."""
+    found = []
+    for node_id, node in prompt.items():
+        inputs = node.get("inputs") if isinstance(node, Mapping) else None
+        for input_name, value in inputs.items() if isinstance(inputs, Mapping) else ():
+            if isinstance(value, str) and value in names:
+                class_type = str(node.get("class_type"))
+                media = media_of(object_info, class_type, input_name)
+                if media is not None:
+                    found.append(Reference(str(node_id), str(input_name), class_type, "upload", media, value))
+    return found
+
+
 def replace_references(prompt: Mapping[str, Any], files: Mapping[Reference, str]) -> dict[str, Any]:
     """A copy of the prompt in which each reference is the name of its file."""
     replaced = {node_id: copy.copy(node) for node_id, node in prompt.items()}
@@ -73,6 +90,8 @@ def source_of(value: Any) -> Source | None:
         return "s3"
     if start.startswith("data:"):
         return "data"
+    if start.startswith(UPLOAD_PREFIX) and _UPLOADED.fullmatch(value):
+        return "upload"
     return "base64" if len(value) >= 64 and _BASE64.fullmatch(value[:4096]) else None
 
 

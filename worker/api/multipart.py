@@ -1,0 +1,169 @@
+"""multipart/form-data on the generate routes: the JSON body in the part `input` (or `json`), files beside it.
+
+Files stream to disk as they come; nothing but the JSON is held in memory. A caller who must bear an envelope brings the
+JSON part before any file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fastapi import Request
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from worker.errors import Problem, RequestRejected, RequestTooLarge
+from worker.inputs.uploads import ReceivedFile, Upload, UploadedFiles
+
+JSON_PARTS = ("input", "json")
+MAX_PARTS = 64
+MAX_NAME_LENGTH = 200
+
+
+@dataclass(slots=True)
+class Received:
+    """What came. `content` is the JSON, `files` by the names of their parts."""
+
+    content: bytes
+    files: dict[str, ReceivedFile] = field(default_factory=dict)
+
+    def discard(self) -> None:
+        """Removes what has not been kept."""
+        for file in self.files.values():
+            file.path.unlink(missing_ok=True)
+
+
+def is_multipart(request: Request) -> bool:
+    return request.headers.get("content-type", "").strip().lower().startswith("multipart/form-data")
+
+
+async def read_multipart(
+    request: Request, uploads: UploadedFiles, max_bytes: int, check_before_file: Callable[[bytes], None]
+) -> Received:
+    """`check_before_file` gets the JSON that has come so far before each file, and raises what speaks against files.
+
+    Raises RequestRejected, RequestTooLarge, DiskLow; nothing stays on disk then.
+    """
+    _, options = parse_options_header(request.headers["content-type"])
+    boundary = options.get(b"boundary", b"")
+    if not 0 < len(boundary) <= 70:
+        raise RequestRejected([Problem("multipart/form-data without a boundary", field="body")])
+    reader = _Reader(boundary, uploads, check_before_file)
+    num_bytes, is_whole = 0, False
+    try:
+        async for chunk in request.stream():
+            num_bytes += len(chunk)
+            if num_bytes > max_bytes:
+                raise RequestTooLarge(f"The body is over {max_bytes} bytes", limit_bytes=max_bytes)
+            await asyncio.to_thread(reader.feed, chunk)
+        received = reader.finish()
+        is_whole = True
+        return received
+    except FormParserError as error:
+        raise RequestRejected([Problem(f"the multipart body is broken: {error}", field="body")]) from None
+    finally:
+        if not is_whole:
+            reader.discard()
+
+
+class _Reader:
+    """Follows the parser through the parts."""
+
+    def __init__(self, boundary: bytes, uploads: UploadedFiles, check_before_file: Callable[[bytes], None]) -> None:
+        self._uploads = uploads
+        self._check_before_file = check_before_file
+        self._header: list[bytes] = [b"", b""]
+        self._headers: dict[str, bytes] = {}
+        self._num_parts = 0
+        self._json: bytearray | None = None
+        self._is_in_json = False
+        self._upload: Upload | None = None
+        self._files: dict[str, ReceivedFile] = {}
+        self._is_ended = False
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin_part,
+                "on_header_field": self._on_header_field,
+                "on_header_value": self._on_header_value,
+                "on_header_end": self._end_header,
+                "on_headers_finished": self._end_headers,
+                "on_part_data": self._on_data,
+                "on_part_end": self._end_part,
+                "on_end": self._end,
+            },
+        )
+
+    def feed(self, chunk: bytes) -> None:
+        self._parser.write(chunk)
+
+    def finish(self) -> Received:
+        self._parser.finalize()
+        if not self._is_ended:
+            raise RequestRejected([Problem("the multipart body ends in the middle", field="body")])
+        if self._json is None:
+            known = " or ".join(JSON_PARTS)
+            raise RequestRejected([Problem(f"there is no part {known} with the JSON of the request", field="body")])
+        return Received(bytes(self._json), self._files)
+
+    def discard(self) -> None:
+        if self._upload is not None:
+            self._upload.discard()
+        Received(b"", self._files).discard()
+
+    # what the parser calls
+
+    def _begin_part(self) -> None:
+        self._headers = {}
+        self._num_parts += 1
+        if self._num_parts > MAX_PARTS:
+            raise RequestRejected([Problem(f"more than {MAX_PARTS} parts", field="body")])
+
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header[0] += data[start:end]
+
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._header[1] += data[start:end]
+
+    def _end_header(self) -> None:
+        name, value = self._header
+        self._headers[name.decode("latin-1").lower()] = value
+        self._header = [b"", b""]
+
+    def _end_headers(self) -> None:
+        name = _name_of(self._headers)
+        self._is_in_json = name in JSON_PARTS
+        if self._is_in_json:
+            if self._json is not None:
+                raise RequestRejected([Problem("the JSON of the request stands in two parts", field=name)])
+            self._json = bytearray()
+            return
+        if name in self._files:
+            raise RequestRejected([Problem("two parts have this name", field=name)])
+        self._check_before_file(bytes(self._json or b""))
+        self._upload = self._uploads.begin(name)
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        if self._is_in_json and self._json is not None:
+            self._json += data[start:end]
+        elif self._upload is not None:
+            self._upload.write(data[start:end])
+
+    def _end_part(self) -> None:
+        if self._upload is not None:
+            self._files[self._upload.part] = self._upload.finish()
+            self._upload = None
+        self._is_in_json = False
+
+    def _end(self) -> None:
+        self._is_ended = True
+
+
+def _name_of(headers: Mapping[str, bytes]) -> str:
+    _, options = parse_options_header(headers.get("content-disposition", b""))
+    name = options.get(b"name", b"").decode(errors="replace")
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise RequestRejected([Problem("a part has no name, or too long a one", field="body")])
+    return name

@@ -1,0 +1,155 @@
+"""Files that come with a request: written to the input folder as they arrive, kept under the hash of their content.
+
+Until the request is taken a file is a partial one that goes away with a refusal. A prompt names a kept file by
+`upload:<sha256>.<ext>`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from worker.errors import DiskLow, Problem, RequestRejected, RequestTooLarge
+from worker.inputs.file_kinds import HEAD_BYTES, BrokenFile, check_kind, check_picture
+from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
+from worker.inputs.references import UPLOAD_PREFIX, Reference, find_named, replace_references
+from worker.settings import InputLimits
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+RETRY_AFTER_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedFile:
+    """A file part that has come whole. `path` is a partial file until it is kept."""
+
+    part: str
+    path: Path
+    digest: str
+
+
+class Upload:
+    """One file part on its way in. `write` its bytes, then `finish`; `discard` whatever is left of it."""
+
+    def __init__(self, part: str, path: Path, max_bytes: int) -> None:
+        self.part = part
+        self.path = path
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._hash = hashlib.sha256()
+        self._file: BinaryIO = path.open("xb")
+
+    def write(self, data: bytes) -> None:
+        """Raises RequestTooLarge, DiskLow."""
+        self._num_bytes += len(data)
+        if self._num_bytes > self._max_bytes:
+            limit = self._max_bytes
+            raise RequestTooLarge(f"The file {self.part} is over {limit} bytes", limit_bytes=limit, field=self.part)
+        self._hash.update(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            if error.errno not in FULL_DISK:
+                raise
+            raise _disk_low() from None
+
+    def finish(self) -> ReceivedFile:
+        self._file.close()
+        return ReceivedFile(self.part, self.path, self._hash.hexdigest())
+
+    def discard(self) -> None:
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+class UploadedFiles:
+    """Takes file parts in. Methods but `begin` read whole files."""
+
+    def __init__(self, folder: InputFolder, limits: InputLimits, min_free_bytes: int) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._min_free_bytes = min_free_bytes
+
+    def begin(self, part: str) -> Upload:
+        """Raises DiskLow."""
+        self._folder.path.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(self._folder.path).free < self._min_free_bytes:
+            raise _disk_low()
+        return Upload(part, self._folder.path / f"{PARTIAL_PREFIX}{uuid.uuid4().hex}", self._limits.max_bytes)
+
+    def place(
+        self, prompt: Mapping[str, Any], files: Mapping[str, ReceivedFile], object_info: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The prompt with `upload:` addresses wherever an input that takes a file names a part.
+
+        Raises RequestRejected for a part that no such input names, and for a file that its input does not take.
+        """
+        named = find_named(prompt, files.keys(), object_info)
+        problems = [
+            Problem(
+                "no input that takes a file names this part", field=part, type="unused_file", allowed=_places(prompt)
+            )
+            for part in files.keys() - {reference.value for reference in named}
+        ]
+        addresses = {}
+        for reference in named:
+            file = files[reference.value]
+            try:
+                addresses[reference] = f"{UPLOAD_PREFIX}{file.digest}.{_extension(file.path, reference)}"
+            except BrokenFile as broken:
+                problems.append(
+                    Problem(
+                        f"the file {file.part} {broken}",
+                        field=reference.input_name,
+                        node_id=reference.node_id,
+                        class_type=reference.class_type,
+                        type="input_broken",
+                    )
+                )
+        if problems:
+            raise RequestRejected(problems)
+        return replace_references(prompt, addresses)
+
+    def keep(self, files: Mapping[str, ReceivedFile], prompt: Mapping[str, Any], job_id: str) -> None:
+        """Puts the files of a placed prompt under their names and holds them for the job."""
+        paths = {file.digest: file.path for file in files.values()}
+        for name in uploaded_names(prompt):
+            path = paths.get(name.partition(".")[0])
+            if path is not None and path.exists():
+                self._folder.keep(path, name)
+            self._folder.hold(name, job_id)
+
+    def hold(self, prompt: Mapping[str, Any], job_id: str) -> None:
+        """The job of a former front needs its files still."""
+        for name in uploaded_names(prompt):
+            self._folder.hold(name, job_id)
+
+
+def uploaded_names(prompt: Mapping[str, Any]) -> list[str]:
+    """The files that a placed prompt names."""
+    nodes = (node.get("inputs") for node in prompt.values() if isinstance(node, Mapping))
+    values = (value for inputs in nodes if isinstance(inputs, Mapping) for value in inputs.values())
+    return [value.removeprefix(UPLOAD_PREFIX) for value in values if str(value).startswith(UPLOAD_PREFIX)]
+
+
+def _extension(path: Path, reference: Reference) -> str:
+    """Raises BrokenFile."""
+    with path.open("rb") as file:
+        kind = check_kind(file.read(HEAD_BYTES), reference.media)
+    if kind.is_image:
+        check_picture(path, kind)
+    return kind.extension
+
+
+def _places(prompt: Mapping[str, Any]) -> str:
+    return f"the value of an input that takes a file, in one of the nodes {', '.join(map(str, prompt))}"
+
+
+def _disk_low() -> DiskLow:
+    return DiskLow("The disk has no room for the files of this request", retry_after_seconds=RETRY_AFTER_SECONDS)
