@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from engine.errors import OutOfMemory
+from engine.memory.lanes import Lanes, PinnedMemory
+from engine.memory.simulated_device import SimulatedDevice, StreamHazard
+
+
+def test_lanes_take_turns_and_their_memory_is_counted_and_given_back() -> None:
+    device = SimulatedDevice(10_000)
+    lanes = Lanes(device, 2)
+    lanes.open(2, 1000)
+    assert lanes.buffers_bytes == device.charged_bytes == 2000
+    first, second, third = lanes.next(8), lanes.next(8), lanes.next(8)
+    assert first is third and first is not second and lanes.num_brought == 3
+    lanes.open(1, 500)
+    assert lanes.buffers_bytes == 2000, "buffers that are there already stay"
+    lanes.close()
+    assert device.charged_bytes == 0
+
+
+def test_weights_arrive_in_the_type_and_layout_they_are_wanted_in() -> None:
+    lanes = Lanes(SimulatedDevice(10_000), 2)
+    lanes.open(2, 4096)
+    source = torch.randn(4, 3, 2, 2)
+    lane = lanes.next(source.nbytes)
+    brought = lane.bring(source, torch.float16, channels_last=True)
+    small = lane.bring(source[0, 0], torch.float32, channels_last=False)
+    lane.arrive()
+    assert torch.equal(brought, source.half()) and brought.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(small, source[0, 0])
+
+
+def test_reading_before_arrival_is_noticed() -> None:
+    device = SimulatedDevice(10_000)
+    stream, buffer = device.new_stream(), device.empty_bytes(16)
+    device.copy(stream, buffer, torch.ones(16, dtype=torch.uint8))
+    with pytest.raises(StreamHazard, match="before it has arrived"):
+        device.uses(buffer)
+    device.wait(None, device.mark(stream))
+    device.uses(buffer)
+    assert buffer.tolist() == [1] * 16
+
+
+def test_overwriting_what_may_still_be_read_is_noticed() -> None:
+    device = SimulatedDevice(10_000)
+    stream, buffer = device.new_stream(), device.empty_bytes(16)
+    device.uses(buffer)
+    with pytest.raises(StreamHazard, match="overwrite"):
+        device.copy(stream, buffer, torch.ones(16, dtype=torch.uint8))
+    device.wait(stream, device.mark(None))
+    device.copy(stream, buffer, torch.ones(16, dtype=torch.uint8))
+
+
+def test_a_simulated_device_refuses_what_does_not_fit_until_memory_is_really_gone() -> None:
+    device = SimulatedDevice(1000)
+    tensor = device.empty_bytes(800)
+    view = tensor[:10]
+    del tensor
+    gc.collect()
+    with pytest.raises(OutOfMemory, match="200 of 1,000 bytes free; 300 were asked for"):
+        device.empty_bytes(300)
+    del view
+    assert device.free_bytes() == 1000 and device.empty_bytes(1000).nbytes == 1000
+
+
+def test_pinned_memory_ends_at_its_limit_and_comes_back() -> None:
+    pinned = PinnedMemory(SimulatedDevice(0), 100)
+    first = pinned.pin(torch.zeros(20))
+    assert first is not None and pinned.pinned_bytes == 80
+    assert pinned.pin(torch.zeros(20)) is None
+    del first
+    assert pinned.pinned_bytes == 0 and pinned.pin(torch.zeros(20)) is not None
