@@ -319,6 +319,7 @@ class Engine:
             relief=self.memory.relief,
             relieved=self.memory.relieved,
             begin_node=self.memory.pool.begin_node,
+            taken_by_node=self.memory.taken_by_node,
             make_preview=self._preview,
             embed_metadata=self.settings.embed_metadata,
         )

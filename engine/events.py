@@ -64,8 +64,9 @@ class NodeProgress:
 class MemoryRelieved:
     """The device had too little memory for a running node. A step was taken, and the node runs again.
 
-    `step` is one of `caches`, `other_models`, `partial_load`, `tiled_vae`, `attention_slices`; after one that
-    `changes_arithmetic` results may differ in their last digits from those with more memory.
+    `step` is one of `caches`, `other_models`, `partial_load`, `tiled_vae`, `attention_slices`, or `split_batch`, which
+    sampling takes by itself without running again. After one that `changes_arithmetic` results may differ in their last
+    digits from those with more memory.
     """
 
     prompt_id: str

@@ -214,6 +214,9 @@ def _add_defaults(
             waiting.setdefault(found.hooks, []).append((replace(found, weight=rest), side))
 
 
+BATCH_MARGIN = 1.5  # how many times the estimate has to be free for conditions to run in one batch
+
+
 def _take_batch(parts: list[tuple[Part, int]], model: Any) -> list[tuple[Part, int]]:
     """Take the first part and all that can join it, as far as memory allows, last first (ComfyUI's order)."""
     first = parts[0][0]
@@ -223,10 +226,17 @@ def _take_batch(parts: list[tuple[Part, int]], model: Any) -> list[tuple[Part, i
     for divisor in range(1, len(joining) + 1):
         candidates = joining[: len(joining) // divisor]
         shape = [len(candidates) * first.x.shape[0], *first.x.shape[1:]]
-        if model.memory_required(shape) * 1.5 < free_bytes:
+        if model.memory_required(shape) * BATCH_MARGIN < free_bytes:
             chosen = candidates
             break
+    _tell_patcher(model, [len(chosen) * first.x.shape[0], *first.x.shape[1:]], is_split=len(chosen) < len(joining))
     return [parts.pop(index) for index in chosen]
+
+
+def _tell_patcher(model: Any, shape: list[int], *, is_split: bool) -> None:
+    patcher = getattr(model, "current_patcher", None)
+    if patcher is not None:
+        patcher.begin_batch(shape, is_split=is_split)
 
 
 def _free_bytes(model: Any) -> float:

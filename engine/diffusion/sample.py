@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
-from engine.diffusion.guidance import sampling_function
+from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
 from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
 from engine.diffusion.samplers import SamplerFunction
 from engine.diffusion.sigmas import calculate_sigmas
@@ -243,10 +243,10 @@ class Guider:
         device = self.model_patcher.load_device
         if denoise_mask is not None:
             denoise_mask = prepare_mask(denoise_mask, noise.shape, device)
-        working_bytes = int(self.model_patcher.memory_required([noise.shape[0] * 2, *noise.shape[1:]]))
+        shape = [noise.shape[0] * 2, *noise.shape[1:]]
+        working_bytes = int(self.model_patcher.memory_required(shape) * BATCH_MARGIN) + 1
         slices = self.model_patcher.economy.attention_slices
         if slices > 1:
-            working_bytes = working_bytes // 2 + working_bytes // (2 * slices)
             self.model_options = merge_options(
                 self.model_options, {"transformer_options": {"attention_slices": slices}}
             )

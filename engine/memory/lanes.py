@@ -117,9 +117,13 @@ class Lanes:
             lane.close()
         self._num_open = 0
 
-    def next(self, num_bytes: int) -> Lane:
-        """The lane for the next block, of which so many bytes are brought."""
-        assert self._num_open, "no lane is open"
+    def next(self, num_bytes: int, buffer_bytes: int = 0) -> Lane:
+        """The lane for the next block, of which so many bytes are brought, with a buffer of at least that size.
+
+        A buffer that is too small for a block nobody thought of is made larger. Raises `OutOfMemory`.
+        """
+        if not self._num_open or self._lanes[self._next % self._num_open].buffer_bytes < buffer_bytes:
+            self.open(max(1, self._num_open), buffer_bytes)
         lane = self._lanes[self._next % self._num_open]
         self._next += 1
         self.num_brought += 1

@@ -6,16 +6,17 @@ import gc
 import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.memory import machine_memory
 from engine.memory.device import Device, DeviceReport, dtype_of, find_device
+from engine.memory.device_facts import DeviceFacts
 from engine.memory.lanes import PINNED_SHARE_ELSEWHERE, PINNED_SHARE_LINUX, Lanes, PinnedMemory
 from engine.memory.model_pool import ModelPool, PoolReport, Residency
 from engine.memory.offload import ModuleWeights, WeightSource
 from engine.memory.placement import Role, place_of
-from engine.memory.plan import DEFAULT_RESERVE_BYTES, Limits
+from engine.memory.plan import Limits, limits_of
 from engine.memory.relief import Economy, ReliefStep, economies
 from engine.memory.resolve import resolve_settings, state_of
 from engine.memory.simulated_device import SimulatedDevice
@@ -60,7 +61,7 @@ class MemoryReport:
     def unaccounted_bytes(self) -> int | None:
         if self.allocated_bytes is None:
             return None
-        return self.allocated_bytes - self.pool.loaded_bytes - self.buffers_bytes
+        return self.allocated_bytes - self.pool.device_bytes - self.buffers_bytes
 
 
 class ModelMemory:
@@ -73,7 +74,7 @@ class ModelMemory:
         self.resolved, lines = resolve_settings(settings, self.facts)
         for line in lines:
             log.info("%s", line)
-        self.limits = _limits(settings.memory)
+        self.limits = _limits(settings.memory, self.facts)
         self.pool = ModelPool(state_of(self.resolved), limits=self.limits, smart_memory=settings.memory.smart_memory)
         self._cpu_vae = settings.memory.cpu_vae
         self._cpu = Device()
@@ -125,6 +126,16 @@ class ModelMemory:
             self._steps[step.value] += 1
             yield Relief(step.value, max(0, self.device.free_bytes() - before), step.changes_arithmetic)
 
+    def taken_by_node(self) -> list[Relief]:
+        """The steps that the node in hand has taken by itself. Each is told once."""
+        if not self.pool.notes:
+            return []
+        taken = [Relief(step.value, 0, step.changes_arithmetic) for step in self.pool.notes]
+        self.pool.notes.clear()
+        for relief in taken:
+            self._steps[relief.step] += 1
+        return taken
+
     def relieved(self) -> None:
         """The node is over, well or not."""
         self.pool.economy = Economy()
@@ -164,9 +175,10 @@ def _device(settings: EngineSettings) -> Device:
     return find_device(settings) if asked is None else SimulatedDevice(round(asked * GIB))
 
 
-def _limits(settings: MemorySettings) -> Limits:
+def _limits(settings: MemorySettings, facts: DeviceFacts) -> Limits:
     asked = settings.reserve_vram_gb
-    return Limits(reserve_bytes=DEFAULT_RESERVE_BYTES if asked is None else round(asked * GIB))
+    limits = limits_of(facts.total_bytes)
+    return limits if asked is None else replace(limits, reserve_bytes=round(asked * GIB))
 
 
 def _num_streams(settings: MemorySettings) -> int:

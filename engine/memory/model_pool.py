@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from engine.memory import machine_memory
 from engine.memory.lanes import Lanes
 from engine.memory.plan import Limits, Newcomer, Occupant, eviction_order, plan_residency
-from engine.memory.relief import Economy, Situation
+from engine.memory.relief import Economy, ReliefStep, Situation
 from engine.memory.state import VramState
 
 GIB = 1 << 30
@@ -70,6 +70,9 @@ class Resident(Protocol):
 
     @property
     def casts(self) -> bool: ...
+
+    @property
+    def more_bytes(self) -> int: ...
 
     @property
     def ram_bytes(self) -> int: ...
@@ -125,12 +128,17 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One model: all its weights, those on its device, and what RAM its homes take."""
+    """One model: all its weights, those where it computes, what more it takes there, and what RAM its homes take.
+
+    `on_device`: it computes on a device with memory of its own.
+    """
 
     name: str
     role: str
+    on_device: bool
     size_bytes: int
     loaded_bytes: int
+    more_bytes: int
     ram_bytes: int
     is_kept: bool
     in_use: bool
@@ -158,6 +166,11 @@ class PoolReport:
     @property
     def loaded_bytes(self) -> int:
         return sum(item.loaded_bytes for item in self.models)
+
+    @property
+    def device_bytes(self) -> int:
+        """What models take on a device with memory of its own."""
+        return sum(item.loaded_bytes + item.more_bytes for item in self.models if item.on_device)
 
     @property
     def ram_bytes(self) -> int:
@@ -226,6 +239,14 @@ class Residency:
     def keep(self) -> None:
         """From now on this model leaves its device last, and never because nothing runs."""
         self._pool.keep(self._id)
+
+    def begin_work(self, working_bytes: int) -> None:
+        """While in use: what computes from here on takes so much memory besides weights."""
+        self._pool.begin_work(self._resident.device, working_bytes)
+
+    def note_split(self) -> None:
+        """Tell that a batch was divided for want of memory."""
+        self._pool.notes.add(ReliefStep.SPLIT_BATCH)
 
     def original_weight(self, key: str) -> Any:
         return self._resident.original_weight(key)
@@ -296,6 +317,7 @@ class ModelPool:
         self._counters = _Counters()
         self._watched = _Watched()
         self.economy = Economy()
+        self.notes: set[ReliefStep] = set()  # taken by the node in hand itself
 
     @property
     def state(self) -> VramState:
@@ -320,6 +342,12 @@ class ModelPool:
         """A node is about to run: models that come in are its, and it is charged with what it uses."""
         self._node = Origin(node_id, class_type)
         self._node_began = self._clock
+
+    def begin_work(self, device: DeviceMemory, working_bytes: int) -> None:
+        """What is in use on a device computes from here on in so much memory besides weights."""
+        for entry in self._entries.values():
+            if entry.uses and entry.resident.device is device:
+                entry.resident.working_bytes = working_bytes
 
     def situation(self) -> Situation:
         """What the node in hand has used so far, for whoever has to find memory for it."""
@@ -569,8 +597,10 @@ def _report(entry: _Entry) -> ModelReport:
     return ModelReport(
         resident.name,
         entry.role,
+        resident.device.has_own_memory,
         resident.size_bytes,
         resident.loaded_bytes,
+        resident.more_bytes,
         resident.ram_bytes,
         entry.is_kept,
         entry.uses > 0,

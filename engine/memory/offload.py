@@ -151,12 +151,23 @@ class ModuleWeights:
     @property
     def block_bytes(self) -> int:
         """What the largest block takes while it is brought over."""
-        return max((self._buffer_bytes(block) for block in self._blocks if block.is_brought), default=0)
+        brought = (block for block in self._blocks if block.is_brought and not self._looks_up(block))
+        return max((self._buffer_bytes(block) for block in brought), default=0)
 
     @property
     def casts(self) -> bool:
         """Whether blocks that are there pass through the buffers all the same."""
         return self._compute_dtype is not None and any(self._is_cast(block) for block in self._blocks)
+
+    @property
+    def more_bytes(self) -> int:
+        """What it takes on its device beyond its size: patched weights beside originals that never leave; hooks'."""
+        if not self.device.has_own_memory:
+            return 0
+        beside = [weight for weight in self._by_key.values() if weight.applied and not self.can_leave]
+        below = [weight.below for weight in self._by_key.values() if weight.below is not None]
+        beside_bytes = sum(weight.shown.nbytes for weight in beside)
+        return beside_bytes + sum(tensor.nbytes for tensor in below)
 
     @property
     def ram_bytes(self) -> int:
@@ -462,9 +473,9 @@ class ModuleWeights:
             self.device.begin_block(self.working_bytes)
         if block.is_there and not self._is_cast(block):
             return None
-        if isinstance(block.module, nn.Embedding) and self._looks_up(block):
+        if not block.is_there and self._looks_up(block):
             return self._bring_rows(block.weights[0], block, args)
-        block.lane = self.lanes.next(0 if block.is_there else block.size_bytes)
+        block.lane = self.lanes.next(0 if block.is_there else block.size_bytes, self._buffer_bytes(block))
         for weight in block.weights:
             block.covered.append((weight, weight.shown))
             weight.show(self._brought(weight, block.lane))
@@ -487,9 +498,11 @@ class ModuleWeights:
         return lane.bring(tensor, self._type_of(tensor), channels_last=last, is_computed=True)
 
     def _looks_up(self, block: Block) -> bool:
-        """Whether only those rows of a table need to come that are asked for."""
-        (weight,) = block.weights
-        return weight.held is None and weight.key not in self._patches and weight.key not in self._hook_patches
+        """Whether a layer is a table of which, while it is away, only those rows need to come that are asked for."""
+        if not isinstance(block.module, nn.Embedding) or (block.is_there and self._is_cast(block)):
+            return False
+        key = block.weights[0].key
+        return key not in self._patches and key not in self._hook_patches
 
     def _bring_rows(self, weight: Weight, block: Block, args: tuple[Any, ...]) -> tuple[Any, ...]:
         assert weight.home is not None, f"{self.name} {weight.key}: it was not read"

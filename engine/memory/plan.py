@@ -21,6 +21,14 @@ class Limits:
         return self.reserve_bytes + max(self.minimum_inference_bytes, working_bytes)
 
 
+def limits_of(total_bytes: int) -> Limits:
+    """The limits of a device so large: on less than 2 GiB the same shares of it."""
+    return Limits(
+        reserve_bytes=min(DEFAULT_RESERVE_BYTES, total_bytes // 5),
+        minimum_inference_bytes=min(MINIMUM_INFERENCE_BYTES, total_bytes * 2 // 5),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Occupant:
     """A model on the device that may leave. `last_used` grows with every use; `references` are its values alive.

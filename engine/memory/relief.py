@@ -15,11 +15,12 @@ class ReliefStep(Enum):
     PARTIAL_LOAD = "partial_load"  # less of the models in use lies on the device
     TILED_VAE = "tiled_vae"  # pictures are decoded and encoded in tiles
     ATTENTION_SLICES = "attention_slices"  # attention is computed for some queries at a time
+    SPLIT_BATCH = "split_batch"  # by sampling itself: conditions are computed one after the other, not in one batch
 
     @property
     def changes_arithmetic(self) -> bool:
         """Whether results may differ in their last digits from here on."""
-        return self in (ReliefStep.TILED_VAE, ReliefStep.ATTENTION_SLICES)
+        return self in (ReliefStep.TILED_VAE, ReliefStep.ATTENTION_SLICES, ReliefStep.SPLIT_BATCH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,14 @@ class WeightHandle(Protocol):
         """How sparingly the node in hand has to run: `tiles`, `attention_slices`."""
         ...
 
+    def begin_work(self, working_bytes: int) -> None:
+        """While in use: what computes from here on takes so much memory besides weights."""
+        ...
+
+    def note_split(self) -> None:
+        """Tell that a batch was divided for want of memory."""
+        ...
+
     def keep(self) -> None:
         """Let this model leave its device last, and never because nothing runs."""
         ...
@@ -147,6 +155,16 @@ class Model(HookedModel):
     def economy(self) -> Any:
         """How sparingly the node in hand has to run: `tiles`, `attention_slices`."""
         return self.weights.economy
+
+    def begin_batch(self, shape: Sequence[int], *, is_split: bool) -> None:
+        """While in use: the network is about to compute on a batch of that shape, half of it by the attention.
+
+        `is_split`: there was too little memory for all that could have been computed in one batch.
+        """
+        num_bytes = self.memory_required(shape)
+        self.weights.begin_work(int(num_bytes * (0.5 + 0.5 / self.economy.attention_slices)))
+        if is_split:
+            self.weights.note_split()
 
     # --- copies --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ TILE_SHARE = 0.75  # of the device's room: the rest is for weights
 # Bytes of working memory per pixel (encode) and latent cell (decode) and byte of the dtype, of the 128-channel network.
 ENCODE_BYTES_PER_PIXEL = 1767
 DECODE_BYTES_PER_CELL = 2178 * 64
+MEASURED_CHANNELS = 128
 
 
 class Vae:
@@ -95,10 +96,10 @@ class Vae:
     def decode(self, samples_in: torch.Tensor, vae_options: dict[str, Any] | None = None) -> torch.Tensor:
         """Latents -> pictures, on the CPU, as many at once as memory allows; in tiles when memory ran out before."""
         if self.patcher.economy.tiles:
-            tile = self._tile_cells(DECODE_BYTES_PER_CELL)
+            tile = self._tile_cells(self._decode_bytes_per_cell())
             return self.decode_tiled(samples_in, tile_x=tile, tile_y=tile, overlap=tile // 4)
         dtype = self.vae_dtype
-        item_bytes = DECODE_BYTES_PER_CELL * samples_in.shape[2] * samples_in.shape[3] * dtype.itemsize
+        item_bytes = self._decode_bytes_per_cell() * samples_in.shape[2] * samples_in.shape[3] * dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
             pictures = [
                 self.process_output(network.decode(part.to(self.device, dtype)).to(self.output_device).float())
@@ -113,11 +114,11 @@ class Vae:
         In tiles when memory ran out before.
         """
         if self.patcher.economy.tiles:
-            tile = self._tile_cells(ENCODE_BYTES_PER_PIXEL * self.downscale_ratio**2) * self.downscale_ratio
+            tile = self._tile_cells(self._encode_bytes_per_pixel() * self.downscale_ratio**2) * self.downscale_ratio
             return self.encode_tiled(pixel_samples, tile_x=tile, tile_y=tile, overlap=tile // 8)
         pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
         dtype = self.vae_dtype
-        item_bytes = ENCODE_BYTES_PER_PIXEL * pixels.shape[2] * pixels.shape[3] * dtype.itemsize
+        item_bytes = self._encode_bytes_per_pixel() * pixels.shape[2] * pixels.shape[3] * dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
             latents = [
                 network.encode(self.process_input(part).to(self.device, dtype)).to(self.output_device).float()
@@ -140,7 +141,7 @@ class Vae:
         `tile_t` and `overlap_t` are for videos.
         """
         dtype, ratio = self.vae_dtype, self.upscale_ratio
-        item_bytes = DECODE_BYTES_PER_CELL * _tile_area(samples, tile_x, tile_y) * dtype.itemsize
+        item_bytes = self._decode_bytes_per_cell() * _tile_area(samples, tile_x, tile_y) * dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
 
             def decode(tile: torch.Tensor) -> torch.Tensor:
@@ -169,7 +170,7 @@ class Vae:
         """Pictures -> latents, on the CPU: as `decode_tiled`, sizes in pixels."""
         pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
         dtype = self.vae_dtype
-        item_bytes = ENCODE_BYTES_PER_PIXEL * _tile_area(pixels, tile_x, tile_y) * dtype.itemsize
+        item_bytes = self._encode_bytes_per_pixel() * _tile_area(pixels, tile_x, tile_y) * dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
 
             def encode(tile: torch.Tensor) -> torch.Tensor:
@@ -184,6 +185,16 @@ class Vae:
                 for shape in _tile_shapes(tile_x, tile_y)
             ]  # fmt: skip
         return sum(passes[1:], start=passes[0]) / len(passes)
+
+    def _decode_bytes_per_cell(self) -> int:
+        return DECODE_BYTES_PER_CELL * self._base_channels() // MEASURED_CHANNELS
+
+    def _encode_bytes_per_pixel(self) -> int:
+        return ENCODE_BYTES_PER_PIXEL * self._base_channels() // MEASURED_CHANNELS
+
+    def _base_channels(self) -> int:
+        channels: int = self.first_stage_model.config.base_channels
+        return channels
 
     def _tile_cells(self, bytes_per_cell: int) -> int:
         """The side of the largest tiles whose working memory fits beside the smallest part of the weights: 64 cells as

@@ -83,7 +83,8 @@ class RunServices:
 
     `device_errors` is entered around node calls and raises a device's errors as ours. `relief` takes one step after the
     other to make room, for a node that one of them said had too little memory; `relieved` ends what its steps changed.
-    `begin_node` (id, class) is called before each node. `make_preview` turns what a node reports
+    `begin_node` (id, class) is called before each node, `taken_by_node` after it: what it has done itself for want of
+    memory. `make_preview` turns what a node reports
     (`NodeContext.report_preview`) into an encoded picture and its media type, or None. `file_is_there` says whether a
     file that a kept result shows still exists.
     """
@@ -100,6 +101,7 @@ class RunServices:
     relieved: Callable[[], None]
     file_is_there: Callable[[Mapping[str, Any]], bool]
     begin_node: Callable[[str, str], None] = lambda node_id, class_type: None
+    taken_by_node: Callable[[], Sequence[ReliefTaken]] = tuple
     make_preview: Callable[[Any, Any], tuple[bytes, str] | None] = lambda preview, latent_format: None
     embed_metadata: bool = True
 
@@ -287,6 +289,8 @@ class _Run:
         self.services.begin_node(node.id, node.class_type)
         outcomes, failed = await self._try_call(ref, node, node_class, rules, instance, inputs)
         if failed is None:
+            for relief in self.services.taken_by_node():
+                self._tell_relief(ref, relief)
             return outcomes
         # Only here is the failed call's traceback gone, and with it what the call had made so far.
         steps: list[str] = []
@@ -295,16 +299,22 @@ class _Run:
             for relief in self.services.relief():
                 steps.append(relief.step)
                 log.warning("%s (node %s): %s; again after %r", node.class_type, node.id, failed.message, relief.step)
-                taken = (relief.step, relief.freed_bytes, relief.changes_arithmetic)
-                self.emit(MemoryRelieved(self.prompt_id, ref, *taken))
+                self._tell_relief(ref, relief)
                 outcomes, failed = await self._try_call(ref, node, node_class, rules, instance, inputs)
                 if failed is None:
-                    return outcomes
+                    break
+            for relief in self.services.taken_by_node():
+                self._tell_relief(ref, relief)
+            if failed is None:
+                return outcomes
         finally:
             self.services.relieved()
         tried = f"The node was tried {len(steps) + 1} times. To make room: {', '.join(dict.fromkeys(steps))}."
         sizes = {"needed_bytes": failed.needed_bytes, "free_bytes": failed.free_bytes}
         raise OutOfMemory(f"{failed.message}\n{tried}", **sizes, frames=failed.frames) from failed.cause
+
+    def _tell_relief(self, ref: NodeRef, relief: ReliefTaken) -> None:
+        self.emit(MemoryRelieved(self.prompt_id, ref, relief.step, relief.freed_bytes, relief.changes_arithmetic))
 
     async def _try_call(
         self,
