@@ -14,6 +14,7 @@ import errno
 import json
 import mimetypes
 import os
+import re
 import shutil
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from worker.outputs.taken_over import TakenOver
 SKIPPED_TYPES = frozenset({"temp", "preview"})
 SKIPPED_LISTS = frozenset({"animated"})  # says only whether the pictures beside it move
 MAX_INLINE_BYTES = 256 * 1024
+COUNTER = re.compile(r"_\d{5,}_?\.\w+$")  # in names that are never written to again, as ComfyUI gives them
 MAX_NAME_BYTES = 200
 
 
@@ -219,8 +221,12 @@ def _take_local(
 
 
 def _link_or_copy(origin: Path, directory: Path, name: str) -> Path:
-    """A hard link, or a copy where the file systems differ or know no links. Never over a file that is there."""
-    for path in _candidates(directory, name):
+    """A hard link, or a copy where the file systems differ or know no links. Never over a file that is there.
+
+    Only what bears a counter is linked: a node that always writes to the same name opens the file that the last job has
+    a link to, and that job's picture would become the next one's.
+    """
+    for path in _candidates(directory, name) if COUNTER.search(origin.name) else ():
         try:
             os.link(origin, path)
             return path

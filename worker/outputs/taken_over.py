@@ -25,7 +25,7 @@ class TakenOver:
     def __init__(self, *, keeps: bool) -> None:
         self._keeps = keeps
         self._holders: OrderedDict[Path, Path] = OrderedDict()  # file of the engine -> the same file of a job
-        self._highest: dict[_Family, Path] = {}
+        self._highest: OrderedDict[_Family, Path] = OrderedDict()
 
     def holder_of(self, origin: Path) -> Path | None:
         """Where a file is that has left the engine's folder, if its job is still there."""
@@ -43,8 +43,10 @@ class TakenOver:
         highest = self._highest.get(family)
         if highest is None or numbers_of(origin) > numbers_of(highest):
             self._highest[family] = origin
+        while len(self._highest) > REMEMBERED:
+            self._highest.popitem(last=False)  # that file stays
         for path in (highest, origin):
-            if path is not None and path != self._highest[family]:
+            if path is not None and path != self._highest.get(family):
                 _remove(path)
 
     def remove_all(self) -> None:

@@ -96,11 +96,25 @@ async def test_a_long_text_is_a_file(engine: LocalEngine, tmp_path: Path) -> Non
     assert tags["filename"] == "tags_5.json" and tags["media_type"] == "application/json"
 
 
-async def test_files_are_linked_and_outlive_the_engines(engine: LocalEngine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a_00001_.png", "video_00012.mp4", "b_123456_.webp"])
+async def test_files_with_a_counter_are_linked(engine: LocalEngine, tmp_path: Path, name: str) -> None:
+    write(engine.folder / name, "content")
+    [output] = await collect(engine, tmp_path, {"9": {"images": [saved(name)]}})
+    assert (engine.folder / name).stat().st_ino == output.path.stat().st_ino
+
+
+async def test_a_node_that_writes_to_the_same_name_again_does_not_change_what_an_earlier_job_has(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
     [output] = await collect(engine, tmp_path, {"9": {"images": [saved("a.png")]}})
-    origin = engine.folder / "a.png"
-    assert origin.stat().st_ino == output.path.stat().st_ino
-    origin.unlink()
+    with (engine.folder / "a.png").open("r+b") as file:  # into the very file, as most libraries do
+        file.write(b"the next job's")
+    assert output.path.read_bytes().endswith(b"A")
+
+
+async def test_files_outlive_the_engines(engine: LocalEngine, tmp_path: Path) -> None:
+    [output] = await collect(engine, tmp_path, {"9": {"images": [saved("a.png")]}})
+    (engine.folder / "a.png").unlink()
     assert output.path.read_bytes().endswith(b"A")
     assert output.as_record() == {
         "filename": "a.png",
