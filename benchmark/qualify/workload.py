@@ -29,6 +29,9 @@ CPU_SIZES_PX: Final = (512, 384, 256, 192, 128, 64)
 
 MIN_RUNS: Final = 3
 
+RANDOM_INT: Final = "__RANDOM_INT__"
+RANDOM_PROMPT: Final = "__RANDOM_PROMPT__"
+
 UNIT_PIXEL_STEPS: Final = 512 * 512 * 20
 UNIT_WORKLOAD: Final = 100.0
 """The unit of work: 100 is one 512x512 picture of 20 steps."""
@@ -149,7 +152,7 @@ class OwnWorkload(Data):
 
     def prompt(self, text: str, rng: random.Random) -> dict[str, Any]:
         """The workflow with new seeds, so that no run is answered from the engine's cache."""
-        return with_new_seeds(self.workflow, rng)
+        return with_new_seeds(self.workflow, rng, text)
 
 
 Workload = TextToImage | OwnWorkload
@@ -267,15 +270,18 @@ def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]
     }
 
 
-def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-    """A copy in which every whole number called `seed` or `noise_seed`, and `__RANDOM_INT__`, is drawn anew."""
+def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random, text: str = "") -> dict[str, Any]:
+    """A copy in which every whole number called `seed` or `noise_seed`, and `__RANDOM_INT__`, is drawn anew.
+
+    `text` stands in the place of `__RANDOM_PROMPT__`.
+    """
 
     def fresh(name: str, value: Any) -> Any:
         is_seed = name in ("seed", "noise_seed") and isinstance(value, int) and not isinstance(value, bool)
-        if is_seed or value == "__RANDOM_INT__":
+        if is_seed or value == RANDOM_INT:
             return rng.randrange(2**32)
-        if isinstance(value, str) and "__RANDOM_INT__" in value:
-            return value.replace("__RANDOM_INT__", str(rng.randrange(2**32)))
+        if isinstance(value, str):
+            return value.replace(RANDOM_PROMPT, text).replace(RANDOM_INT, str(rng.randrange(2**32)))
         return value
 
     return {

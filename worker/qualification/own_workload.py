@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from benchmark.qualify.workload import OwnWorkload
+from benchmark.qualify.workload import RANDOM_PROMPT, OwnWorkload
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierRegistry, UnknownModifier
 from worker.errors import SettingsInvalid
@@ -70,12 +70,12 @@ def build(modifier: str, modifications: Mapping[str, Any], registry: ModifierReg
 def with_checkpoint(
     modifications: Mapping[str, Any], modifier: str, registry: ModifierRegistry, checkpoint_names: Sequence[str]
 ) -> dict[str, Any]:
-    """The modifications, with the machine's only checkpoint, and some prompt, where they say nothing of them."""
+    """The modifications, with the machine's only checkpoint, and a random prompt, where they say nothing of them."""
     try:
         fields = registry.get(modifier).model_fields
     except UnknownModifier:
         return dict(modifications)
-    defaults: dict[str, Any] = {"prompt": "a lighthouse on a rocky coast at sunset"} if "prompt" in fields else {}
+    defaults: dict[str, Any] = {"prompt": RANDOM_PROMPT} if "prompt" in fields else {}
     if len(checkpoint_names) == 1 and "ckpt_name" in fields:
         defaults["ckpt_name"] = checkpoint_names[0]
     return {**defaults, **modifications}

@@ -160,9 +160,9 @@ class Qualifier:
             return choose_workload(
                 self._config, facts.device, facts.checkpoints, has_random_checkpoint=facts.has_random_checkpoint
             )
-        fetched = dict(await self._fetch_inputs(own.prompt("", self._rng), engine))
-        await engine.check(fetched)
-        return own.model_copy(update={"workflow": fetched})
+        fetched = own.model_copy(update={"workflow": dict(await self._fetch_inputs(own.workflow, engine))})
+        await engine.check(fetched.prompt("a photograph", self._rng))
+        return fetched
 
     def _find_kept(self, key: str, workload: Workload, facts: EngineFacts) -> KeptResult | None:
         """A kept result that is good by today's settings, too."""

@@ -148,5 +148,7 @@ def test_a_workflow_of_ones_own_gets_new_seeds_and_keeps_the_rest() -> None:
     assert isinstance(made["2"]["inputs"]["noise_seed"], int) and made["2"]["inputs"]["seed"] == ["1", 0]
     assert made["2"]["inputs"]["text"][1:].isdigit() and made["3"]["inputs"] == {}
     assert workflow["1"]["inputs"]["seed"] == 5  # type: ignore[index]
+    asked = {"1": {"class_type": "Text", "inputs": {"text": "__RANDOM_PROMPT__, sharp"}}}
+    assert with_new_seeds(asked, random.Random(1), "a fox")["1"]["inputs"]["text"] == "a fox, sharp"
     own = OwnWorkload(name="a.json", digest="d", workflow=workflow)
     assert own.prompt("", random.Random(2)) != own.prompt("", random.Random(3))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -49,6 +50,9 @@ def test_a_modifier_is_built_with_its_modifications_and_the_only_checkpoint() ->
     inputs = {name: value for node in found.workflow.values() for name, value in node["inputs"].items()}
     assert (inputs["steps"], inputs["ckpt_name"]) == (40, "only.safetensors")
     assert found.workload == pytest.approx(200)
+    assert "a fox" in {
+        value for node in found.prompt("a fox", Random(1)).values() for value in map(str, node["inputs"].values())
+    }
 
 
 def test_workflows_of_one_name_and_other_content_are_told_apart(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ async def test_a_good_machine_is_ready_with_a_report(tmp_path: Path, engine: Fak
         metrics = (await front.http.get("/metrics")).text
     assert report["verdict"] == "pass" and report["error"] is None and report["num_runs"] >= 3
     assert report["workload_per_second"] > 0 and report["its_per_second"] is None
+    texts = [path.read_text() for path in (tmp_path / "engine").iterdir()]
+    assert len(set(texts)) == len(texts) > 3  # every run had a text of its own
     assert report["missing"]["probe"] == "A foreign engine has no probe"
     assert list(report["phases"]) == ["import", "front", "engine", "models", "benchmark", "warm_up", "ready"]
     assert 'darkroom_startup_seconds{phase="ready"}' in metrics
