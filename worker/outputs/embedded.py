@@ -6,6 +6,7 @@ PNG, JPEG and WebP. As ComfyUI writes it: text chunks `prompt` and `workflow` in
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -46,11 +47,11 @@ def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, t
     says_something = holder.says_something(source)
     if (not says_something and not wanted) or (says_something and not drops):
         return False
+    exif = exif_of(wanted, _orientation_in(holder.exif_in(source)))
     if media_type == "image/jpeg":
-        jpeg_segments.rewrite_jpeg(source, target, drops=drops, exif=_exif_of(source, wanted))
+        jpeg_segments.rewrite_jpeg(source, target, drops=drops, exif=exif)
     else:
-        exif = _exif_of(source, wanted).removeprefix(EXIF_PREFIX)
-        webp_chunks.rewrite_webp(source, target, drops=drops, exif=exif, canvas=_canvas_of(source))
+        webp_chunks.rewrite_webp(source, target, drops=drops, exif=exif.removeprefix(EXIF_PREFIX))
     return True
 
 
@@ -68,16 +69,16 @@ def exif_of(texts: Mapping[str, str], orientation: int = 1) -> bytes:
     return exif.tobytes() if len(exif) else b""
 
 
-def _exif_of(source: Path, texts: Mapping[str, str]) -> bytes:
+def _orientation_in(block: bytes) -> int:
+    """What an Exif block says; a damaged one, or none, says nothing (1)."""
+    if not block:
+        return 1
     from PIL import Image
 
-    with Image.open(source) as picture:
-        orientation = picture.getexif().get(EXIF_ORIENTATION, 1)
-    return exif_of(texts, orientation if isinstance(orientation, int) else 1)
-
-
-def _canvas_of(source: Path) -> webp_chunks.Canvas:
-    from PIL import Image
-
-    with Image.open(source) as picture:
-        return webp_chunks.Canvas(picture.width, picture.height, "A" in picture.mode)
+    exif = Image.Exif()
+    try:
+        exif.load(block)
+        found = exif.get(EXIF_ORIENTATION, 1)
+    except (SyntaxError, ValueError, OSError, struct.error, KeyError):
+        return 1
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-SOI, SOS, APP0, APP2, APP14, COM = 0xD8, 0xDA, 0xE0, 0xE2, 0xEE, 0xFE
+SOI, SOS, APP0, APP1, APP2, APP14, COM = 0xD8, 0xDA, 0xE0, 0xE1, 0xE2, 0xEE, 0xFE
 APP_SEGMENTS = range(0xE0, 0xF0)
 MAX_SEGMENT_BYTES = 65_533
 
@@ -25,6 +25,13 @@ def says_something(path: Path) -> bool:
         return any(_is_saying(marker, content) for marker, content in _segments(file))
 
 
+def exif_in(path: Path) -> bytes:
+    """The Exif block (`Exif\\0\\0` and TIFF), empty if there is none."""
+    with path.open("rb") as file:
+        blocks = (content for marker, content in _segments(file) if marker == APP1 and content.startswith(b"Exif\0\0"))
+        return next(blocks, b"")
+
+
 def rewrite_jpeg(source: Path, target: Path, *, drops: bool, exif: bytes) -> None:
     """Copies a file without what it says (if `drops`) and with `exif` (`Exif\\0\\0` and TIFF) in it unless empty.
 
@@ -37,7 +44,7 @@ def rewrite_jpeg(source: Path, target: Path, *, drops: bool, exif: bytes) -> Non
         is_due = bool(exif)
         for marker, content in _segments(file):
             if is_due and marker != APP0:  # JFIF asks to be first
-                out.write(_segment(0xE1, exif))
+                out.write(_segment(APP1, exif))
                 is_due = False
             if not (drops and _is_saying(marker, content)):
                 out.write(_segment(marker, content))

@@ -114,8 +114,12 @@ class DeliveredOutputs:
         async def one(record: Mapping[str, Any], name: str) -> OutputRecord:
             if "url" in record or not is_picture(record):  # the first: delivered before a restart
                 return dict(record)
-            async with self._converting:
-                return await asyncio.to_thread(finish, record, name, directory, wanted)
+            try:
+                async with self._converting:
+                    return await asyncio.to_thread(finish, record, name, directory, wanted)
+            except Exception:  # noqa: BLE001 - one output: what was made is delivered, as it is
+                log.exception("an output cannot be changed for a reason of ours", job_id=job.id)
+                return dict(record) | {"conversion_error": "the worker failed; its log tells why"}
 
         names = delivered_names(job.outputs, job.request.output)
         return await asyncio.gather(*(one(record, name) for record, name in zip(job.outputs, names, strict=True)))

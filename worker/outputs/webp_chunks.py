@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 XMP_FLAG, EXIF_FLAG, ALPHA_FLAG = 0x04, 0x08, 0x10
@@ -17,20 +16,16 @@ class BrokenWebp(ValueError):
     """The file ends within a chunk, or is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Canvas:
-    """What VP8X says of a picture that had none."""
-
-    width_px: int
-    height_px: int
-    has_alpha: bool
-
-
 def says_something(path: Path) -> bool:
     return any(kind in (b"EXIF", b"XMP ") for kind, _ in _chunks(path.read_bytes()))
 
 
-def rewrite_webp(source: Path, target: Path, *, drops: bool, exif: bytes, canvas: Canvas) -> None:
+def exif_in(path: Path) -> bytes:
+    """The Exif block (TIFF, in some files after `Exif\\0\\0`), empty if there is none."""
+    return next((content for kind, content in _chunks(path.read_bytes()) if kind == b"EXIF"), b"")
+
+
+def rewrite_webp(source: Path, target: Path, *, drops: bool, exif: bytes) -> None:
     """Copies a file without what it says (if `drops`) and with `exif` (TIFF) in it unless empty. Raises BrokenWebp."""
     kept = [
         (kind, content)
@@ -39,7 +34,7 @@ def rewrite_webp(source: Path, target: Path, *, drops: bool, exif: bytes, canvas
     ]
     if exif:
         if kept and kept[0][0] != b"VP8X":
-            kept.insert(0, (b"VP8X", _extended_header(canvas)))
+            kept.insert(0, (b"VP8X", _extended_header(*kept[0])))
         kept.append((b"EXIF", exif))
     kinds = {kind for kind, _ in kept}
     body = b"".join(_chunk(kind, _flagged(content, kinds) if kind == b"VP8X" else content) for kind, content in kept)
@@ -62,12 +57,23 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack("<4sI", kind, len(content)) + content + b"\0" * (len(content) % 2)
 
 
-def _extended_header(canvas: Canvas) -> bytes:
-    sides = (canvas.width_px - 1).to_bytes(3, "little") + (canvas.height_px - 1).to_bytes(3, "little")
-    return bytes((ALPHA_FLAG if canvas.has_alpha else 0, 0, 0, 0)) + sides
+def _extended_header(kind: bytes, picture: bytes) -> bytes:
+    """The VP8X of a file that had none, from the beginning of its picture (RFC 9649 3.4, RFC 6386 9.1)."""
+    if kind == b"VP8L" and len(picture) >= 5:
+        bits = int.from_bytes(picture[1:5], "little")
+        width, height, has_alpha = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, bits >> 28 & 1
+    elif kind == b"VP8 " and len(picture) >= 10:
+        width, height = (value & 0x3FFF for value in struct.unpack_from("<HH", picture, 6))
+        has_alpha = 0
+    else:
+        raise BrokenWebp("has no picture")
+    sides = (max(width, 1) - 1).to_bytes(3, "little") + (max(height, 1) - 1).to_bytes(3, "little")
+    return bytes((ALPHA_FLAG if has_alpha else 0, 0, 0, 0)) + sides
 
 
 def _flagged(header: bytes, kinds: set[bytes]) -> bytes:
+    if not header:
+        raise BrokenWebp("ends within a chunk")
     flags = header[0] & ~(EXIF_FLAG | XMP_FLAG)
     flags |= (EXIF_FLAG if b"EXIF" in kinds else 0) | (XMP_FLAG if b"XMP " in kinds else 0)
     return bytes((flags,)) + header[1:]
