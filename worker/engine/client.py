@@ -26,6 +26,7 @@ from worker.engine.heartbeat import Heartbeat
 from worker.engine.http import EngineHttp, Reply
 from worker.engine.loss import Loss, LossReason
 from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
+from worker.engine.wording import in_our_words
 from worker.errors import DeviceLost, EngineUnreachable, JobTimedOut, Problem, RequestRejected
 
 LOOK_SECONDS = 5.0
@@ -191,6 +192,8 @@ class EngineClient:
             if any(map(lacks_choices, problems)):
                 self.forget_object_info()  # lists of files change
                 problems = with_choices(problems, await self.object_info())
+            if problems:
+                problems = in_our_words(problems, find_problems(prompt, await self.object_info(), pending_files))
         if problems:
             raise RequestRejected(with_hints(problems, await self.object_info()))
 

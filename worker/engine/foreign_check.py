@@ -1,6 +1,8 @@
 """The graph check for an engine that has none of ours: a prompt against its `/object_info`. Pure.
 
-Checked: class, required inputs, links, types, ranges and choices. What only the engine can know it still says itself.
+Checked: class, and of every node that an output needs its required inputs, links, types, ranges and choices. What only
+the engine can know it still says itself: whether a file that a node finds without listing it (in a subfolder, or in
+another folder, as in `a.png [output]`) is there, say.
 """
 
 from __future__ import annotations
@@ -18,15 +20,42 @@ def find_problems(
     prompt: Mapping[str, Any], object_info: Mapping[str, Any], pending_files: Collection[str] = ()
 ) -> list[Problem]:
     """Every problem found, empty when none. `pending_files` are choices that will exist by the time it runs."""
-    problems = [problem for node_id, node in prompt.items() for problem in _node(node_id, node, prompt, object_info)]
+    needed = _needed(prompt, object_info)
+    problems = [
+        problem
+        for node_id, node in prompt.items()
+        for problem in _node(node_id, node, prompt, object_info, is_needed=node_id in needed)
+    ]
     problems = [problem for problem in problems if not _is_pending(problem, pending_files)]
-    if not problems and not any(_is_output(node, object_info) for node in prompt.values()):
-        problems.append(Problem("Nothing to save: the workflow has no output node", field="workflow_json"))
+    if not problems and not needed:
+        message = "Nothing to save: the workflow has no output node"
+        problems.append(Problem(message, field="workflow_json", type="prompt_no_outputs"))
     return problems
 
 
-def _is_output(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> bool:
-    return bool(object_info.get(node.get("class_type", ""), {}).get("output_node"))
+def _needed(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> set[str]:
+    """The output nodes and all that they are linked to: the others are never looked at."""
+    waiting = [node_id for node_id, node in prompt.items() if _declared(node, object_info).get("output_node")]
+    needed: set[str] = set()
+    while waiting:
+        node_id = waiting.pop()
+        node = prompt.get(node_id)
+        if node_id in needed or not isinstance(node, Mapping):
+            continue
+        needed.add(node_id)
+        inputs = node.get("inputs")
+        waiting += [value[0] for value in inputs.values() if _is_link(value)] if isinstance(inputs, Mapping) else []
+    return needed
+
+
+def _declared(node: Any, object_info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is known of a node's class; nothing for one that is unknown."""
+    found: Mapping[str, Any] = object_info.get(str(node.get("class_type")), {}) if isinstance(node, Mapping) else {}
+    return found
+
+
+def _is_link(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
 
 
 def _is_pending(problem: Problem, pending_files: Collection[str]) -> bool:
@@ -37,7 +66,9 @@ def _is_pending(problem: Problem, pending_files: Collection[str]) -> bool:
     )
 
 
-def _node(node_id: str, node: Any, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> Iterator[Problem]:
+def _node(
+    node_id: str, node: Any, prompt: Mapping[str, Any], object_info: Mapping[str, Any], *, is_needed: bool
+) -> Iterator[Problem]:
     if not isinstance(node, Mapping) or not isinstance(node.get("class_type"), str):
         yield Problem("A node is an object with class_type and inputs", node_id=node_id, type="invalid_prompt")
         return
@@ -47,6 +78,8 @@ def _node(node_id: str, node: Any, prompt: Mapping[str, Any], object_info: Mappi
         yield Problem(
             f"Unknown node class {class_type!r}", node_id=node_id, class_type=class_type, type="unknown_class"
         )
+        return
+    if not is_needed:
         return
     inputs = node.get("inputs") or {}
     sections = declared.get("input") or {}
@@ -82,16 +115,22 @@ def _value_problem(
 ) -> tuple[str, str] | None:
     kind = config[0]
     options = config[1] if len(config) > 1 and isinstance(config[1], Mapping) else {}
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int):
+    if _is_link(value):
         return _link_problem(value, kind, prompt, object_info)
     choices = kind if isinstance(kind, list) else options.get("options") if kind == "COMBO" else None
     if choices is not None:
         values = value if options.get("multiselect") and isinstance(value, list) else [value]
-        missing = [item for item in values if item not in choices]
+        is_file = any(str(name).endswith("_upload") and wanted for name, wanted in options.items())
+        missing = [item for item in values if item not in choices and not (is_file and _is_elsewhere(item))]
         return ("value_not_in_list", f"Value {missing[0]!r} not in list") if missing else None
     if kind in NUMBERS:
         return _number_problem(value, NUMBERS[kind], options)
     return None
+
+
+def _is_elsewhere(name: Any) -> bool:
+    """Whether a node that lists files of the input folder itself may find this one although it is not in its list."""
+    return isinstance(name, str) and ("/" in name or name.endswith((" [input]", " [output]", " [temp]")))
 
 
 def _number_problem(value: Any, convert: type[int] | type[float], options: Mapping[str, Any]) -> tuple[str, str] | None:

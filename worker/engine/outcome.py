@@ -15,13 +15,16 @@ from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestR
 
 OUT_OF_MEMORY_TYPES = frozenset({"OutOfMemoryError", "OutOfMemory", "out_of_memory", "MemoryError"})
 DEVICE_LOST_TYPES = frozenset({"DeviceLost", "device_lost"})
+OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
 LOST_DEVICE_WORDS = (
     "CUDA error: an illegal memory access", "CUDA error: device-side assert", "CUDA error: unspecified launch failure",
     "CUDA error: misaligned address", "CUDA error: uncorrectable ECC error", "CUDA error: unknown error",
     "GPU has fallen off the bus", "CUDA error: the launch timed out",
 )  # fmt: skip
-"""What torch says in an engine that is not ours when no later call can use the device; it has no type of its own."""
-CALLER_TYPES = frozenset({"BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "UnidentifiedImageError"})
+"""What torch says in an engine that is not ours: it has no type of its own for this."""
+CALLER_TYPES = frozenset(
+    {"SafetensorError", "BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "UnidentifiedImageError"}
+)
 
 SUMMARY_TYPE = "prompt_outputs_failed_validation"
 """Says only that nodes have problems; left out where those are listed."""
@@ -62,8 +65,9 @@ def error_of(data: Mapping[str, Any]) -> WorkerError:
         return RequestRejected([problem])
     if names & DEVICE_LOST_TYPES or any(words in message for words in LOST_DEVICE_WORDS):
         return DeviceLost(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
-    if names & OUT_OF_MEMORY_TYPES or "CUDA out of memory" in message:
-        return OutOfMemory(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
+    if names & OUT_OF_MEMORY_TYPES or any(words in message.lower() for words in OUT_OF_MEMORY_WORDS):
+        short = f"{where['class_type']} (node {where['node_id']}): out of memory"
+        return OutOfMemory(short, **where, error_type=kind, details=message)
     return NodeFailed(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
 
 
