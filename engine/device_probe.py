@@ -18,6 +18,8 @@ from engine.memory import device as devices
 MIB = 1024**2
 BUDGET_SECONDS = 0.15  # for each figure
 
+WITH_OWN_MEMORY = ("cuda", "xpu")
+
 FIXED_SIDE = 1024
 FIXED_ROUNDS = 4
 FIXED_CHECKSUM = -324930236
@@ -52,15 +54,15 @@ CPU_AMOUNT = Amount(torch.float32, 768, 32 * MIB)
 def measure(device: str) -> DeviceFigures:
     """Takes about a second. Raises `OutOfMemory` and `DeviceLost`."""
     began_seconds = time.perf_counter()
-    is_cpu = torch.device(device).type == "cpu"
-    amount = CPU_AMOUNT if is_cpu else GPU_AMOUNT
+    kind = torch.device(device).type
+    amount = CPU_AMOUNT if kind == "cpu" else GPU_AMOUNT
     with torch.inference_mode(), devices.translate_device_error():
         faults = [find_wrong_product(device)]
         tflops = measure_matrix(device, amount)
         memory, fault = measure_memory(device, amount)
         faults.append(fault)
         from_host = None
-        if not is_cpu:
+        if kind in WITH_OWN_MEMORY:
             from_host, fault = measure_from_host(device, amount)
             faults.append(fault)
     devices.empty_cache(device)

@@ -76,7 +76,8 @@ class DeviceFact(Data):
 
     @property
     def is_cpu(self) -> bool:
-        return self.kind == "cpu"
+        """The processor does the arithmetic, also where it plays a device with little memory (`--simulate-vram`)."""
+        return self.kind in ("cpu", "simulated")
 
     @property
     def product(self) -> str:

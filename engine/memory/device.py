@@ -289,7 +289,7 @@ def wait_for(device: str) -> None:
 def identity(device: str) -> DeviceIdentity:
     kind = torch.device(device).type
     if kind != "cuda":
-        return DeviceIdentity("cpu", kind, None, torch.__version__, None)
+        return DeviceIdentity(kind, kind, None, torch.__version__, None)
     properties = torch.cuda.get_device_properties(device)
     uuid = getattr(properties, "uuid", None)  # since torch 2.5
     return DeviceIdentity(

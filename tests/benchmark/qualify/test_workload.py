@@ -82,6 +82,10 @@ def test_a_cpu_measures_the_small_network_unless_a_checkpoint_is_named() -> None
     assert chosen(CPU, FULL, wanted=Wanted(checkpoint="real.safetensors")).model == "real.safetensors"
 
 
+def test_a_simulated_device_has_a_cpus_arithmetic() -> None:
+    assert chosen(DeviceFact(name="simulated device", kind="simulated")).model == "random:small"
+
+
 def test_every_run_has_a_seed_of_its_own() -> None:
     rng, workload = random.Random(0), chosen(GPU)
     assert len({workload.prompt("x", rng)["3"]["inputs"]["seed"] for _ in range(5)}) == 5
