@@ -15,7 +15,7 @@ import structlog
 
 from worker.engine.client import EngineClient
 from worker.engine.outcome import RunOutcome
-from worker.errors import WorkerError
+from worker.errors import DeliveryFailed, WorkerError
 from worker.jobs.job import Job
 from worker.jobs.places import PlacesByName
 from worker.jobs.stages import OutputRecord
@@ -78,9 +78,12 @@ class DeliveredOutputs:
     async def collect(
         self, job: Job, outcome: RunOutcome, directory: Path, engine: EngineClient
     ) -> Sequence[OutputRecord]:
-        outputs = await collect_outputs(outcome.outputs, directory, _EngineFiles(engine), self._taken_over)
-        if self._level(job) != "none" and outputs:
-            await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
+        try:
+            outputs = await collect_outputs(outcome.outputs, directory, _EngineFiles(engine), self._taken_over)
+            if self._level(job) != "none" and outputs:
+                await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
+        except OSError as error:
+            raise DeliveryFailed(f"The outputs cannot be kept on the disk: {error.strerror}") from None
         return [output.as_record() for output in outputs]
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:

@@ -52,7 +52,7 @@ def test_transparency_goes_onto_white_in_a_jpeg(tmp_path: Path) -> None:
     Image.new("RGBA", (16, 16), (255, 0, 0, 0)).save(tmp_path / "a.png")
     convert(tmp_path / "a.png", tmp_path / "b", "jpeg", None, {})
     with Image.open(tmp_path / "b") as picture:
-        assert min(picture.getpixel((8, 8))) > 250  # type: ignore[type-var, arg-type]
+        assert min(picture.getpixel((8, 8))) > 250  # type: ignore[arg-type]
 
 
 def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def said(path: Path) -> dict[str, str]:
             return {key: value for key, value in picture.info.items() if key not in ("icc_profile",)}
         exif = picture.getexif()
         texts = [str(exif[tag]) for tag in (EXIF_MODEL, EXIF_MAKE) if tag in exif]
-        return dict(text.split(":", 1) for text in texts)  # type: ignore[arg-type]
+        return dict(text.split(":", 1) for text in texts)
 
 
 @pytest.mark.parametrize("form", TYPES)
