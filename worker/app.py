@@ -9,7 +9,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api import benchmark, documentation, generate, health, jobs, stream, vast, webhooks
+from worker.api import benchmark, documentation, generate, health, jobs, runpod, stream, vast, webhooks
 from worker.api.attendance import Attendance
 from worker.api.results import refuse
 from worker.api.schemas import refusal
@@ -35,6 +35,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.include_router(health.router)
     app.include_router(benchmark.router)
     app.include_router(webhooks.router)
+    app.include_router(runpod.router)
     if services.platform.vast is not None:
         vast.attach_vast(app, services, services.platform.vast)
 

@@ -232,7 +232,9 @@ class Front:
         platform = self.services.platform
         platform.autoscaler.error_cleared()
         measured = measured_speed(self.services.qualification.report, platform.workload)
-        self.services.run_clock.expect(measured / max(1, len(self.services.pool.clients)))
+        is_estimate = bool(self.services.qualification.report.get("workload_is_estimate"))
+        num_engines = max(1, len(self.services.pool.clients))
+        self.services.run_clock.expect(0.0 if is_estimate else measured / num_engines)
         platform.autoscaler.loaded(measured or assumed_speed(self._settings.assumed_speed, platform.workload))
         if was_closed:
             _say("BACKENDS_READY")

@@ -82,6 +82,7 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
         log.exception("a request could not be taken for a reason of ours", job_id=job_id)
         failed = SubmissionFailed("The worker failed; its log tells why")
         services.metrics.refused(failed.code)
+        services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, failed)
         return refuse(failed, job_id, is_vast=is_vast)
     finally:
         if received.files:

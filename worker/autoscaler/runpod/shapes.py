@@ -62,7 +62,7 @@ def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
     if not isinstance(job_input, Mapping):
         raise InputRefused("Please provide input")
     if "workflow" not in job_input and ("workflow_json" in job_input or "modifier" in job_input):
-        own = {"request_id": job_id, "return_outputs_as_base64": wants_base64, **job_input}
+        own = {"return_outputs_as_base64": wants_base64, **job_input, "request_id": job_id}
         return Translated({"input": own}, is_comfyui_shape=False)
     workflow = job_input.get("workflow")
     if not isinstance(workflow, Mapping):
@@ -70,9 +70,9 @@ def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
     rest = {name: value for name, value in job_input.items() if name not in OURS_ALONE}
     has_store = bool(rest.get("s3"))
     body = {
-        "request_id": job_id,
         "return_outputs_as_base64": wants_base64 and not has_store,
         **rest,
+        "request_id": job_id,
         "workflow_json": put_in(workflow, read_pictures(job_input.get("images"))),
     }
     return Translated({"input": body}, is_comfyui_shape=True)
@@ -165,7 +165,8 @@ def _headline(error: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 def _details(error: Mapping[str, Any]) -> list[str]:
     if error.get("code") in ("node_failed", "out_of_memory"):
         where = f"Node Type: {error.get('class_type')}, Node ID: {error.get('node_id')}"
-        return [f"Workflow execution error: {where}, Message: {error.get('message')}"]
+        message = str(error.get("message")).removeprefix(f"{error.get('class_type')} (node {error.get('node_id')}): ")
+        return [f"Workflow execution error: {where}, Message: {message}"]
     problems = error.get("problems") or ()
     return [_problem(problem) for problem in problems if isinstance(problem, Mapping)]
 

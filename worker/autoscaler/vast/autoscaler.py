@@ -23,7 +23,7 @@ from worker.autoscaler.vast.public_key import PublicKeySource
 from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionBook
 from worker.autoscaler.vast.timing import VastTiming
-from worker.errors import Problem, SessionGone, TooManySessions, TryLater, Unauthorized, WorkerError
+from worker.errors import CallerError, Problem, SessionGone, TooManySessions, TryLater, Unauthorized, WorkerError
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.job import JobState
 
@@ -135,15 +135,15 @@ class VastAutoscaler:
         self._ledger.end(job_id, ENDINGS.get(state, Ending.ERROR), time.time())
 
     def request_refused(self, cost: float, caller: Caller | None, error: WorkerError) -> None:
-        """What the worker turned away counts as rejected; a request that was wrong has been served its answer."""
+        """What the worker turned away is rejected, a request that was wrong has been served; the rest is our fault."""
         if caller is None or isinstance(error, EnvelopeRejected | SessionGone):
             return  # as with Vast's own worker
-        is_turned_away = isinstance(error, TryLater | Unauthorized)
         now = time.time()
-        entry = Entry(caller, cost if is_turned_away else 0.0, entered_at=now)
-        if not is_turned_away:
-            entry.started_at = entry.ended_at = now
-        self._ledger.refuse(entry, Ending.REJECTED if is_turned_away else Ending.SUCCESS)
+        if isinstance(error, TryLater | Unauthorized):
+            self._ledger.refuse(Entry(caller, cost, entered_at=now), Ending.REJECTED)
+            return
+        answered = Entry(caller, 0.0, entered_at=now, started_at=now, ended_at=now)
+        self._ledger.refuse(answered, Ending.SUCCESS if isinstance(error, CallerError) else Ending.ERROR)
 
     # sessions
 

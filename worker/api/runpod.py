@@ -1,0 +1,127 @@
+"""POST /run, POST /runsync, GET /status/{id}: RunPod's own form, so that its clients find here what they find there.
+
+The input is worker-comfyui's or `/generate`'s, the output likewise (`worker/autoscaler/runpod/shapes.py`). The job is
+an ordinary one: `/cancel/{id}`, `/result/{id}` and `/stream/{id}` know it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+import httpx
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from worker.api.results import check_caller, public_outputs, refuse, services_of
+from worker.api.schemas import parse_json, result_of
+from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
+from worker.errors import RequestTooLarge, WorkerError
+from worker.jobs.admission import clean_id
+from worker.jobs.job import Job, JobState, Stage
+
+router = APIRouter(tags=["RunPod's form"])
+
+DEFAULT_WAIT_MS: Final = 90_000
+MAX_WAIT_MS: Final = 300_000
+COMFYUI_MARK: Final = "comfyui-"
+"""Begins the ids of jobs whose answer is to have worker-comfyui's shape."""
+
+ENDED: Final[Mapping[JobState, str]] = {
+    JobState.COMPLETED: "COMPLETED",
+    JobState.FAILED: "FAILED",
+    JobState.CANCELLED: "CANCELLED",
+    JobState.TIMEOUT: "TIMED_OUT",
+}
+
+
+@router.post("/run")
+async def run(request: Request) -> Response:
+    """Takes a job and answers at once with its id; ask `/status/{id}` for what becomes of it."""
+    job = await _submit(request)
+    return job if isinstance(job, Response) else JSONResponse(await _shown(job, request))
+
+
+@router.post("/runsync")
+async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
+    """Takes a job and answers when it has ended, or after `wait` milliseconds with how far it is."""
+    job = await _submit(request)
+    if isinstance(job, Response):
+        return job
+    try:
+        async with asyncio.timeout(min(max(wait, 1000), MAX_WAIT_MS) / 1000):
+            await services_of(request).pipeline.wait_for_end(job)
+    except TimeoutError:
+        pass
+    return JSONResponse(await _shown(job, request))
+
+
+@router.get("/status/{job_id}")
+async def status(job_id: str, request: Request) -> Response:
+    check_caller(request)
+    job = await services_of(request).store.find(clean_id(job_id))
+    if job is None:
+        return JSONResponse({"error": "request does not exist"}, status_code=404)
+    return JSONResponse(await _shown(job, request))
+
+
+async def _submit(request: Request) -> Job | Response:
+    """The job of a request, which goes through `/generate` like every other; or the refusal."""
+    services = services_of(request)
+    job_id = str(uuid.uuid4())
+    try:
+        check_caller(request)
+        body = parse_json(await _read(request, services.max_request_bytes))
+        translated = translate(body.get("input"), job_id, wants_base64=True)
+    except WorkerError as error:
+        return refuse(error, job_id)
+    except InputRefused as refused:
+        reply = refused.as_reply()
+        return JSONResponse(
+            {"id": job_id, "status": "FAILED", "error": reply["error"], "output": reply}, status_code=422
+        )
+    if translated.is_comfyui_shape:
+        translated.body["input"]["request_id"] = job_id = f"{COMFYUI_MARK}{job_id}"
+    # the caller has been checked; what is sent on comes from this machine
+    transport = httpx.ASGITransport(app=request.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
+        taken = await front.post("/generate", json=translated.body)
+    answer = json.loads(taken.content)
+    job = services.store.jobs.get(str(answer.get("id"))) or await services.store.find(str(answer.get("id")))
+    if job is not None and taken.status_code in (200, 202):
+        return job
+    reply = reply_of(answer, is_comfyui_shape=True)
+    shown = {"id": job_id, "status": "FAILED", "error": reply["error"], "output": reply}
+    later = {name: taken.headers[name] for name in ("retry-after",) if name in taken.headers}
+    return JSONResponse(shown, status_code=taken.status_code, headers=later)
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise RequestTooLarge(f"The body is over {max_bytes} bytes", limit_bytes=max_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _shown(job: Job, request: Request) -> dict[str, Any]:
+    """RunPod's status of a job; `executionTime` and `delayTime` are milliseconds."""
+    services = services_of(request)
+    if not services.pipeline.has_ended(job):
+        is_begun = job.stage in (Stage.RUNNING, Stage.DELIVERING)
+        return {"id": job.id, "status": "IN_PROGRESS" if is_begun else "IN_QUEUE"}
+    times = job.times.as_json()
+    shown: dict[str, Any] = {"id": job.id, "status": ENDED[job.state]}
+    if times["total_ms"] is not None:
+        worked_ms = times["generation_ms"] or 0
+        shown |= {"delayTime": max(0, times["total_ms"] - worked_ms), "executionTime": worked_ms}
+    result = result_of(job, await public_outputs(job, request))
+    reply = reply_of(result, is_comfyui_shape=job.id.startswith(COMFYUI_MARK))
+    if "error" in reply and job.state is not JobState.COMPLETED:
+        shown["error"] = reply["error"]
+    return shown | {"output": reply}
