@@ -13,6 +13,7 @@ thread of the engine's own; `on_event` is called on that thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import logging
@@ -57,6 +58,7 @@ from engine.runtime.cache.store import ResultCache
 from engine.runtime.executor import RunServices, run_nodes
 from engine.runtime.garbage import GarbageCollection
 from engine.runtime.gpu_thread import GpuThread
+from engine.runtime.idle_timer import IdleTimer
 from engine.runtime.outputs import FileFolders, RunFiles
 from engine.runtime.request import RunRequest, RunResult
 from engine.settings import CacheSettings, EngineSettings, ResolvedSettings
@@ -104,6 +106,7 @@ class Engine:
         self._runs: dict[int, tuple[str, CancelToken]] = {}  # submitted and not over, the running one first
         self._run_numbers = itertools.count()
         self._running: int | None = None
+        self._idle = IdleTimer(settings.memory.idle_unload_seconds, self._unload_idle)
 
     def check(self, prompt: Any, partial_execution_targets: Collection[str] | None = None) -> CheckedPrompt:
         """Whether a prompt can run. Raises `PromptRejected` when no output of it can."""
@@ -153,6 +156,7 @@ class Engine:
         number = next(self._run_numbers)
         result: Future[RunResult] = Future()
         result.set_running_or_notify_cancel()  # `interrupt` is the way to stop it
+        self._idle.stop()
         with self._lock:
             self._runs[number] = (request.prompt_id, cancel)
         try:
@@ -230,6 +234,7 @@ class Engine:
         for token in tokens:
             token.cancel()
         self._thread.close()
+        self._idle.stop()
         self._garbage.give_back()
         self._finisher.shutdown()
         self._writers.shutdown()
@@ -270,6 +275,12 @@ class Engine:
                 del self._runs[number]
             self.memory.pool.after_run()
             self._garbage.after_run()
+            self._idle.start()
+
+    def _unload_idle(self) -> None:
+        """Called by the timer, on a thread of its own."""
+        with contextlib.suppress(RuntimeError):  # the engine is being closed
+            self._thread.submit(lambda: None if self._runs else self.memory.unload(also_kept=False))
 
     def _wait_for_files(self) -> None:
         """Until the run before has written its last file. Writers never wait for the GPU thread."""

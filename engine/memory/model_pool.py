@@ -311,7 +311,8 @@ class ModelPool:
         self._ram_bytes = ram_bytes
         self._entries: dict[int, _Entry] = {}
         self._ids = itertools.count(1)
-        self._clock = 0
+        self._clock = 0  # grows with every use of a model
+        self._clock_of_last_run = 0
         self._node: Origin | None = None
         self._node_began = 0
         self._counters = _Counters()
@@ -451,12 +452,14 @@ class ModelPool:
 
     def _make_room_in_ram(self, coming_bytes: int, device: DeviceMemory) -> None:
         """Models that are not in use leave RAM, to be read again, while it is short."""
-        if not any(entry.resident.droppable_bytes for entry in self._entries.values() if not entry.uses):
+        idle = {entry_id: entry for entry_id, entry in self._entries.items() if not entry.uses}
+        if not idle:
             return
         available, total = self._ram_bytes()
         floor = min(MAX_RAM_FLOOR_BYTES, int(total * RAM_FLOOR_SHARE))
         missing = floor - available + (0 if device.has_own_memory else coming_bytes)
-        idle = {entry_id: entry for entry_id, entry in self._entries.items() if not entry.uses}
+        if missing <= 0:
+            return
         for occupant in eviction_order([_occupant(entry_id, entry) for entry_id, entry in idle.items()]):
             if missing <= 0:
                 return
@@ -494,7 +497,9 @@ class ModelPool:
         self.economy = Economy()
         if not self._smart_memory:
             self.unload_all()
-        self._make_room_in_ram(0, _NO_DEVICE)
+        if self._clock != self._clock_of_last_run:
+            self._clock_of_last_run = self._clock
+            self._make_room_in_ram(0, _NO_DEVICE)
         self.find_leaks()
 
     def find_leaks(self) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from engine.server import machine
+from engine.server.model_memory import memory_json
 from engine.server.services import services
 from engine.settings import EngineSettings
 
@@ -72,7 +73,10 @@ async def get_system_stats(request: web.Request) -> web.Response:
     else:
         engine = engine or await parts.start.engine()
         devices = [_device(report) for report in await asyncio.to_thread(engine.device_report)]
-    return web.json_response({"system": machine.system(), "devices": devices})
+    stats: dict[str, Any] = {"system": machine.system(), "devices": devices}
+    if engine is not None:
+        stats["darkroom_memory"] = memory_json(await asyncio.to_thread(engine.memory_report))
+    return web.json_response(stats)
 
 
 def _device(report: DeviceReport) -> dict[str, Any]:

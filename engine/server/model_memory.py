@@ -1,16 +1,24 @@
-"""`/api/v1/preload`: models read before the first prompt that names them."""
+"""`/api/v1/preload`: models read before the first prompt that names them. `/api/v1/memory`, `/metrics`: its figures."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from engine.errors import CallerError, OutOfMemory, Problem
 from engine.server.requests import problem_response, read_object
 from engine.server.services import services
+
+if TYPE_CHECKING:
+    from engine.engine import MemoryReport
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "darkroom_memory_"
 
 
 async def post_preload(request: web.Request) -> web.Response:
@@ -56,4 +64,78 @@ def _problem(body: dict[str, Any]) -> Problem | None:
     return None
 
 
-ROUTES = (web.post("/api/v1/preload", post_preload),)
+async def get_memory(request: web.Request) -> web.Response:
+    """Every figure of model memory, as of now."""
+    engine = await services(request).start.engine()
+    return web.json_response(memory_json(await asyncio.to_thread(engine.memory_report)))
+
+
+async def get_metrics(request: web.Request) -> web.Response:
+    """The same in Prometheus' text format."""
+    engine = await services(request).start.engine()
+    report = await asyncio.to_thread(engine.memory_report)
+    return web.Response(text="".join(_metrics(report)), headers={"Content-Type": METRICS_TYPE})
+
+
+def memory_json(report: MemoryReport) -> dict[str, Any]:
+    pool = report.pool
+    return {
+        "state": report.state,
+        "device": {"name": report.device.name, **_device_figures(report)},
+        "models": [asdict(model) for model in pool.models],
+        "pinned": {"bytes": report.pinned_bytes, "limit_bytes": report.pinned_limit_bytes},
+        "ram": {
+            "available_bytes": report.ram_available_bytes,
+            "total_bytes": report.ram_total_bytes,
+            "models_bytes": pool.ram_bytes,
+        },
+        "counts": _counts(report),
+        "relief_steps": report.relief_steps,
+    }
+
+
+def _device_figures(report: MemoryReport) -> dict[str, int | None]:
+    return {
+        "total_bytes": report.device.vram_total_bytes,
+        "free_bytes": report.device.vram_free_bytes,
+        "models_bytes": report.pool.device_bytes,
+        "buffers_bytes": report.buffers_bytes,
+        "allocated_bytes": report.allocated_bytes,
+        "unaccounted_bytes": report.unaccounted_bytes,
+        "peak_bytes": report.peak_bytes,
+    }
+
+
+def _counts(report: MemoryReport) -> dict[str, int]:
+    pool = report.pool
+    return {
+        "loads": pool.num_loads,
+        "evictions": pool.num_evictions,
+        "evicted_bytes": pool.evicted_bytes,
+        "dropped_from_ram": pool.num_dropped,
+        "leaks": pool.num_leaks,
+        "blocks_brought": report.num_brought,
+        "brought_bytes": report.brought_bytes,
+    }
+
+
+def _metrics(report: MemoryReport) -> Iterator[str]:
+    gauges: dict[str, int | None] = {f"device_{name}": value for name, value in _device_figures(report).items()}
+    gauges |= {"pinned_bytes": report.pinned_bytes, "pinned_limit_bytes": report.pinned_limit_bytes}
+    gauges |= {"ram_available_bytes": report.ram_available_bytes, "ram_total_bytes": report.ram_total_bytes}
+    gauges |= {"models": report.pool.num_models, "models_ram_bytes": report.pool.ram_bytes}
+    for name, value in gauges.items():
+        if value is not None:
+            yield f"# TYPE {PREFIX}{name} gauge\n{PREFIX}{name} {value}\n"
+    for name, count in _counts(report).items():
+        yield f"# TYPE {PREFIX}{name}_total counter\n{PREFIX}{name}_total {count}\n"
+    yield f"# TYPE {PREFIX}relief_steps_total counter\n"
+    for step, count in report.relief_steps.items():
+        yield f'{PREFIX}relief_steps_total{{step="{step}"}} {count}\n'
+
+
+ROUTES = (
+    web.post("/api/v1/preload", post_preload),
+    web.get("/api/v1/memory", get_memory),
+    web.get("/metrics", get_metrics),
+)

@@ -41,3 +41,19 @@ async def test_what_cannot_be_read_is_named_and_the_others_are_read(server: Serv
 async def test_a_body_that_asks_for_no_models_is_refused(server: Server, body: Any) -> None:
     status, answer = await preload(server, body)
     assert status == 400 and answer["error"]["type"] in ("invalid_models", "invalid_keep")
+
+
+async def test_the_figures_of_memory_are_told_as_json_and_for_prometheus(server: Server, checkpoint: str) -> None:
+    await preload(server, {"models": [{"name": checkpoint}]})
+    memory = await server.get("/api/v1/memory")
+    assert memory["state"] == "DISABLED" and memory["device"]["total_bytes"] > memory["device"]["free_bytes"] > 0
+    assert {model["role"]: model["is_kept"] for model in memory["models"]} == {
+        "unet": True,
+        "text_encoder": True,
+        "vae": True,
+    }
+    assert memory["ram"]["models_bytes"] == sum(model["size_bytes"] for model in memory["models"])
+    assert (await server.get("/system_stats"))["darkroom_memory"]["relief_steps"]["caches"] == 0
+    text = await (await server.client.get("/metrics")).text()
+    assert "\ndarkroom_memory_models 3\n" in text
+    assert 'darkroom_memory_relief_steps_total{step="tiled_vae"} 0\n' in text
