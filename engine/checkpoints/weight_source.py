@@ -58,6 +58,11 @@ class FileWeights:
         if self._copies and isinstance(self._file, SafetensorsFile):
             self._file.forget_pages()
 
+    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Views of the mapped file, in its order and its types."""
+        for name in sorted(names, key=lambda name: self._file.tensors[self._names[name]].start):
+            yield name, self._file.tensor(self._names[name]).view(self._wanted[name].shape)
+
 
 class JoinedWeights:
     """The weights of several parts of a network, each under its prefix."""
@@ -77,13 +82,21 @@ class JoinedWeights:
         return is_view
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        for part, by_inner in self._groups(names):
+            for inner, tensor in part.read(by_inner):
+                yield by_inner[inner], tensor
+
+    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        for part, by_inner in self._groups(names):
+            for inner, tensor in part.raw(by_inner):
+                yield by_inner[inner], tensor
+
+    def _groups(self, names: Iterable[str]) -> Iterable[tuple[Any, dict[str, str]]]:
         groups: dict[int, tuple[Any, dict[str, str]]] = {}
         for name in names:
             part, inner = self._parts[name]
             groups.setdefault(id(part), (part, {}))[1][inner] = name
-        for part, by_inner in groups.values():
-            for inner, tensor in part.read(by_inner):
-                yield by_inner[inner], tensor
+        return groups.values()
 
 
 def source_of(network: nn.Module) -> JoinedWeights | None:

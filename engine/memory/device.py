@@ -116,6 +116,15 @@ class Device:
         """A copy of a CPU tensor in memory that streams can read from by themselves; None where there is no such."""
         return None
 
+    def staging_bytes(self, num_bytes: int) -> torch.Tensor:
+        """Bytes `[num_bytes]`, uint8, in RAM, which streams can read by themselves where the system allows that."""
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def landing_like(self, source: torch.Tensor) -> torch.Tensor:
+        """Memory on the device for what only passes through: of the source's type, in rows. Raises `OutOfMemory`."""
+        with translate_device_error():
+            return torch.empty(source.shape, dtype=source.dtype, device=self.torch_name)
+
     # --- streams -----------------------------------------------------------------------------------------------------
 
     def new_stream(self) -> Any:
@@ -131,6 +140,9 @@ class Device:
 
     def wait(self, stream: Any, mark: Any) -> None:
         """What is asked of the stream from here on happens after the mark."""
+
+    def wait_here(self, mark: Any) -> None:
+        """Return when the device has come to the mark."""
 
     def synchronize(self) -> None:
         """Return when the device has done everything."""
@@ -229,6 +241,15 @@ class AcceleratorDevice(Device):
             log.warning("no pinned memory of %d bytes: %s", tensor.nbytes, error)
             return None
 
+    def staging_bytes(self, num_bytes: int) -> torch.Tensor:
+        if self._kind == "mps":
+            return super().staging_bytes(num_bytes)
+        try:
+            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:  # the system allows no more of it
+            log.warning("no pinned memory of %d bytes: %s", num_bytes, error)
+            return super().staging_bytes(num_bytes)
+
     def new_stream(self) -> Any:
         return None if self._kind == "mps" else self._calls.Stream(self.torch_name)
 
@@ -250,6 +271,10 @@ class AcceleratorDevice(Device):
     def wait(self, stream: Any, mark: Any) -> None:
         if mark is not None:
             (self._calls.current_stream(self.torch_name) if stream is None else stream).wait_event(mark)
+
+    def wait_here(self, mark: Any) -> None:
+        if mark is not None:
+            mark.synchronize()
 
     def synchronize(self) -> None:
         self._calls.synchronize()
@@ -306,6 +331,17 @@ def dtype_of(name: DtypeName) -> torch.dtype:
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor in rows, `[nbytes]`, uint8, sharing its memory."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def fill(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy, on whichever thread."""
+    with torch.inference_mode():
+        target.copy_(source)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from torch import nn
 from engine.memory.device import Device
 from engine.memory.lanes import Lane, Lanes, PinnedMemory, padded
 from engine.memory.plan import choose_blocks
+from engine.memory.staging import StagedUpload
 from engine.memory.weight_patches import WeightPatch, patched, same_patches
 
 # Layers that read their weights nowhere but in `forward`, so that these need to be there only then.
@@ -41,6 +42,10 @@ class WeightSource(Protocol):
 
     def is_view(self, name: str) -> bool:
         """Whether `read` gives it without taking memory."""
+        ...
+
+    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Views of the mapped file, in its order and its types, in rows."""
         ...
 
 
@@ -112,6 +117,7 @@ class ModuleWeights:
         rests_in_ram: bool = True,
         source: WeightSource | None = None,
         compute_dtype: torch.dtype | None = None,
+        chunk_bytes: int | None = None,
     ) -> None:
         self.name = name
         self.module = module
@@ -120,6 +126,7 @@ class ModuleWeights:
         self.can_leave = self.device.has_own_memory and rests_in_ram
         self.working_bytes = 0  # of the use in hand, charged at each block where somebody counts
         self._pinned = pinned
+        self._staging = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
         self._source = source
         self._own_compute_dtype = self._compute_dtype = compute_dtype
         self._blocks = list(self._divide())
@@ -358,9 +365,11 @@ class ModuleWeights:
 
     def _hold_all(self, blocks: Sequence[Block]) -> None:
         """Bring blocks to the device: what has no home straight from the file, one tensor after the other."""
-        lacking = {weight.key: weight for block in blocks for weight in block.weights if weight.home is None}
+        lacking = {weight.key: weight for block in blocks for weight in block.weights if weight.held is None}
         try:
-            for key, tensor in self._read(lacking):
+            if self.device.has_own_memory and self._source is not None:
+                self._upload([weight for key, weight in lacking.items() if self._comes_from_file(key)])
+            for key, tensor in self._read(key for key, weight in lacking.items() if self._is_nowhere(weight)):
                 self._hold(lacking[key], tensor)
             for block in blocks:
                 for weight in block.weights:
@@ -372,6 +381,34 @@ class ModuleWeights:
             for block in blocks:
                 if not block.is_there:  # the device had no room for all of it
                     self._take_back(block)
+
+    def _comes_from_file(self, key: str) -> bool:
+        """Whether the file is where to bring a weight from: its home is a view of it, or there is none."""
+        source, home = self._source, self._by_key[key].home
+        return source is not None and key in source.names and (home is None or source.is_view(key))
+
+    def _is_nowhere(self, weight: Weight) -> bool:
+        return weight.home is None and weight.held is None
+
+    def _upload(self, weights: Sequence[Weight]) -> None:
+        """Bring weights from the file to the device, through a little pinned memory."""
+        assert self._source is not None
+        by_key = {weight.key: weight for weight in weights}
+
+        def pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            assert self._source is not None
+            for key, raw in self._source.raw(by_key):
+                held = by_key[key].held = self.device.empty_like(by_key[key].shown)
+                yield held, raw
+
+        if by_key:
+            StagedUpload(self.device, **self._staging).run(pairs())
+        for weight in weights:
+            assert weight.held is not None
+            weight.applied = ()
+            if not self.can_leave:
+                weight.home = weight.held  # it never leaves
+            self._bring_up_to_date(weight)
 
     def _take_back(self, block: Block) -> None:
         for weight in block.weights:

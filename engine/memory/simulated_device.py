@@ -140,6 +140,10 @@ class SimulatedDevice(Device):
         if stream is None:
             _do(mark.stream, mark.position)
 
+    def wait_here(self, mark: Any) -> None:
+        if mark.stream is not None:
+            _do(mark.stream, mark.position)
+
     def synchronize(self) -> None:
         for stream in self._streams:
             _do(stream, stream.num_asked)
