@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from worker.errors import SettingsInvalid
-from worker.settings import Settings, child_environment, known_names, load_settings
+from worker.settings import Settings, child_environment, known_names, load_settings, runpod_environment
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +93,43 @@ def test_a_child_gets_no_setting_of_the_front(monkeypatch: pytest.MonkeyPatch) -
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings().worker_port = 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "platform"),
+    [
+        ({}, "plain"),
+        ({"MASTER_TOKEN": "t", "CONTAINER_ID": "7", "REPORT_ADDR": "https://run.vast.ai/"}, "vast"),
+        ({"MASTER_TOKEN": "t"}, "plain"),
+        ({"RUNPOD_WEBHOOK_GET_JOB": "https://a/job-take/$ID"}, "runpod"),
+        ({"MASTER_TOKEN": "t", "CONTAINER_ID": "7", "AUTOSCALER": "plain"}, "plain"),
+    ],
+)
+def test_the_platform_is_seen_from_what_it_sets(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], platform: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings(env_file=None).settings
+    assert settings.platform == platform
+    assert settings.listen_host == ("0.0.0.0" if platform == "vast" else "127.0.0.1")
+    assert settings.queue_limits().max_wait_seconds == (10.0 if platform == "vast" else None)
+
+
+@pytest.mark.parametrize(("name", "missing"), [("vast", "CONTAINER_ID"), ("runpod", "RUNPOD_WEBHOOK_GET_JOB")])
+def test_a_platform_that_is_asked_for_and_not_there_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch, name: str, missing: str
+) -> None:
+    monkeypatch.setenv("AUTOSCALER", name)
+    with pytest.raises(SettingsInvalid, match=missing):
+        load_settings(env_file=None)
+
+
+def test_what_runpod_sets_goes_to_its_loop_and_to_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RUNPOD_AI_API_KEY", "RUNPOD_WEBHOOK_GET_JOB", "S3_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "planted-secret")
+    monkeypatch.setenv("RUNPOD_LOG_LEVEL", "DEBUG")
+    assert "planted-secret" not in child_environment().values()
+    of_loop = runpod_environment()
+    assert of_loop["RUNPOD_AI_API_KEY"] == of_loop["RUNPOD_WEBHOOK_GET_JOB"] == "planted-secret"
+    assert "S3_SECRET_ACCESS_KEY" not in of_loop and of_loop["RUNPOD_LOG_LEVEL"] == "INFO"
