@@ -17,7 +17,7 @@ from aiohttp import web
 
 from tests.worker.running_front import until
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )

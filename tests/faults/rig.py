@@ -113,7 +113,7 @@ class Rig:
 
     async def until_ready(self) -> None:
         """Raises AssertionError with the log's end when the front ends instead."""
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(WAIT_SECONDS):
             while True:
                 assert self.is_running, self.log.read_text()[-4000:]
                 with contextlib.suppress(*UNREACHABLE):
@@ -185,10 +185,10 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def a_rig(base: Path, **settings: str) -> AsyncIterator[Rig]:
+async def a_rig(base: Path, patience_seconds: float = WAIT_SECONDS, **settings: str) -> AsyncIterator[Rig]:
     """A worker's folder with the pack in it; nothing runs yet. Ends what runs at the end of the block."""
     write_pack(base)
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(WAIT_SECONDS)) as http:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(patience_seconds)) as http:
         rig = Rig(base, http, settings)
         try:
             yield rig

@@ -36,6 +36,8 @@ WARM_UP_JOBS = 600  # more than the front remembers in memory, so that what it r
 GRACE_SECONDS = 1.0
 QUIET_SECONDS = 6.0
 END_SECONDS = 240.0
+PATIENCE_SECONDS = 300.0
+"""A client that waits longer than this for an answer has been forgotten."""
 SETTINGS = {
     "SYNC_GRACE_SECONDS": str(GRACE_SECONDS),
     "ENGINE_MAX_RESTARTS": "10000",
@@ -202,8 +204,10 @@ class Soak:
             await fault()
 
     async def _kill_engine(self) -> None:
-        await self._rig.until_ready()  # on a busy machine it would otherwise never get up again
-        await asyncio.sleep(self._chance.uniform(0, 3))
+        """Once it has been up for as long as its start took, so that a busy machine gets on with its jobs too."""
+        began = time.monotonic()
+        await self._rig.until_ready()
+        await asyncio.sleep(time.monotonic() - began + self._chance.uniform(0, 2))
         self._rig.kill_engine()
         self.kills.append(time.time())
 
@@ -262,7 +266,7 @@ class Soak:
 
 
 async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
-    async with running_peers() as peers, a_rig(folder, **SETTINGS) as rig:
+    async with running_peers() as peers, a_rig(folder, PATIENCE_SECONDS, **SETTINGS) as rig:
         await rig.start()
         await rig.until_ready()
         soak = Soak(rig, peers, seed)

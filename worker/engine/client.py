@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
 import structlog
@@ -27,7 +27,7 @@ from worker.engine.http import EngineHttp, Reply
 from worker.engine.loss import Loss, LossReason
 from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
 from worker.engine.wording import in_our_words
-from worker.errors import DeviceLost, EngineUnreachable, JobTimedOut, Problem, RequestRejected
+from worker.errors import DeliveryFailed, DeviceLost, EngineUnreachable, JobTimedOut, Problem, RequestRejected
 
 LOOK_SECONDS = 5.0
 LOOK_SECONDS_WITHOUT_SOCKET = 0.25
@@ -272,14 +272,14 @@ class EngineClient:
     # files
 
     async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None:
-        """Copies one of the engine's files to `target`."""
+        """Copies one of the engine's files to `target`. Raises DeliveryFailed when it cannot be written there."""
         query = urlencode({"filename": filename, "subfolder": subfolder, "type": kind})
         async with self._http.stream(f"/view?{query}") as (status, pieces):
             if status != 200:
                 raise EngineUnreachable(f"The engine does not give {filename} ({status})")
             with target.open("wb") as file:
                 async for piece in pieces:
-                    await asyncio.to_thread(file.write, piece)
+                    await asyncio.to_thread(_append, file, piece)
 
     async def upload_image(self, path: Path, name: str) -> str:
         """Puts a file into the engine's input folder; gives the name that a prompt uses for it."""
@@ -432,3 +432,12 @@ async def _wait(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _append(file: BinaryIO, piece: bytes) -> None:
+    """Told from a connection that breaks: a full disk is no fault of the engine's."""
+    try:
+        file.write(piece)
+        file.flush()
+    except OSError as error:
+        raise DeliveryFailed(f"An output cannot be kept: {error.strerror or error}") from None

@@ -138,11 +138,15 @@ async def collect_outputs(
     """Brings every listed file into `job_directory`, in the order of the list, the short texts between them. Files
     of a run before are gone then.
 
-    Raises DeliveryFailed for a file that the engine names and does not have, EngineUnreachable from the source.
+    Raises DeliveryFailed for a file that the engine names and does not have, and where the disk takes no more;
+    EngineUnreachable from the source.
     """
-    await asyncio.to_thread(_make_empty, job_directory)
     taken_over = taken_over or TakenOver(keeps=True)
-    return [await _take_any(listed, job_directory, source, taken_over) for listed in listed_outputs(outputs)]
+    try:
+        await asyncio.to_thread(_make_empty, job_directory)
+        return [await _take_any(listed, job_directory, source, taken_over) for listed in listed_outputs(outputs)]
+    except OSError as error:
+        raise DeliveryFailed(f"The outputs cannot be kept: {error.strerror or error}") from None
 
 
 async def _take_any(listed: Listed | Said, directory: Path, source: FileSource, taken_over: TakenOver) -> Output | Said:
