@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OUR_PACKAGES = ("worker", "engine", "modifiers", "benchmark", "tests")
+OUR_PACKAGES = ("worker", "engine", "modifiers", "benchmark", "demo", "tests")
 
 CORE = ("engine.errors", "engine.events", "engine.settings", "engine.cancel")
 
@@ -39,6 +39,7 @@ RULES = (
     Rule("modifiers", (), frozenset({"pydantic", "pydantic_core"})),
     Rule("benchmark.qualify", (), frozenset({"pydantic"})),
     Rule("benchmark", ("engine", "worker", "modifiers", "benchmark")),
+    Rule("demo", ("engine", "worker", "modifiers", "benchmark")),
     *(Rule(module, CORE, NOTHING) for module in CORE),
     Rule("engine.graph", CORE, NOTHING),
     Rule("engine.diffusion", (), TORCH | NODE_EXTRAS),

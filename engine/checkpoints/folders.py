@@ -1,6 +1,7 @@
 """Which model files exist, by kind (`checkpoints`, `vae`, ...) and name (path below a folder of the kind, `/` between).
 
 A ComfyUI base directory is taken as it stands: `models/<kind>/`, and further folders from `extra_model_paths.yaml`.
+What ships with the engine itself (`engine/weights/<kind>/`) comes last: the user's file of the same name wins.
 """
 
 from __future__ import annotations
@@ -39,11 +40,24 @@ FOLDER_ENDING = ENDINGS["diffusers"]  # models of this kind are folders, known b
 FOLDER_MARK = "model_index.json"
 
 
-class ModelFolders:
-    """The folders of each kind and what lies in them. Listings are kept until a folder's time of change moves."""
+# What ships with the engine, by kind.
+BUILT_IN: Mapping[str, Path] = {"checkpoints": Path(__file__).parents[1] / "weights" / "checkpoints"}
 
-    def __init__(self, models_directory: Path, extra: Mapping[str, Iterable[Path]] | None = None) -> None:
+
+class ModelFolders:
+    """The folders of each kind and what lies in them. Listings are kept until a folder's time of change moves.
+
+    `built_in` folders are looked at after all others, and what only they have is listed last.
+    """
+
+    def __init__(
+        self,
+        models_directory: Path,
+        extra: Mapping[str, Iterable[Path]] | None = None,
+        built_in: Mapping[str, Path] | None = None,
+    ) -> None:
         self.models_directory = models_directory
+        self._built_in = dict(built_in or {})
         self._roots: dict[str, list[Path]] = {
             kind: [models_directory / name for name in names] for kind, names in KINDS.items()
         }
@@ -86,24 +100,26 @@ class ModelFolders:
         self._listings.pop(kind, None)
 
     def roots(self, kind: str) -> list[Path]:
-        """The folders of a kind. Raises KeyError for an unknown kind."""
-        return list(self._roots[LEGACY_KINDS.get(kind, kind)])
+        """The folders of a kind, a built-in one last. Raises KeyError for an unknown kind."""
+        kind = LEGACY_KINDS.get(kind, kind)
+        built_in = self._built_in.get(kind)
+        return self._roots[kind] + ([] if built_in is None or built_in in self._roots[kind] else [built_in])
 
     def names(self, kind: str) -> list[str]:
-        """The files of a kind, sorted; each name once. Raises KeyError for an unknown kind."""
+        """The files of a kind, sorted, each name once; built-in ones last. Raises KeyError for an unknown kind."""
         kind = LEGACY_KINDS.get(kind, kind)
-        roots = self._roots[kind]
+        roots = self.roots(kind)
         known = self._listings.get(kind)
         if known is not None and known[0].keys() >= {str(root) for root in roots if root.is_dir()}:
             stamps, names = known
             if all(_stamp(folder) == stamp for folder, stamp in stamps.items()):
                 return list(names)
         stamps = {}
-        found: dict[str, None] = {}
+        found: dict[str, bool] = {}  # name -> whether only the engine itself has it
         for root in roots:
             for name in _files_below(root, self.endings(kind), stamps):
-                found[name] = None
-        names = sorted(found)
+                found.setdefault(name, root == self._built_in.get(kind))
+        names = sorted(found, key=lambda name: (found[name], name))
         self._listings[kind] = (stamps, names)
         return list(names)
 

@@ -24,6 +24,7 @@ from worker.api.results import check_caller, refuse, services_of
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput, parse_generate, parse_json, says_yes
 from worker.autoscaler.autoscaler import Caller
 from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
+from worker.demo_model import modifier_defaults
 from worker.errors import (
     EngineUnreachable,
     NotReady,
@@ -226,7 +227,9 @@ def _prompt(services: Services, parsed: GenerateInput, object_info: Mapping[str,
     if not parsed.modifier:
         return parsed.workflow_json
     try:
-        return services.modifiers.build(parsed.modifier, parsed.modifications, only_checkpoint(object_info))
+        return services.modifiers.build(
+            parsed.modifier, parsed.modifications, modifier_defaults(object_info, parsed.modifications)
+        )
     except UnknownModifier as error:
         problem = Problem(str(error), field="input.modifier", type="unknown_modifier", allowed=list(error.known))
         raise RequestRejected([problem]) from None
@@ -249,13 +252,6 @@ def _in_terms_of_the_modifier(services: Services, modifier: str, rejected: Reque
         field = fields.field_at(problem.node_id or "", problem.field or "")
         named.append(problem if field is None else replace(problem, field=f"input.modifications.{field}"))
     return RequestRejected(named)
-
-
-def only_checkpoint(object_info: Mapping[str, Any]) -> dict[str, str]:
-    """The modifiers' default checkpoint on a machine that has exactly one; else they keep their own."""
-    inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
-    (names, *_) = inputs.get("ckpt_name") or [[]]
-    return {"ckpt_name": names[0]} if isinstance(names, list) and len(names) == 1 else {}
 
 
 def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:

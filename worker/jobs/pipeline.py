@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from worker.demo_model import note_on
 from worker.engine.client import EngineClient, EngineLost
 from worker.engine.loss import Loss, LossReason, error_of_loss
 from worker.engine.outcome import RunOutcome
@@ -233,7 +234,7 @@ class Pipeline:
             if job.state is not JobState.GENERATED:
                 await self._generate(job)
             await self._deliver(job)
-            ending = (JobState.COMPLETED, "Processing complete.", None)
+            ending = (JobState.COMPLETED, f"Processing complete.{note_on(job.prompt)}", None)
         except asyncio.CancelledError:
             if job.id not in self._cancelled:  # the front stops; the job stays on disk
                 if job.stage is Stage.RUNNING:  # and its prompt has been taken back

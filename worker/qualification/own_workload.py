@@ -11,6 +11,7 @@ from typing import Any
 from benchmark.qualify.workload import RANDOM_PROMPT, OwnWorkload
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierRegistry, UnknownModifier
+from worker.demo_model import defaults_among
 from worker.errors import SettingsInvalid
 from worker.jobs.cost import cost_of
 from worker.settings import BenchmarkConfig
@@ -76,8 +77,8 @@ def with_checkpoint(
     except UnknownModifier:
         return dict(modifications)
     defaults: dict[str, Any] = {"prompt": RANDOM_PROMPT} if "prompt" in fields else {}
-    if len(checkpoint_names) == 1 and "ckpt_name" in fields:
-        defaults["ckpt_name"] = checkpoint_names[0]
+    found = defaults_among(checkpoint_names, modifications)
+    defaults |= {name: value for name, value in found.items() if name in fields}
     return {**defaults, **modifications}
 
 

@@ -62,3 +62,17 @@ def test_a_malformed_line_is_named(tmp_path: Path) -> None:
     config.write_text("a111:\n    nonsense\n")
     with pytest.raises(ValueError, match="line 2"):
         read_extra_model_paths(config)
+
+
+def test_what_ships_with_the_engine_is_listed_last_and_gives_way_to_a_file_of_the_same_name(tmp_path: Path) -> None:
+    built_in, user = tmp_path / "built_in", tmp_path / "models" / "checkpoints"
+    _touch(built_in / "a.safetensors")
+    _touch(user / "z.safetensors")
+    folders = ModelFolders(tmp_path / "models", built_in={"checkpoints": built_in})
+    assert folders.names("checkpoints") == ["z.safetensors", "a.safetensors"]
+    assert folders.path("checkpoints", "a.safetensors") == built_in / "a.safetensors"
+    _touch(user / "a.safetensors")
+    os.utime(user, (1, 1))
+    assert folders.names("checkpoints") == ["a.safetensors", "z.safetensors"]
+    assert folders.path("checkpoints", "a.safetensors") == user / "a.safetensors"
+    assert folders.names("vae") == []

@@ -1,0 +1,1 @@
+"""How the checkpoint that ships with Darkroom was made: data, training, export, evaluation. See README.md."""

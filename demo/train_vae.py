@@ -1,0 +1,148 @@
+"""Trains the autoencoder: `python -m demo.train_vae BUILD`, resumable, writes `BUILD/vae.pt`.
+
+The posterior has a fixed width: the decoder sees the mean plus a little noise, which keeps neighbouring latents alike,
+and the mean is held near zero. First on crops of 64 pixels, which are four times cheaper, then on whole pictures; with
+`--decoder-only` the encoder stays as it is, so that latents already computed from it stay valid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from demo.compose import SIDE, Pictures, draw_scene, load_pictures, render
+from demo.fit import fit_last_layer
+from demo.networks import VAE, carry_colours, channels_last, rest_large_blocks
+from demo.run import Budget, follow, load, rate_factor, save
+from engine.models.vae import AutoencoderKl
+
+CROP = 64
+LATENT_NOISE = 0.05
+HOLD = 2e-4
+SAVE_SECONDS = 120.0
+
+
+def draw_batch(rng: np.random.Generator, pictures: Pictures, size: int, crop: int) -> torch.Tensor:
+    """[B, 3, crop, crop] float32 in -1..1; crops lie where the thing is more often than not."""
+    batch = np.empty((size, crop, crop, 3), np.uint8)
+    for index in range(size):
+        whole = render(draw_scene(rng, pictures), rng, pictures)
+        x, y = (int(rng.integers(0, SIDE - crop + 1)) for _ in range(2))
+        batch[index] = whole[y : y + crop, x : x + crop]
+    return (
+        torch.from_numpy(batch)
+        .permute(0, 3, 1, 2)
+        .float()
+        .div(127.5)
+        .sub(1)
+        .contiguous(memory_format=torch.channels_last)
+    )
+
+
+def loss_of(network: torch.nn.Module, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(loss, mean absolute error in 0..255)."""
+    mean, drawn = network(pictures)
+    difference = drawn.float() - pictures
+    error = difference.abs().mean()
+    # Edges: the same on the differences of neighbouring pixels.
+    across = (difference[..., 1:] - difference[..., :-1]).abs().mean()
+    down = (difference[..., 1:, :] - difference[..., :-1, :]).abs().mean()
+    coarse = functional.avg_pool2d(difference, 8).abs().mean()
+    return error + 0.5 * (across + down) + coarse + HOLD * mean.float().pow(2).mean(), error * 127.5
+
+
+class Autoencoding(torch.nn.Module):
+    """Pictures -> (mean, what is drawn from the mean plus noise)."""
+
+    def __init__(self, vae: AutoencoderKl) -> None:
+        super().__init__()
+        self.vae = vae
+
+    def forward(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean = self.vae.encode(pictures)
+        return mean, self.vae.decode(mean + LATENT_NOISE * torch.randn_like(mean))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=1800, help="of training in all")
+    parser.add_argument("--slice-seconds", type=float, default=1e9, help="of training in this process")
+    parser.add_argument("--whole-from", type=float, default=0.6, help="share of the time after which crops end")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--decoder-only", action="store_true")
+    parser.add_argument("--name", default="vae.pt")
+    parser.add_argument("--start", type=Path, help="weights to begin with")
+    parser.add_argument("--half", action="store_true", help="bfloat16, which pays on a GPU or when compiled")
+    parser.add_argument("--compile", action="store_true")
+    arguments = parser.parse_args()
+
+    torch.manual_seed(0)
+    pictures = load_pictures(arguments.build / "pictures.npz")
+    vae = AutoencoderKl(VAE).to(arguments.device)
+    channels_last(vae)
+    carry_colours(vae)
+    rest_large_blocks(vae)
+    if arguments.start:
+        vae.load_state_dict(torch.load(arguments.start, weights_only=True)["average"])
+    else:
+        samples = np.random.default_rng(4)
+        fit_last_layer(
+            vae, (draw_batch(samples, pictures, 8, SIDE).to(arguments.device) for _ in range(6)), LATENT_NOISE
+        )
+    if arguments.decoder_only:
+        vae.encoder.requires_grad_(False)
+        vae.quant_conv.requires_grad_(False)
+    trained = [weight for weight in vae.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=arguments.rate, betas=(0.9, 0.98), weight_decay=1e-4)
+    average = {name: weight.detach().float().clone() for name, weight in vae.state_dict().items()}
+    path, step, budget = arguments.build / arguments.name, 0, Budget(arguments.seconds, arguments.slice_seconds)
+    if (state := load(path)) is not None:
+        vae.load_state_dict(state["weights"])
+        optimizer.load_state_dict(state["optimizer"])
+        average, step, budget.used_before_seconds = state["average"], state["step"], state["used_seconds"]
+    network: torch.nn.Module = Autoencoding(vae)
+    if arguments.compile:
+        network = torch.compile(network, dynamic=False)  # type: ignore[assignment]
+
+    def keep() -> None:
+        state = {"weights": vae.state_dict(), "optimizer": optimizer.state_dict(), "average": average}
+        save(path, {**state, "step": step, "used_seconds": budget.used_seconds})
+
+    rng, saved, shown = np.random.default_rng((1, step)), time.monotonic(), []
+    while not budget.is_spent:
+        whole = budget.share >= arguments.whole_from
+        crop, size = (SIDE, max(1, arguments.batch // 4)) if whole else (CROP, arguments.batch)
+        factor = rate_factor(step, budget.share, 40)
+        for group in optimizer.param_groups:
+            group["lr"] = arguments.rate * factor
+        batch = draw_batch(rng, pictures, size, crop).to(arguments.device)
+        with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.half):
+            loss, error = loss_of(network, batch)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        follow(average, vae, step, 0.995)
+        step += 1
+        shown.append(error.item())
+        if step % 20 == 0:
+            sys.stdout.write(f"{step} {budget.used_seconds:.0f} s, {crop} px, error {np.mean(shown):.2f} of 255\n")
+            sys.stdout.flush()
+            shown = []
+        if time.monotonic() - saved > SAVE_SECONDS:
+            keep()
+            saved = time.monotonic()
+    keep()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The parts of the training that the checkpoint's correctness hangs on, at the networks' own size and a few samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from demo.export import SCALE, fold_moments
+from demo.fit import fit_last_layer
+from demo.networks import RESTING_BLOCKS, VAE, carry_colours, rest_large_blocks
+from demo.run import Budget, load, rate_factor, save
+from demo.train_diffusion import signal_shares
+from engine.diffusion.model_sampling import DiscreteSchedule
+from engine.models.vae import AutoencoderKl
+
+
+def small_pictures() -> torch.Tensor:
+    torch.manual_seed(0)
+    coarse = torch.rand(2, 3, 4, 4) * 2 - 1
+    return torch.nn.functional.interpolate(coarse, size=(64, 64), mode="bilinear")
+
+
+@torch.no_grad()
+def test_training_starts_from_an_autoencoder_that_carries_colours() -> None:
+    torch.manual_seed(0)
+    vae, pictures = AutoencoderKl(VAE), small_pictures()
+    carry_colours(vae)
+    rest_large_blocks(vae)
+    fit_last_layer(vae, [pictures], noise=0.0)
+    error = (vae.decode(vae.encode(pictures)) - pictures).abs().mean()
+    assert error < 0.25 * pictures.abs().mean()
+
+
+@torch.no_grad()
+def test_resting_blocks_add_nothing_when_they_are_computed_after_all() -> None:
+    torch.manual_seed(0)
+    resting, whole = AutoencoderKl(VAE), AutoencoderKl(VAE)
+    rest_large_blocks(resting)
+    whole.load_state_dict(resting.state_dict())
+    assert not any(whole.state_dict()[f"{name}.conv2.weight"].any() for name in RESTING_BLOCKS)
+    pictures = small_pictures()
+    torch.testing.assert_close(whole.encode(pictures), resting.encode(pictures))
+
+
+@torch.no_grad()
+def test_folded_moments_give_latents_of_unit_deviation_and_the_same_picture() -> None:
+    torch.manual_seed(0)
+    own, folded, pictures = AutoencoderKl(VAE), AutoencoderKl(VAE), small_pictures()
+    latents = own.encode(pictures)
+    mean, deviation = latents.mean((0, 2, 3)), latents.std((0, 2, 3))
+    folded.load_state_dict(fold_moments(own.state_dict(), mean, deviation))
+    stored = folded.encode(pictures)
+    torch.testing.assert_close((stored * SCALE).std((0, 2, 3)), torch.ones(4), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(folded.decode(stored), own.decode(latents), atol=1e-3, rtol=1e-3)
+
+
+def test_the_schedule_is_the_engine_s() -> None:
+    shares = signal_shares()
+    sigmas = ((1 - shares) / shares).sqrt()
+    torch.testing.assert_close(sigmas, DiscreteSchedule().sigmas.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_budget_goes_on_where_the_last_slice_ended(tmp_path: Path) -> None:
+    save(tmp_path / "state.pt", {"used_seconds": 90.0})
+    state = load(tmp_path / "state.pt")
+    assert state is not None
+    budget = Budget(100.0, slice_seconds=5.0, used_before_seconds=state["used_seconds"])
+    assert 0.9 <= budget.share < 0.95 and not budget.is_spent
+    assert rate_factor(1000, budget.share, 100) < 0.1 < rate_factor(1000, 0.1, 100)
+    assert load(tmp_path / "nothing.pt") is None

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modifiers.registry import build_registry
+from worker.demo_model import DEMO_CHECKPOINT, DEMO_DEFAULTS, modifier_defaults, note_on
+
+SD15 = "v1-5-pruned-emaonly-fp16.safetensors"
+
+
+def info(*names: str) -> dict[str, Any]:
+    return {"CheckpointLoaderSimple": {"input": {"required": {"ckpt_name": [list(names)]}}}}
+
+
+def test_without_any_other_checkpoint_the_demo_model_draws_in_its_own_size() -> None:
+    defaults = modifier_defaults(info(DEMO_CHECKPOINT), {"prompt": "a cat"})
+    prompt = build_registry().build("Text2Image", {"prompt": "a cat"}, defaults)
+    assert prompt["4"]["inputs"]["ckpt_name"] == DEMO_CHECKPOINT
+    assert (prompt["5"]["inputs"]["width"], prompt["5"]["inputs"]["height"]) == (128, 128)
+    assert note_on(prompt)
+
+
+def test_what_the_request_says_wins_over_the_demo_model_s_size() -> None:
+    asked = {"prompt": "a cat", "width": 256}
+    prompt = build_registry().build("Text2Image", asked, modifier_defaults(info(DEMO_CHECKPOINT), asked))
+    assert (prompt["5"]["inputs"]["width"], prompt["5"]["inputs"]["height"]) == (256, 128)
+
+
+def test_the_demo_model_asked_for_by_name_draws_in_its_own_size_too() -> None:
+    assert modifier_defaults(info(SD15, DEMO_CHECKPOINT), {"ckpt_name": DEMO_CHECKPOINT}) == DEMO_DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ((SD15, DEMO_CHECKPOINT), {}),
+        ((SD15, "other.safetensors", DEMO_CHECKPOINT), {}),
+        (("mine.safetensors", DEMO_CHECKPOINT), {"ckpt_name": "mine.safetensors"}),
+        (("a.safetensors", "b.safetensors", DEMO_CHECKPOINT), {}),
+        (("foreign.safetensors",), {"ckpt_name": "foreign.safetensors"}),
+        ((), {}),
+    ],
+)
+def test_a_checkpoint_of_the_user_comes_first(names: tuple[str, ...], expected: dict[str, Any]) -> None:
+    assert modifier_defaults(info(*names), {}) == expected
+
+
+def test_a_picture_of_another_model_has_no_note() -> None:
+    assert note_on({"1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": SD15}}}) == ""

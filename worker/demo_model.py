@@ -1,0 +1,48 @@
+"""The small checkpoint that ships with the engine: when it is drawn with, in what size, and how a result says so. Pure.
+
+The user's checkpoints come first. Only where there is none of them do the modifiers fall back on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from modifiers.text_to_image import Text2Image
+
+DEMO_CHECKPOINT: Final = "darkroom-emoji.safetensors"
+# What it was trained for. A modifier without one of these fields passes over it.
+DEMO_DEFAULTS: Final[Mapping[str, Any]] = {"width": 128, "height": 128, "cfg_scale": 4.0}
+NOTE: Final = f"Drawn by the built-in demo model {DEMO_CHECKPOINT}, which knows some emoji at 128x128 and nothing else."
+
+
+def modifier_defaults(object_info: Mapping[str, Any], modifications: Mapping[str, Any]) -> dict[str, Any]:
+    """`defaults_among` the checkpoints that an engine lists."""
+    inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
+    (names, *_) = inputs.get("ckpt_name") or [[]]
+    return defaults_among(names if isinstance(names, list) else [], modifications)
+
+
+def defaults_among(names: Sequence[str], modifications: Mapping[str, Any]) -> dict[str, Any]:
+    """What replaces the modifiers' own defaults where these checkpoints are, for a request that says so much.
+
+    Their own checkpoint if it is here, else the only one, else the demo model with its size; several others: nothing,
+    so that the graph check names them.
+    """
+    asked = modifications.get("ckpt_name")
+    if asked is not None:
+        return dict(DEMO_DEFAULTS) if asked == DEMO_CHECKPOINT else {}
+    if Text2Image.model_fields["ckpt_name"].default in names:
+        return {}
+    others = [name for name in names if name != DEMO_CHECKPOINT]
+    if len(others) == 1:
+        return {"ckpt_name": others[0]}
+    return {} if others or not names else {"ckpt_name": DEMO_CHECKPOINT, **DEMO_DEFAULTS}
+
+
+def note_on(prompt: Mapping[str, Any]) -> str:
+    """What a finished result says about the model besides; "" for all but the demo model."""
+    is_used = any(
+        isinstance(node, Mapping) and DEMO_CHECKPOINT in (node.get("inputs") or {}).values() for node in prompt.values()
+    )
+    return f" {NOTE}" if is_used else ""
