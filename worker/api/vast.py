@@ -1,7 +1,7 @@
 """Vast's own routes: `/session/create|get|health|end` and `/pyworker/update`, in Vast's words and statuses.
 
 `session_end_app` is `/session/end` alone, for the listener without TLS. What a session's maker wants to have posted
-at its end goes to this very application, and only to the routes that make and end jobs.
+at its end goes to this very application, and only to the routes that make jobs: it comes from this machine there.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fastapi.responses import JSONResponse, Response
 from worker.api.results import check_caller, refuse, services_of
 from worker.api.schemas import parse_json
 from worker.autoscaler.vast.autoscaler import Attachments, VastAutoscaler
-from worker.autoscaler.vast.envelope import SignatureRejected, caller_of
+from worker.autoscaler.vast.envelope import caller_of
 from worker.autoscaler.vast.listener import PlainListener
 from worker.autoscaler.vast.sessions import Session
-from worker.errors import RequestRejected, WorkerError
+from worker.errors import RequestRejected, TooManySessions, WorkerError
 from worker.services import Services
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
-ON_CLOSE_ROUTES: Final = ("/generate", "/cancel/")
+ON_CLOSE_ROUTES: Final = ("/generate", "/generate/sync", "/generate/stream")
 
 router = APIRouter(include_in_schema=False)
 end_router = APIRouter(include_in_schema=False)
@@ -53,7 +53,7 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
     )
 
     async def post_to_self(route: str, body: Mapping[str, Any]) -> None:
-        if not route.startswith(ON_CLOSE_ROUTES):
+        if route not in ON_CLOSE_ROUTES:
             log.warning("a session asked for a route that it may not", route=route[:200])
             return
         try:
@@ -86,7 +86,7 @@ async def create(request: Request) -> Response:
     except _Answer as answer:
         return answer.reply
     except WorkerError as error:
-        if isinstance(error, SignatureRejected):
+        if not isinstance(error, TooManySessions):  # which the autoscaler knows, having said so
             services.platform.autoscaler.request_refused(0.0, caller, error)
         return refuse(error, is_vast=True)
     expiration = vast.sessions.expiration_of(session)

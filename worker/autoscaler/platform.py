@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -20,7 +21,7 @@ from worker.autoscaler.vast.public_key import PublicKeySource
 from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.sessions import SessionBook
 from worker.autoscaler.vast.timing import VastTiming
-from worker.errors import SettingsInvalid
+from worker.errors import SessionGone, SettingsInvalid
 from worker.jobs.cost import Workload, cost_of
 from worker.jobs.job import Job
 from worker.settings import RunPodConfig, Settings, VastConfig, runpod_environment
@@ -35,7 +36,9 @@ class Platform:
     vast: VastAutoscaler | None
     vast_config: VastConfig
     workload: Workload
+    keys: PublicKeySource | None
     http: httpx.AsyncClient
+    _asking: list[asyncio.Task[None]] = field(default_factory=list)
 
     def cost_of(self, prompt: Mapping[str, Any]) -> float:
         return cost_of(prompt, self.workload)
@@ -47,8 +50,9 @@ class Platform:
         """
         envelope = self.envelopes.open(body)
         if envelope.session_id is not None:
-            sessions = SessionBook(0) if self.vast is None else self.vast.sessions
-            sessions.hit(envelope.session_id)
+            if self.vast is None:
+                raise SessionGone("invalid session")
+            self.vast.sessions.hit(envelope.session_id)
         return envelope
 
     def job_accepted(self, job: Job, caller: Caller | None) -> None:
@@ -60,8 +64,13 @@ class Platform:
     async def start(self) -> None:
         """Raises OSError when a port is taken."""
         await self.autoscaler.start()
+        if self.keys is not None and self.vast is None:  # signed requests, but nobody to report to
+            asking = self.keys.keep_asking(lambda _reason: None, lambda: None)
+            self._asking.append(asyncio.create_task(asking, name="public-key"))
 
     async def close(self) -> None:
+        for task in self._asking:
+            task.cancel()
         await self.autoscaler.close()
         await self.http.aclose()
 
@@ -92,6 +101,7 @@ def build_platform(
         vast=vast,
         vast_config=config,
         workload=settings.workload,
+        keys=keys,
         http=http,
     )
 

@@ -304,6 +304,24 @@ async def test_a_worker_that_is_not_ready_is_never_reported_as_loaded(tmp_path: 
             assert (await autoscaler.until_status(loadtime=lambda seconds: seconds > 0))["max_perf"] > 0
 
 
+async def test_signatures_are_checked_without_the_platform_too_when_there_is_a_master_token(
+    tmp_path: Path, autoscaler: StandIn
+) -> None:
+    changes = vast_settings(autoscaler, container_id=None)
+    async with running_engine(tmp_path) as engine, running_front(tmp_path, engine, **changes) as front:
+        vast = VastFront(front, autoscaler, engine)
+
+        async def the_key_has_come() -> bool:
+            return (await vast.generate(draw())).status_code != 503
+
+        await until(the_key_has_come)
+        assert (await vast.generate(draw("signed"))).status_code == 200
+        assert (await vast.generate(draw("forged"), signature="AAAA")).status_code == 401
+        assert (await vast.post("/generate/sync", vast.envelope(draw(), session_id="any"))).status_code == 410
+        assert (await vast.post("/session/create", vast.envelope(draw()))).status_code == 404
+        assert autoscaler.statuses == []
+
+
 # the same request again
 
 
