@@ -1,9 +1,9 @@
 """Everything that needs a GPU, in one call of under eight minutes: `python benchmark/gpu.py --out DIR`.
 
 Writes `gpu.json` into DIR: it/s of SD1.5 at 512x512 for batches of 1 and 4, end to end and of the UNet alone, how fast
-a checkpoint loads, peak memory of the device, what the device does when asked for one thing at a time, and how far the
-GPU's picture is from the CPU's. Needs only this repository, torch, numpy, Pillow and safetensors. Weights are random:
-speed does not depend on them.
+a checkpoint loads, what it costs that weights stay in RAM, peak memory of the device, what the device does when asked
+for one thing at a time, and how far the GPU's picture is from the CPU's. Needs only this repository, torch, numpy,
+Pillow and safetensors. Weights are random: speed does not depend on them.
 
 On a machine without a GPU everything runs at toy size, to prove the script itself; the numbers then mean nothing, and
 `is_toy` says so. A part that fails is reported as such and does not stop the others; the exit code then is 1.
@@ -33,6 +33,7 @@ import numpy  # noqa: E402 - the repository has to be on the path first
 import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
+from benchmark.residency import Workload, measure_residency  # noqa: E402
 from engine import Engine, EngineSettings, RunRequest, device_probe  # noqa: E402
 from engine.checkpoints.load import LoadedCheckpoint, LoadTypes, load_checkpoint  # noqa: E402
 from engine.checkpoints.random_weights import random_networks, write_random_checkpoint  # noqa: E402
@@ -297,6 +298,9 @@ PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "end_to_end_batch_1": lambda bench: measure_end_to_end(bench, 1),
     "end_to_end_batch_4": lambda bench: measure_end_to_end(bench, 4),
     "load": measure_load,
+    "residency": lambda bench: measure_residency(
+        bench.device, Workload(checkpoint(bench), bench.weight_type, bench.size.side_px, bench.size.num_runs)
+    ),
     "picture": compare_pictures,
 }
 

@@ -45,10 +45,10 @@ def write_small_models(models: Path) -> None:
 
 @contextmanager
 def engine_of(
-    base: Path, *, card_bytes: int | None = None, vram: VramChoice = "normalvram", **memory: Any
+    base: Path, *, card_bytes: int | None = None, cpu: bool = True, vram: VramChoice = "normalvram", **memory: Any
 ) -> Iterator[Engine]:
     asked = MemorySettings(vram, simulate_vram_gb=None if card_bytes is None else card_bytes / GIB, **memory)
-    settings = EngineSettings(base_directory=base, cpu=True, memory=asked)
+    settings = EngineSettings(base_directory=base, cpu=cpu, memory=asked)
     with Engine(settings) as engine:
         yield engine
 

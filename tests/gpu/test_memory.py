@@ -1,0 +1,76 @@
+"""Model memory on a real card: the essentials of what the simulated one shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.memory.device import device_of
+from engine.memory.lanes import Lanes, PinnedMemory
+from engine.memory.model_pool import ModelPool, Residency
+from engine.memory.offload import ModuleWeights
+from engine.memory.plan import Limits
+from engine.memory.relief import Economy
+from engine.memory.state import VramState
+from tests.engine.memory.simulated import network, patch
+from tests.engine.simulated_card import MIB, engine_of, latent_of, run, workflow, write_small_models
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+X = torch.linspace(-1, 1, 32).reshape(2, 16)
+
+
+def add(pool: ModelPool, seed: int, streams: int) -> Residency:
+    device = device_of("cuda:0")
+    weights = ModuleWeights(
+        str(seed), network(seed, 40), device=device, lanes=Lanes(device, streams), pinned=PinnedMemory(device, 1 << 30)
+    )
+    return pool.add(weights, "unet")
+
+
+@pytest.mark.parametrize("streams", [0, 1, 2, 3])
+def test_blocks_that_come_just_in_time_give_the_same_bits(streams: int) -> None:
+    pool = ModelPool(VramState.NORMAL_VRAM, limits=Limits(0, 0))
+    handle = add(pool, 0, streams)
+    patches = patch(network(0, 40), 1)
+    results = []
+    for share in (1.0, 0.5, 0.1, 0.0):
+        pool.economy = Economy(weights_share=share)
+        with handle.in_use(patches=patches, patches_id="one") as module:
+            results += [module(X.cuda()).cpu() for _ in range(3)]
+        pool.check_integrity()
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_patches_are_undone_bit_for_bit_and_memory_is_given_back() -> None:
+    pool = ModelPool(VramState.NORMAL_VRAM, limits=Limits(0, 0))
+    before = torch.cuda.memory_allocated()
+    handle = add(pool, 0, 2)
+    originals = network(0, 40).state_dict()
+    with handle.in_use(patches=patch(network(0, 40), 1), patches_id="one"):
+        pass
+    with handle.in_use() as module:
+        shown = module.state_dict()
+        assert all(torch.equal(shown[name].cpu(), weight) for name, weight in originals.items())
+        del shown
+    pool.unload_all()
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.parametrize("flags", [{"vram": "novram"}, {"vram": "lowvram", "async_offload_streams": 0}, {}])
+def test_a_workflow_of_several_models_draws_the_same_in_every_state(tmp_path: Path, flags: dict[str, object]) -> None:
+    write_small_models(tmp_path / "models")
+    latents = []
+    for options in ({"vram": "highvram"}, flags):
+        with engine_of(tmp_path, cpu=False, **options) as engine:
+            for _ in range(2):
+                latents.append(latent_of(engine, run(engine, workflow())[0]))
+            engine.memory.pool.check_integrity()
+            unaccounted = engine.memory_report().unaccounted_bytes
+            assert unaccounted is not None and unaccounted < 64 * MIB
+    assert all(torch.equal(latent, latents[0]) for latent in latents)
