@@ -42,7 +42,14 @@ from benchmark.qualify.workload import (
 from modifiers.registry import ModifierRegistry
 from worker.engine.client import EngineClient
 from worker.errors import SettingsInvalid, WorkerError
-from worker.qualification.expectation import append_history, expect, history_line, read_history, read_reference
+from worker.qualification.expectation import (
+    PastRun,
+    append_history,
+    expect,
+    history_line,
+    read_history,
+    read_reference,
+)
 from worker.qualification.facts import EngineFacts, read_facts
 from worker.qualification.kept import KeptResult, KeptResults
 from worker.qualification.own_workload import find_own_workload
@@ -275,8 +282,13 @@ class Qualifier:
         is_picture = isinstance(ran, TextToImage)
         return Measured(ran, tuple(timings), tuple(used) if is_picture else (), first, loading)
 
-    def _history(self) -> list[Any]:
-        return list(read_history(self._config.history))
+    def _history(self) -> list[PastRun]:
+        """Empty where the file cannot be read: the machine is then measured by the table."""
+        try:
+            return read_history(self._config.history)
+        except OSError as error:
+            log.error("BENCHMARK_HISTORY cannot be read", reason=str(error))
+            return []
 
     def _remember(self, key: str, made: Qualified, facts: EngineFacts, ran: Workload) -> None:
         """A disk that does not take it costs a benchmark at the next start, not this one."""
@@ -354,7 +366,10 @@ def _loading_seconds(first: RunTiming, again: RunTiming) -> float | None:
 async def _probe(engine: EngineClient, facts: EngineFacts) -> tuple[dict[str, Any] | None, str | None]:
     if not facts.has_probe:
         return None, "A foreign engine has no probe"
-    status, body = await engine.ask("POST", "/api/v1/probe")
+    try:
+        status, body = await engine.ask("POST", "/api/v1/probe")
+    except WorkerError as error:
+        return None, error.message
     return (body, None) if status == 200 else (None, str(body.get("error") or f"The engine answered {status}"))
 
 

@@ -13,7 +13,11 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import structlog
+
 LOOK_SECONDS = 0.25
+
+log = structlog.get_logger("sensors")
 
 REASONS: tuple[tuple[int, str], ...] = (
     (0x0001, "gpu_idle"),
@@ -159,27 +163,42 @@ def open_sensors(
         return GpuSensors(uuid, product), None
     except SensorsMissing as error:
         return None, str(error)
+    except Exception as error:  # noqa: BLE001 - the driver's library: no benchmark fails for want of sensors
+        log.exception("the GPU's sensors cannot be opened")
+        return None, f"NVML: {type(error).__name__}: {error}"
 
 
 @asynccontextmanager
 async def watching(sensors: GpuSensors | None, missing: str | None) -> AsyncIterator[SensorLog]:
     """Reads before the block, every quarter of a second in it, and at its end, while the card is still warm."""
-    log = SensorLog(driver=sensors.driver if sensors else None, missing=missing)
+    seen = SensorLog(driver=sensors.driver if sensors else None, missing=missing)
     if sensors is None:
-        yield log
+        yield seen
         return
-    log.before = await asyncio.to_thread(sensors.read)
-    looking = asyncio.create_task(_look(sensors, log))
+    seen.before = await _read(sensors, seen)
+    looking = asyncio.create_task(_look(sensors, seen))
     try:
-        yield log
-        log.after = await asyncio.to_thread(sensors.read)
+        yield seen
+        seen.after = await _read(sensors, seen)
     finally:
         looking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await looking
 
 
-async def _look(sensors: GpuSensors, log: SensorLog) -> None:
-    while True:
+async def _look(sensors: GpuSensors, seen: SensorLog) -> None:
+    while seen.missing is None:
         await asyncio.sleep(LOOK_SECONDS)
-        log.during.append(await asyncio.to_thread(sensors.read))
+        reading = await _read(sensors, seen)
+        if reading is not None:
+            seen.during.append(reading)
+
+
+async def _read(sensors: GpuSensors, seen: SensorLog) -> Reading | None:
+    """None, and the reason noted, when the driver's library does what it should not."""
+    try:
+        return await asyncio.to_thread(sensors.read)
+    except Exception as error:  # noqa: BLE001 - the driver's library: no benchmark fails for want of sensors
+        log.exception("the GPU's sensors cannot be read")
+        seen.missing = f"NVML: {type(error).__name__}: {error}"
+        return None

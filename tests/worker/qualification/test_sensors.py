@@ -135,6 +135,16 @@ async def test_what_held_the_clocks_back_while_it_ran_is_told_and_a_power_cap_is
     assert told["before"]["throttle_reasons"] == ("sw_power_cap",) and told["after"]["temperature_c"] == 70
 
 
+async def test_a_library_that_breaks_is_a_reason_and_no_end(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    sensors, missing = opened(uuid="1")
+    monkeypatch.setattr(nvml, "nvmlDeviceGetTemperature", lambda *_: 1 / 0)
+    async with watching(sensors, missing) as log:
+        pass
+    assert "ZeroDivisionError" in str(log.missing) and log.as_json() is None
+    monkeypatch.setattr(nvml, "nvmlInit", lambda: 1 / 0)
+    assert opened()[0] is None and "ZeroDivisionError" in str(opened()[1])
+
+
 async def test_without_sensors_the_log_is_empty_and_says_why() -> None:
     async with watching(None, "The engine runs on a CPU") as log:
         pass
