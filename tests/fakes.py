@@ -29,8 +29,10 @@ OBJECT_INFO: dict[str, Any] = {
         "Say": {"text": ["STRING", {}]},
         "Wait": {"seconds": ["FLOAT", {"default": 1.0, "min": 0.0, "max": 600.0}]},
         "Steps": {"steps": ["INT", {"default": 4}], "latent_image": ["INT", {}], "hold": ["INT", {"default": 0}]},
-        "Fail": {"kind": [["ValueError", "BadModelFile"], {}]},
+        "Fail": {"kind": [["ValueError", "BadModelFile", "DeviceLost"], {}]},
         "OutOfMemory": {},
+        "VAEDecode": {"text": ["STRING", {}]},
+        "VAEDecodeTiled": {"text": ["STRING", {}], "size": ["INT", {"default": 2}]},
     }.items()
 }
 
@@ -69,6 +71,7 @@ class FakeEngine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runs: list[str] = []
+        self.frees: list[dict[str, Any]] = []
         self.history: dict[str, Any] = {}
         self.url = ""
         self.is_silent = False  # tells nothing on its sockets
@@ -96,6 +99,7 @@ class FakeEngine:
                 web.post("/interrupt", self._interrupt),
                 web.get("/view", self._view),
                 web.get("/ws", self._socket),
+                web.post("/free", self._free),
             ]
         )
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -174,6 +178,10 @@ class FakeEngine:
             self._interrupted.set()
         return web.Response()
 
+    async def _free(self, request: web.Request) -> web.Response:
+        self.frees.append(await request.json())
+        return web.Response()
+
     async def _view(self, request: web.Request) -> web.StreamResponse:
         return web.FileResponse(self.folder / request.query["subfolder"] / request.query["filename"])
 
@@ -220,7 +228,7 @@ class FakeEngine:
             }
             await self._send(client_id, "executing", {"node": node_id, "prompt_id": prompt_id})
             inputs = node["inputs"]
-            if node["class_type"] == "Draw":
+            if node["class_type"] in ("Draw", "VAEDecodeTiled"):
                 name = f"{prompt_id}_{node_id}.png"
                 (self.folder / name).write_text(str(inputs["text"]) * int(inputs["size"]))
                 outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}

@@ -27,7 +27,15 @@ from worker.engine.http import EngineHttp, Reply
 from worker.engine.loss import Loss, LossReason
 from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
 from worker.engine.wording import in_our_words
-from worker.errors import DeliveryFailed, DeviceLost, EngineUnreachable, JobTimedOut, Problem, RequestRejected
+from worker.errors import (
+    DeliveryFailed,
+    DeviceLost,
+    EngineUnreachable,
+    InputRejected,
+    JobTimedOut,
+    Problem,
+    RequestRejected,
+)
 
 LOOK_SECONDS = 5.0
 LOOK_SECONDS_WITHOUT_SOCKET = 0.25
@@ -97,6 +105,7 @@ class EngineClient:
         self.has_check = has_check
         self.client_id = uuid.uuid4().hex
         self.num_run = 0  # prompts sent since the engine's start
+        self.uploaded: dict[str, str] = {}  # files that it has got from us, and what it calls them
         self.withdrawn: set[str] = set()  # prompts that were told to stop
         self.on_fault: Callable[[LossReason], None] = lambda reason: None
         self._is_supervised = is_supervised
@@ -275,6 +284,8 @@ class EngineClient:
         """Copies one of the engine's files to `target`. Raises DeliveryFailed when it cannot be written there."""
         query = urlencode({"filename": filename, "subfolder": subfolder, "type": kind})
         async with self._http.stream(f"/view?{query}") as (status, pieces):
+            if 400 <= status < 500:
+                raise DeliveryFailed(f"The engine does not have {filename} ({status})")
             if status != 200:
                 raise EngineUnreachable(f"The engine does not give {filename} ({status})")
             with target.open("wb") as file:
@@ -287,6 +298,8 @@ class EngineClient:
         body, content_type = multipart({"subfolder": UPLOAD_FOLDER, "overwrite": "true"}, "image", name, content)
         response = await self._http.request("POST", "/upload/image", body, content_type)
         answer = response.json_object()
+        if 400 <= response.status < 500:
+            raise InputRejected(f"The engine does not take {name} ({response.status})", size_bytes=len(content))
         if response.status != 200:
             raise EngineUnreachable(f"The engine does not take {name} ({response.status})")
         return "/".join(part for part in (answer.get("subfolder"), answer.get("name", name)) if part)

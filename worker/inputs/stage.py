@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from worker.jobs.job import Credentials, Job
 from worker.jobs.stages import PlannedInputs
 
 FOLDER = "darkroom"
+FETCHED_NAME = re.compile(rf"{FOLDER}/([0-9a-f]{{64}}\.\w+)")
 _PENDING_EXTENSION: Mapping[Media, str] = {"image": "png", "latent": "latent", "file": "bin"}
 
 
@@ -55,13 +57,37 @@ class FetchedInputs:
             raise RequestRejected(problems)
 
     async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
-        """The job's prompt with the names of the fetched files in it. Raises InputRejected, DiskLow."""
-        return await self.fetch_for(job.prompt, job.id, job.credentials, engine)
+        """The job's prompt with the names of the fetched files in it. Raises InputRejected, DiskLow.
+
+        They lie here: whichever engine runs the job gets them by `place`. This one only says which inputs take a file.
+        """
+        return await self._fetch(job.prompt, job.id, job.credentials, engine)
 
     async def fetch_for(
         self, prompt: Mapping[str, Any], owner_id: str, credentials: Credentials | None, engine: EngineClient
     ) -> Mapping[str, Any]:
-        """The same for a prompt that is no job's; its files stay until `owner_id` is released."""
+        """The same for a prompt that is no job's, placed at this engine; its files stay until its owner is released."""
+        return await self.place(await self._fetch(prompt, owner_id, credentials, engine), engine)
+
+    async def place(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+        """The prompt with the names under which this engine has the fetched files.
+
+        One that does not share our disk is sent each file once. Raises InputRejected when it does not take one,
+        EngineUnreachable when it cannot be reached.
+        """
+        if engine.folders is not None:
+            return prompt
+        names = _fetched_names(prompt)
+        for name in sorted(names - engine.uploaded.keys()):
+            path = self._folder.path / name
+            if await asyncio.to_thread(path.is_file):
+                engine.uploaded[name] = await engine.upload_image(path, name)
+        there = {f"{FOLDER}/{name}": engine.uploaded.get(name, f"{FOLDER}/{name}") for name in names}
+        return {node_id: _renamed(node, there) for node_id, node in prompt.items()} if names else prompt
+
+    async def _fetch(
+        self, prompt: Mapping[str, Any], owner_id: str, credentials: Credentials | None, engine: EngineClient
+    ) -> Mapping[str, Any]:
         references = find_references(prompt, await engine.object_info())
         if not references:
             return prompt
@@ -70,7 +96,7 @@ class FetchedInputs:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = {
-                    key: group.create_task(self._bring(reference, owner_id, credentials, engine))
+                    key: group.create_task(self._bring(reference, owner_id, credentials))
                     for key, reference in first_of.items()
                 }
         except ExceptionGroup as failures:
@@ -89,13 +115,24 @@ class FetchedInputs:
     async def close(self) -> None:
         await self._fetcher.close()
 
-    async def _bring(
-        self, reference: Reference, owner_id: str, credentials: Credentials | None, engine: EngineClient
-    ) -> str:
+    async def _bring(self, reference: Reference, owner_id: str, credentials: Credentials | None) -> str:
         fetched = await self._fetcher.fetch(reference, owner_id, _s3_of(credentials))
-        if engine.folders is None:
-            return await engine.upload_image(fetched.path, fetched.file_name)
         return f"{FOLDER}/{fetched.file_name}"
+
+
+def _fetched_names(prompt: Mapping[str, Any]) -> set[str]:
+    """The names of the files in our folder that a prompt refers to."""
+    values = (value for node in prompt.values() for value in (node.get("inputs") or {}).values())
+    found = (FETCHED_NAME.fullmatch(value) for value in values if isinstance(value, str))
+    return {match[1] for match in found if match is not None}
+
+
+def _renamed(node: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
+    inputs = {
+        key: names.get(value, value) if isinstance(value, str) else value
+        for key, value in node.get("inputs", {}).items()
+    }
+    return {**node, "inputs": inputs}
 
 
 def _s3_of(credentials: Credentials | None) -> Mapping[str, Any] | None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from worker.errors import (
 )
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.places import Places
-from worker.jobs.stages import InputStage, OutputStage
+from worker.jobs.stages import InputStage, OutputRecord, OutputStage
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 
@@ -42,6 +42,7 @@ log = structlog.get_logger("jobs")
 
 LOST_PAUSE_SECONDS = 0.25
 MAX_LOSSES = 1000  # of an engine for which a job waited; how often one is started again has a limit of its own
+COLLECT_PAUSES_SECONDS = (0.1, 0.5, 2.0, 5.0, 10.0, 20.0)
 STOP_SECONDS = 5.0
 FRESH_SECONDS = 10.0
 MAX_BROKEN = 10
@@ -272,7 +273,8 @@ class Pipeline:
                 may_be_there = False
             except EngineLost as lost:
                 job.is_at_engine = False
-                may_be_there = True  # only its answer may have been lost
+                # Only its answer may have been lost; but what a failed device made of it is no answer.
+                may_be_there = lost.loss.reason is not LossReason.DEVICE_LOST
                 if (num_losses := num_losses + 1) > MAX_LOSSES:
                     raise EngineUnreachable("The engine was lost again and again before the job began") from None
                 if lost.was_running:
@@ -288,7 +290,7 @@ class Pipeline:
             raise outcome.error
         if outcome.was_interrupted:
             raise JobCancelled("The engine was told by somebody else to stop this job")
-        records = await self._outputs.collect(job, outcome, self._store.job_directory(job.id), engine)
+        records = await self._collect(job, outcome, engine)
         if not records:
             raise NothingMade("The workflow ran and saved nothing")
         job.outputs = tuple(records)
@@ -297,6 +299,18 @@ class Pipeline:
         self._move(job, JobState.GENERATED, "Generation complete. Queued for post-processing.", Stage.DELIVERING)
         with contextlib.suppress(StateUnusable):  # then the job's end is what waits for the disk
             await asyncio.shield(self._store.save(job))  # so that it is never drawn again
+
+    async def _collect(self, job: Job, outcome: RunOutcome, engine: EngineClient) -> Sequence[OutputRecord]:
+        """The files of a run, also from an engine that goes away for a while: they are not drawn again."""
+        directory = self._store.job_directory(job.id)
+        for pause in COLLECT_PAUSES_SECONDS:
+            try:
+                return await self._outputs.collect(job, outcome, directory, engine)
+            except EngineUnreachable as error:
+                log.warning("outputs cannot be had", job_id=job.id, reason=error.message, retry_in_seconds=pause)
+            await asyncio.to_thread(shutil.rmtree, directory, True)
+            await asyncio.sleep(pause)
+        return await self._outputs.collect(job, outcome, directory, engine)
 
     async def _fetch(self, job: Job) -> Mapping[str, Any]:
         """The prompt as the engine gets it. Waits for an engine that is starting, and only a download takes a place."""
@@ -319,8 +333,12 @@ class Pipeline:
             self._retry(job)
         async with self._pool.engine(job.order, only=holder) as engine:
             job.is_recovered, job.is_at_engine = False, True
-            if job.is_sparing:
-                prompt = with_tiles(prompt, await _object_info(engine))
+            try:
+                prompt = await self._inputs.place(prompt, engine)
+                if job.is_sparing:
+                    prompt = with_tiles(prompt, await engine.object_info())
+            except EngineUnreachable as error:
+                raise EngineLost(error.message) from None
             job.began_at = began = time.monotonic()
             outcome = await engine.run(
                 prompt,

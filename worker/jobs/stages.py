@@ -37,6 +37,13 @@ class InputStage(Protocol):
         """
         ...
 
+    async def place(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+        """The prompt with the names under which this engine has the fetched files; it is sent those that it lacks.
+
+        Raises InputRejected, EngineUnreachable.
+        """
+        ...
+
     def release(self, job_id: str) -> None:
         """The job has ended and needs its inputs no more."""
         ...

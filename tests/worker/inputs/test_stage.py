@@ -33,13 +33,14 @@ class Engine:
 
     def __init__(self, folders: LocalFolders | None) -> None:
         self.folders = folders
-        self.uploaded: list[str] = []
+        self.uploaded: dict[str, str] = {}
+        self.taken: list[str] = []
 
     async def object_info(self) -> dict[str, Any]:
         return INFO
 
     async def upload_image(self, path: Path, name: str) -> str:
-        self.uploaded.append(name)
+        self.taken.append(name)
         return f"elsewhere/{name}"
 
 
@@ -82,8 +83,19 @@ async def test_the_engine_gets_names_of_its_own_input_folder(tmp_path: Path) -> 
 async def test_an_engine_elsewhere_is_sent_the_file_once(tmp_path: Path) -> None:
     engine: Any = Engine(None)
     prompt = {"1": load(picture_in_line()), "2": load(picture_in_line())}
-    fetched = await stage(tmp_path).fetch(job(prompt), engine)
-    assert [fetched["1"]["inputs"]["image"]] == [f"elsewhere/{name}" for name in engine.uploaded]
+    inputs = stage(tmp_path)
+    fetched = await inputs.fetch(job(prompt), engine)
+    assert engine.taken == []  # another one may run it
+    placed = [await inputs.place(fetched, engine) for _ in range(2)]
+    assert placed[0] == placed[1] and len(engine.taken) == 1
+    assert placed[0]["1"]["inputs"]["image"] == f"elsewhere/{engine.taken[0]}"
+
+
+async def test_only_names_that_the_stage_itself_makes_are_sent(tmp_path: Path) -> None:
+    engine: Any = Engine(None)
+    (tmp_path / "secret").write_text("keep")
+    prompt = {"1": load("darkroom/../secret"), "2": load("darkroom/" + "0" * 64 + ".png"), "3": load("darkroom/secret")}
+    assert await stage(tmp_path).place(prompt, engine) == prompt and engine.taken == []
 
 
 async def test_a_prompt_without_files_passes_unchanged(tmp_path: Path) -> None:
