@@ -78,12 +78,9 @@ class DeliveredOutputs:
     async def collect(
         self, job: Job, outcome: RunOutcome, directory: Path, engine: EngineClient
     ) -> Sequence[OutputRecord]:
-        try:
-            outputs = await collect_outputs(outcome.outputs, directory, _EngineFiles(engine), self._taken_over)
-            if self._level(job) != "none" and outputs:
-                await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
-        except OSError as error:
-            raise DeliveryFailed(f"The outputs cannot be kept on the disk: {error.strerror}") from None
+        outputs = await collect_outputs(outcome.outputs, directory, _EngineFiles(engine), self._taken_over)
+        if self._level(job) != "none" and outputs:
+            await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
         return [output.as_record() for output in outputs]
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
@@ -159,8 +156,11 @@ def texts_of(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _keep_texts(directory: Path, texts: Mapping[str, str]) -> None:
-    """Delivery may happen after a restart, when the engine's history is gone."""
-    (directory / TEXTS_NAME).write_text(json.dumps(texts), encoding="utf-8")
+    """Delivery may happen after a restart, when the engine's history is gone. Raises DeliveryFailed."""
+    try:
+        (directory / TEXTS_NAME).write_text(json.dumps(texts), encoding="utf-8")
+    except OSError as error:
+        raise DeliveryFailed(f"What the outputs say of themselves cannot be kept: {error.strerror}") from None
 
 
 def _kept_texts(directory: Path) -> dict[str, str]:

@@ -124,9 +124,9 @@ async def test_a_webhook_that_was_owed_is_sent_by_the_next_front(
     async with running_front(tmp_path, engine, webhook_url=receiver.url) as front:
         await front.sync(draw())
         first, _ = await first_call(receiver)
-    receiver.statuses = [200]
+    receiver.statuses, number = [200], len(receiver.calls) + 1
     async with running_front(tmp_path, engine, webhook_url=receiver.url) as front:
-        again, _ = await first_call(receiver, len(receiver.calls) + 1)
+        again, _ = await first_call(receiver, number)
         assert again["webhook-id"] == first["webhook-id"]
 
         async def is_delivered() -> bool:

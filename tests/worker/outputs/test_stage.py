@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import pytest
 from pydantic import SecretStr
 
 from tests.s3_server import S3Server
-from worker.engine.outcome import RunOutcome
-from worker.errors import DeliveryFailed
 from worker.guard.safe_address import AddressGuard
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
 from worker.outputs.stage import DeliveredOutputs
@@ -97,11 +93,3 @@ async def test_what_was_uploaded_before_a_restart_is_not_uploaded_again(s3_serve
     made.outputs = ({**made.outputs[0], "url": "https://store.example/a.png"},)
     [record] = await DeliveredOutputs(config_of(s3_server), stores(), "none").deliver(made, tmp_path)
     assert record["url"] == "https://store.example/a.png"
-
-
-async def test_outputs_that_the_disk_does_not_take_fail_the_job_with_that_reason(tmp_path: Path) -> None:
-    (tmp_path / "jobs").write_text("a file where the folder should be")
-    engine: Any = SimpleNamespace(folders=None)
-    outcome = RunOutcome({"9": {"text": ["x" * 300_000]}}, {})
-    with pytest.raises(DeliveryFailed, match="cannot be kept on the disk: Not a directory"):
-        await DeliveredOutputs(NOWHERE, stores(), "none").collect(job(), outcome, tmp_path / "jobs" / "one", engine)
