@@ -151,6 +151,22 @@ async def test_a_setting_that_does_not_parse_stops_the_start_and_names_it(tmp_pa
     assert b"MAX_QUEUE_SIZE" in stderr
 
 
+async def test_a_second_front_on_the_same_state_ends_at_once_and_names_the_first(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    async with front_process(tmp_path, engine) as front:
+        settings = {"ENGINE_URL": engine.url, "STATE_DIRECTORY": str(tmp_path / "state"), "WORKER_PORT": "0"}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "worker"),
+            env={**os.environ, **settings, "BENCHMARK": "off"},
+            stderr=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        _, stderr = await process.communicate()
+        assert process.returncode == 1
+        assert f"process {front.process.pid}," in stderr.decode() and "Traceback" not in stderr.decode()
+
+
 async def test_the_front_never_loads_torch_or_the_engine() -> None:
     heavy = {"torch", "engine", "boto3", "cryptography"}
     code = f"import sys, worker.__main__, worker.cli; print(sorted({heavy} & set(sys.modules)))"
