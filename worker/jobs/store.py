@@ -187,7 +187,7 @@ class JobStore:
         """Returns when the job is on disk as it was when this was called, so that no crash takes back what is shown
         now. A disk that refuses does not hold it up.
         """
-        if job.id in self._group.changed or job.id in self._being_written:
+        if job.id in self._group.changed or job.id in self._group.new or job.id in self._being_written:
             with contextlib.suppress(StateUnusable):
                 await asyncio.shield(self._written())
 
@@ -298,7 +298,7 @@ class JobStore:
             await self._wake.wait()
             self._wake.clear()
             group, self._group = self._group, _Group()
-            self._being_written = group.changed.keys()
+            self._being_written = group.changed.keys() | group.new.keys()
             await self._write_one_group(group)
             self._being_written = ()
             if self._is_closing:
