@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ import uvicorn
 from tests.fakes import FakeEngine
 from worker.app import create_app
 from worker.autoscaler.vast.timing import VastTiming
+from worker.jobs.migrations.__main__ import migrate
 from worker.settings import Settings
 from worker.startup import Front
 
@@ -37,7 +40,7 @@ class RunningFront:
 
     async def until(self, job_id: str, *states: str) -> dict[str, Any]:
         """The result once its status is one of `states`."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 result: dict[str, Any] = (await self.http.get(f"/result/{job_id}")).json()
                 if result["status"] in states:
@@ -51,7 +54,7 @@ class RunningFront:
         await until(says)
 
 
-async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
     """Looks from outside, again and again, until something is so."""
     async with asyncio.timeout(seconds):
         while True:
@@ -65,6 +68,21 @@ def settings_for(state: Path, engine_url: str, **changes: Any) -> Settings:
     return Settings(**{**given, "min_free_disk_bytes": 0, **changes})
 
 
+def give_database(state: Path) -> None:
+    """An empty database with today's tables, unless there is one: migrating anew takes longer than most tests."""
+    if not (state / "darkroom.db").exists():
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (state / "darkroom.db").write_bytes(_migrated_database())
+
+
+@functools.cache
+def _migrated_database() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "darkroom.db"
+        migrate(path)
+        return path.read_bytes()
+
+
 @contextlib.asynccontextmanager
 async def running_front(
     folder: Path,
@@ -74,6 +92,7 @@ async def running_front(
     vast_timing: VastTiming | None = None,
     **changes: Any,
 ) -> AsyncIterator[RunningFront]:
+    give_database(folder / "state")
     front = Front(settings_for(folder / "state", engine.url, **changes), lambda code: None, vast_timing)
     app = create_app(front.services, front.lifespan())
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1)

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from tests.worker.running_front import give_database
 from worker.errors import QueueFull, RequestIdConflict
 from worker.jobs.admission import Admission, Gate
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, Stage
@@ -96,9 +97,9 @@ class JobsOfAWorker(RuleBasedStateMachine):
 
     # what the pipeline does
 
-    @rule(job_id=ids)
-    def advance(self, job_id: str) -> None:
-        """The next thing on the way, saved when it suits the store."""
+    @rule(job_id=ids, is_shown=st.booleans())
+    def advance(self, job_id: str, is_shown: bool) -> None:
+        """The next thing on the way, saved when it suits the store, unless somebody is shown it at once."""
         job = self.store.jobs.get(job_id)
         if job is None or job.state is JobState.GENERATED:
             return
@@ -109,6 +110,8 @@ class JobsOfAWorker(RuleBasedStateMachine):
             stages = {JobState.PROCESSING: Stage.FETCHING, JobState.GENERATING: Stage.WAITING}
             job.move_to(following, following.value, stages.get(following, Stage.DELIVERING))
         self.await_(self.save_soon(job))
+        if is_shown:
+            self.show(job)
 
     @rule(job_id=ids)
     def run_again(self, job_id: str) -> None:
@@ -149,6 +152,8 @@ class JobsOfAWorker(RuleBasedStateMachine):
         """What has not been committed is lost; what a commit was at stays whole or not at all."""
         self.await_(self.die())
         self.await_(self.open())
+        for job_id in self.known:
+            self.ask(job_id)
 
     @rule()
     def restart(self) -> None:
@@ -246,12 +251,7 @@ async def gather(*awaitables: Coroutine[Any, Any, Any]) -> list[Any]:
 
 @pytest.mark.timeout(300)
 def test_whatever_happens_every_acknowledged_job_ends_once_and_nothing_shown_goes_back(tmp_path: Path) -> None:
-    async def migrate() -> None:
-        store = JobStore(tmp_path)
-        await store.open()
-        await store.close()
-
-    asyncio.run(migrate())
+    give_database(tmp_path)
 
     class Jobs(JobsOfAWorker):
         template = tmp_path
