@@ -67,12 +67,12 @@ class StandIn:
         auth = {"cost": cost, "endpoint": "pictures", "reqnum": request_idx, "request_idx": request_idx}
         return {**auth, "signature": self.sign(url), "url": url, "some": "more"} | changes
 
-    async def until_status(self, *, seconds: float = 20, **wanted: Any) -> dict[str, Any]:
+    async def until_status(self, *, seconds: float = 60, **wanted: Any) -> dict[str, Any]:
         """The first status report in which every field is as wanted; a callable is asked about the value."""
         return await self._until(self.statuses, wanted, seconds)
 
     async def until_end(self, request_idx: int) -> dict[str, Any]:
-        return await self._until(self.ends, {"request_idx": request_idx}, 20)
+        return await self._until(self.ends, {"request_idx": request_idx}, 60)
 
     async def _until(self, reports: list[dict[str, Any]], wanted: dict[str, Any], seconds: float) -> dict[str, Any]:
         def fits(report: dict[str, Any]) -> bool:
