@@ -125,7 +125,8 @@ async def test_its_client_uses_a_session_and_learns_why_a_job_failed(tmp_path: P
         assert unknown["status"] == 422 and "Nope" in str(unknown["response"]["error"])
         assert one["status"] == two["status"] == 200
         assert health == {"session_is_open": True}
-        assert {end["status"] for end in autoscaler.ends} == {"Error", "Success"}
+        assert (await autoscaler.until_end(failed["request_idx"]))["status"] == "Error"
+        assert (await autoscaler.until_end(unknown["request_idx"]))["status"] == "Success"
     assert API_KEY not in front.log.read_text()
 
 
