@@ -11,7 +11,7 @@ import pytest
 from tests.faults.nodes import die, draw, hang, write_pack
 from tests.faults.rig import Rig, a_rig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def test_a_node_that_never_returns_can_be_cancelled_and_frees_the_engine(r
 
 
 async def test_an_engine_that_stops_answering_is_replaced_and_its_job_drawn_again(rig: Rig) -> None:
-    await rig.start(HEARTBEAT_TIMEOUT="2")
+    await rig.start(HEARTBEAT_TIMEOUT="5")
     await rig.until_ready()
     await rig.submit("running", draw("running", seconds=1.0))
     await rig.until_begun("running")

@@ -13,6 +13,8 @@ from tests.faults.nodes import draw
 from tests.faults.peers import Peers, running_peers
 from tests.faults.rig import UNREACHABLE, Rig, a_rig
 
+pytestmark = pytest.mark.timeout(600)  # several starts of front and engine, on a machine that may be busy
+
 FEW = ("acknowledging", "delivering", "delivered", "webhook sent")
 OTHERS = tuple(point for point in POINTS if point not in FEW)
 RUNNING = frozenset({"running", "sent to the engine", "collected"})
