@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engine.memory import machine_memory
+from engine.memory.calibration import Calibration
 from engine.memory.lanes import Lanes
 from engine.memory.plan import Limits, Newcomer, Occupant, eviction_order, plan_residency
 from engine.memory.relief import Economy, ReliefStep, Situation
@@ -38,6 +39,12 @@ class DeviceMemory(Protocol):
     def free_bytes(self) -> int: ...
 
     def empty_cache(self) -> None: ...
+
+    def allocated_bytes(self) -> int | None: ...
+
+    def peak_bytes(self) -> int | None: ...
+
+    def reset_peak(self) -> None: ...
 
 
 class Resident(Protocol):
@@ -316,6 +323,7 @@ class ModelPool:
         self._node: Origin | None = None
         self._node_began = 0
         self._counters = _Counters()
+        self._calibration = Calibration()
         self._watched = _Watched()
         self.economy = Economy()
         self.notes: set[ReliefStep] = set()  # taken by the node in hand itself
@@ -370,14 +378,24 @@ class ModelPool:
             entry.uses += 1
             self._clock += 1
             entry.last_used = self._clock
+        kind, device = entries[0].role, entries[0].resident.device
+        is_outermost = device.has_own_memory and sum(entry.uses for entry in self._entries.values()) == len(entries)
         try:
-            self._bring(entries, working_bytes)
+            self._bring(entries, self._calibration.corrected(kind, working_bytes))
+            before_bytes = self._measure_from_here(device) if is_outermost else None
             yield
+            if before_bytes is not None:
+                self._calibration.measured(kind, working_bytes, (device.peak_bytes() or 0) - before_bytes)
         finally:
             for entry in entries:
                 entry.uses -= 1
             for entry in entries:
                 self._close_lanes(entry.resident)
+
+    def _measure_from_here(self, device: DeviceMemory) -> int | None:
+        """What is allocated now, to be compared with the most there will have been; None where nobody counts."""
+        device.reset_peak()
+        return device.allocated_bytes()
 
     def _bring(self, entries: Sequence[_Entry], working_bytes: int) -> None:
         devices = {id(entry.resident.device): entry.resident.device for entry in entries}
@@ -385,7 +403,8 @@ class ModelPool:
             coming = [entry for entry in entries if id(entry.resident.device) == key]
             for entry in coming:
                 entry.resident.working_bytes = working_bytes
-            self._make_room_in_ram(sum(_missing(entry.resident) for entry in coming), device)
+            coming_bytes = sum(_missing(entry.resident) for entry in coming)
+            self._make_room_in_ram(coming_bytes, in_ram=not device.has_own_memory)
             if device.has_own_memory:
                 self._bring_to_device(coming, device, working_bytes)
             else:
@@ -450,14 +469,14 @@ class ModelPool:
 
     # --- RAM ---------------------------------------------------------------------------------------------------------
 
-    def _make_room_in_ram(self, coming_bytes: int, device: DeviceMemory) -> None:
-        """Models that are not in use leave RAM, to be read again, while it is short."""
+    def _make_room_in_ram(self, coming_bytes: int, *, in_ram: bool) -> None:
+        """Models that are not in use leave RAM, to be read again, while it is short. `in_ram`: so does what comes."""
         idle = {entry_id: entry for entry_id, entry in self._entries.items() if not entry.uses}
         if not idle:
             return
         available, total = self._ram_bytes()
         floor = min(MAX_RAM_FLOOR_BYTES, int(total * RAM_FLOOR_SHARE))
-        missing = floor - available + (0 if device.has_own_memory else coming_bytes)
+        missing = floor - available + (coming_bytes if in_ram else 0)
         if missing <= 0:
             return
         for occupant in eviction_order([_occupant(entry_id, entry) for entry_id, entry in idle.items()]):
@@ -499,7 +518,7 @@ class ModelPool:
             self.unload_all()
         if self._clock != self._clock_of_last_run:
             self._clock_of_last_run = self._clock
-            self._make_room_in_ram(0, _NO_DEVICE)
+            self._make_room_in_ram(0, in_ram=False)
         self.find_leaks()
 
     def find_leaks(self) -> list[str]:
@@ -548,20 +567,6 @@ class ModelPool:
         if not any(entry.uses for entry in self._entries.values()):
             for entry in self._entries.values():
                 assert not entry.resident.lanes.buffers_bytes, "cast buffers that nobody uses"
-
-
-class _NoDevice:
-    torch_name = "none"
-    has_own_memory = True
-
-    def free_bytes(self) -> int:
-        return 0
-
-    def empty_cache(self) -> None:
-        return
-
-
-_NO_DEVICE = _NoDevice()
 
 
 def _newcomer(entry_id: int, resident: Resident) -> Newcomer:

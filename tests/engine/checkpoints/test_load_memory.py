@@ -1,0 +1,83 @@
+"""What loading takes of RAM besides the weights that stay."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from engine.checkpoints.load import fill
+from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
+from engine.memory.simulated_device import SimulatedDevice
+from engine.memory.staging import StagedUpload
+
+STATUS = Path("/proc/self/status")
+MIB = 1 << 20
+NUM_LAYERS, WIDTH = 24, 1024  # 100 MB as float32, the largest tensor 4 MB
+
+pytestmark = pytest.mark.skipif(not STATUS.exists(), reason="needs Linux")
+
+
+def anonymous_bytes() -> int:
+    fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+    return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+
+
+@contextmanager
+def watched() -> Iterator[Callable[[], int]]:
+    """Gives, afterwards, the most anonymous and shared memory there was beyond that at the start."""
+    before, seen, over = anonymous_bytes(), [0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.0005):
+            seen.append(anonymous_bytes() - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield lambda: max(seen)
+    finally:
+        over.set()
+        watcher.join()
+        seen.append(anonymous_bytes() - before)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("memory") / "large.safetensors"
+    shape = (WIDTH, WIDTH)
+    write_safetensors(path, {f"{index}.weight": torch.randn(shape).half() for index in range(NUM_LAYERS)})
+    return path
+
+
+def empty_network(num_layers: int) -> nn.Sequential:
+    with torch.device("meta"):
+        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(num_layers)))
+
+
+def test_on_the_cpu_no_more_than_the_weights_that_stay(path: Path) -> None:
+    fill(empty_network(1), SafetensorsFile(path), {"0.weight": "0.weight"}, torch.float32)  # torch's own beginnings
+    network = empty_network(NUM_LAYERS)
+    with watched() as most:
+        fill(network, SafetensorsFile(path), {name: name for name in network.state_dict()}, torch.float32)
+    staying = sum(weight.nbytes for weight in network.parameters())
+    assert staying == NUM_LAYERS * WIDTH**2 * 4
+    assert staying * 0.9 < most() <= staying * 1.15
+
+
+def test_on_the_way_to_a_device_no_more_than_the_chunks(path: Path) -> None:
+    file = SafetensorsFile(path)
+    device = SimulatedDevice(1 << 30)
+    targets = {
+        name: device.empty_like(file.tensor(name)).fill_(1) for name in file.tensors
+    }  # its memory is there before
+    upload = StagedUpload(device, chunk_bytes=MIB, num_readers=3)
+    with watched() as most:
+        upload.run((targets[name], file.tensor(name)) for name in targets)
+    assert most() <= 1.2 * WIDTH**2 * 2 + upload.staging_bytes
+    assert all(torch.equal(target, file.tensor(name)) for name, target in targets.items())

@@ -1,0 +1,115 @@
+"""Models that are off-loaded, or not in use on a CPU, leave RAM when it is short and are read again from their file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
+from engine.checkpoints.weight_source import FileWeights
+from engine.memory.device import Device
+from engine.memory.model_pool import ModelPool, Residency
+from engine.memory.offload import ModuleWeights
+from engine.memory.plan import Limits
+from engine.memory.simulated_device import SimulatedDevice
+from engine.memory.state import VramState
+from tests.engine.memory.simulated import network, patch
+
+X = torch.linspace(-1, 1, 32).reshape(2, 16)
+NUM_LAYERS = 4
+SIZE = sum(weight.nbytes for weight in network(0, NUM_LAYERS).state_dict().values())
+
+
+class Ram:
+    """How much there is; all the rest is the test's."""
+
+    def __init__(self) -> None:
+        self.available_bytes = 1 << 40
+
+    def __call__(self) -> tuple[int, int]:
+        return self.available_bytes, 1 << 20
+
+
+def read(folder: Path, seed: int, *, stored: torch.dtype, copies: bool) -> tuple[nn.Module, FileWeights]:
+    """A network whose weights are in a file: as it computes with them, or to be read when they are needed."""
+    module = network(seed, NUM_LAYERS)
+    weights = {name: weight.detach() for name, weight in module.state_dict().items()}
+    path = folder / f"{seed}-{stored}.safetensors"
+    write_safetensors(path, {name: weight.to(stored) for name, weight in weights.items()})
+    source = FileWeights(SafetensorsFile(path), {name: name for name in weights}, weights, copies=copies)
+    found = dict(source.read(name for name in weights if copies or source.is_view(name)))
+    for name in weights:
+        owner, _, attribute = name.rpartition(".")
+        tensor = found.get(name, torch.empty_like(weights[name], device="meta"))
+        setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
+    return module, source
+
+
+def add(pool: ModelPool, device: Device, folder: Path, seed: int, stored: torch.dtype) -> Residency:
+    module, source = read(folder, seed, stored=stored, copies=not device.has_own_memory)
+    return pool.add(ModuleWeights(f"model {seed}", module, device=device, source=source))
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.float32])
+@pytest.mark.parametrize("on_card", [False, True])
+def test_models_leave_ram_when_it_is_short_and_come_back_as_they_were(
+    tmp_path: Path, stored: torch.dtype, on_card: bool
+) -> None:
+    ram = Ram()
+    device = SimulatedDevice(3 * SIZE) if on_card else Device()
+    state = VramState.NORMAL_VRAM if on_card else VramState.DISABLED
+    pool = ModelPool(state, limits=Limits(0, 0), ram_bytes=ram)
+    first, second = (add(pool, device, tmp_path, seed, stored) for seed in (0, 1))
+    patches = patch(network(0, NUM_LAYERS), 1)
+    results = []
+    for round_number in range(3):
+        with first.in_use() as module:
+            results.append(module(X))
+        with first.in_use(patches=patches, patches_id="lora") as module:
+            results.append(module(X))
+        pool.unload_all()
+        ram.available_bytes = 0
+        with second.in_use() as module:
+            module(X)
+        pool.check_integrity()
+        assert first.ram_bytes == 0, f"round {round_number}"
+        ram.available_bytes = 1 << 40
+    assert all(torch.equal(result, results[index % 2]) for index, result in enumerate(results))
+    expected = network(0, NUM_LAYERS)
+    if stored is torch.float16:
+        expected = expected.half().float()
+    assert torch.equal(results[0], expected(X)) and not torch.equal(results[0], results[1])
+    assert pool.report().num_dropped >= (0 if on_card and stored is torch.float32 else 3)
+
+
+def test_the_least_recently_used_model_leaves_ram_first_and_one_in_use_never(tmp_path: Path) -> None:
+    ram = Ram()
+    pool = ModelPool(VramState.DISABLED, ram_bytes=ram)
+    handles = [add(pool, Device(), tmp_path, seed, torch.float32) for seed in range(3)]
+    for handle in handles:
+        with handle.in_use():
+            pass
+    ram.available_bytes = (1 << 20) // 10 - 1  # a byte short of a tenth
+    with handles[1].in_use():
+        assert [handle.ram_bytes for handle in handles] == [0, SIZE, SIZE]
+    pool.check_integrity()
+
+
+def test_on_a_card_weights_that_lie_in_the_file_as_they_are_wanted_take_no_ram(tmp_path: Path) -> None:
+    pool = ModelPool(VramState.NORMAL_VRAM, limits=Limits(0, 0))
+    device = SimulatedDevice(2 * SIZE)
+    handle = add(pool, device, tmp_path, 0, torch.float32)
+    with handle.in_use() as module:
+        assert torch.equal(module(X), network(0, NUM_LAYERS)(X))
+    pool.unload_all()
+    assert handle.ram_bytes == 0 == device.charged_bytes
+
+
+def test_layers_that_are_all_there_have_no_hooks(tmp_path: Path) -> None:
+    pool = ModelPool(VramState.DISABLED)
+    handle = add(pool, Device(), tmp_path, 0, torch.float32)
+    with handle.in_use(patches=patch(network(0, NUM_LAYERS), 1), patches_id="lora") as module:
+        assert not any(layer._forward_pre_hooks or layer._forward_hooks for layer in module.modules())
