@@ -73,6 +73,7 @@ class FakeEngine:
         self.runs: list[str] = []
         self.frees: list[dict[str, Any]] = []
         self.history: dict[str, Any] = {}
+        self.uploaded: list[str] = []
         self.url = ""
         self.is_silent = False  # tells nothing on its sockets
         self.is_down = False  # drops every request, as when the process is gone
@@ -98,6 +99,7 @@ class FakeEngine:
                 web.post("/queue", self._post_queue),
                 web.post("/interrupt", self._interrupt),
                 web.get("/view", self._view),
+                web.post("/upload/image", self._upload),
                 web.get("/ws", self._socket),
                 web.post("/free", self._free),
             ]
@@ -181,6 +183,14 @@ class FakeEngine:
     async def _free(self, request: web.Request) -> web.Response:
         self.frees.append(await request.json())
         return web.Response()
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        image = form["image"]
+        assert isinstance(image, web.FileField)
+        (self.folder / image.filename).write_bytes(image.file.read())
+        self.uploaded.append(image.filename)
+        return web.json_response({"name": image.filename, "subfolder": form["subfolder"], "type": "input"})
 
     async def _view(self, request: web.Request) -> web.StreamResponse:
         return web.FileResponse(self.folder / request.query["subfolder"] / request.query["filename"])
