@@ -92,6 +92,8 @@ class EngineFleet:
                 log.error("engine did not start", reason=error.message)
                 failed.append(error)
             if len(errors) < len(done):
+                for task in waiting:
+                    task.add_done_callback(_tell_failed_start)
                 return
         if failed:
             raise failed[0]
@@ -206,3 +208,9 @@ class EngineFleet:
     def _bytes_of(self, engine: WatchedEngine) -> int | None:
         pid = None if engine.process is None else engine.process.pid
         return None if pid is None else self._memory.process_bytes(pid)
+
+
+def _tell_failed_start(task: asyncio.Task[None]) -> None:
+    """Of an engine that came to nothing while another one served already; `/health` shows it as failed."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("engine did not start", reason=str(error))

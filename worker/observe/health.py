@@ -12,6 +12,7 @@ from typing import Any
 
 from worker.engine.watch import EngineReport, EngineState
 
+SERVING = (EngineState.UP, EngineState.DRAINING)
 STATES_OF_TROUBLE = {
     EngineState.STARTING: "has not answered yet",
     EngineState.DOWN: "does not answer",
@@ -40,7 +41,10 @@ def find_troubles(
 ) -> list[str]:
     """One line each: empty is good."""
     troubles = list(wrong_inside)
+    is_serving = any(engine.state in SERVING for engine in engines)
     for engine in engines:
+        if engine.state is EngineState.STARTING and is_serving:
+            continue  # it takes longer than the others
         if engine.state in STATES_OF_TROUBLE:
             troubles.append(f"the engine at {engine.url} {STATES_OF_TROUBLE[engine.state]}")
         elif engine.is_stuck:
@@ -57,7 +61,7 @@ def engine_as_json(engine: EngineReport) -> dict[str, Any]:
     loss = engine.last_loss
     return {
         "url": engine.url,
-        "healthy": engine.state in (EngineState.UP, EngineState.DRAINING) and not engine.is_stuck,
+        "healthy": engine.state in SERVING and not engine.is_stuck,
         "state": engine.state.value,
         "prompts": engine.num_prompts,
         "pid": engine.pid,
