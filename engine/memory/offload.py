@@ -317,6 +317,17 @@ class ModuleWeights:
             return next(tensor for _, tensor in self._read([key]))
         return self._copy_in_ram(weight)
 
+    def current_weight(self, key: str) -> torch.Tensor:
+        """The weight with the patches and hooks of now, wherever it is. Raises KeyError as `original_weight`."""
+        weight = self._weight(key)
+        if weight.held is not None:
+            return weight.held
+        tensor = self.original_weight(key).to(self.load_device)
+        for entries in (self._patches.get(key), self._hook_patches.get(key)):
+            if entries:
+                tensor = self._patched(entries, tensor, key)
+        return tensor
+
     def check_integrity(self) -> None:
         """Raises AssertionError when what the module shows is not what is known of it."""
         for block in self._blocks:

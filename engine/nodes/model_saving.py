@@ -33,7 +33,9 @@ def unet_tensors(model: Model) -> Tensors:
     """The UNet under a checkpoint's names, and the empty tensors that mark v-prediction."""
     predicts_v = _predicts_v(model)
     with model.in_use() as network:
-        tensors = _copied(network.diffusion_model.state_dict(), sd15.UNET_PREFIX)
+        names = network.diffusion_model.state_dict()
+        weights = {name: model.weights.current_weight(f"diffusion_model.{name}") for name in names}
+        tensors = _copied(weights, sd15.UNET_PREFIX)
     if predicts_v:
         tensors["v_pred"] = torch.empty(0)
         if getattr(model.get_model_object("model_sampling"), "zsnr", False):
@@ -46,12 +48,17 @@ def text_encoder_tensors(clip: Clip) -> Tensors:
     with clip.patcher.in_use() as network:
         clip.patcher.apply_hooks(clip.patcher.forced_hooks)
         kept: torch.dtype | None = getattr(network, "patched_dtype", None)
-        return _copied(network.state_dict(), "", kept)
+        return _copied(_current(clip.patcher, network), "", kept)
 
 
 def vae_tensors(vae: Vae) -> Tensors:
     with vae.patcher.in_use() as network:
-        return _copied(network.state_dict(), "")
+        return _copied(_current(vae.patcher, network), "")
+
+
+def _current(model: Model, network: torch.nn.Module) -> Tensors:
+    """All weights with the patches of now, also of layers that are not on the device."""
+    return {name: model.weights.current_weight(name) for name in network.state_dict()}
 
 
 def _copied(weights: Mapping[str, torch.Tensor], prefix: str, dtype: torch.dtype | None = None) -> Tensors:

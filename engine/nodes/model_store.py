@@ -112,7 +112,8 @@ class ModelStore:
 
         def load() -> torch.nn.Module:
             with base.in_use() as network:
-                weights = network.diffusion_model.state_dict()
+                names = network.diffusion_model.state_dict()
+                weights = {name: base.weights.current_weight(f"diffusion_model.{name}") for name in names}
                 return self._controlnet(path, weights.get)
 
         return ControlNet(self._one(path, ("controlnet upon", base.patches_uuid), load), averages_globally(path))

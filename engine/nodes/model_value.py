@@ -62,6 +62,10 @@ class WeightHandle(Protocol):
 
     def original_weight(self, key: str) -> torch.Tensor: ...
 
+    def current_weight(self, key: str) -> torch.Tensor:
+        """With the patches of now, wherever it is."""
+        ...
+
     def free_bytes(self) -> float: ...
 
     @property
@@ -343,8 +347,13 @@ class Model(HookedModel):
         return {key: [(self.weights.original_weight(key), _unchanged), *self.patches.get(key, [])] for key in keys}
 
     def model_state_dict(self, filter_prefix: str | None = None) -> dict[str, torch.Tensor]:
-        weights = self.model.state_dict()
-        return {key: value for key, value in weights.items() if filter_prefix is None or key.startswith(filter_prefix)}
+        weights = {
+            key: value
+            for key, value in self.model.state_dict().items()
+            if filter_prefix is None or key.startswith(filter_prefix)
+        }
+        # What is neither on the device nor in RAM now is read.
+        return {key: self.weights.original_weight(key) if value.is_meta else value for key, value in weights.items()}
 
     @contextmanager
     def in_use(self, *, working_bytes: int = 0, together_with: Sequence[Model] = ()) -> Iterator[Any]:
