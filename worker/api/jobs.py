@@ -11,8 +11,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
-from worker.api.results import check_caller, refuse, reply_with, services_of
-from worker.api.schemas import Result, refusal
+from worker.api.results import check_caller, not_found, refuse, reply_with, services_of
+from worker.api.schemas import Result
 from worker.errors import JobNotFound, Unauthorized, WorkerError
 from worker.inputs.file_kinds import HEAD_BYTES
 from worker.jobs.admission import clean_id
@@ -27,8 +27,7 @@ async def result(job_id: str, request: Request) -> Response:
     check_caller(request)
     job = await services_of(request).store.find(clean_id(job_id))
     if job is None:
-        message = "Request ID not found"
-        return JSONResponse(refusal(job_id, message, JobNotFound(message).as_json()), status_code=404)
+        return not_found(job_id)
     return await reply_with(job, request)
 
 

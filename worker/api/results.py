@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from worker.api.schemas import refusal, result_of
 from worker.autoscaler.vast.envelope import EnvelopeRejected, SignatureRejected
 from worker.errors import (
+    JobNotFound,
     SessionGone,
     TooManySessions,
     TryLater,
@@ -69,6 +70,12 @@ async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
             for public, record in zip(shown, job.outputs, strict=True)
         ]
     return shown
+
+
+def not_found(job_id: str) -> JSONResponse:
+    """The reply about a job that nobody knows, in the form of a result."""
+    message = "Request ID not found"
+    return JSONResponse(refusal(job_id, message, JobNotFound(message).as_json()), status_code=404)
 
 
 def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> Response:

@@ -15,11 +15,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
-from worker.api.results import check_caller, public_outputs, services_of
-from worker.api.schemas import Result, refusal, result_of
-from worker.errors import JobNotFound
+from worker.api.results import check_caller, not_found, public_outputs, services_of
+from worker.api.schemas import Result, result_of
 from worker.jobs.admission import clean_id
 from worker.jobs.job import Job
 from worker.services import Services
@@ -42,8 +41,7 @@ async def stream(job_id: str, request: Request) -> Response:
     check_caller(request)
     job = await services_of(request).store.find(clean_id(job_id))
     if job is None:
-        message = "Request ID not found"
-        return JSONResponse(refusal(job_id, message, JobNotFound(message).as_json()), status_code=404)
+        return not_found(job_id)
     return stream_of(job, request)
 
 

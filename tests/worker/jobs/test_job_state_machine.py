@@ -11,7 +11,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +44,6 @@ class Known:
     priority: int
     state: JobState = JobState.PENDING
     seq: int = -1
-    seen: list[JobState] = field(default_factory=list)
 
 
 class JobsOfAWorker(RuleBasedStateMachine):
