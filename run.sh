@@ -29,17 +29,16 @@ base=${settings%%$'\n'*}
 url=${settings##*$'\n'}
 mkdir -p "$base/models/checkpoints" "$base/input" "$base/output" "$base/temp"
 
-# What to draw with: Stable Diffusion 1.5 if it is here or can be had, else random weights of the same kind.
+# What to draw with: Stable Diffusion 1.5 if it is here or can be had, else the small model that ships with the engine.
 checkpoint=v1-5-pruned-emaonly-fp16.safetensors
+prompt="a lighthouse on a cliff at dawn, oil painting, warm light"
 size=512 steps=20
 if [ ! -f "$base/models/checkpoints/$checkpoint" ] && ! .venv/bin/darkroom models fetch sd15; then
-  checkpoint=sd15-random-small.safetensors
-  size=256 steps=8
-  echo "The model hub is out of reach, so the picture will be ABSTRACT: it is drawn by a small network of random weights."
-  echo "For real pictures put v1-5-pruned-emaonly-fp16.safetensors into $base/models/checkpoints."
-  if [ ! -f "$base/models/checkpoints/$checkpoint" ]; then
-    "$python" -m engine random-checkpoint "$base/models/checkpoints/$checkpoint"
-  fi
+  echo "The model hub is out of reach, so the picture is drawn by the built-in demo model, which knows a few emoji."
+  echo "For all else put $checkpoint into $base/models/checkpoints."
+  checkpoint=darkroom-emoji.safetensors
+  prompt="a red apple on a blue background"
+  size=128
 elif ! nvidia-smi -L >/dev/null 2>&1; then
   size=384 steps=12
   echo "No NVIDIA GPU here: the picture is drawn on the CPU, smaller and in fewer steps, which takes some minutes."
@@ -68,7 +67,7 @@ trap 'trap "" INT TERM; echo; echo "Stopping"; stop_worker && exit 0 || exit 1' 
 
 drawn=0
 "$python" misc/first_picture.py --url "$url" --process-id "$worker" --checkpoint "$checkpoint" \
-  --size "$size" --steps "$steps" --output "$base/first-picture.png" &
+  --prompt "$prompt" --size "$size" --steps "$steps" --output "$base/first-picture.png" &
 wait $! || drawn=$?
 
 if [ "$drawn" -ne 0 ]; then

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from demo.networks import TEXT
-from demo.train_diffusion import Samples
+from demo.train_diffusion import LARGEST_LEVEL, Samples
 from demo.vocabulary import BACKGROUNDS, COUNTS, HUES, THINGS
 from engine.checkpoints.families.sd15 import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
 from engine.checkpoints.safetensors_file import write_safetensors
@@ -69,6 +69,9 @@ def main() -> None:
             tensors[UNET_PREFIX + name.removeprefix("unet.")] = weight
         elif not name.startswith("text.text_projection"):
             tensors[TEXT_PREFIX + "transformer." + name.removeprefix("text.")] = weight
+    for name in tensors:  # not computed in training, so it must add nothing now
+        if name.removeprefix(UNET_PREFIX).startswith(LARGEST_LEVEL) and ".attn1.to_out.0." in name:
+            tensors[name] = torch.zeros_like(tensors[name])
     table = TEXT_PREFIX + "transformer.text_model.embeddings.token_embedding.weight"
     tensors[table] = tensors[table] * known_tokens(samples)[:, None]
     arguments.file.parent.mkdir(parents=True, exist_ok=True)

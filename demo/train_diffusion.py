@@ -90,7 +90,7 @@ def initialise(network: TextToNoise) -> None:
         largest = name.startswith(LARGEST_LEVEL)
         if name.endswith("attn1") and largest:
             module.requires_grad_(False)
-        elif name.endswith("attn1.to_out.0"):
+        elif name.endswith("attn1.to_out.0") and not largest:
             nn.init.normal_(module.get_parameter("weight"), 0, 0.02)
     # silu(a) - silu(-a) = a: eight channels carry both signs of the latent from the first layer to the last.
     signs = torch.cat([torch.eye(4), -torch.eye(4)])

@@ -21,7 +21,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-PROMPT = "a lighthouse on a cliff at dawn, oil painting, warm light"
 POLL_SECONDS = 0.1
 SECONDS_BETWEEN_NOTES = 10.0
 
@@ -116,13 +115,14 @@ def main() -> int:
     parser.add_argument("--url", required=True)
     parser.add_argument("--process-id", type=int, required=True, help="the worker, to stop waiting when it has died")
     parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--prompt", required=True)
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
 
     modifications = {
-        "prompt": PROMPT,
+        "prompt": arguments.prompt,
         "ckpt_name": arguments.checkpoint,
         "width": arguments.size,
         "height": arguments.size,

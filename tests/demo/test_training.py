@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
+from demo import carry
 from demo.export import SCALE, fold_moments
 from demo.fit import fit_last_layer
 from demo.networks import RESTING_BLOCKS, VAE, carry_colours, rest_large_blocks
@@ -69,3 +71,15 @@ def test_a_budget_goes_on_where_the_last_slice_ended(tmp_path: Path) -> None:
     assert 0.9 <= budget.share < 0.95 and not budget.is_spent
     assert rate_factor(1000, budget.share, 100) < 0.1 < rate_factor(1000, 0.1, 100)
     assert load(tmp_path / "nothing.pt") is None
+
+
+def test_a_file_cut_into_parts_comes_together_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carry, "PART_BYTES", 1000)
+    path = tmp_path / "state.pt"
+    content = bytes(range(256)) * 10
+    path.write_bytes(content)
+    parts = carry.split(path)
+    assert len(parts) == 3 and all(part.stat().st_size <= 1000 for part in parts)
+    path.unlink()
+    carry.join(path)
+    assert path.read_bytes() == content

@@ -8,10 +8,13 @@ import tempfile
 from pathlib import Path
 
 import httpx
+import numpy as np
+from PIL import Image
 
 from tests.flow.bodies import image_request, modifier_request, workflow_request
 from tests.flow.receiver import running_receiver
 from tests.flow.running_worker import ROOT, running_worker
+from tests.flow.test_demo_model import DEMO_PICTURES, drawn
 
 EXPECTED = Path(__file__).parent / "expected"
 
@@ -29,6 +32,8 @@ def main() -> None:
             host.files["/boat.png"] = (EXPECTED / "workflow_0.png").read_bytes()
             result = worker.generate(image_request(f"{host.url}/boat.png")).raise_for_status().json()
             (EXPECTED / "image_to_image.png").write_bytes(worker.output_bytes(result))
+            for name, prompt in DEMO_PICTURES.items():
+                Image.fromarray(drawn(worker, prompt=prompt).astype(np.uint8)).save(EXPECTED / name)
 
 
 if __name__ == "__main__":
