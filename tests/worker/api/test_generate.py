@@ -91,7 +91,7 @@ async def test_every_problem_of_a_workflow_is_reported_with_its_node_and_what_is
     assert {problem["node_id"] for problem in problems} == {"1", "2", "3"}
     allowed = {problem["node_id"]: problem.get("allowed") for problem in problems}
     assert allowed["1"] == {"type": "INT", "min": 1, "max": 64}
-    assert allowed["3"] == ["ValueError", "BadModelFile"]
+    assert allowed["3"] == ["ValueError", "BadModelFile", "DeviceLost"]
 
 
 async def test_a_body_that_is_no_json_is_422(front: RunningFront) -> None:
