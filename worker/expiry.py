@@ -7,8 +7,10 @@ up, the engine's temporary files, and, if the operator wants it so, what jobs ha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +28,7 @@ from worker.settings import RetentionConfig
 
 EXPIRY_SECONDS = 60.0
 TEMPORARY_SECONDS = 3600.0
+ASIDE_PREFIX = ".gone-"
 
 log = structlog.get_logger("expiry")
 
@@ -74,7 +77,8 @@ class Expiry:
         await self._outbox.forget_dead_before(int((now - config.dead_webhook_ttl_seconds) * 1000))
         before = now - config.result_ttl_seconds
         for job_id in await self._store.forget_finished_before(int(before * 1000)):
-            await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job_id), True)
+            if not self._store.holds(job_id):  # else a new job has begun under the id, and the folder is its own
+                await self._remove_folder(job_id)
         await self._keep_sum_of_outputs()
         await self._inputs.forget_unused(before, config.input_max_bytes)
         for folder in self._temporary_folders:
@@ -86,7 +90,16 @@ class Expiry:
         """The oldest results lose their files; what became of their jobs can still be asked."""
         live = frozenset(self._store.jobs)
         folders = await asyncio.to_thread(lambda: list(folders_in(self._store.jobs_directory, self._measured)))
+        live |= frozenset(self._store.jobs)  # what has ended or begun meanwhile was measured in the middle
         self._measured = {folder.job_id: folder for folder in folders if folder.job_id not in live}
         for job_id in surplus_folders(folders, live, self._config.output_max_bytes):
-            log.info("output files removed: OUTPUT_MAX_BYTES is reached", job_id=job_id)
-            await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job_id), True)
+            if job_id not in self._store.jobs:
+                log.info("output files removed: OUTPUT_MAX_BYTES is reached", job_id=job_id)
+                await self._remove_folder(job_id)
+
+    async def _remove_folder(self, job_id: str) -> None:
+        """Taken away at once and removed in its own time: a new job may begin under the same id meanwhile."""
+        aside = self._store.jobs_directory / f"{ASIDE_PREFIX}{uuid.uuid4().hex}"  # an id never begins so
+        with contextlib.suppress(FileNotFoundError):
+            self._store.job_directory(job_id).rename(aside)
+            await asyncio.to_thread(shutil.rmtree, aside, True)

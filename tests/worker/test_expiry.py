@@ -106,3 +106,19 @@ async def test_temporary_files_of_the_engine_go_after_an_hour(store: JobStore, t
         os.utime(tmp_path / "temp" / name, (time.time() - age,) * 2)
     await expiry_of(store, CONFIG, tmp_path / "temp").remove_expired()
     assert os.listdir(tmp_path / "temp") == ["new.png"]
+
+
+async def test_a_job_that_begins_under_an_expired_id_keeps_its_folder(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ended_job(store, "again", seconds_ago=1100)
+    forget = store.forget_finished_before
+
+    async def forget_and_begin_anew(time_ms: int) -> list[str]:
+        gone = await forget(time_ms)
+        await store.insert(Job("again", store.take_number(), "hash", JobRequest(), {}, JobTimes(0)))
+        return gone
+
+    monkeypatch.setattr(store, "forget_finished_before", forget_and_begin_anew)
+    await expiry_of(store).remove_expired()
+    assert left(store) == ["again"]

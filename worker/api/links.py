@@ -9,6 +9,8 @@ from urllib.parse import quote, urlencode
 
 from worker.errors import Forbidden
 
+MAX_TIME_DIGITS = 20
+
 
 class LinkSigner:
     def __init__(self, key: bytes, lifetime_seconds: int) -> None:
@@ -25,6 +27,7 @@ class LinkSigner:
         if (
             not expires.isascii()
             or not expires.isdigit()
+            or len(expires) > MAX_TIME_DIGITS
             or not hmac.compare_digest(self._signature(job_id, file_name, int(expires)).encode(), signature.encode())
         ):
             raise Forbidden("The link is not valid")

@@ -407,7 +407,16 @@ class EngineClient:
         if kind == "executing" and data.get("node") is None:
             run.should_look = True
             run.wake.set()
-        run.on_message(kind, data)
+        try:
+            run.on_message(kind, data)
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ):  # a hint, from a node that may send anything
+            log.warning("a message of the engine makes no sense", kind=kind, prompt_id=run.prompt_id)
 
     async def _get(self, path: str) -> dict[str, Any]:
         response = await self._request("GET", path)

@@ -116,6 +116,7 @@ class WatchedEngine:
             if is_up != self.is_up:
                 log.info("engine is up" if is_up else "engine is down", url=self.client.url)
                 self.client.forget_object_info()
+                self.client.uploaded.clear()  # what comes up may be another server, with another disk
                 if is_up and self._has_been_up.is_set():
                     await self._prepare(self.client)
             self._pool().set_up(self.client, is_up)

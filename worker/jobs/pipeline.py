@@ -122,8 +122,11 @@ class Pipeline:
         self._hurried = asyncio.Event()
 
     def start(self, job: Job) -> None:
-        """Begins, or after a restart goes on with, a job that is on disk. While draining it is left there."""
-        if self._is_draining:
+        """Begins, or after a restart goes on with, a job that is on disk. While draining it is left there.
+
+        A cancel may have begun, and ended, a job that is just being admitted: it is never begun twice.
+        """
+        if self._is_draining or job.state.is_terminal or job.id in self._tasks:
             return
         task = asyncio.create_task(self._run_job(job), name=f"job-{job.id}")
         self._tasks[job.id] = task

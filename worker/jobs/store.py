@@ -202,6 +202,10 @@ class JobStore:
             self._remember(stored)
         return live or stored
 
+    def holds(self, job_id: str) -> bool:
+        """Whether a job of this id lives or is one of the last that have ended."""
+        return job_id in self.jobs or job_id in self._finished
+
     async def due_webhooks(self, now_ms: int, limit: int = 32, but: Collection[str] = ()) -> list[WebhookRow]:
         """The oldest ones that are due, those `but` left out."""
         query = (
@@ -295,13 +299,15 @@ class JobStore:
 
     async def _write_groups(self) -> None:
         while True:
-            await self._wake.wait()
+            is_last = self._is_closing  # what gathers during a commit, `close` called or not, gets one of its own
+            if not is_last:
+                await self._wake.wait()
             self._wake.clear()
             group, self._group = self._group, _Group()
             self._being_written = group.changed.keys() | group.new.keys()
             await self._write_one_group(group)
             self._being_written = ()
-            if self._is_closing:
+            if is_last:
                 return
 
     async def _write_one_group(self, group: _Group) -> None:

@@ -103,7 +103,11 @@ def judge(status: int, num_tries: int, chance: float, retry_after: str | None = 
     error = f"status {status}"
     if status == 410:
         return DeliveryOutcome(False, None, error)
-    asked = float(retry_after) if retry_after and retry_after.isdigit() and status in RETRY_AFTER_STATUSES else None
+    asked = (
+        float(retry_after)
+        if retry_after and retry_after.isascii() and retry_after.isdigit() and status in RETRY_AFTER_STATUSES
+        else None
+    )
     return DeliveryOutcome(False, next_wait_seconds(num_tries, chance, asked), error)
 
 

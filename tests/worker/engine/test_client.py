@@ -45,6 +45,16 @@ async def test_a_silent_socket_does_not_lose_the_end(engine: FakeEngine) -> None
     await client.close()
 
 
+async def test_a_message_that_makes_no_sense_does_not_end_the_listening(client: EngineClient) -> None:
+    def choke(_kind: str, data: object) -> None:
+        raise TypeError(f"not a number: {data}")
+
+    heard: list[str] = []
+    await client.run(draw(), "p-1", choke, timeout_seconds=20)
+    await client.run(draw(), "p-2", lambda kind, _: heard.append(kind), timeout_seconds=20)
+    assert "execution_start" in heard
+
+
 async def test_failures_are_told_apart(client: EngineClient) -> None:
     failed = await client.run(fail(), "p-1", ignore, timeout_seconds=10)
     assert isinstance(failed.error, NodeFailed)

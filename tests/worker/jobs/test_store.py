@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,27 @@ async def test_an_id_that_has_expired_can_be_used_again_webhook_and_all(tmp_path
         await store.save(job, webhook_insert(row))
         assert await store.forget_finished_before(11) == ["one"]
     await store.close()
+
+
+async def test_what_changes_during_a_commit_is_on_disk_after_the_close(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    job = a_job(store)
+    await store.insert(job)
+    held, first = threading.Event(), store.set_fact("first", 1)
+    blocker = asyncio.ensure_future(store._in_thread(held.wait))
+    writing = asyncio.ensure_future(first)
+    await asyncio.sleep(0.05)  # its commit waits for the thread
+    job.move_to(JobState.PROCESSING, "now")
+    store.save_soon(job)
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)
+    held.set()
+    await asyncio.gather(blocker, writing, closing)
+    again = JobStore(tmp_path)
+    await again.open()
+    assert again.jobs["one"].state is JobState.PROCESSING
+    await again.close()
 
 
 async def test_an_ended_job_keeps_its_prompt_on_disk_only(tmp_path: Path) -> None:

@@ -163,3 +163,7 @@ def test_the_tries_span_about_a_day_with_growing_waits() -> None:
 
 def test_the_last_try_gives_up() -> None:
     assert judge(500, MAX_TRIES, 0.5) == DeliveryOutcome(False, None, "status 500")
+
+
+def test_a_retry_after_that_is_no_number_is_passed_over() -> None:
+    assert judge(503, 1, 0.5, "\u00b2") == judge(503, 1, 0.5)

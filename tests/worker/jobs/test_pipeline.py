@@ -1,0 +1,63 @@
+"""The pipeline at the moments when two things want the same job, over a real store; no engine is up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from worker.engine.client import EngineClient
+from worker.engine.pool import EnginePool
+from worker.jobs.job import Job, JobRequest, JobState, JobTimes
+from worker.jobs.pipeline import Pipeline, PipelineLimits
+from worker.jobs.stages import InputStage, OutputStage
+from worker.jobs.store import JobStore
+
+
+class NoInputs:
+    def release(self, job_id: str) -> None: ...
+
+
+def pipeline_of(store: JobStore, ended: list[str]) -> Pipeline:
+    pool = EnginePool([EngineClient("http://127.0.0.1:1")])
+    pool.set_up(pool.clients[0], False)
+    return Pipeline(
+        store,
+        pool,
+        cast(InputStage, NoInputs()),
+        cast(OutputStage, None),
+        PipelineLimits(60.0, 2),
+        make_webhook=lambda job, kept: None,
+        on_start=lambda job: None,
+        on_end=lambda job: ended.append(job.id),
+    )
+
+
+def a_job(store: JobStore) -> Job:
+    prompt: Mapping[str, Any] = {"1": {"class_type": "A", "inputs": {}}}
+    return Job("one", store.take_number(), "hash", JobRequest(), prompt, JobTimes(5))
+
+
+@pytest.mark.parametrize("has_ended_before", [True, False])
+async def test_a_job_that_is_cancelled_while_it_is_being_admitted_ends_once(
+    tmp_path: Path, has_ended_before: bool
+) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    ended: list[str] = []
+    pipeline = pipeline_of(store, ended)
+    job = a_job(store)
+    await store.insert(job)
+    assert pipeline.cancel(job)
+    if has_ended_before:
+        await pipeline.wait_for_end(job)
+    pipeline.start(job)  # as the request does that made it
+    async with asyncio.timeout(10):
+        await pipeline.wait_for_end(job)
+        await asyncio.sleep(0.05)
+    assert (job.state, ended, pipeline.check_integrity()) == (JobState.CANCELLED, ["one"], [])
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "job-one"] == []
+    await store.close()
