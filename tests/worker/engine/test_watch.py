@@ -53,6 +53,9 @@ class Watched:
         await self.until(lambda: self.engine.state is EngineState.UP)
 
 
+async def nothing_to_prepare(_client: EngineClient) -> None: ...
+
+
 @asynccontextmanager
 async def watched_engine(folder: Path, max_restarts: int = 5) -> AsyncIterator[Watched]:
     losses: list[LossReason] = []
@@ -66,7 +69,7 @@ async def watched_engine(folder: Path, max_restarts: int = 5) -> AsyncIterator[W
     client = EngineClient(process.url, has_check=True, is_supervised=True, heartbeat_seconds=0.1)
     pool = EnginePool([client], give_up_seconds=None)
     pool.set_up(client, False)
-    engine = WatchedEngine(client, process, lambda: pool, LIMITS)
+    engine = WatchedEngine(client, process, lambda: pool, LIMITS, nothing_to_prepare)
     await process.start()
     watching = asyncio.create_task(engine.watch())
     watched = Watched(engine, process, pool, folder, losses)
