@@ -283,12 +283,12 @@ class EngineClient:
     async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None:
         """Copies one of the engine's files to `target`. Raises DeliveryFailed when it cannot be written there."""
         query = urlencode({"filename": filename, "subfolder": subfolder, "type": kind})
-        async with self._http.stream(f"/view?{query}") as (status, pieces):
-            if 400 <= status < 500:
-                raise DeliveryFailed(f"The engine does not have {filename} ({status})")
-            if status != 200:
-                raise EngineUnreachable(f"The engine does not give {filename} ({status})")
-            with target.open("wb") as file:
+        with _opened(target) as file:
+            async with self._http.stream(f"/view?{query}") as (status, pieces):
+                if 400 <= status < 500:
+                    raise DeliveryFailed(f"The engine does not have {filename} ({status})")
+                if status != 200:
+                    raise EngineUnreachable(f"The engine does not give {filename} ({status})")
                 async for piece in pieces:
                     await asyncio.to_thread(_append, file, piece)
 
@@ -454,6 +454,13 @@ async def _wait(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _opened(target: Path) -> BinaryIO:
+    try:
+        return target.open("wb")
+    except OSError as error:
+        raise DeliveryFailed(f"An output cannot be kept: {error.strerror or error}") from None
 
 
 def _append(file: BinaryIO, piece: bytes) -> None:

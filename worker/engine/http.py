@@ -23,6 +23,7 @@ CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 15.0  # shorter than any server keeps a connection, so that one taken up again is alive
 MAX_HEAD_BYTES = 64 * 1024
 CHUNK_BYTES = 256 * 1024
+SLOWEST_BYTES_PER_SECOND = 500_000  # at which a large body may be sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ class _Head:
 
 
 class EngineHttp:
-    """Every failure to get a reply is an EngineUnreachable."""
+    """Every failure to get a reply is an EngineUnreachable.
+
+    `timeout_seconds` is for a whole exchange, with more for a large body; of a stream, for each piece.
+    """
 
     def __init__(self, url: str, timeout_seconds: float = 60.0) -> None:
         parts = urlsplit(url)
@@ -68,15 +72,21 @@ class EngineHttp:
         self._idle: list[_Connection] = []
 
     async def request(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Reply:
-        async with self._exchange(method, path, body, content_type) as (head, connection):
+        async with self._exchange(method, path, body, content_type) as (head, connection, _):
             pieces = [piece async for piece in _body(connection.reader, head)]
             return Reply(head.status, b"".join(pieces))
 
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
         """The status of a GET, and its body piece by piece."""
-        async with self._exchange("GET", path, b"", "") as (head, connection):
-            yield head.status, _body(connection.reader, head)
+        async with self._exchange("GET", path, b"", "") as (head, connection, limit):
+            yield head.status, self._in_time(_body(connection.reader, head), limit)
+
+    async def _in_time(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> AsyncIterator[bytes]:
+        """A large file may take long, as long as something comes."""
+        async for piece in pieces:
+            limit.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
+            yield piece
 
     async def close(self) -> None:
         for connection in self._idle:
@@ -86,15 +96,15 @@ class EngineHttp:
     @asynccontextmanager
     async def _exchange(
         self, method: str, path: str, body: bytes, content_type: str
-    ) -> AsyncIterator[tuple[_Head, _Connection]]:
+    ) -> AsyncIterator[tuple[_Head, _Connection, asyncio.Timeout]]:
         connection: _Connection | None = None
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(self._timeout_seconds + len(body) / SLOWEST_BYTES_PER_SECOND) as limit:
                 connection = await self._connect()
                 connection.writer.write(self._head_of(method, path, body, content_type) + body)
                 await connection.writer.drain()
                 head = _parse_head(await connection.reader.readuntil(b"\r\n\r\n"))
-                yield head, connection
+                yield head, connection, limit
             if head.keeps_alive:
                 connection.idle_since = time.monotonic()
                 self._idle.append(connection)

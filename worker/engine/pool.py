@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from worker.engine.client import EngineClient
+from worker.engine.client import EngineClient, EngineLost
 from worker.errors import EngineUnreachable, NotReady
 
 PROMPTS_PER_ENGINE = 2
@@ -145,6 +145,8 @@ class EnginePool:
             if any(slot.is_up for slot in self._slots if waiter.only in (None, slot.client)):
                 down_since = None
                 continue
+            if waiter.only is not None and self._give_up_seconds is None:  # ours: with its process went its prompts
+                raise EngineLost("The engine that had the prompt is gone")
             down_since = down_since or clock() - LOOK_SECONDS
             if self._give_up_seconds is not None and clock() - down_since >= self._give_up_seconds:
                 waiter.turn.cancel()

@@ -9,9 +9,10 @@ import pytest
 from tests.fakes import FakeEngine, draw, fail, wait
 from worker.engine.client import EngineClient, EngineLost, multipart
 from worker.engine.foreign_check import find_problems
+from worker.engine.http import EngineHttp
 from worker.engine.outcome import problems_of_rejection
 from worker.engine.pool import EnginePool
-from worker.errors import EngineUnreachable, JobTimedOut, NodeFailed, OutOfMemory
+from worker.errors import DeliveryFailed, EngineUnreachable, JobTimedOut, NodeFailed, OutOfMemory
 
 
 @pytest.fixture
@@ -53,6 +54,28 @@ async def test_a_message_that_makes_no_sense_does_not_end_the_listening(client: 
     await client.run(draw(), "p-1", choke, timeout_seconds=20)
     await client.run(draw(), "p-2", lambda kind, _: heard.append(kind), timeout_seconds=20)
     assert "execution_start" in heard
+
+
+async def test_a_large_file_may_take_longer_than_one_answer(tmp_path: Path) -> None:
+    async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n")
+        for _ in range(6):
+            await asyncio.sleep(0.5)
+            writer.write(b"x")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer_slowly, "127.0.0.1", 0) as server:
+        http = EngineHttp(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_seconds=2.0)
+        async with http.stream("/view") as (status, pieces):
+            assert (status, b"".join([piece async for piece in pieces])) == (200, b"xxxxxx")
+        await http.close()
+
+
+async def test_an_output_that_cannot_be_written_is_no_fault_of_the_engine(client: EngineClient, tmp_path: Path) -> None:
+    with pytest.raises(DeliveryFailed):
+        await client.view("a.png", "", "output", tmp_path / "missing" / "a.png")
 
 
 async def test_failures_are_told_apart(client: EngineClient) -> None:
