@@ -75,6 +75,7 @@ class FakeEngine:
         self.history: dict[str, Any] = {}
         self.uploaded: list[str] = []
         self.url = ""
+        self.num_described = 0  # how often it was asked for its nodes
         self.is_silent = False  # tells nothing on its sockets
         self.is_down = False  # drops every request, as when the process is gone
         self.seconds_to_take = 0.0  # how long it looks at a prompt before it has it
@@ -148,6 +149,7 @@ class FakeEngine:
         return web.json_response({"system": {}, "devices": [{"name": "cpu", "type": "cpu"}]})
 
     async def _object_info(self, _request: web.Request) -> web.Response:
+        self.num_described += 1
         return web.json_response(OBJECT_INFO)
 
     async def _prompt(self, request: web.Request) -> web.Response:

@@ -114,6 +114,7 @@ class EngineClient:
         self._runs: dict[str, _Run] = {}
         self._sending = asyncio.Lock()
         self._object_info: Mapping[str, Any] | None = None
+        self._reading = asyncio.Lock()
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = False
 
@@ -147,9 +148,12 @@ class EngineClient:
 
     async def object_info(self) -> Mapping[str, Any]:
         """What node classes there are; read once, until `forget_object_info`."""
-        if self._object_info is None:
-            self._object_info = await self._get("/object_info")
-        return self._object_info
+        if self._object_info is not None:
+            return self._object_info
+        async with self._reading:  # a thousand requests that come together need it once, not a thousand times
+            if self._object_info is None:
+                self._object_info = await self._get("/object_info")
+            return self._object_info
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, timeout_seconds: float = ASK_SECONDS
