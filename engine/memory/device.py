@@ -26,7 +26,7 @@ LOST_DEVICE_WORDS = (
     "illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address",
     "hardware stack error", "ecc uncorrectable", "device is lost", "gpu has fallen off", "no longer available",
 )  # fmt: skip
-OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
+OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
 
 Tensor = torch.Tensor  # for the files of this package that see tensors without importing torch
 Dtype = torch.dtype
@@ -116,6 +116,13 @@ class Device:
         """A copy of a CPU tensor in memory that streams can read from by themselves; None where there is no such."""
         return None
 
+    def pinned_cost(self, num_bytes: int) -> int:
+        """What `pinned_like` takes for so many bytes."""
+        return num_bytes
+
+    def empty_host_cache(self) -> None:
+        """Give pinned memory that torch holds without using back to the system."""
+
     def staging_bytes(self, num_bytes: int) -> torch.Tensor:
         """Bytes `[num_bytes]`, uint8, in RAM, which streams can read by themselves where the system allows that."""
         return torch.empty(num_bytes, dtype=torch.uint8)
@@ -175,7 +182,10 @@ class AcceleratorDevice(Device):
             report.vram_total_bytes,
             report.vram_free_bytes,
             computes_float16=self._computes_float16(),
-            computes_bfloat16=self._kind in ("cuda", "rocm", "xpu") and bool(self._calls.is_bf16_supported()),
+            computes_bfloat16=self._kind in ("cuda", "rocm", "xpu")
+            and bool(
+                self._calls.is_bf16_supported(including_emulation=False)  # emulated, float32 is faster
+            ),
             keeps_float8=self._kind in ("cuda", "rocm", "xpu"),
             is_shared=self._kind == "mps" or bool(getattr(self._properties(), "is_integrated", False)),
         )
@@ -240,6 +250,14 @@ class AcceleratorDevice(Device):
         except RuntimeError as error:  # the system allows no more of it
             log.warning("no pinned memory of %d bytes: %s", tensor.nbytes, error)
             return None
+
+    def pinned_cost(self, num_bytes: int) -> int:
+        """Torch takes pinned memory in powers of two."""
+        return 1 << max(0, num_bytes - 1).bit_length()
+
+    def empty_host_cache(self) -> None:
+        if self._kind != "mps" and hasattr(torch.accelerator, "empty_host_cache"):  # since torch 2.10
+            torch.accelerator.empty_host_cache()
 
     def staging_bytes(self, num_bytes: int) -> torch.Tensor:
         if self._kind == "mps":

@@ -142,12 +142,15 @@ class PinnedMemory:
 
     def pin(self, tensor: Tensor) -> Tensor | None:
         """A pinned copy, or None where the limit or the system allows none."""
-        if self.pinned_bytes + tensor.nbytes > self.limit_bytes:
+        num_bytes = self._device.pinned_cost(tensor.nbytes)
+        if self.pinned_bytes + num_bytes > self.limit_bytes:
             return None
         copy = self._device.pinned_like(tensor)
-        if copy is not None:
-            self.pinned_bytes += tensor.nbytes
-            weakref.finalize(copy.untyped_storage(), self._unpinned, copy.nbytes)
+        if copy is None:
+            self.limit_bytes = self.pinned_bytes  # so that it is not asked for each weight
+        else:
+            self.pinned_bytes += num_bytes
+            weakref.finalize(copy.untyped_storage(), self._unpinned, num_bytes)
         return copy
 
     def _unpinned(self, num_bytes: int) -> None:

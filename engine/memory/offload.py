@@ -232,6 +232,7 @@ class ModuleWeights:
         dropped = list(self._droppable())
         num_bytes = sum(weight.home.nbytes for weight in dropped if weight.home is not None)
         keys = {weight.key for weight in dropped}
+        had_pinned = any(weight.is_pinned for weight in dropped)
         for weight in dropped:
             weight.home, weight.is_pinned = None, False
             if not self.device.has_own_memory:
@@ -241,6 +242,8 @@ class ModuleWeights:
         if not self.device.has_own_memory:
             for block in self._blocks:
                 block.is_there = block.is_there and not any(weight.key in keys for weight in block.weights)
+        if had_pinned:
+            self.device.empty_host_cache()
         return num_bytes
 
     def release(self) -> None:
@@ -273,10 +276,24 @@ class ModuleWeights:
         if patches_id is not None and patches_id == self._patches_id:
             return
         wanted = {key: tuple(entries) for key, entries in patches.items() if entries}
-        touched = self._patches.keys() | wanted.keys()
+        touched = [key for key, weight in self._by_key.items() if weight.applied or key in wanted]
+        unknown = wanted.keys() - self._by_key.keys()
+        if unknown:
+            raise KeyError(min(unknown))
         self._patches, self._patches_id = wanted, patches_id
-        for key in touched:
-            weight = self._weight(key)
+        try:
+            for key in touched:
+                weight = self._weight(key)
+                if weight.held is not None:
+                    self._bring_up_to_date(weight)
+        except BaseException:
+            self._undo_patches()
+            raise
+
+    def _undo_patches(self) -> None:
+        """Not all of the patches could be applied: have none, so that the next call does not take them for applied."""
+        self._patches, self._patches_id = {}, None
+        for weight in self._by_key.values():
             if weight.held is not None:
                 self._bring_up_to_date(weight)
 
@@ -451,7 +468,9 @@ class ModuleWeights:
         block.is_there = False
 
     def _copy_in_ram(self, weight: Weight) -> torch.Tensor:
-        """What the device holds if that is the original, else what the file has."""
+        """What the device has of the original, else what the file has."""
+        if weight.home is not None:
+            return weight.home.to("cpu", copy=True)
         held = weight.held if weight.below is None else weight.below
         if held is None or weight.applied:
             return next(tensor for _, tensor in self._read([weight.key]))
@@ -464,6 +483,7 @@ class ModuleWeights:
         if not same_patches(weight.applied, wanted):
             if weight.applied:
                 self._put_original_back(weight)
+                weight.applied = ()
             if wanted:
                 self._put_patched(weight, wanted)
             weight.applied = wanted
@@ -521,13 +541,15 @@ class ModuleWeights:
             self.device.begin_block(self.working_bytes)
         if block.is_there and not self._is_cast(block):
             return None
-        if not block.is_there and self._looks_up(block):
+        if isinstance(block.module, nn.Embedding) and (block.is_there or self._looks_up(block)):
             return self._bring_rows(block.weights[0], block, args)
         block.lane = self.lanes.next(0 if block.is_there else block.size_bytes, self._buffer_bytes(block))
         for weight in block.weights:
             block.covered.append((weight, weight.shown))
             weight.show(self._brought(weight, block.lane))
         block.lane.arrive()
+        if isinstance(block.module, nn.Embedding):  # asked for where its table lay: in RAM
+            return (args[0].to(self.load_device), *args[1:])
         return None
 
     def _brought(self, weight: Weight, lane: Lane) -> torch.Tensor:
@@ -547,18 +569,19 @@ class ModuleWeights:
 
     def _looks_up(self, block: Block) -> bool:
         """Whether a layer is a table of which, while it is away, only those rows need to come that are asked for."""
-        if not isinstance(block.module, nn.Embedding) or (block.is_there and self._is_cast(block)):
+        if not isinstance(block.module, nn.Embedding):
             return False
         key = block.weights[0].key
         return key not in self._patches and key not in self._hook_patches
 
     def _bring_rows(self, weight: Weight, block: Block, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        assert weight.home is not None, f"{self.name} {weight.key}: it was not read"
+        whole = weight.home if weight.held is None else weight.held
+        assert whole is not None, f"{self.name} {weight.key}: it was not read"
         rows, places = args[0].unique(return_inverse=True)
-        table = weight.home[rows.to(weight.home.device)]
+        table = whole[rows.to(whole.device)]
         block.covered.append((weight, weight.shown))
         weight.show(table.to(self.load_device, self._type_of(table)))
-        return (places, *args[1:])
+        return (places.to(self.load_device), *args[1:])
 
     def _type_of(self, tensor: torch.Tensor) -> torch.dtype:
         """What a weight is computed in."""

@@ -58,6 +58,36 @@ def test_only_weights_whose_patches_changed_are_touched() -> None:
     torch.testing.assert_close(module.state_dict()["0.weight"], weights.original_weight("0.weight") + 0.7)
 
 
+class _FailsOnce:
+    """A patch for which there is too little memory the first time."""
+
+    def __init__(self) -> None:
+        self.has_failed = False
+
+    def calculate_weight(self, weight: torch.Tensor, *rest: Any) -> torch.Tensor:
+        if not self.has_failed:
+            self.has_failed = True
+            raise torch.OutOfMemoryError("out of memory")
+        return weight + 1
+
+
+@pytest.mark.parametrize("before", [{}, {"0.weight": [_added(0.5)], "1.weight": [_added(0.5)]}])
+def test_patches_of_which_one_failed_are_applied_by_the_next_call(before: dict[str, Any]) -> None:
+    module = _module()
+    originals = {name: weight.clone() for name, weight in module.state_dict().items()}
+    weights = ModuleWeights("m", module)
+    weights.patch(before, "before")
+    wanted = {"0.weight": [_added(0.25)], "1.weight": [(1.0, _FailsOnce(), 1.0, None, None)]}
+    with pytest.raises(torch.OutOfMemoryError):
+        weights.patch(wanted, "wanted")
+    weights.check_integrity()
+    assert all(torch.equal(weight, originals[name]) for name, weight in module.state_dict().items())
+    weights.patch(wanted, "wanted")
+    assert torch.equal(module.state_dict()["0.weight"], originals["0.weight"] + 0.25)
+    assert torch.equal(module.state_dict()["1.weight"], originals["1.weight"] + 1)
+    weights.check_integrity()
+
+
 def test_a_module_may_round_its_patched_weights() -> None:
     module = _module()
     module.patched_dtype = torch.float16  # type: ignore[assignment]

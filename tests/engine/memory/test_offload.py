@@ -1,0 +1,64 @@
+"""What only another device than the CPU shows, as far as torch's device without memory (`meta`) can show it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from engine.memory.device import AcceleratorDevice, Device
+from engine.memory.lanes import Lanes, PinnedMemory
+from engine.memory.offload import ModuleWeights
+from tests.engine.memory.simulated import Card
+
+
+class ElsewhereDevice(Device):
+    """A device whose tensors cannot be mixed with the CPU's."""
+
+    has_own_memory = True
+
+
+def test_rows_of_a_table_that_is_away_are_asked_for_where_the_table_goes() -> None:
+    difference = [(1.0, ("diff", (torch.ones(10, 4),)), 1.0, None, None)]
+    for patches in ({}, {"weight": difference}):
+        device = ElsewhereDevice("meta")
+        table = nn.Embedding(10, 4).requires_grad_(False)
+        weights = ModuleWeights("m", table, device=device, lanes=Lanes(device, 0))
+        weights.patch(patches, "some")
+        weights.load(0)
+        seen: list[tuple[str, str]] = []
+        table.register_forward_pre_hook(
+            lambda module, args, seen=seen: seen.append((args[0].device.type, module.weight.device.type))
+        )
+        table(torch.tensor([1, 2, 2]))
+        assert seen == [("meta", "meta")]
+
+
+def test_of_a_table_that_is_cast_only_the_rows_asked_for_are() -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(1000, 16).half().requires_grad_(False)
+    expected = table.weight.clone().float()[[5, 7, 5]]
+    for budget in (1 << 20, 20_000):
+        card = Card(budget)
+        module = nn.Sequential(nn.Embedding(1000, 16, _weight=table.weight.clone()), nn.Linear(16, 16).half())
+        handle = card.add("text", module.requires_grad_(False), compute_dtype=torch.float32)
+        with handle.in_use() as used:
+            assert (handle.loaded_bytes == handle.size_bytes) == (budget > 100_000)
+            assert torch.equal(used[0](torch.tensor([5, 7, 5])), expected)
+            assert card.lanes.buffers_bytes < 10_000, "no buffer for the whole table"
+        card.pool.check_integrity()
+
+
+def test_patched_weights_made_on_the_device_itself_leave_it_without_their_patches() -> None:
+    layer = nn.Linear(4, 4, device="meta").requires_grad_(False)
+    device = ElsewhereDevice("meta")
+    weights = ModuleWeights("random", layer, device=device, lanes=Lanes(device, 0))
+    original = torch.ones(4, 4)
+    weight = weights._by_key["weight"]
+    weight.home, weight.held, weight.applied = original, original + 1, ((1.0, (original,), 1.0, None, None),)
+    assert torch.equal(weights._copy_in_ram(weight), original)
+
+
+def test_pinned_memory_is_counted_as_torch_takes_it_and_not_asked_for_again_once_refused() -> None:
+    assert [AcceleratorDevice("cuda:0", "cuda").pinned_cost(size) for size in (1, 4096, 4097)] == [1, 4096, 8192]
+    pinned = PinnedMemory(Device(), 1000)  # a device without it
+    assert pinned.pin(torch.zeros(4)) is None and pinned.limit_bytes == 0
