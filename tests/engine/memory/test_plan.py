@@ -102,7 +102,8 @@ def test_no_plan_exceeds_what_there_is(
         newcomers, occupants, free_bytes=free, working_bytes=working, limits=limits, max_buffers=max_buffers,
         in_part=in_part,
     )  # fmt: skip
-    everything = free + sum(item.loaded_bytes for item in (*newcomers, *occupants))
+    there_bytes = sum(item.loaded_bytes for item in newcomers) + sum(item.loaded_bytes for item in occupants)
+    everything = free + there_bytes
     evicted = {item.id: item.num_bytes for item in plan.evict}
     staying = sum(item.loaded_bytes - evicted.get(item.id, 0) for item in occupants)
     taken = sum(plan.weights.values()) + plan.num_buffers * plan.buffer_bytes + working + staying
