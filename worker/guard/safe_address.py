@@ -24,6 +24,8 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+OF_THE_CLOUD = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("168.63.129.16/32"))
+"""Look public and are answered by the machine's provider (metadata at Oracle, the host's own services at Azure)."""
 
 
 class AddressRefused(InputRejected):
@@ -149,8 +151,11 @@ def is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return True  # judged above
-        if address.is_site_local:
+        # What is reserved holds more ways to write an IPv4 address, private NAT64 among them.
+        if address.is_site_local or (address.is_reserved and address not in NAT64):
             return False
+    elif any(address in network for network in OF_THE_CLOUD):
+        return False
     return address.is_global and not address.is_multicast and not address.is_unspecified
 
 

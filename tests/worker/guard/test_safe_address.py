@@ -42,6 +42,11 @@ def resolving_to(*addresses: str) -> AddressGuard:
         "::ffff:10.0.0.1",
         "2002:7f00:0001::",
         "64:ff9b::7f00:1",
+        "64:ff9b:1::7f00:1",
+        "::127.0.0.1",
+        "::ffff:0:10.0.0.1",
+        "192.0.0.192",
+        "168.63.129.16",
     ],
 )
 def test_addresses_behind_the_worker_are_not_public(text: str) -> None:
