@@ -185,6 +185,15 @@ async def test_the_routes_need_a_key_where_the_others_do(tmp_path: Path, monkeyp
         assert allowed.status_code == 200
 
 
+async def test_where_everyone_may_send_jobs_only_the_machine_itself_sees_the_receivers(
+    front: RunningFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await front.http.get("/webhooks")).status_code == 200
+    monkeypatch.setattr("worker.guard.auth.is_loopback", lambda host: False)  # as if from another machine
+    assert (await front.http.get("/queue-info")).json()["jobs"] == []
+    assert (await front.http.get("/webhooks")).status_code == 401
+
+
 async def test_wrong_events_are_refused_with_those_there_are(front: RunningFront) -> None:
     answer = await front.sync(draw(), webhook={"url": "https://example.com/", "events": ["finished"]})
     [problem] = answer.json()["error"]["problems"]
