@@ -389,7 +389,7 @@ class ModuleWeights:
 
     def _is_at_home(self, home: torch.Tensor) -> bool:
         """Whether a model computes with its home itself."""
-        return not self.device.has_own_memory or self.device.is_home_of(home)
+        return self.device.is_home_of(home)
 
     def _hold_all(self, blocks: Sequence[Block]) -> None:
         """Bring blocks to the device: what has no home straight from the file, one tensor after the other."""
@@ -577,11 +577,12 @@ class ModuleWeights:
     def _bring_rows(self, weight: Weight, block: Block, args: tuple[Any, ...]) -> tuple[Any, ...]:
         whole = weight.home if weight.held is None else weight.held
         assert whole is not None, f"{self.name} {weight.key}: it was not read"
-        rows, places = args[0].unique(return_inverse=True)
+        rows = args[0].reshape(-1)
         table = whole[rows.to(whole.device)]
         block.covered.append((weight, weight.shown))
         weight.show(table.to(self.load_device, self._type_of(table)))
-        return (places.to(self.load_device), *args[1:])
+        places = torch.arange(rows.numel(), device=self.load_device)
+        return (places.view(args[0].shape), *args[1:])
 
     def _type_of(self, tensor: torch.Tensor) -> torch.dtype:
         """What a weight is computed in."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from engine.checkpoints.load import LoadTypes
+from engine.checkpoints.random_weights import random_networks
 from engine.memory.device import AcceleratorDevice, Device
 from engine.memory.lanes import Lanes, PinnedMemory
 from engine.memory.offload import ModuleWeights
@@ -62,3 +65,34 @@ def test_pinned_memory_is_counted_as_torch_takes_it_and_not_asked_for_again_once
     assert [AcceleratorDevice("cuda:0", "cuda").pinned_cost(size) for size in (1, 4096, 4097)] == [1, 4096, 8192]
     pinned = PinnedMemory(Device(), 1000)  # a device without it
     assert pinned.pin(torch.zeros(4)) is None and pinned.limit_bytes == 0
+
+
+def test_weights_made_on_another_device_come_to_the_cpu_when_their_place_is_there() -> None:
+    weights = ModuleWeights("random", nn.Linear(4, 4, device="meta").requires_grad_(False))
+    for weight in weights._by_key.values():
+        weight.home = weight.shown
+    assert not any(weights._is_at_home(weight.shown) for weight in weights._by_key.values())
+
+
+@pytest.mark.parametrize("room", [0, None])
+def test_networks_in_a_cards_types_mix_nothing_of_the_card_with_the_cpu(room: int | None) -> None:
+    types = LoadTypes(unet=torch.float16, text_encoder=torch.float16, vae=torch.bfloat16)
+    unet, text, vae = random_networks("small", 0, types)
+    device = ElsewhereDevice("meta")
+    for network, computed in ((unet, None), (text, torch.float32), (vae, None)):
+        ModuleWeights("m", network, device=device, lanes=Lanes(device, 0), compute_dtype=computed).load(room)
+    with torch.inference_mode():
+        latent, context = (
+            torch.zeros(shape, dtype=torch.float16, device="meta")
+            for shape in ((2, 4, 8, 8), (2, 77, unet.config.context_dim))
+        )
+        outputs = [unet(latent, torch.zeros(2, device="meta"), context=context)]
+        outputs += [
+            vae.decode(latent.bfloat16()),
+            vae.encode(torch.zeros(1, 3, 64, 64, dtype=torch.bfloat16, device="meta")),
+        ]
+        outputs += [text.clip_l._embed([49406, *[49407] * 76])[0]]
+        if room is None:  # indices made on this device cannot be looked up in RAM
+            outputs += [text.clip_l.encode([[49406, *[49407] * 76]], -2, project_pooled=False)[0]]
+    assert all(output.device.type == "meta" for output in outputs)
+    assert outputs[-1].dtype is torch.float32
