@@ -40,6 +40,10 @@ UNIT_FLOPS: Final = 34.6e12
 """Of that picture: 20 steps with guidance at 1.607e12, decoding 2.5e12, counted by torch's FlopCounterMode."""
 
 
+MATRIX_SHARE: Final = 0.5
+"""Of the speed of plain matrix products, what the full network reaches on a CPU at least."""
+
+
 class Wanted(Protocol):
     """The settings this reads; `BenchmarkConfig` of the front is one."""
 
@@ -289,6 +293,15 @@ def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random, text: str = 
         node_id: {**node, "inputs": {name: fresh(name, value) for name, value in (node.get("inputs") or {}).items()}}
         for node_id, node in workflow.items()
     }
+
+
+def estimated_workload_per_second(small_network: float, matrix_tflops: float | None) -> float:
+    """What a CPU would do with the full network, where only the small one was run.
+
+    A small network in a small picture spends most of its time between its operations, so by its arithmetic alone
+    (`small_network`, in the unit) a machine seems ten to a hundred times as slow as it is.
+    """
+    return max(small_network, UNIT_WORKLOAD * MATRIX_SHARE * (matrix_tflops or 0.0) * 1e12 / UNIT_FLOPS)
 
 
 def _small_network_flops(pixels: int, num_steps: int) -> float:

@@ -36,7 +36,6 @@ from worker.errors import (
 )
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id
-from worker.jobs.cost import UNIT_COST
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash
 from worker.jobs.random_values import resolve
 from worker.outputs.options import OutputOptions
@@ -119,12 +118,15 @@ async def _repeated_id(services: Services, envelope: Envelope | None, digest: st
 
 def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
     """What a refused request would have cost, as far as its form tells."""
+    unknown = services.platform.cost_of({})
     if parsed is None:
-        return UNIT_COST
+        return unknown
     try:
         return services.platform.cost_of(_prompt(services, parsed.input, {}))
     except RequestRejected:
-        return UNIT_COST
+        return unknown
+    except Exception:  # noqa: BLE001 - a user's modifier: what it raises has been answered, here it only costs the sum
+        return unknown
 
 
 async def _receive(request: Request, services: Services) -> Received:

@@ -12,9 +12,16 @@ def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:
     """Costs per second of all engines together; 0 where the report has no measurement."""
     if workload is Workload.COMPUTED:
         return _positive(report, "workload_per_second")
-    seconds = [_positive(engine, "seconds_per_picture") for engine in report.get("engines") or [report]]
-    pictures_per_second = sum(1 / each for each in seconds if each)
+    pictures_per_second = sum(_pictures_per_second(engine) for engine in report.get("engines") or [report])
     return pictures_per_second * (UNIT_COST if workload is Workload.STATIC else 1.0)
+
+
+def _pictures_per_second(engine: Mapping[str, Any]) -> float:
+    """Of what was to be run: where a CPU ran less, its pictures say nothing, so 512x512 ones of 20 steps."""
+    if engine.get("shrunk"):
+        return _positive(engine, "workload_per_second") / UNIT_COST
+    seconds = _positive(engine, "seconds_per_picture")
+    return 1 / seconds if seconds else 0.0
 
 
 def assumed_speed(computed: float, workload: Workload) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from benchmark.qualify.workload import CheckpointFact, DeviceFact
 from worker.engine.client import EngineClient
 
 FIRST_CONVOLUTION = "model.diffusion_model.input_blocks.0.0.weight"
+FIRST_CROSS_ATTENTION = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"
+SD15_TEXT_WIDTH = 768
 MAX_HEADER_BYTES = 100 * 1024 * 1024
 RANDOM_CHECKPOINT = "DarkroomRandomCheckpoint"
 
@@ -40,12 +43,12 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
     device = (stats.get("devices") or [{}])[0]
     system = stats.get("system") or {}
     told = await _told_device(engine)
-    names = checkpoint_names(info)
+    names, folder = checkpoint_names(info), models / "checkpoints"
     return EngineFacts(
         device=DeviceFact(name=str(device.get("name", "unknown")), kind=str(device.get("type", "cpu"))),
         uuid=told.get("uuid"),
         address=None if told else engine.url,
-        checkpoints=tuple(look_into(models / "checkpoints" / name, name) for name in names),
+        checkpoints=await asyncio.to_thread(lambda: tuple(look_into(folder / name, name) for name in names)),
         has_random_checkpoint=RANDOM_CHECKPOINT in info,
         has_probe=bool(told),
         versions={
@@ -71,12 +74,14 @@ def foreign_version(system: Mapping[str, Any]) -> str | None:
 
 def checkpoint_names(object_info: Mapping[str, Any]) -> list[str]:
     inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
-    (names, *_) = inputs.get("ckpt_name") or [[]]
+    names, *more = inputs.get("ckpt_name") or [[]]
+    if names == "COMBO" and more and isinstance(more[0], dict):  # how later versions of ComfyUI say it
+        names = more[0].get("options")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def look_into(path: Path, name: str) -> CheckpointFact:
-    """Size, and output channels of the UNet's first convolution from a safetensors header; 0 where there is no UNet.
+    """Size, and output channels of the UNet's first convolution from a safetensors header; 0 where it is not SD1.5's.
 
     Both are None for a file that is not on this machine.
     """
@@ -88,13 +93,18 @@ def look_into(path: Path, name: str) -> CheckpointFact:
 
 
 def base_channels(path: Path) -> int | None:
-    """None where the file has no such convolution, or is no safetensors file."""
+    """None where the file has no UNet of SD1.5's kind, or is no safetensors file.
+
+    SD2 and SDXL have 320 channels, too, and are slower or need more: they are told by the width of their text.
+    """
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > MAX_HEADER_BYTES:
                 return None
-            shape = json.loads(file.read(length))[FIRST_CONVOLUTION]["shape"]
-            return int(shape[0])
+            header = json.loads(file.read(length))
+            if int(header[FIRST_CROSS_ATTENTION]["shape"][1]) != SD15_TEXT_WIDTH:
+                return None
+            return int(header[FIRST_CONVOLUTION]["shape"][0])
     except (OSError, ValueError, KeyError, IndexError, TypeError, struct.error):
         return None

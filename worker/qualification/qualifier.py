@@ -35,6 +35,7 @@ from benchmark.qualify.workload import (
     Workload,
     calibration,
     choose_workload,
+    estimated_workload_per_second,
     fit_to_cpu,
     parse_prompts,
     why_shrunk,
@@ -149,7 +150,7 @@ class Qualifier:
             product=facts.device.product,
         )
         key = cache_key(facts, workload, None if sensors is None else sensors.driver)
-        kept = None if is_forced else self._find_kept(key, workload, facts)
+        kept = None if is_forced else await asyncio.to_thread(self._find_kept, key, workload, facts)
         if kept is not None:
             log.info("benchmark reused", age_seconds=round(time.time() - kept.measured_at))
             return Qualified(kept.report, True, kept.measured_at)
@@ -201,7 +202,8 @@ class Qualifier:
             probe, no_probe = await _probe(engine, facts)
             measured = await self._run(engine, facts, workload)
         speed = speed_of(measured.timings)
-        expectation = expect(self._config, measured.ran, facts.device, self._history(), read_reference())
+        history = await asyncio.to_thread(self._history)  # may lie on a volume of the fleet's
+        expectation = expect(self._config, measured.ran, facts.device, history, read_reference())
         evidence = Evidence(
             is_cpu=facts.device.is_cpu,
             fault=None if probe is None else probe.get("fault"),
@@ -220,7 +222,7 @@ class Qualifier:
             model_load_gb_per_second=load,
             first_run_seconds=measured.first_run.total_seconds,
             workload=ran.workload,
-            workload_per_second=ran.workload / speed.seconds_per_picture,
+            workload_per_second=_rate(ran, speed, probe),
             workload_is_estimate=ran.is_estimate,
             run_seconds=tuple(timing.total_seconds for timing in measured.timings),
             total_seconds=time.monotonic() - began,
@@ -379,6 +381,13 @@ async def _forget_network(engine: EngineClient, ran: Workload) -> bool:
         return False
     await engine.ask("POST", "/free", {"free_memory": True})
     return True
+
+
+def _rate(ran: Workload, speed: Speed, probe: Mapping[str, Any] | None) -> float:
+    rate = ran.workload / speed.seconds_per_picture
+    if not ran.is_estimate:
+        return rate
+    return estimated_workload_per_second(rate, None if probe is None else probe.get("matrix_tflops"))
 
 
 def _missing(

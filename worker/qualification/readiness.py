@@ -103,6 +103,7 @@ class Readiness:
         self._waiting: list[asyncio.Future[None]] = []  # for the next round
         self._sharing: list[asyncio.Future[None]] | None = None  # for the one that runs, where it was asked for
         self._found: dict[EngineClient, Qualified] = {}
+        self._suspect: set[EngineClient] = set()  # whose device was lost: no earlier result will do
         self._num_bad = 0
         self._has_given_up = False  # said that readiness does not come, which is taken back by the next ready
         qualification.benchmark_now = self._benchmark_now
@@ -141,6 +142,10 @@ class Readiness:
 
     def device_was_lost(self) -> None:
         """An engine starts anew because of its device: no job is taken before the device has proved itself again."""
+        lost = set(self._pool.clients) - set(self._pool.clients_up)
+        self._suspect |= lost
+        for client in lost:
+            self._found.pop(client, None)
         self._gate.close("The device was lost; the benchmark decides when the worker is ready again")
         self._asked.set()
 
@@ -200,7 +205,7 @@ class Readiness:
         with self._phases.phase(Phase.BENCHMARK):
             found = await asyncio.gather(
                 *(
-                    self._qualifier.qualify(client, is_forced=is_forced, preloaded=models)
+                    self._qualifier.qualify(client, is_forced=is_forced or client in self._suspect, preloaded=models)
                     for client, models in zip(up, preloaded, strict=True)
                 )
             )
@@ -208,6 +213,7 @@ class Readiness:
                 if made.has_emptied_memory:
                     await self._warm_up.preload(client)
         self._found.update(zip(up, found, strict=True))
+        self._suspect -= {client for client, made in zip(up, found, strict=True) if made.is_good}
         self._note([entry for entries in preloaded for entry in entries])
         verdict = self._qualification.verdict
         action = action_for(verdict, self._on_fail, self._num_bad + 1)

@@ -17,6 +17,7 @@ from benchmark.qualify.workload import (
     TextToImage,
     calibration,
     choose_workload,
+    estimated_workload_per_second,
     fit_to_cpu,
     parse_prompts,
     why_shrunk,
@@ -156,3 +157,10 @@ def test_a_workflow_of_ones_own_gets_new_seeds_and_keeps_the_rest() -> None:
     assert with_new_seeds(asked, random.Random(1), "a fox")["1"]["inputs"]["text"] == "a fox, sharp"
     own = OwnWorkload(name="a.json", digest="d", workflow=workflow)
     assert own.prompt("", random.Random(2)) != own.prompt("", random.Random(3))
+
+
+def test_an_estimate_is_no_slower_than_half_of_what_the_processor_multiplies() -> None:
+    """173 GFLOP/s are 10 s a step of 512x512, and half a unit's hundredth a second."""
+    assert estimated_workload_per_second(0.005, 2 * 0.173) == pytest.approx(0.5, rel=0.01)
+    assert estimated_workload_per_second(0.7, 0.346) == 0.7
+    assert estimated_workload_per_second(0.005, None) == 0.005

@@ -189,6 +189,32 @@ async def test_after_a_lost_device_the_worker_proves_itself_again(tmp_path: Path
         assert (await told(front))["measured_at"] > first["measured_at"]
 
 
+async def test_of_several_engines_the_one_whose_device_was_lost_is_measured_anew(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    async with FakeEngine(folders[0]) as one, FakeEngine(folders[1]) as two:
+        changes = measuring(tmp_path, ENGINE_URL=f"{one.url},{two.url}")
+        async with running_front(tmp_path, one, **changes) as front:
+            pool, two.is_down = front.front.services.pool, True
+
+            async def is_down() -> bool:
+                return len(pool.clients_up) == 1
+
+            async def is_ready_without_it() -> bool:
+                return await status_of(front) == 200
+
+            await until(is_down)
+            front.front.device_was_lost()
+            await until(is_ready_without_it)
+            before, two.is_down = len(two.runs), False
+
+            async def is_measured() -> bool:
+                return len(two.runs) > before + 3
+
+            await until(is_measured)
+
+
 async def test_several_engines_are_measured_together_and_a_late_one_when_it_comes(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "two", "three")]
     for folder in folders:

@@ -97,6 +97,8 @@ class RunPodAutoscaler:
             self._is_asked_to_stop = False
             self._process = await asyncio.create_subprocess_exec(*command, env=self._environment)
             log.info("the loop of RunPod's package has begun", pid=self._process.pid)
+            if not self._is_wanted.is_set():  # meanwhile the worker has closed
+                self._stop_taking()
             code = await self._process.wait()
             if not self._is_asked_to_stop:
                 log.error("the loop of RunPod's package has ended", exit_code=code)

@@ -56,6 +56,7 @@ class PublicKeySource:
         return False
 
     async def _ask(self, address: str) -> RSAPublicKey | None:
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -63,7 +64,7 @@ class PublicKeySource:
             response = await self._http.get(f"{address}/pubkey/", timeout=self._timing.key_request)
             response.raise_for_status()
             key = load_pem_public_key(_pem_in(response.text))
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnsupportedAlgorithm) as error:
             log.warning("public key not had", address=address, reason=type(error).__name__)
             return None
         return key if isinstance(key, RSAPublicKey) else None

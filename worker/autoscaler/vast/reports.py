@@ -151,7 +151,7 @@ class Reporter:
                     return True
                 except httpx.HTTPStatusError as error:
                     reason = f"status {error.response.status_code}"
-                except httpx.HTTPError as error:
+                except (httpx.HTTPError, httpx.InvalidURL) as error:
                     reason = type(error).__name__
                 log.warning("report not taken", route=route, address=address, reason=reason, attempt=attempt + 1)
         return False

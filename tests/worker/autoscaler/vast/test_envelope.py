@@ -135,6 +135,12 @@ async def test_the_key_is_asked_for_five_times_with_growing_waits() -> None:
     assert (len(asked), waits) == (5, [1.0, 2.0, 4.0, 8.0])
 
 
+async def test_an_address_or_a_key_that_cannot_be_used_does_not_end_the_asking(private_key: rsa.RSAPrivateKey) -> None:
+    asked: list[str] = []
+    keys = PublicKeySource(["http://host:port", "http://up"], serving({"up": pem_of(private_key)}, asked), VastTiming())
+    assert await keys.fetch()
+
+
 def test_without_the_platform_nothing_is_signed() -> None:
     assert EnvelopeOpener(None, is_unsecured=False).open(envelope("", auth_data={})).payload == PAYLOAD
 
