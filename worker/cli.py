@@ -52,8 +52,8 @@ def generate(
         "picture.png"
     ),
     negative: Annotated[str, typer.Option(help="what not to draw")] = "",
-    width: int = 512,
-    height: int = 512,
+    width: Annotated[int | None, typer.Option(help="pixels; else what suits the worker's checkpoint")] = None,
+    height: Annotated[int | None, typer.Option(help="pixels; else what suits the worker's checkpoint")] = None,
     steps: int = 20,
     seed: int | None = None,
     checkpoint: Annotated[str | None, typer.Option(help="file name below models/checkpoints")] = None,
