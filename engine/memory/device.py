@@ -24,7 +24,8 @@ from engine.settings import DtypeName, EngineSettings
 # CUDA's words for a context that no later call can use. Torch gives them no type of their own.
 LOST_DEVICE_WORDS = (
     "illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address",
-    "hardware stack error", "ecc uncorrectable", "device is lost", "gpu has fallen off", "no longer available",
+    "hardware stack error", "uncorrectable ecc error", "uncorrectable nvlink error", "illegal instruction",
+    "invalid program counter", "launch timed out", "device is lost", "gpu has fallen off", "no longer available",
 )  # fmt: skip
 OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
 

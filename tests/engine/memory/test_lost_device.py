@@ -1,0 +1,28 @@
+"""What CUDA says when a card is done for is taken for that."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import DeviceLost
+from engine.memory.device import translate_device_error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "CUDA error: uncorrectable ECC error encountered",
+        "CUDA error: uncorrectable NVLink error detected during the execution",
+        "CUDA error: an illegal instruction was encountered",
+        "CUDA error: the launch timed out and was terminated",
+    ],
+)
+def test_a_broken_context_is_a_lost_device(said: str) -> None:
+    with pytest.raises(DeviceLost), translate_device_error():
+        raise RuntimeError(said)
+
+
+def test_any_other_error_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), translate_device_error():
+        raise RuntimeError("shapes cannot be multiplied")
