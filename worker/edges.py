@@ -42,10 +42,13 @@ class Edges:
         """Raises RequestRejected for an address that cannot be a webhook's."""
         self._check_form(url, "input.webhook.url")
 
-    def check_s3_endpoint(self, url: str) -> None:
-        """Raises RequestRejected for an address that cannot be a store's."""
+    def check_s3_endpoint(self, url: str, has_credentials: bool) -> None:
+        """Raises RequestRejected for an address that cannot be a store's, and for one without its own credentials."""
         if url and url != self._own_s3_endpoint:
             self._check_form(url, "input.s3.endpoint_url")
+            if not has_credentials:
+                message = "another endpoint than the worker's needs access_key_id and secret_access_key beside it"
+                raise RequestRejected([Problem(message, field="input.s3.access_key_id", type="missing")])
 
     def _check_form(self, url: str, field: str) -> None:
         try:

@@ -42,12 +42,17 @@ class S3Target:
 def choose_target(asked: Mapping[str, Any] | None, config: S3Config, *, bucket: str = "") -> S3Target | None:
     """The target of a request: its own settings, each empty one filled from the environment's.
 
-    `bucket` replaces the one that either names. None unless key, secret and bucket are all known.
+    The operator's key is used at the operator's endpoint alone. `bucket`, that of an input, replaces the one that
+    either names; the operator's key reads inputs from the operator's bucket alone. None unless key, secret and bucket
+    are all known.
     """
     own = {key: value for key, value in (asked or {}).items() if value not in (None, "")}
     endpoint = str(own.get("endpoint_url", config.endpoint_url))
-    key_id = str(own.get("access_key_id", config.access_key_id.get_secret_value()))
-    secret = str(own.get("secret_access_key", config.secret_access_key.get_secret_value()))
+    if endpoint != config.endpoint_url or bucket not in ("", config.bucket_name):
+        key_id, secret = str(own.get("access_key_id", "")), str(own.get("secret_access_key", ""))
+    else:
+        key_id = str(own.get("access_key_id", config.access_key_id.get_secret_value()))
+        secret = str(own.get("secret_access_key", config.secret_access_key.get_secret_value()))
     bucket = bucket or str(own.get("bucket_name", config.bucket_name))
     if not (key_id and secret and bucket):
         return None

@@ -57,7 +57,7 @@ class Services:
     floors: Callable[[], list[Floor]]
     max_request_bytes: int
     check_webhook_url: Callable[[str], None]
-    check_s3_endpoint: Callable[[str], None]
+    check_s3_endpoint: Callable[[str, bool], None]
     platform: Platform
     queue_info: QueueInfo
     outbox: Outbox

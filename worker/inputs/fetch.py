@@ -118,7 +118,7 @@ class InputFetcher:
             raise InputBroken(f"{_input(reference)} {error}") from None
         target = self._s3.target(asked_s3, address.bucket)
         if target is None:
-            message = f"{_input(reference)}: neither the request nor the worker has credentials for s3:// addresses"
+            message = f"{_input(reference)}: give credentials in `s3`; the worker's own are for its own bucket alone"
             raise InputRejected(message)
         return target
 

@@ -1,4 +1,4 @@
-"""Inputs that lie in a bucket: `s3://bucket/key`, read with the request's credentials, else the worker's.
+"""Inputs in a bucket: `s3://bucket/key`, read with the request's credentials, or the worker's in its own bucket.
 
 Streamed to disk within the limits of every download; boto's errors become DownloadFailed here, by type.
 """
@@ -47,7 +47,7 @@ class S3Source:
         self._limits = limits
 
     def target(self, asked: Mapping[str, Any] | None, bucket: str) -> S3Target | None:
-        """None when neither the request nor the environment has credentials."""
+        """None when the request has no credentials and the environment's are not for that bucket."""
         return choose_target(asked, self._config, bucket=bucket)
 
     async def download(self, target: S3Target, key: str, partial: Path) -> tuple[str, int]:

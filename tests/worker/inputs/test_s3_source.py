@@ -52,12 +52,15 @@ async def test_an_object_is_read_with_the_credentials_of_the_request(store: S3Se
     assert found == (hashlib.sha256(b"picture").hexdigest(), 7) and (tmp_path / "x").read_bytes() == b"picture"
 
 
-async def test_else_with_those_of_the_worker_whose_endpoint_may_be_private(store: S3Server, tmp_path: Path) -> None:
+async def test_the_workers_bucket_is_read_with_the_workers_whose_endpoint_may_be_private(
+    store: S3Server, tmp_path: Path
+) -> None:
     own = replace(
         NO_STORE,
         access_key_id=SecretStr(store.access_key_id),
         secret_access_key=SecretStr(store.secret_access_key),
         endpoint_url=store.endpoint_url,
+        bucket_name=store.bucket,
     )
     reader = source(config=own)
     target = reader.target(None, store.bucket)

@@ -145,8 +145,19 @@ def test_each_empty_setting_of_a_request_falls_back_to_the_environments() -> Non
 
 
 def test_an_endpoint_of_the_request_is_not_trusted() -> None:
-    target = choose_target({"endpoint_url": "http://other.example"}, FROM_ENVIRONMENT)
+    own = {"endpoint_url": "http://other.example", "access_key_id": "mine", "secret_access_key": "mine too"}
+    target = choose_target(own, FROM_ENVIRONMENT)
     assert target is not None and not target.is_trusted
+
+
+def test_the_operators_key_is_not_shown_to_another_endpoint() -> None:
+    assert choose_target({"endpoint_url": "http://other.example"}, FROM_ENVIRONMENT) is None
+
+
+def test_the_operators_key_reads_inputs_from_the_operators_bucket_alone() -> None:
+    own_bucket = FROM_ENVIRONMENT.bucket_name
+    assert choose_target(None, FROM_ENVIRONMENT, bucket=own_bucket) is not None
+    assert choose_target(None, FROM_ENVIRONMENT, bucket="somebody-elses") is None
 
 
 def test_without_key_secret_and_bucket_there_is_no_target() -> None:
