@@ -330,6 +330,7 @@ class ModelPool:
         self._node_began = 0
         self._counters = _Counters()
         self._calibration = Calibration()
+        self._begun_bytes = 0  # the largest work begun in the outermost use that is open
         self._watched = _Watched()
         self.economy = Economy()
         self.notes: set[ReliefStep] = set()  # taken by the node in hand itself
@@ -360,6 +361,7 @@ class ModelPool:
 
     def begin_work(self, device: DeviceMemory, working_bytes: int) -> None:
         """What is in use on a device computes from here on in so much memory besides weights."""
+        self._begun_bytes = max(self._begun_bytes, working_bytes)
         for entry in self._entries.values():
             if entry.uses and entry.resident.device is device:
                 entry.resident.working_bytes = working_bytes
@@ -389,9 +391,11 @@ class ModelPool:
         try:
             self._bring(entries, self._calibration.corrected(kind, working_bytes))
             before_bytes = self._measure_from_here(device) if is_outermost else None
+            loads_before = self._counters.loads
             yield
-            if before_bytes is not None:
-                self._calibration.measured(kind, working_bytes, (device.peak_bytes() or 0) - before_bytes)
+            if before_bytes is not None and self._counters.loads == loads_before:  # else weights were measured too
+                estimated_bytes = max(working_bytes, self._begun_bytes)
+                self._calibration.measured(kind, estimated_bytes, (device.peak_bytes() or 0) - before_bytes)
         finally:
             for entry in entries:
                 entry.uses -= 1
@@ -400,6 +404,7 @@ class ModelPool:
 
     def _measure_from_here(self, device: DeviceMemory) -> int | None:
         """What is allocated now, to be compared with the most there will have been; None where nobody counts."""
+        self._begun_bytes = 0
         device.reset_peak()
         return device.allocated_bytes()
 

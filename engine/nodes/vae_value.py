@@ -207,8 +207,10 @@ class Vae:
         return tile
 
     def _batches(self, items: torch.Tensor, item_bytes: int) -> tuple[torch.Tensor, ...]:
-        fitting = min(self.patcher.free_bytes() // max(1, item_bytes), items.shape[0])
-        return torch.split(items, max(1, int(fitting)))
+        """While in use: the items in parts of as many as memory allows, each of which is the work to come."""
+        fitting = max(1, int(min(self.patcher.free_bytes() // max(1, item_bytes), items.shape[0])))
+        self.patcher.weights.begin_work(fitting * item_bytes)
+        return torch.split(items, fitting)
 
     def get_sd(self) -> dict[str, torch.Tensor]:
         """All weights by name."""

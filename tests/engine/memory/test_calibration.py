@@ -1,18 +1,35 @@
 from __future__ import annotations
 
-from engine.memory.calibration import MOST, Calibration
+from engine.memory.calibration import LEAST_BYTES, MOST, NUM_REMEMBERED, Calibration
+
+WORK = 2 * LEAST_BYTES
 
 
-def test_an_estimate_that_was_too_low_is_raised_for_its_kind_and_never_lowered() -> None:
+def test_an_estimate_that_was_too_low_is_raised_for_its_kind_alone_and_one_too_high_is_kept() -> None:
     calibration = Calibration()
-    calibration.measured("unet", 100, 150)
-    calibration.measured("unet", 100, 20)
-    calibration.measured("vae", 100, 10)
-    calibration.measured("text_encoder", 0, 10)
+    calibration.measured("unet", WORK, WORK * 3 // 2)
+    calibration.measured("vae", WORK, WORK // 10)
     assert [calibration.corrected(kind, 1000) for kind in ("unet", "vae", "text_encoder")] == [1500, 1000, 1000]
 
 
-def test_one_outlier_does_not_keep_all_weights_off_the_device() -> None:
+def test_an_outlier_is_bounded_and_forgotten_after_ordinary_works() -> None:
     calibration = Calibration()
-    calibration.measured("unet", 1, 10_000)
+    calibration.measured("unet", WORK, 100 * WORK)
     assert calibration.corrected("unet", 10) == 10 * MOST
+    for _ in range(2):
+        calibration.measured("unet", WORK, WORK)
+    assert calibration.corrected("unet", 10) == 10
+
+
+def test_a_correction_follows_the_last_works() -> None:
+    calibration = Calibration()
+    for used in (WORK, 2 * WORK):
+        for _ in range(NUM_REMEMBERED):
+            calibration.measured("unet", WORK, used)
+    assert calibration.corrected("unet", 10) == 20
+
+
+def test_works_so_small_that_workspaces_outweigh_them_say_nothing() -> None:
+    calibration = Calibration()
+    calibration.measured("unet", LEAST_BYTES - 1, MOST.__ceil__() * LEAST_BYTES)
+    assert calibration.corrected("unet", 10) == 10

@@ -12,6 +12,7 @@ from engine.memory.relief import Economy
 from engine.memory.state import VramState
 from tests.engine.memory.simulated import Card, network, patch
 
+MIB = 1 << 20
 X = torch.linspace(-1, 1, 32).reshape(2, 16)
 
 
@@ -218,3 +219,18 @@ def test_weights_kept_as_float8_compute_as_if_they_had_been_cast_before() -> Non
             assert {weight.dtype for weight in module.state_dict().values()} == {torch.float8_e4m3fn}
         card.pool.check_integrity()
         kept = network(0).to(torch.float8_e4m3fn)
+
+
+def test_a_use_that_begins_larger_works_than_were_planned_does_not_raise_later_estimates() -> None:
+    planned = 256 * MIB
+    card = Card(4096 * MIB)
+    handle = card.add("a", network(0))
+    for _ in range(2):
+        with handle.in_use(working_bytes=planned) as module:
+            handle.begin_work(3 * planned)  # a batch of three, each as it was planned for
+            module(X)
+    assert card.device.peak_bytes() == SIZE + 3 * planned
+    other = card.add("b", network(1))
+    card.device.budget_bytes = 2 * SIZE + 2 * planned
+    with other.in_use(working_bytes=planned):
+        assert handle.loaded_bytes == SIZE
