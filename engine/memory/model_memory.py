@@ -150,7 +150,7 @@ class ModelMemory:
             state=self.pool.state.name,
             pool=self.pool.report(),
             allocated_bytes=self.device.allocated_bytes(),
-            peak_bytes=self.device.peak_bytes(),
+            peak_bytes=self.pool.peak_bytes(self.device),
             buffers_bytes=self.lanes.buffers_bytes + self._cpu_lanes.buffers_bytes,
             num_brought=self.lanes.num_brought,
             brought_bytes=self.lanes.brought_bytes,

@@ -330,6 +330,7 @@ class ModelPool:
         self._node_began = 0
         self._counters = _Counters()
         self._calibration = Calibration()
+        self._peak_bytes = 0  # the most before a device's own count was begun anew
         self._begun_bytes = 0  # the largest work begun in the outermost use that is open
         self._watched = _Watched()
         self.economy = Economy()
@@ -405,6 +406,7 @@ class ModelPool:
     def _measure_from_here(self, device: DeviceMemory) -> int | None:
         """What is allocated now, to be compared with the most there will have been; None where nobody counts."""
         self._begun_bytes = 0
+        self._peak_bytes = self.peak_bytes(device) or 0
         device.reset_peak()
         return device.allocated_bytes()
 
@@ -566,6 +568,14 @@ class ModelPool:
             self._counters.dropped,
             self._counters.leaks,
         )
+
+    def peak_bytes(self, device: DeviceMemory) -> int | None:
+        """The most that was allocated at once on the device where models compute; None where nobody counts.
+
+        Since the engine's start, however often uses have measured meanwhile.
+        """
+        peak_bytes = device.peak_bytes()
+        return None if peak_bytes is None else max(peak_bytes, self._peak_bytes)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when figures contradict each other."""

@@ -234,3 +234,12 @@ def test_a_use_that_begins_larger_works_than_were_planned_does_not_raise_later_e
     card.device.budget_bytes = 2 * SIZE + 2 * planned
     with other.in_use(working_bytes=planned):
         assert handle.loaded_bytes == SIZE
+
+
+def test_the_peak_is_that_of_all_uses_and_not_of_the_last() -> None:
+    card = Card(4 * SIZE)
+    handle = card.add("a", network(0))
+    for working_bytes in (2 * SIZE, 100):
+        with handle.in_use(working_bytes=working_bytes) as module:
+            module(X)
+    assert card.pool.peak_bytes(card.device) == 3 * SIZE
