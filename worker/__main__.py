@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from worker.app import create_app
 from worker.autoscaler.vast.beacon import report_error_until_stopped
 from worker.errors import SettingsInvalid, WorkerError
+from worker.guard.loopback import LOOPBACK
 from worker.observe.logs import set_up_logs
 from worker.settings import Settings, load_settings
 from worker.startup import Front
@@ -107,7 +108,7 @@ def run_front(settings: Settings) -> int:
 
 def server_config(settings: Settings, front: Front) -> uvicorn.Config:
     tls = settings.tls_files()
-    return uvicorn.Config(
+    config = uvicorn.Config(
         create_app(front.services, front.lifespan()),
         host=settings.listen_host,
         port=settings.worker_port,
@@ -118,6 +119,10 @@ def server_config(settings: Settings, front: Front) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=GOODBYE_SECONDS,
     )
+    if config.forwarded_allow_ips != "*":  # uvicorn's own default knows one form of this machine's address of three
+        named = config.forwarded_allow_ips or ()
+        config.forwarded_allow_ips = [*(named.split(",") if isinstance(named, str) else named), *LOOPBACK]
+    return config
 
 
 def _say(token: str) -> None:

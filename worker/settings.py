@@ -22,6 +22,7 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_vali
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from worker.errors import SettingsInvalid
+from worker.guard.loopback import is_loopback
 from worker.jobs.cost import Workload
 from worker.outputs.keys import find_template_problem
 
@@ -122,6 +123,7 @@ class AuthConfig:
     master_token: SecretStr
     api_keys: tuple[SecretStr, ...]
     is_unsecured: bool
+    trusts_loopback: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +334,7 @@ class Settings(BaseSettings):
     workload: Workload = Workload.COMPUTED
     assumed_speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
     unsecured: bool = False
+    trust_loopback: bool = True
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = ()
     master_token: SecretStr = SecretStr("")
     container_id: int | None = None
@@ -425,6 +428,10 @@ class Settings(BaseSettings):
             raise ValueError("AUTOSCALER: vast needs MASTER_TOKEN and CONTAINER_ID")
         if self.autoscaler == "runpod" and not self.runpod_webhook_get_job.get_secret_value():
             raise ValueError("AUTOSCALER: runpod needs RUNPOD_WEBHOOK_GET_JOB")
+        if self.platform == "runpod" and self.asks_for_keys and not self.trust_loopback:
+            raise ValueError(
+                "TRUST_LOOPBACK: must be on under RunPod, whose loop comes from this machine without a key"
+            )
         return self
 
     @property
@@ -435,6 +442,10 @@ class Settings(BaseSettings):
         if self.runpod_webhook_get_job.get_secret_value():
             return "runpod"
         return "vast" if self.master_token.get_secret_value() and self.container_id is not None else "plain"
+
+    @property
+    def asks_for_keys(self) -> bool:
+        return bool(self.api_keys or self.master_token.get_secret_value()) and not self.unsecured
 
     @property
     def is_under_vast(self) -> bool:
@@ -492,7 +503,7 @@ class Settings(BaseSettings):
         return WarmUpConfig(self.preload_models, tuple(map(Path, self.warmup_workflows)), self.warmup_on_fail)
 
     def auth_config(self) -> AuthConfig:
-        return AuthConfig(self.master_token, self.api_keys, self.unsecured)
+        return AuthConfig(self.master_token, self.api_keys, self.unsecured, self.trust_loopback)
 
     def vast_config(self) -> VastConfig:
         return VastConfig(
@@ -606,7 +617,7 @@ def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> Loa
         settings = Settings(_env_file=env_file, **named)  # type: ignore[call-arg]  # pydantic-settings' own argument
     except ValidationError as error:
         raise SettingsInvalid(_explain(error)) from None
-    return LoadedSettings(settings, tuple(find_name_problems(seen)))
+    return LoadedSettings(settings, tuple(find_name_problems(seen) + find_open_doors(settings)))
 
 
 def child_environment(secret_names: frozenset[str] | None = None) -> dict[str, str]:
@@ -657,6 +668,24 @@ def find_name_problems(names: Mapping[str, str]) -> list[str]:
         close = difflib.get_close_matches(name, ours, n=1, cutoff=0.87)
         if close:
             warnings.append(f"{name} is not a setting; did you mean {close[0]}?")
+    return warnings
+
+
+def find_open_doors(settings: Settings) -> list[str]:
+    """Warnings for a worker that takes everybody's jobs where nobody said that it shall."""
+    if settings.asks_for_keys or settings.unsecured:
+        return []
+    warnings = []
+    if not is_loopback(settings.listen_host) and settings.listen_host != "localhost":
+        warnings.append(
+            f"WORKER_HOST is {settings.listen_host}, and neither API_KEYS nor MASTER_TOKEN is set: whoever reaches the "
+            "port may use the worker (UNSECURED=true says that it is meant so)"
+        )
+    if settings.container_id is not None:
+        warnings.append(
+            "CONTAINER_ID is set without MASTER_TOKEN and API_KEYS: nothing is reported to Vast, and the signatures of "
+            "its envelopes are not checked"
+        )
     return warnings
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from worker.errors import SettingsInvalid
-from worker.settings import Settings, child_environment, known_names, load_settings, runpod_environment
+from worker.settings import Settings, child_environment, find_open_doors, known_names, load_settings, runpod_environment
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +133,30 @@ def test_what_runpod_sets_goes_to_its_loop_and_to_no_engine(monkeypatch: pytest.
     of_loop = runpod_environment()
     assert of_loop["RUNPOD_AI_API_KEY"] == of_loop["RUNPOD_WEBHOOK_GET_JOB"] == "planted-secret"
     assert "S3_SECRET_ACCESS_KEY" not in of_loop and of_loop["RUNPOD_LOG_LEVEL"] == "INFO"
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"WORKER_HOST": "0.0.0.0"}, "WORKER_HOST"),
+        ({"CONTAINER_ID": "7"}, "signatures"),
+        ({"WORKER_HOST": "::1"}, None),
+        ({"WORKER_HOST": "0.0.0.0", "API_KEYS": "k"}, None),
+        ({"WORKER_HOST": "0.0.0.0", "UNSECURED": "true"}, None),
+        ({"CONTAINER_ID": "7", "MASTER_TOKEN": "t"}, None),
+    ],
+)
+def test_an_open_door_is_warned_about(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], words: str | None
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    warnings = find_open_doors(load_settings(env_file=None).settings)
+    assert (words in "".join(warnings)) if words else not warnings
+
+
+def test_runpods_loop_cannot_be_locked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RUNPOD_WEBHOOK_GET_JOB": "https://a", "API_KEYS": "k", "TRUST_LOOPBACK": "false"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsInvalid, match="TRUST_LOOPBACK"):
+        load_settings(env_file=None)

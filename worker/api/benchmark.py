@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.results import refuse, services_of
+from worker.api.results import host_of, refuse, services_of
 from worker.errors import WorkerError
 
 router = APIRouter()
@@ -23,9 +23,8 @@ async def benchmark(request: Request) -> dict[str, Any]:
 async def run_benchmark(request: Request) -> Response:
     """Runs the benchmark now and answers with its report; jobs wait meanwhile. For an API key, or this machine."""
     services = services_of(request)
-    host = request.client.host if request.client else None
     try:
-        services.guard.check_admin(host, request.headers.get("authorization"))
+        services.guard.check_admin(host_of(request), request.headers.get("authorization"))
         return JSONResponse(await services.qualification.rerun())
     except WorkerError as error:
         return refuse(error)

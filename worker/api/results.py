@@ -21,6 +21,7 @@ from worker.errors import (
     http_status,
     http_status_for_vast,
 )
+from worker.guard.loopback import direct_host
 from worker.jobs.job import Job
 from worker.outputs.inline import with_data
 from worker.outputs.public import public_record
@@ -32,10 +33,14 @@ def services_of(request: Request) -> Services:
     return services
 
 
+def host_of(request: Request) -> str | None:
+    """The client's address, None where a proxy passed the request on."""
+    return direct_host(None if request.client is None else request.client.host, request.headers)
+
+
 def check_caller(request: Request, *, has_vast_envelope: bool = False) -> None:
     """Raises Unauthorized for a caller who may not use the worker."""
-    host = None if request.client is None else request.client.host
-    services_of(request).guard.check(host, request.headers.get("authorization"), has_vast_envelope)
+    services_of(request).guard.check(host_of(request), request.headers.get("authorization"), has_vast_envelope)
 
 
 async def reply_with(job: Job, request: Request, *, is_vast: bool = False, status: int | None = None) -> JSONResponse:

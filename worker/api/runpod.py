@@ -20,6 +20,7 @@ from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.api.schemas import parse_json, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
 from worker.errors import RequestTooLarge, WorkerError
+from worker.guard.loopback import ITSELF
 from worker.jobs.admission import clean_id
 from worker.jobs.job import Job, JobState, Stage
 
@@ -86,7 +87,7 @@ async def _submit(request: Request) -> Job | Response:
     if translated.is_comfyui_shape:
         translated.body["input"]["request_id"] = job_id = f"{COMFYUI_MARK}{job_id}"
     # the caller has been checked; what is sent on comes from this machine
-    transport = httpx.ASGITransport(app=request.app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(app=request.app, raise_app_exceptions=False, client=(ITSELF, 0))
     async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
         taken = await front.post("/generate", json=translated.body)
     answer = json.loads(taken.content)

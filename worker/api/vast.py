@@ -24,6 +24,7 @@ from worker.autoscaler.vast.envelope import caller_of
 from worker.autoscaler.vast.listener import PlainListener
 from worker.autoscaler.vast.sessions import Session
 from worker.errors import RequestRejected, TooManySessions, WorkerError
+from worker.guard.loopback import ITSELF
 from worker.services import Services
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -49,7 +50,8 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
     config = services.platform.vast_config
     listener = PlainListener(session_end_app(services), config.host, config.worker_http_port)
     client = httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://127.0.0.1"
+        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False, client=(ITSELF, 0)),
+        base_url="http://127.0.0.1",
     )
 
     async def post_to_self(route: str, body: Mapping[str, Any]) -> None:

@@ -1,25 +1,28 @@
 """Who may send jobs: everyone, until MASTER_TOKEN or API_KEYS is set.
 
-Then a request needs an API key, or comes from this machine, or bears Vast's envelope, whose signature
-`worker/autoscaler/vast.py` checks. An envelope excuses nobody where signatures cannot be checked (no MASTER_TOKEN): it
-would be the way around the keys.
+Then a request needs an API key, or comes from this machine (unless TRUST_LOOPBACK is off), or bears Vast's envelope,
+whose signature `worker/autoscaler/vast/` checks. An envelope excuses nobody where signatures cannot be checked (no
+MASTER_TOKEN): it would be the way around the keys.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Sequence
 from hashlib import sha256
 
 from pydantic import SecretStr
 
 from worker.errors import Unauthorized
+from worker.guard.loopback import ITSELF, is_loopback
 from worker.settings import AuthConfig
 
 
 class Gatekeeper:
-    """Checks the credential of a request. Stateless."""
+    """Checks the credential of a request. Stateless.
+
+    `client_host` is None for a request that a proxy passed on (`direct_host`).
+    """
 
     def __init__(self, config: AuthConfig) -> None:
         self._config = config
@@ -32,7 +35,7 @@ class Gatekeeper:
             return
         if has_vast_envelope and self._is_under_vast:
             return
-        if is_loopback(client_host) or has_key(authorization, self._config.api_keys):
+        if self._is_own(client_host) or has_key(authorization, self._config.api_keys):
             return
         raise Unauthorized("An API key is needed: Authorization: Bearer <key>")
 
@@ -41,11 +44,14 @@ class Gatekeeper:
 
         Stricter than `check`: without any key set only this machine. Raises Unauthorized.
         """
-        if self._config.is_unsecured or is_loopback(client_host) or has_key(authorization, self._config.api_keys):
+        if self._config.is_unsecured or self._is_own(client_host) or has_key(authorization, self._config.api_keys):
             return
         raise Unauthorized(
             "This is for the worker's operator: an API key is needed, or to come from the machine itself"
         )
+
+    def _is_own(self, client_host: str | None) -> bool:
+        return client_host == ITSELF or (self._config.trusts_loopback and is_loopback(client_host))
 
 
 def has_key(authorization: str | None, keys: Sequence[SecretStr]) -> bool:
@@ -56,12 +62,3 @@ def has_key(authorization: str | None, keys: Sequence[SecretStr]) -> bool:
     digest = sha256(given.strip().encode()).digest()
     matches = [hmac.compare_digest(digest, sha256(key.get_secret_value().encode()).digest()) for key in keys]
     return any(matches)
-
-
-def is_loopback(client_host: str | None) -> bool:
-    try:
-        address = ipaddress.ip_address(client_host or "")
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)

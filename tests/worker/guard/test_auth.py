@@ -6,14 +6,18 @@ import pytest
 from pydantic import SecretStr
 
 from worker.errors import Unauthorized
-from worker.guard.auth import Gatekeeper, is_loopback
+from worker.guard.auth import Gatekeeper
+from worker.guard.loopback import ITSELF, direct_host, is_loopback
 from worker.settings import AuthConfig
 
 PUBLIC = "203.0.113.7"
 
 
-def gatekeeper(token: str = "", keys: tuple[str, ...] = (), unsecured: bool = False) -> Gatekeeper:
-    return Gatekeeper(AuthConfig(SecretStr(token), tuple(SecretStr(key) for key in keys), unsecured))
+def gatekeeper(
+    token: str = "", keys: tuple[str, ...] = (), unsecured: bool = False, trusts_loopback: bool = True
+) -> Gatekeeper:
+    secrets = tuple(SecretStr(key) for key in keys)
+    return Gatekeeper(AuthConfig(SecretStr(token), secrets, unsecured, trusts_loopback))
 
 
 def test_without_token_and_keys_everyone_may() -> None:
@@ -52,3 +56,20 @@ def test_an_envelope_excuses_only_where_its_signature_is_checked() -> None:
 
 def test_unsecured_opens_everything() -> None:
     gatekeeper("mt", ("k",), unsecured=True).check(PUBLIC, None, False)
+
+
+@pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For", "x-forwarded-proto", "X-Real-IP", "Via"])
+def test_what_a_proxy_passed_on_does_not_come_from_this_machine(header: str) -> None:
+    for own in ("127.0.0.1", "::1", ITSELF):
+        assert direct_host(own, ["host", header]) is None
+        assert direct_host(own, ["host", "user-agent"]) == own
+
+
+def test_this_machine_may_be_asked_for_a_key_and_the_worker_itself_never_is() -> None:
+    gate = gatekeeper("", ("k",), trusts_loopback=False)
+    with pytest.raises(Unauthorized):
+        gate.check("127.0.0.1", None, False)
+    with pytest.raises(Unauthorized):
+        gate.check_admin("::1", None)
+    gate.check("::1", "Bearer k", False)
+    gate.check(ITSELF, None, False)
