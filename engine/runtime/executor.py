@@ -262,8 +262,9 @@ class _Run:
             self._keep(ref, rules, self._resolved(self.expansions.pop(node_id)), None)
             return True
         if node_id in self.tasks:
-            with self.services.device_errors():
-                outcomes = [await call if isinstance(call, asyncio.Task) else call for call in self.tasks.pop(node_id)]
+            outcomes, failed = await self._try_finish(node_id)
+            if failed is not None:
+                outcomes = await self._start_over(ref, node, node_class, rules, failed)
         else:
             started = await self._start(ref, node, node_class, rules)
             if started is None:
@@ -293,6 +294,42 @@ class _Run:
                 self._tell_relief(ref, relief)
             return outcomes
         # Only here is the failed call's traceback gone, and with it what the call had made so far.
+        return await self._call_with_relief(ref, node, node_class, rules, instance, inputs, failed, num_tries=1)
+
+    async def _start_over(
+        self, ref: NodeRef, node: Node, node_class: NodeClass, rules: NodeRules, failed: _OutOfMemory
+    ) -> list[Any]:
+        """Call an async node again that ran out of memory while others ran: first alone, then with relief.
+
+        Alone, what models are in use is its doing, by which the steps are chosen.
+        """
+        inputs, _ = self.graph.inputs_of(node, rules)
+        self.inputs = inputs
+        instance = self.graph.instance(node, node_class)
+        log.warning("%s (node %s): %s; again by itself", node.class_type, node.id, failed.message)
+        self._let_results_go()
+        self.services.begin_node(node.id, node.class_type)
+        outcomes, again = await self._try_whole_call(ref, node, node_class, rules, instance, inputs)
+        if again is None:
+            return outcomes
+        return await self._call_with_relief(ref, node, node_class, rules, instance, inputs, again, num_tries=2)
+
+    async def _call_with_relief(
+        self,
+        ref: NodeRef,
+        node: Node,
+        node_class: NodeClass,
+        rules: NodeRules,
+        instance: Any,
+        inputs: Mapping[str, Sequence[Any]],
+        failed: _OutOfMemory,
+        *,
+        num_tries: int,
+    ) -> list[Any]:
+        """Call a node again after each step that makes room, each time to its end: what a step changes holds till then.
+
+        `num_tries` are those before, the last of which `failed`. Raises `OutOfMemory` when no step helped.
+        """
         steps: list[str] = []
         try:
             self._let_results_go()
@@ -300,16 +337,15 @@ class _Run:
                 steps.append(relief.step)
                 log.warning("%s (node %s): %s; again after %r", node.class_type, node.id, failed.message, relief.step)
                 self._tell_relief(ref, relief)
-                outcomes, failed = await self._try_call(ref, node, node_class, rules, instance, inputs)
-                if failed is None:
-                    break
+                outcomes, again = await self._try_whole_call(ref, node, node_class, rules, instance, inputs)
+                if again is None:
+                    return outcomes
+                failed = again
+        finally:
             for relief in self.services.taken_by_node():
                 self._tell_relief(ref, relief)
-            if failed is None:
-                return outcomes
-        finally:
             self.services.relieved()
-        tried = f"The node was tried {len(steps) + 1} times. To make room: {', '.join(dict.fromkeys(steps))}."
+        tried = f"The node was tried {len(steps) + num_tries} times. To make room: {', '.join(dict.fromkeys(steps))}."
         sizes = {"needed_bytes": failed.needed_bytes, "free_bytes": failed.free_bytes}
         raise OutOfMemory(f"{failed.message}\n{tried}", **sizes, frames=failed.frames) from failed.cause
 
@@ -329,10 +365,41 @@ class _Run:
         try:
             return await self._call(ref, node, node_class, rules, instance, inputs), None
         except OutOfMemory as error:
-            cause = error.__cause__
-            alone = None if cause is None else type(cause)(*cause.args)
-            frames = traceback.format_tb((cause or error).__traceback__)
-            return [], _OutOfMemory(str(error), error.needed_bytes, error.free_bytes, alone, frames)
+            return [], _told(error)
+
+    async def _try_whole_call(
+        self,
+        ref: NodeRef,
+        node: Node,
+        node_class: NodeClass,
+        rules: NodeRules,
+        instance: Any,
+        inputs: Mapping[str, Sequence[Any]],
+    ) -> tuple[list[Any], _OutOfMemory | None]:
+        """As `_try_call`, with the node's tasks waited for; meanwhile no other node begins."""
+        outcomes, failed = await self._try_call(ref, node, node_class, rules, instance, inputs)
+        running = [outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)]
+        if failed is not None or not running:
+            return outcomes, failed
+        self.tasks[node.id] = outcomes  # so that the run's end finds them
+        for task in running:
+            task.add_done_callback(lambda _: self.wake.set())
+        while not all(task.done() for task in running):
+            self.wake.clear()
+            self.cancel.check()
+            await self.wake.wait()
+        return await self._try_finish(node.id)
+
+    async def _try_finish(self, node_id: str) -> tuple[list[Any], _OutOfMemory | None]:
+        """What the tasks of a node gave, all of which are done, or of which error of memory one died."""
+        calls = self.tasks.pop(node_id)
+        try:
+            with self.services.device_errors():
+                return [await call if isinstance(call, asyncio.Task) else call for call in calls], None
+        except OutOfMemory as error:
+            return [], _told(error)
+        finally:
+            calls.clear()  # the failed task has this frame in its traceback, and would be held by it
 
     async def _call(
         self,
@@ -577,6 +644,14 @@ class _OutOfMemory:
     free_bytes: int
     cause: BaseException | None
     frames: Sequence[str]
+
+
+def _told(error: OutOfMemory) -> _OutOfMemory:
+    """The error without the frames that it holds."""
+    cause = error.__cause__
+    alone = None if cause is None else type(cause)(*cause.args)
+    frames = traceback.format_tb((cause or error).__traceback__)
+    return _OutOfMemory(str(error), error.needed_bytes, error.free_bytes, alone, frames)
 
 
 class _Cycle(Exception):

@@ -154,6 +154,15 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
         await asyncio.sleep(0.001)
         raise ValueError("later")
 
+    @node("AsyncGreedy", category="test")
+    async def async_greedy(context: NodeContext, *, times: Annotated[int, Int()] = 1000) -> NUMBER:
+        """Runs out of memory the first `times` times, after it has waited."""
+        called(context)
+        await asyncio.sleep(0.001)
+        if calls.count(context.node_id) <= times:
+            raise OutOfMemory("too much later")
+        return 7
+
     @node("Who", category="test", is_output=True)
     def who(
         context: NodeContext,
@@ -167,5 +176,5 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
 
     return (
         number, add, make_range, total, show, save, steps, fail, greedy, chosen, block, expand_sum, countdown, tangle,
-        wait, async_fail, who,
+        wait, async_fail, async_greedy, who,
     )  # fmt: skip

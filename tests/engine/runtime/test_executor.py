@@ -268,6 +268,30 @@ def test_a_node_that_stays_out_of_memory_fails_and_says_what_was_tried(bench: Be
     assert bench.run(SUM, "4").status == "success"
 
 
+@pytest.mark.parametrize(("times", "steps"), [(1, []), (2, ["caches"]), (3, ["caches", "other_models"])])
+def test_an_async_node_out_of_memory_after_it_waited_runs_again_with_more_room(
+    bench: Bench, calls: Calls, times: int, steps: list[str]
+) -> None:
+    assert shown(bench, {"1": node("AsyncGreedy", times=times), "2": node("Show", a=["1", 0])}, "2") == {"2": [7]}
+    assert [event.step for event in bench.of(MemoryRelieved)] == steps
+    assert calls.count("1") == times + 1
+
+
+def test_an_async_node_that_stays_out_of_memory_fails_and_says_what_was_tried(bench: Bench, calls: Calls) -> None:
+    bench.run({"1": node("AsyncGreedy"), "2": node("Show", a=["1", 0])}, "2")
+    (failed,) = bench.of(RunFailed)
+    assert failed.code == "out_of_memory"
+    assert "too much later\nThe node was tried 4 times. To make room: caches, other_models." in failed.exception_message
+    assert calls == ["1"] * 4 and bench.run(SUM, "4").status == "success"
+
+
+def test_an_interrupt_stops_an_async_node_that_is_called_again(bench: Bench, calls: Calls) -> None:
+    cancel = CancelToken()
+    bench.when_relieved = cancel.cancel
+    result = bench.run({"1": node("AsyncGreedy"), "2": node("Show", a=["1", 0])}, "2", cancel=cancel)
+    assert result.status == "interrupted" and calls.count("1") <= 3
+
+
 def test_an_expansion_goes_on_after_a_node_in_it_ran_out_of_memory(tmp_path: Path, calls: Calls) -> None:
     for cache in (ClassicCache(), NoCache(), LruCache(5)):
         bench = Bench(tmp_path, small_nodes(calls), cache)
