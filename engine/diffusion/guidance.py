@@ -221,27 +221,41 @@ def _take_batch(parts: list[tuple[Part, int]], model: Any) -> list[tuple[Part, i
     """Take the first part and all that can join it, as far as memory allows, last first (ComfyUI's order)."""
     first = parts[0][0]
     joining = [index for index, (part, _) in enumerate(parts) if part.can_join(first)][::-1]
-    chosen = joining[:1]
-    free_bytes = _free_bytes(model)
-    for divisor in range(1, len(joining) + 1):
-        candidates = joining[: len(joining) // divisor]
-        shape = [len(candidates) * first.x.shape[0], *first.x.shape[1:]]
-        if model.memory_required(shape) * BATCH_MARGIN < free_bytes:
-            chosen = candidates
-            break
+    chosen = joining[: _num_together(model, first, len(joining))]
     _tell_patcher(model, [len(chosen) * first.x.shape[0], *first.x.shape[1:]], is_split=len(chosen) < len(joining))
     return [parts.pop(index) for index in chosen]
+
+
+def _num_together(model: Any, first: Part, num_joining: int) -> int:
+    """How many of the parts that can join the first one fit into memory at once. Decided once while the model is in
+    use: asking a device takes as long as a good part of a small step, and a run that fails is begun anew.
+    """
+    patcher = getattr(model, "current_patcher", None)
+    if patcher is None or num_joining == 1:
+        return num_joining
+    decided: dict[Any, int] = patcher.batch_sizes
+    if first.hooks is not None:
+        decided.clear()  # hooks may keep patched weights on the device, which leaves less room to all
+        return _largest_fitting(model, first.x.shape, num_joining, float(patcher.free_bytes()))
+    key = (first.x.shape, num_joining)
+    if key not in decided:
+        decided[key] = _largest_fitting(model, first.x.shape, num_joining, float(patcher.free_bytes()))
+    return decided[key]
+
+
+def _largest_fitting(model: Any, part_shape: Sequence[int], num_joining: int, free_bytes: float) -> int:
+    """The number, or its half, third and so on, whose working memory fits; one whatever it takes."""
+    for divisor in range(1, num_joining):
+        num_parts = num_joining // divisor
+        if model.memory_required([num_parts * part_shape[0], *part_shape[1:]]) * BATCH_MARGIN < free_bytes:
+            return num_parts
+    return 1
 
 
 def _tell_patcher(model: Any, shape: list[int], *, is_split: bool) -> None:
     patcher = getattr(model, "current_patcher", None)
     if patcher is not None:
         patcher.begin_batch(shape, is_split=is_split)
-
-
-def _free_bytes(model: Any) -> float:
-    patcher = getattr(model, "current_patcher", None)
-    return math.inf if patcher is None else float(patcher.free_bytes())
 
 
 def _run_batch(

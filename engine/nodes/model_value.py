@@ -103,6 +103,7 @@ class Model(HookedModel):
         self.object_patches_backup: dict[str, Any] = {}
         self.model_options: dict[str, Any] = {"transformer_options": {}}
         self.parent: Model | None = None
+        self.batch_sizes: dict[Any, int] = {}  # decided by `guidance` for the use in hand
         self.attachments: dict[str, Any] = {}
         self.additional_models: dict[str, list[Model]] = {}
         self.callbacks: dict[str, dict[str | None, list[Callable[..., Any]]]] = {}
@@ -369,6 +370,7 @@ class Model(HookedModel):
         with handle as network, self._objects_replaced(network):
             owner: Any = network
             previous = getattr(owner, "current_patcher", None)
+            self.batch_sizes.clear()
             owner.current_patcher = self
             try:
                 yield owner

@@ -88,6 +88,24 @@ def test_functions_of_nodes_reach_sampling(store: ModelStore) -> None:
     assert store.checkpoint("tiny.safetensors")[0].model_options == {"transformer_options": {}}
 
 
+def test_the_device_is_asked_for_room_once_a_run_and_again_in_the_next(store: ModelStore) -> None:
+    class Asked(type(store.checkpoint("tiny.safetensors")[0])):  # type: ignore[misc]
+        answers = [1.0, 1e12]
+        batches: list[int] = []
+
+        def free_bytes(self) -> float:
+            return self.answers.pop(0)
+
+        def begin_batch(self, shape: list[int], *, is_split: bool) -> None:
+            self.batches.append(shape[0])
+            super().begin_batch(shape, is_split=is_split)
+
+    model = Asked(store.checkpoint("tiny.safetensors")[0].weights)
+    for _ in range(2):
+        _sample(store, _context(store), model=model, steps=2)
+    assert Asked.batches == [1, 1, 1, 1, 2, 2] and Asked.answers == []
+
+
 def test_clip_skip_changes_the_conditioning_of_the_clone_only(store: ModelStore) -> None:
     context = _context(store)
     clip = store.checkpoint("tiny.safetensors")[1]
