@@ -213,6 +213,12 @@ class Job:
         self.times.completed_at_ms = at_ms
         self.credentials = None
 
+    def fail_unstored(self, failure: JobFailure) -> None:
+        """In place of an end that could not be stored, and that nobody has seen: what it brought is let go."""
+        self.state, self.failure = JobState.FAILED, failure
+        self.outputs, self.engine_response = (), {}
+        self.note(failure.message)
+
     def begin_retry(self, message: str) -> bool:
         """Takes the next attempt, the status staying as it is. False when there is none left."""
         if self.attempt >= MAX_ATTEMPTS:

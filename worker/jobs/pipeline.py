@@ -35,7 +35,7 @@ from worker.errors import (
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.places import Places
 from worker.jobs.stages import InputStage, OutputRecord, OutputStage
-from worker.jobs.store import JobStore
+from worker.jobs.store import ChangeUnwritable, JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 
 log = structlog.get_logger("jobs")
@@ -400,18 +400,28 @@ class Pipeline:
         self._inputs.release(job.id)
         self._cancelled.discard(job.id)
         self._begun.discard(job.id)
+        if not await self._store_end(job, kept):
+            job.fail_unstored(
+                JobFailure(500, "internal_error", "How the job ended cannot be stored; the log tells why")
+            )
+            await self._store_end(job, kept)
+        if not job.outputs:
+            await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job.id), True)
+        self._tasks.pop(job.id, None)
+        shown = job.failure.as_json() if job.failure else {}
+        log.info("job ended", job_id=job.id, state=job.state.value, **shown)
+        self._on_end(job)
+        self.feed.tell(job.id)
+
+    async def _store_end(self, job: Job, kept: Credentials | None) -> bool:
+        """Returns when the job's end is on disk, its webhook with it. False when it can never be."""
         webhook = self._make_webhook(job, kept)
         committed = self._store.save(job, *([] if webhook is None else [webhook_insert(webhook)]))
         # Nothing may come between the last state and its commit, not even a second cancel.
         while not committed.done():
             with contextlib.suppress(asyncio.CancelledError, StateUnusable):
                 await asyncio.shield(committed)
-        if not job.outputs:
-            await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job.id), True)
-        self._tasks.pop(job.id, None)
-        log.info("job ended", job_id=job.id, state=state.value, **(failure.as_json() if failure else {}))
-        self._on_end(job)
-        self.feed.tell(job.id)
+        return not isinstance(committed.exception(), ChangeUnwritable)
 
     def _leave(self, job: Job, task: asyncio.Task[None]) -> None:
         """The task is over, however it ended; whoever waits for the job looks again."""

@@ -3,7 +3,8 @@
 One writer task commits in groups: whoever saves while a commit runs is part of the next one. A job that was inserted
 is on disk when `insert` returns; `save` marks it changed and gives a future of the commit, so that only those wait who
 must. Where the disk refuses a commit (it is full, say), new jobs are refused and every change is kept and written as
-soon as it can be. The state directory is mode 0700 and taken with an exclusive file lock.
+soon as it can be; what cannot be written for a reason of its own does not hold up the rest. The state directory is mode
+0700 and taken with an exclusive file lock.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import contextlib
 import json
 import os
 import time
-from collections import OrderedDict
-from collections.abc import Collection
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, webhook_up
 FINISHED_IN_MEMORY = 200
 LAZY_SECONDS = 0.05
 RETRY_SECONDS = 1.0
+MAX_TRIES = 3  # of a change that fails for another reason than the disk's
 
 log = structlog.get_logger("jobs.store")
 
@@ -61,30 +63,52 @@ _UPDATE_JOB = (
 )
 
 
+_DELETE_JOB = sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id"))
 _DELETE_DELIVERED = sa.delete(WEBHOOKS).where(
     WEBHOOKS.c.job_id == sa.bindparam("gone_id"), WEBHOOKS.c.state == WebhookState.DELIVERED.value
 )
 
 
+class ChangeUnwritable(StateUnusable):
+    """The change of one job cannot be written, whatever the disk: others of the same commit could."""
+
+
 @dataclass(slots=True)
 class _Group:
-    """What the next commit writes, and who waits for it: those who insert, and those who change."""
+    """What the next commit writes, and who waits for it: those who insert, and those who change.
+
+    Every write and every future belongs to an owner: the id of a job, or a name of its own for what belongs to none.
+    """
 
     new: dict[str, Job] = field(default_factory=dict)
     changed: dict[str, Job] = field(default_factory=dict)
-    writes: list[Write] = field(default_factory=list)
-    inserted: asyncio.Future[None] | None = None
-    written: list[asyncio.Future[None]] = field(default_factory=list)
+    writes: dict[str, list[Write]] = field(default_factory=dict)
+    inserted: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    written: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
 
     def take_over(self, refused: _Group) -> None:
-        """The changes of a commit that the disk refused come before those that have gathered since."""
+        """The changes of a commit that was refused come before those that have gathered since."""
         self.changed = {**refused.changed, **self.changed}
-        self.writes = refused.writes + self.writes
-        self.written = refused.written + self.written
+        self.writes = _joined(refused.writes, self.writes)
+        self.written = _joined(refused.written, self.written)
+        refused.changed, refused.writes, refused.written = {}, {}, {}
 
-    def settle(self, refusal: StateUnusable | None = None) -> None:
+    @property
+    def owners(self) -> list[str]:
+        return list(dict.fromkeys((*self.new, *self.changed, *self.writes, *self.inserted, *self.written)))
+
+    def parts(self) -> list[_Group]:
+        """The same, a group for each owner."""
+        return [
+            _Group(*({owner: held[owner]} if owner in held else {} for held in self._fields())) for owner in self.owners
+        ]
+
+    def _fields(self) -> tuple[dict[str, Any], ...]:
+        return self.new, self.changed, self.writes, self.inserted, self.written
+
+    def settle(self, refusal: Exception | None = None) -> None:
         """Tells everyone who waits."""
-        for future in (*self.written, *([] if self.inserted is None else [self.inserted])):
+        for future in (*self.inserted.values(), *(future for held in self.written.values() for future in held)):
             if future.done():
                 continue
             if refusal is None:
@@ -92,6 +116,10 @@ class _Group:
             else:
                 future.set_exception(refusal)
                 future.exception()  # one that nobody waits for is no unhandled error
+
+
+def _joined(first: Mapping[str, list[Any]], second: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    return {owner: [*first.get(owner, ()), *second.get(owner, ())] for owner in (*first, *second)}
 
 
 class JobStore:
@@ -106,6 +134,8 @@ class JobStore:
         self._database: sa.Engine | None = None
         self._connection: sa.Connection | None = None
         self._group = _Group()
+        self._failures: Counter[str] = Counter()
+        self._num_writes = 0
         self._being_written: Collection[str] = ()
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
@@ -157,26 +187,31 @@ class JobStore:
         return number
 
     async def insert(self, job: Job) -> None:
-        """Returns when the job is on disk. If that fails the job is not there. Raises StateUnusable."""
+        """Returns when the job is on disk. If that fails the job is not there. Raises StateUnusable, or what is wrong
+        with this job where others could be written.
+        """
         self.jobs[job.id] = job
         self._group.new[job.id] = job
-        if self._group.inserted is None:
-            self._group.inserted = asyncio.get_running_loop().create_future()
+        inserted = self._group.inserted[job.id] = asyncio.get_running_loop().create_future()
         self._wake.set()
         try:
-            await asyncio.shield(self._group.inserted)
-        except StateUnusable:
+            await asyncio.shield(inserted)
+        except Exception:
             self.jobs.pop(job.id, None)
             raise
 
     def save(self, job: Job, *writes: Write) -> asyncio.Future[None]:
-        """Marks a job changed; `writes` go into the same transaction. The future is done when all is on disk."""
+        """Marks a job changed; `writes` go into the same transaction. The future is done when all is on disk.
+
+        It fails with ChangeUnwritable when this can never be: nothing of it is on disk then.
+        """
         self._group.changed[job.id] = job
-        self._group.writes.extend(writes)
+        if writes:
+            self._group.writes.setdefault(job.id, []).extend(writes)
         if job.state.is_terminal:
             self.jobs.pop(job.id, None)
             self._remember(job)
-        return self._written()
+        return self._written(job.id)
 
     def save_soon(self, job: Job) -> None:
         """Marks a job changed; it is on disk with the next commit, within `LAZY_SECONDS`. Nobody can wait for it."""
@@ -189,7 +224,7 @@ class JobStore:
         """
         if job.id in self._group.changed or job.id in self._group.new or job.id in self._being_written:
             with contextlib.suppress(StateUnusable):
-                await asyncio.shield(self._written())
+                await asyncio.shield(self._written(job.id))
 
     async def find(self, job_id: str) -> Job | None:
         """A job by id, ended ones (until they expire) included."""
@@ -258,12 +293,9 @@ class JobStore:
         ids: list[str] = await self._in_thread(lambda: list(self._connected().execute(old).scalars()))
         for job_id in ids:
             self._finished.pop(job_id, None)
-            self._group.writes += [
-                (sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id")), {"gone_id": job_id}),
-                (_DELETE_DELIVERED, {"gone_id": job_id}),
-            ]
         if ids:
-            await asyncio.shield(self._written())
+            gone = [{"gone_id": job_id} for job_id in ids]
+            await self.write(*((statement, row) for row in gone for statement in (_DELETE_JOB, _DELETE_DELIVERED)))
         await self._in_thread(self._empty_log)
         return ids
 
@@ -278,12 +310,12 @@ class JobStore:
 
     # the writer
 
-    def _written(self) -> asyncio.Future[None]:
-        """Done when what the next commit writes now is on disk."""
-        if not self._group.written:
-            self._group.written.append(asyncio.get_running_loop().create_future())
+    def _written(self, owner: str) -> asyncio.Future[None]:
+        """Done when what the next commit writes for the owner now is on disk."""
+        future = asyncio.get_running_loop().create_future()
+        self._group.written.setdefault(owner, []).append(future)
         self._wake.set()
-        return self._group.written[-1]
+        return future
 
     def _wake_within(self, seconds: float) -> None:
         if self._later is None:
@@ -293,9 +325,12 @@ class JobStore:
         self._later = None
         self._wake.set()
 
-    async def write(self, write: Write) -> None:
-        self._group.writes.append(write)
-        await asyncio.shield(self._written())
+    async def write(self, *writes: Write) -> None:
+        """Returns when these are on disk, which they come to together."""
+        self._num_writes += 1
+        owner = f"#{self._num_writes}"  # no job has such an id
+        self._group.writes[owner] = list(writes)
+        await asyncio.shield(self._written(owner))
 
     async def _write_groups(self) -> None:
         while True:
@@ -316,20 +351,42 @@ class JobStore:
             changed = [
                 {"job_id": id_, **changing_row(job)} for id_, job in group.changed.items() if id_ not in group.new
             ]
-            await self._in_thread(lambda: self._commit(new, changed, group.writes))
+            writes = [write for owned in group.writes.values() for write in owned]
+            await self._in_thread(lambda: self._commit(new, changed, writes))
         except sa.exc.OperationalError as error:
-            refusal = StateUnusable(f"The job database cannot be written: {error.orig}")
             log.error("the disk refuses a commit", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
-            if not self._is_closing:
-                self._group.take_over(group)
-                self._wake_within(RETRY_SECONDS)
-                group.changed, group.writes, group.written = {}, [], []
-            group.settle(refusal)
+            self._refuse(group, StateUnusable(f"The job database cannot be written: {error.orig}"))
         except Exception as error:  # noqa: BLE001 - the commit: everyone who waits for it is told
-            log.exception("a commit failed for a reason of ours")
-            group.settle(StateUnusable(f"The job database cannot be written: {type(error).__name__}"))
+            parts = group.parts()
+            if len(parts) > 1:  # one that cannot be written must not take the others with it
+                for part in parts:
+                    await self._write_one_group(part)
+            else:
+                self._fail(group, group.owners[0] if parts else "", error)
         else:
+            for owner in group.owners if self._failures else ():
+                self._failures.pop(owner, None)
             group.settle()
+
+    def _refuse(self, group: _Group, refusal: Exception) -> None:
+        """Those who insert are told; what changed is written with a later commit, if there is one."""
+        if not self._is_closing:
+            self._group.take_over(group)
+            self._wake_within(RETRY_SECONDS)
+        group.settle(refusal)
+
+    def _fail(self, part: _Group, owner: str, error: Exception) -> None:
+        """The part of one owner failed for a reason that is not the disk's: it is tried again, but not for ever."""
+        self._failures[owner] += 1
+        num_tries = self._failures[owner]
+        is_over = num_tries >= MAX_TRIES or self._is_closing or bool(part.new)
+        log.error("a change cannot be written", job_id=owner, num_tries=num_tries, is_over=is_over, exc_info=error)
+        if not is_over:
+            self._refuse(part, error)
+            return
+        del self._failures[owner]
+        reason = f"The job database cannot take this: {type(error).__name__}"
+        part.settle(error if part.new else ChangeUnwritable(reason))
 
     def _commit(self, new: list[dict[str, Any]], changed: list[dict[str, Any]], writes: list[Write]) -> None:
         if not (new or changed or writes):

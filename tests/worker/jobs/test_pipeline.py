@@ -61,3 +61,23 @@ async def test_a_job_that_is_cancelled_while_it_is_being_admitted_ends_once(
     assert (job.state, ended, pipeline.check_integrity()) == (JobState.CANCELLED, ["one"], [])
     assert [task for task in asyncio.all_tasks() if task.get_name() == "job-one"] == []
     await store.close()
+
+
+async def test_a_job_whose_end_cannot_be_stored_fails_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.jobs.store.RETRY_SECONDS", 0.01)
+    store = JobStore(tmp_path)
+    await store.open()
+    ended: list[str] = []
+    pipeline = pipeline_of(store, ended)
+    job = a_job(store)
+    await store.insert(job)
+    job.outputs = ({"size": object()},)
+    pipeline.cancel(job)
+    async with asyncio.timeout(10):
+        await pipeline.wait_for_end(job)
+    assert (job.state, ended, pipeline.check_integrity()) == (JobState.FAILED, ["one"], [])
+    stored = await store._in_thread(lambda: store._read_job("one"))
+    assert stored.failure.message == "How the job ended cannot be stored; the log tells why"
+    await store.close()

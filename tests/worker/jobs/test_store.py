@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -17,7 +18,7 @@ from alembic.script import ScriptDirectory
 from worker.errors import StateUnusable
 from worker.jobs import database
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
-from worker.jobs.store import JobStore
+from worker.jobs.store import ChangeUnwritable, JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 
 WRITER = """
@@ -25,7 +26,7 @@ import asyncio, sys
 from pathlib import Path
 from worker.jobs.job import Job, JobRequest, JobTimes
 from worker.jobs import database
-from worker.jobs.store import JobStore
+from worker.jobs.store import ChangeUnwritable, JobStore
 
 async def main():
     store = JobStore(Path(sys.argv[1]))
@@ -122,6 +123,56 @@ async def test_on_a_full_disk_new_jobs_are_refused_and_ends_are_written_once_the
     await again.open()
     assert again.jobs == {}
     await again.close()
+
+
+async def test_a_job_that_cannot_be_written_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.jobs.store.RETRY_SECONDS", 0.01)
+    store = JobStore(tmp_path)
+    await store.open()
+    good, bad, unwritable = a_job(store), a_job(store, "two"), a_job(store, "three")
+    unwritable.prompt = {"1": object()}
+    inserted = await asyncio.gather(*map(store.insert, (good, unwritable, bad)), return_exceptions=True)
+    assert [type(entry) for entry in inserted] == [type(None), TypeError, type(None)]
+    assert list(store.jobs) == ["one", "two"]
+    row = WebhookRow("msg_1", good.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
+    good.end(JobState.FAILED, "over", 9)
+    bad.end(JobState.CANCELLED, "over", 9)
+    bad.outputs = ({"size": object()},)
+    ends = await asyncio.gather(store.save(bad), store.save(good, webhook_insert(row)), return_exceptions=True)
+    assert [type(entry) for entry in ends] == [ChangeUnwritable, type(None)]
+    assert await store.due_webhooks(now_ms=2) == [row]
+    await store.close()
+    again = JobStore(tmp_path)
+    await again.open()
+    assert list(again.jobs) == ["two"]
+    await again.close()
+
+
+async def test_a_change_that_fails_for_a_while_is_written_once_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.jobs.store.RETRY_SECONDS", 0.01)
+    store = JobStore(tmp_path)
+    await store.open()
+    job = a_job(store)
+    await store.insert(job)
+    commit, num_tries = store._commit, 0
+
+    def fail_twice(*rows: Any) -> None:
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries <= 2:
+            raise sa.exc.DatabaseError("", {}, ValueError("the database disk image is malformed"))
+        commit(*rows)
+
+    monkeypatch.setattr(store, "_commit", fail_twice)
+    job.end(JobState.FAILED, "over", 9)
+    row = WebhookRow("msg_1", job.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
+    await asyncio.wait_for(store.save(job, webhook_insert(row)), 10)
+    assert await store.due_webhooks(now_ms=2) == [row]
+    await store.close()
 
 
 async def test_an_id_that_has_expired_can_be_used_again_webhook_and_all(tmp_path: Path) -> None:
