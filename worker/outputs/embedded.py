@@ -12,7 +12,7 @@ from pathlib import Path
 
 from worker.outputs import jpeg_segments, webp_chunks
 from worker.outputs.options import MetadataLevel
-from worker.outputs.png_chunks import rewrite_png, said_in_png
+from worker.outputs.png_chunks import contents_of_png, rewrite_png
 
 EXIF_ORIENTATION, EXIF_MAKE, EXIF_MODEL = 0x0112, 0x010F, 0x0110
 EXIF_PREFIX = b"Exif\0\0"
@@ -37,8 +37,10 @@ def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, t
     """
     wanted, drops = wanted_texts(level, texts), level != "full"
     if media_type == "image/png":
-        said = said_in_png(source)
-        if set(said) == set(wanted) if drops else set(said) >= set(wanted):
+        contents = contents_of_png(source)
+        said = {key for key, _ in contents}
+        # A file from the cache of a foreign engine may tell of an earlier job's prompt under the same name.
+        if sorted(contents, key=str) == sorted(wanted.items(), key=str) if drops else said >= wanted.keys():
             return False
         added = wanted if drops else {key: text for key, text in wanted.items() if key not in said}
         rewrite_png(source, target, drops=drops, texts=added)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,16 +25,34 @@ class BrokenPng(ValueError):
 
 def said_in_png(path: Path) -> list[str]:
     """The key of every text in the file, and the type of every other chunk that says something."""
+    return [key for key, _ in contents_of_png(path)]
+
+
+def contents_of_png(path: Path) -> list[tuple[str, str | None]]:
+    """What the file says: the key of every text and the text (None where it is packed or no UTF-8), the type of every
+    other chunk.
+    """
     with path.open("rb") as file:
-        said = []
+        said: list[tuple[str, str | None]] = []
         for kind, size_bytes in _chunks(file):
             start = file.tell()
             if kind in TEXT_CHUNKS:
-                said.append(file.read(min(size_bytes, MAX_KEY_BYTES + 1)).partition(b"\0")[0].decode("latin-1"))
+                said.append(_text_in(kind, file.read(size_bytes)))
             elif kind in SAYING_CHUNKS:
-                said.append(kind.decode())
+                said.append((kind.decode(), None))
             file.seek(start + size_bytes + 4)
         return said
+
+
+def _text_in(kind: bytes, content: bytes) -> tuple[str, str | None]:
+    key, _, rest = content.partition(b"\0")
+    name = key[: MAX_KEY_BYTES + 1].decode("latin-1")
+    if kind == b"tEXt":
+        return name, rest.decode("latin-1")
+    if kind == b"iTXt" and rest[:1] == b"\0":  # not packed: a flag, a method, a language and a translated key before it
+        with suppress(UnicodeDecodeError, IndexError):
+            return name, rest[2:].split(b"\0", 2)[2].decode()
+    return name, None
 
 
 def rewrite_png(source: Path, target: Path, *, drops: bool, texts: Mapping[str, str]) -> None:

@@ -71,6 +71,17 @@ def test_prompt_leaves_the_prompt_that_ran_alone(tmp_path: Path, form: str) -> N
     assert said(target) == {"prompt": '{"1": {}}'} and pixels(source) == pixels(target)
 
 
+@pytest.mark.parametrize("words", ["plain", "beyond latin: \u732b"])
+def test_a_png_with_the_prompt_of_an_earlier_job_gets_that_of_this_one(tmp_path: Path, words: str) -> None:
+    source, target = tmp_path / "a.png", tmp_path / "b.png"
+    info = PngImagePlugin.PngInfo()
+    info.add_text("prompt", "planted earlier prompt")
+    noise().save(source, pnginfo=info)
+    assert rewrite(source, target, "image/png", "prompt", {"prompt": words})
+    assert said(target) == {"prompt": words} and b"planted" not in target.read_bytes()
+    assert not rewrite(target, tmp_path / "c.png", "image/png", "prompt", {"prompt": words})
+
+
 @pytest.mark.parametrize("form", TYPES)
 def test_full_adds_what_the_engine_did_not_write(tmp_path: Path, form: str) -> None:
     source, target = tmp_path / "a", tmp_path / "b"
