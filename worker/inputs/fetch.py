@@ -38,6 +38,7 @@ from worker.settings import InputLimits
 CONNECT_SECONDS = 10.0
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 RETRY_AFTER_SECONDS = 30.0
+BLOCK_BYTES = 4 * 1024 * 1024  # of a download, hashed and written at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +158,23 @@ class InputFetcher:
             raise DownloadFailed(f"{shown}: {_why(error)}") from None
 
     async def _write(self, chunks: AsyncIterator[bytes], partial: Path, shown: str) -> tuple[str, int]:
-        digest, size_bytes = hashlib.sha256(), 0
-        with partial.open("xb") as file:  # noqa: ASYNC230 - small writes to a local disk
+        digest, size_bytes, held = hashlib.sha256(), 0, bytearray()
+        with await asyncio.to_thread(partial.open, "xb") as file:
+
+            def write(block: bytes | bytearray) -> None:
+                digest.update(block)
+                file.write(block)
+                self._check_room(0, shown)  # a server need not say how much is to come
+
             async for chunk in chunks:
                 size_bytes += len(chunk)
                 if size_bytes > self._limits.max_bytes:
                     raise self._too_large(shown)
-                digest.update(chunk)
-                file.write(chunk)
+                held += chunk
+                if len(held) >= BLOCK_BYTES:
+                    block, held = held, bytearray()
+                    await asyncio.to_thread(write, block)
+            await asyncio.to_thread(write, held)
         return digest.hexdigest(), size_bytes
 
     def _uploaded(self, reference: Reference) -> FetchedInput:
@@ -203,6 +213,9 @@ class InputFetcher:
     def _check_size(self, size_bytes: int, shown: str) -> None:
         if size_bytes > self._limits.max_bytes:
             raise self._too_large(shown)
+        self._check_room(size_bytes, shown)
+
+    def _check_room(self, size_bytes: int, shown: str) -> None:
         if shutil.disk_usage(self._folder.path).free - size_bytes < self._min_free_bytes:
             raise _disk_low(shown)
 

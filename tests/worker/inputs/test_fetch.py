@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,3 +220,16 @@ async def test_a_file_for_which_the_disk_has_no_room_is_the_callers_to_send_late
     with pytest.raises(DiskLow) as caught:
         await fetcher(tmp_path, min_free=2**62).fetch(asking(f"{site.url}/a"), "job")
     assert caught.value.fields["node_id"] == "7" and http_status(DiskLow) == 503 and names_in(tmp_path) == []
+
+
+async def test_a_download_of_unknown_size_stops_at_the_floor_of_the_disk_and_not_at_its_end(
+    site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.inputs.fetch.BLOCK_BYTES", 64 * 1024)
+    free = iter([2**40, 2**40, 10, 2**40])  # another program fills the disk meanwhile
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=next(free)))
+    site.pages["/a"] = (200, {}, bytes(900_000))
+    with pytest.raises(DiskLow) as caught:
+        await fetcher(tmp_path, min_free=1000).fetch(asking(f"{site.url}/a"), "job")
+    assert caught.value.fields["node_id"] == "7" and names_in(tmp_path) == []
+    assert next(free) == 2**40  # nothing was written after that
