@@ -89,7 +89,7 @@ class Resident(Protocol):
 
     def load(self, room: int | None = None) -> None: ...
 
-    def unload(self, num_bytes: int | None = None) -> int: ...
+    def unload(self, num_bytes: int | None = None, *, into_ram: bool = True) -> int: ...
 
     def drop(self) -> int: ...
 
@@ -461,7 +461,8 @@ class ModelPool:
 
     def _evict(self, entry: _Entry, num_bytes: int) -> None:
         in_part = self._smart_memory and num_bytes < entry.resident.loaded_bytes
-        left = entry.resident.unload(num_bytes if in_part else None)
+        leaving_bytes = num_bytes if in_part else entry.resident.loaded_bytes
+        left = entry.resident.unload(num_bytes if in_part else None, into_ram=self._ram_has_room(leaving_bytes))
         self._counters.evictions += 1
         self._counters.evicted_bytes += left
         log.debug("%s: %d bytes left the device", entry.resident.name, left)
@@ -487,15 +488,22 @@ class ModelPool:
         idle = {entry_id: entry for entry_id, entry in self._entries.items() if not entry.uses}
         if not idle:
             return
-        available, total = self._ram_bytes()
-        floor = min(MAX_RAM_FLOOR_BYTES, int(total * RAM_FLOOR_SHARE))
-        missing = floor - available + (coming_bytes if in_ram else 0)
+        missing = (coming_bytes if in_ram else 0) - self._ram_to_spare()
         if missing <= 0:
             return
         for occupant in eviction_order([_occupant(entry_id, entry) for entry_id, entry in idle.items()]):
             if missing <= 0:
                 return
             missing -= self._drop(idle[occupant.id])
+
+    def _ram_has_room(self, num_bytes: int) -> bool:
+        """Whether so many bytes may come to RAM that could be read again instead."""
+        return self._ram_to_spare() >= num_bytes
+
+    def _ram_to_spare(self) -> int:
+        """What is free above the floor; less than 0 while RAM is short."""
+        available, total = self._ram_bytes()
+        return available - min(MAX_RAM_FLOOR_BYTES, int(total * RAM_FLOOR_SHARE))
 
     def _drop(self, entry: _Entry) -> int:
         if not entry.resident.device.has_own_memory:
@@ -513,7 +521,7 @@ class ModelPool:
         devices: dict[int, Any] = {}
         for entry in list(self._entries.values()):
             if not entry.uses and (also_kept or not entry.is_kept):
-                entry.resident.unload()
+                entry.resident.unload(into_ram=self._ram_has_room(entry.resident.loaded_bytes))
                 devices[id(entry.resident.device)] = entry.resident.device
         for device in devices.values():
             device.empty_cache()

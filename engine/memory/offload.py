@@ -204,8 +204,10 @@ class ModuleWeights:
         self._pin_homes(stay_away)
         self._arrange_hooks()
 
-    def unload(self, num_bytes: int | None = None) -> int:
+    def unload(self, num_bytes: int | None = None, *, into_ram: bool = True) -> int:
         """Let at least so many bytes leave the device, small blocks first; all of them without a number.
+
+        Without `into_ram` what the file can give again is forgotten, for `load` to read.
 
         Returns how many left. A model that never leaves its device only gives its patches up.
         """
@@ -222,7 +224,7 @@ class ModuleWeights:
         for block in leaving:
             if num_bytes is not None and left >= num_bytes:
                 break
-            self._let_go(block)
+            self._let_go(block, into_ram=into_ram)
             left += block.size_bytes
         self._arrange_hooks()
         return left
@@ -456,11 +458,14 @@ class ModuleWeights:
         weight.applied = ()
         self._bring_up_to_date(weight)
 
-    def _let_go(self, block: Block) -> None:
+    def _let_go(self, block: Block, *, into_ram: bool = True) -> None:
         if not block.is_there:
             return
+        names = () if into_ram or self._source is None else self._source.names
         for weight in block.weights:
-            if weight.home is None or weight.home.device.type != "cpu":
+            if (weight.home is None and weight.key not in names) or (
+                weight.home is not None and weight.home.device.type != "cpu"
+            ):
                 weight.home = self._copy_in_ram(weight)
             weight.show(weight.home)
             weight.held = weight.below = None

@@ -108,6 +108,34 @@ def test_on_a_card_weights_that_lie_in_the_file_as_they_are_wanted_take_no_ram(t
     assert handle.ram_bytes == 0 == device.charged_bytes
 
 
+@pytest.mark.parametrize("leaves_for_another", [False, True])
+def test_what_leaves_a_card_while_ram_is_short_is_read_again_and_not_copied(
+    tmp_path: Path, leaves_for_another: bool
+) -> None:
+    ram = Ram()
+    pool = ModelPool(VramState.NORMAL_VRAM, limits=Limits(0, 0), ram_bytes=ram)
+    device = SimulatedDevice(SIZE + SIZE // 2)
+    first, second = (add(pool, device, tmp_path, seed, torch.float16) for seed in (0, 1))
+    patches = patch(network(0, NUM_LAYERS), 1)
+    results, taken = [], []
+    for available in (1 << 40, 0, 0):
+        with first.in_use(patches=patches, patches_id="lora") as module:
+            results.append(module(X))
+        ram.available_bytes = available
+        if leaves_for_another:
+            with second.in_use():
+                assert 0 < first.loaded_bytes < SIZE
+                taken.append(first.ram_bytes)
+        pool.unload_all()
+        taken.append(first.ram_bytes)
+        pool.check_integrity()
+        pool.drop_all()
+        ram.available_bytes = 1 << 40
+    num_roomy = 1 + leaves_for_another
+    assert min(taken[:num_roomy]) > 0 and not any(taken[num_roomy:])
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
 def test_layers_that_are_all_there_have_no_hooks(tmp_path: Path) -> None:
     pool = ModelPool(VramState.DISABLED)
     handle = add(pool, Device(), tmp_path, 0, torch.float32)
