@@ -22,6 +22,11 @@ def padded(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
+def landing_bytes(source: Tensor, dtype: Dtype) -> int:
+    """What `Lane.bring` takes of a buffer besides the values themselves when it brings them from RAM."""
+    return 0 if source.dtype == dtype else padded(source.nbytes)
+
+
 class Lane:
     """One stream with its buffer."""
 
@@ -55,19 +60,30 @@ class Lane:
     def bring(self, source: Tensor, dtype: Dtype, *, channels_last: bool, is_computed: bool = False) -> Tensor:
         """The values of `source` as `dtype` in the buffer, once `arrive` was called.
 
-        `is_computed`: the device has just made it, so that it comes in the order of what computes.
+        `is_computed`: the device has just made it, so that it comes in the order of what computes. What comes from RAM
+        comes as it is, into `landing_bytes` of the buffer, and is cast on the device.
         """
+        target = self._take(source, dtype, channels_last=channels_last)
+        if is_computed:
+            self._device.copy(None, target, source)
+            return target
+        if landing_bytes(source, dtype):
+            landing = self._take(source, source.dtype, channels_last=channels_last)
+            self._device.copy(self._stream, landing, source)
+            source = landing
+        self._device.copy(self._stream, target, source)
+        return target
+
+    def _take(self, like: Tensor, dtype: Dtype, *, channels_last: bool) -> Tensor:
+        """The next part of the buffer, uninitialised, in that shape and layout."""
         assert self._buffer is not None, "a lane without a buffer"
-        num_bytes = source.numel() * dtype.itemsize
+        num_bytes = like.numel() * dtype.itemsize
         flat = self._buffer[self._taken_bytes : self._taken_bytes + num_bytes]
         self._taken_bytes += padded(num_bytes)
-        shape = source.shape
+        shape = like.shape
         if channels_last:
-            target = flat.view(dtype).view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
-        else:
-            target = flat.view(dtype).view(shape)
-        self._device.copy(None if is_computed else self._stream, target, source)
-        return target
+            return flat.view(dtype).view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+        return flat.view(dtype).view(shape)
 
     def arrive(self) -> None:
         """What computes from here on waits for the copies."""

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from engine.memory.device import Device
-from engine.memory.lanes import Lane, Lanes, PinnedMemory, padded
+from engine.memory.lanes import Lane, Lanes, PinnedMemory, landing_bytes, padded
 from engine.memory.plan import choose_blocks
 from engine.memory.staging import StagedUpload
 from engine.memory.weight_patches import WeightPatch, patched, same_patches
@@ -600,8 +600,14 @@ class ModuleWeights:
         )
 
     def _buffer_bytes(self, block: Block) -> int:
-        shown = [weight.shown for weight in block.weights]
-        return sum(padded(tensor.numel() * self._type_of(tensor).itemsize) for tensor in shown)
+        sizes = []
+        for shown in (weight.shown for weight in block.weights):
+            dtype = self._type_of(shown)
+            # Even for a block that is there now: it is planned for that it may be away.
+            sizes.append(
+                padded(shown.numel() * dtype.itemsize) + (landing_bytes(shown, dtype) if self.can_leave else 0)
+            )
+        return sum(sizes)
 
     # --- homes -------------------------------------------------------------------------------------------------------
 

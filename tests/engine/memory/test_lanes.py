@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -34,6 +35,27 @@ def test_weights_arrive_in_the_type_and_layout_they_are_wanted_in() -> None:
     lane.arrive()
     assert torch.equal(brought, source.half()) and brought.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(small, source[0, 0])
+
+
+def test_what_is_wanted_in_another_type_comes_as_it_is_and_is_cast_on_the_device() -> None:
+    class Watched(SimulatedDevice):
+        copies: list[tuple[torch.dtype, torch.dtype, bool]] = []
+
+        def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
+            self.copies.append((source.dtype, target.dtype, stream is None))
+            super().copy(stream, target, source)
+
+    lanes = Lanes(Watched(10_000), 1)
+    lanes.open(1, 4096)
+    kept = torch.randn(4, 3, 2, 2).to(torch.float8_e4m3fn).to(memory_format=torch.channels_last)
+    lane = lanes.next(kept.nbytes)
+    brought = lane.bring(kept, torch.float16, channels_last=True)
+    lane.arrive()
+    assert torch.equal(brought, kept.half()) and brought.is_contiguous(memory_format=torch.channels_last)
+    float8, float16 = torch.float8_e4m3fn, torch.float16
+    assert Watched.copies == [(float8, float8, False), (float8, float16, False)]
+    lane.bring(kept, float16, channels_last=True, is_computed=True)
+    assert Watched.copies[2:] == [(float8, float16, True)]
 
 
 def test_reading_before_arrival_is_noticed() -> None:
