@@ -16,7 +16,7 @@ from engine.memory.plan import Limits
 from engine.memory.relief import Economy
 from engine.memory.state import VramState
 from tests.engine.memory.simulated import network, patch
-from tests.engine.simulated_card import MIB, engine_of, latent_of, run, workflow, write_small_models
+from tests.engine.simulated_card import engine_of, latent_of, run, workflow, write_small_models
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,12 +70,19 @@ def test_a_workflow_of_several_models_draws_the_same_in_every_state(tmp_path: Pa
     latents = []
     for options in ({"vram": "highvram"}, flags):
         with engine_of(tmp_path, cpu=False, **options) as engine:
-            for _ in range(2):
-                latents.append(latent_of(engine, run(engine, workflow())[0]))
-            engine.memory.pool.check_integrity()
-            unaccounted = engine.memory_report().unaccounted_bytes
-            assert unaccounted is not None and unaccounted < 64 * MIB
-    assert all(torch.equal(latent, latents[0]) for latent in latents)
+            figures = []
+            for seed in (1, 2, 3):
+                prompt = workflow()
+                prompt["9"]["inputs"]["seed"] = seed  # so that nothing is answered from the cache
+                latents.append(latent_of(engine, run(engine, prompt)[0]))
+                engine.memory.pool.check_integrity()
+                gc.collect()
+                report = engine.memory_report()
+                figures.append((report.unaccounted_bytes, report.pool.num_models, report.pool.device_bytes))
+            # The first run also takes what libraries keep, which may be as much as these small models.
+            assert figures[1] == figures[2] and figures[0][1] == figures[2][1], figures
+            assert report.unaccounted_bytes is not None and report.pool.num_leaks == 0
+    assert all(torch.equal(latent, latents[index % 3]) for index, latent in enumerate(latents))
 
 
 def test_a_workflow_draws_the_same_however_much_of_each_model_is_away(tmp_path: Path) -> None:
