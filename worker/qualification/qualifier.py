@@ -156,9 +156,17 @@ class Qualifier:
             return Qualified(kept.report, True, kept.measured_at)
         report, ran = await self._measure(engine, facts, workload, sensors, missing, preloaded)
         report = report.model_copy(update={"cache_key": key})
-        made = Qualified(report, False, time.time(), has_emptied_memory=await _forget_network(engine, ran))
+        made = Qualified(report, False, time.time(), has_emptied_memory=await forget_network(engine, ran))
         await asyncio.to_thread(self._remember, key, made, facts, ran)
         return made
+
+    def forget(self, made: Qualified) -> None:
+        """What was kept of an engine whose device was lost: at once, since the front may end before the next run."""
+        try:
+            if made.report.cache_key is not None:
+                self._kept.forget(made.report.cache_key)
+        except OSError as error:
+            log.error("the benchmark's result cannot be forgotten", reason=str(error))
 
     async def _choose(self, facts: EngineFacts, engine: EngineClient) -> Workload | None:
         """Raises SettingsInvalid and RequestRejected for a workflow that cannot be run, InputRejected for its files."""
@@ -375,11 +383,15 @@ async def _probe(engine: EngineClient, facts: EngineFacts) -> tuple[dict[str, An
     return (body, None) if status == 200 else (None, str(body.get("error") or f"The engine answered {status}"))
 
 
-async def _forget_network(engine: EngineClient, ran: Workload) -> bool:
+async def forget_network(engine: EngineClient, ran: Workload) -> bool:
     """The random network is nobody's after this: no result of the benchmark keeps it in the device's memory."""
     if isinstance(ran, OwnWorkload) or ran.scale is None or not engine.has_check:
         return False
-    await engine.ask("POST", "/free", {"free_memory": True})
+    try:
+        await engine.ask("POST", "/free", {"free_memory": True})
+    except WorkerError as error:  # what was measured stands: an engine that is lost here is looked after elsewhere
+        log.warning("the benchmark's network may still be in the device's memory", reason=error.message)
+        return False
     return True
 
 

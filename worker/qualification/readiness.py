@@ -32,6 +32,8 @@ GROWTH = 3.0
 TRIES_BEFORE_EXIT = 3
 LATE_SECONDS = 2.0
 LOOK_SECONDS = 0.05
+AWAY_SECONDS = 30.0
+"""How long a round waits for engines that are down, when there are others or somebody has asked for it."""
 
 log = structlog.get_logger("readiness")
 
@@ -126,13 +128,17 @@ class Readiness:
                     with self._phases.phase(Phase.ENGINE):
                         await has_been_up.wait()
                         up = await self._those_up(clients)
-                    action = await self._round(up, is_forced)
+                        self._forget(set(clients) - set(up))
+                    action = await self._round(up, is_forced) if up else None
                 finally:
                     self._qualification.is_running = False
                     self._sharing = None
                     for future in waiting:
                         if not future.done():
                             future.set_result(None)
+            if action is None:  # those it was about are gone: a round with the others, of which they are no part
+                is_forced, clients = is_forced or self._asked.is_set(), self._pool.clients
+                continue
             if action is Action.EXIT:
                 self._announcer.unqualified(EXIT_UNQUALIFIED)
                 return
@@ -145,7 +151,9 @@ class Readiness:
         lost = set(self._pool.clients) - set(self._pool.clients_up)
         self._suspect |= lost
         for client in lost:
-            self._found.pop(client, None)
+            made = self._found.pop(client, None)
+            if made is not None:
+                self._qualifier.forget(made)
         self._gate.close("The device was lost; the benchmark decides when the worker is ready again")
         self._asked.set()
 
@@ -166,8 +174,12 @@ class Readiness:
         await future
 
     async def _those_up(self, clients: Sequence[EngineClient]) -> list[EngineClient]:
-        """Waits for one of them, and a moment for the others: what comes later gets a round of its own."""
+        """Waits for one of them, and a moment for the others: what comes later gets a round of its own.
+
+        None at all where they stay away or somebody asks meanwhile, and other engines are up.
+        """
         clock = asyncio.get_running_loop().time
+        began = clock()
         deadline: float | None = None
         while True:
             up = [client for client in clients if client in self._pool.clients_up]
@@ -175,7 +187,23 @@ class Readiness:
                 deadline = clock() + LATE_SECONDS
             if len(up) == len(clients) or (deadline is not None and clock() >= deadline):
                 return up
+            is_away = not up and clock() - began >= AWAY_SECONDS
+            if not up and self._pool.clients_up and (is_away or self._asked.is_set()):
+                return []
+            if is_away:
+                self._tell_those_who_asked(NotReady(f"No engine has come up within {AWAY_SECONDS:g} s"))
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _forget(self, away: set[EngineClient]) -> None:
+        """What was found of engines that are down says nothing of those that serve; they are looked at when back."""
+        for client in away:
+            self._found.pop(client, None)
+
+    def _tell_those_who_asked(self, error: NotReady) -> None:
+        """The round that they asked for goes on waiting without them."""
+        for future in (*self._waiting, *(self._sharing or ())):
+            if not future.done():
+                future.set_exception(error)
 
     def _unqualified(self) -> list[EngineClient]:
         """Whose verdict is bad or unknown; all where that says nothing, as after a warm-up that failed."""

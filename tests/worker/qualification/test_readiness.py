@@ -16,6 +16,7 @@ from benchmark.qualify.verdict import Verdict
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
 from worker.engine.supervisor import free_port
+from worker.qualification import readiness
 from worker.qualification.readiness import EXIT_UNQUALIFIED, Action, action_for, pause_after
 
 GOOD = draw("picture __RANDOM_INT__")
@@ -177,7 +178,15 @@ async def test_after_a_lost_device_the_worker_proves_itself_again(tmp_path: Path
     async with running_front(tmp_path, engine, **measuring(tmp_path)) as front:
         first = await told(front)
         engine.is_down = True
+
+        async def is_seen() -> bool:
+            return not front.front.services.pool.clients_up
+
+        await until(is_seen)
+        kept = tmp_path / "state" / "benchmark.json"
+        assert json.loads(kept.read_text())["results"]
         front.front.device_was_lost()
+        assert json.loads(kept.read_text())["results"] == {}  # this front may end before it has measured anew
         assert await status_of(front) == 503
         await asyncio.sleep(3)  # more than one try: none counts before the engine is there
         engine.is_down = False
@@ -213,6 +222,49 @@ async def test_of_several_engines_the_one_whose_device_was_lost_is_measured_anew
                 return len(two.runs) > before + 3
 
             await until(is_measured)
+
+
+class BrokenEngine(FakeEngine):
+    """Answers everything, and no prompt succeeds."""
+
+    async def _run(self, prompt_id: str, prompt: dict[str, Any], client_id: str) -> dict[str, Any]:
+        return await super()._run(prompt_id, BROKEN, client_id)
+
+
+async def test_a_bad_engine_that_is_gone_keeps_neither_the_others_closed_nor_who_asks_waiting(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    async with FakeEngine(folders[0]) as one, BrokenEngine(folders[1]) as two:
+        changes = measuring(tmp_path, ENGINE_URL=f"{one.url},{two.url}")
+        async with running_front(tmp_path, one, waits_until_ready=False, **changes) as front:
+            await until_verdict(front, "failed")
+            two.is_down = True
+
+            async def waits_for_it() -> bool:
+                return len(front.front.services.pool.clients_up) == 1 and (await told(front))["is_running"]
+
+            await until(waits_for_it)
+            reply = await front.http.post("/benchmark")
+            assert reply.status_code == 200 and reply.json()["verdict"] == "pass"
+            assert await status_of(front) == 200
+
+
+async def test_who_asks_is_told_when_no_engine_comes_back(
+    tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "AWAY_SECONDS", 0.5)
+    async with running_front(tmp_path, engine, **measuring(tmp_path, wait(1))) as front:
+        job = asyncio.create_task(front.sync(wait(60), request_id="job"))
+        await front.until("job", "generating")
+        asked = asyncio.create_task(front.http.post("/benchmark"))
+        await asyncio.sleep(0.2)
+        front.front.services.pool.set_up(front.front.services.pool.clients[0], False)
+        engine.is_down = True
+        await front.http.post("/cancel/job")
+        assert (await asked).status_code == 503 and "No engine has come up" in (await asked).text
+        engine.is_down = False
+        await job
 
 
 async def test_several_engines_are_measured_together_and_a_late_one_when_it_comes(tmp_path: Path) -> None:
