@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -29,6 +30,7 @@ from worker.jobs.job import JobState
 
 ON_CLOSE_SECONDS: Final = 10.0
 LAST_REPORT_SECONDS: Final = 5.0
+ANEW_SECONDS: Final = 1.0
 ENDINGS: Final[Mapping[JobState, Ending]] = {JobState.COMPLETED: Ending.SUCCESS, JobState.CANCELLED: Ending.CANCELLED}
 
 PostToSelf = Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -85,11 +87,10 @@ class VastAutoscaler:
     async def start(self) -> None:
         if self._attached is not None:
             await self._attached.listener.start()
-        self._tasks = [asyncio.create_task(self._reporter.run(), name="vast-reports")]
-        self._tasks.append(asyncio.create_task(self._collect(), name="vast-sessions"))
+        self._watch("vast-reports", self._reporter.run)
+        self._watch("vast-sessions", self._collect)
         if self._keys is not None:
-            asking = self._keys.keep_asking(self._key_failed, self._key_had)
-            self._tasks.append(asyncio.create_task(asking, name="vast-public-key"))
+            self._watch("vast-public-key", partial(self._keys.keep_asking, self._key_failed, self._key_had))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -184,6 +185,9 @@ class VastAutoscaler:
         self._ledger.end(session.id, Ending.SUCCESS, time.time())
         return True
 
+    def _watch(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(keep_going(name, run), name=name))
+
     async def _collect(self) -> None:
         while True:
             await asyncio.sleep(self._timing.collect_sessions)
@@ -220,6 +224,16 @@ class VastAutoscaler:
         self._seen_indices[index] = None
         if len(self._seen_indices) > 10_000:
             del self._seen_indices[next(iter(self._seen_indices))]
+
+
+async def keep_going(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Runs it to its end, and anew after a fault of its own: Vast must not lose sight of a worker that serves."""
+    while True:
+        try:
+            return await run()
+        except Exception:  # noqa: BLE001 - a task of the autoscaler: nobody awaits it, so nobody else would tell
+            log.exception("a task of the autoscaler broke and begins anew", task=name)
+            await asyncio.sleep(ANEW_SECONDS)
 
 
 def _lifetime(payload: Mapping[str, Any]) -> float:

@@ -17,6 +17,7 @@ import pytest
 from tests.fakes import FakeEngine, draw, fail, running_engine, wait
 from tests.worker.autoscaler.vast.stand_in import StandIn
 from tests.worker.running_front import RunningFront, running_front, until
+from worker.autoscaler.vast import autoscaler as autoscaler_module
 from worker.autoscaler.vast.timing import VastTiming
 
 URL = "http://127.0.0.1:31000"
@@ -475,3 +476,16 @@ def plain_port(front: RunningFront) -> int:
     vast = front.front.services.platform.vast
     assert vast is not None
     return vast.plain_port
+
+
+async def test_a_task_of_the_autoscaler_that_breaks_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoscaler_module, "ANEW_SECONDS", 0.0)
+    tries: list[int] = []
+
+    async def breaks_once() -> None:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            raise RuntimeError("planted")
+
+    await autoscaler_module.keep_going("test", breaks_once)
+    assert tries == [0, 1]
