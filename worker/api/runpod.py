@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.api.schemas import parse_json, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
-from worker.errors import RequestTooLarge, WorkerError
+from worker.errors import Problem, RequestRejected, RequestTooLarge, WorkerError
 from worker.guard.loopback import ITSELF
 from worker.jobs.admission import clean_id
 from worker.jobs.job import Job, JobState, Stage
@@ -88,9 +88,12 @@ async def _submit(request: Request) -> Job | Response:
         translated.body["input"]["request_id"] = job_id = f"{COMFYUI_MARK}{job_id}"
     # the caller has been checked; what is sent on comes from this machine
     transport = httpx.ASGITransport(app=request.app, raise_app_exceptions=False, client=(ITSELF, 0))
-    async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
-        taken = await front.post("/generate", json=translated.body)
-    answer = json.loads(taken.content)
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
+            taken = await front.post("/generate", json=translated.body)
+    except (httpx.InvalidURL, UnicodeError):  # the latter from a name whose punycode is none
+        return refuse(RequestRejected([Problem("is not a host's name or address", field="Host")]), job_id)
+    answer = _answer_of(taken)
     job = services.store.jobs.get(str(answer.get("id"))) or await services.store.find(str(answer.get("id")))
     if job is not None and taken.status_code in (200, 202):
         return job
@@ -98,6 +101,17 @@ async def _submit(request: Request) -> Job | Response:
     shown = {"id": job_id, "status": "FAILED", "error": reply["error"], "output": reply}
     later = {name: taken.headers[name] for name in ("retry-after",) if name in taken.headers}
     return JSONResponse(shown, status_code=taken.status_code, headers=later)
+
+
+def _answer_of(taken: httpx.Response) -> dict[str, Any]:
+    try:
+        answer = json.loads(taken.content)
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict):
+        return answer
+    message = f"The worker failed with {taken.status_code}; its log tells why"
+    return {"message": message, "error": {"code": "internal_error", "message": message}}
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -78,3 +78,10 @@ async def test_a_key_is_asked_for_as_everywhere(tmp_path: Path) -> None:
             assert (await http.get("/status/any")).status_code == 401
             allowed = await http.post("/runsync", json=body, headers={"Authorization": "Bearer key"})
             assert allowed.json()["status"] == "COMPLETED"
+
+
+async def test_a_host_that_is_none_is_refused(front: RunningFront) -> None:
+    body = {"input": {"workflow": draw()}}
+    for host in ("999.1.1.1", "[v1.x]", "xn--a"):
+        reply = await front.http.post("/run", json=body, headers={"Host": host})
+        assert reply.status_code == 422 and "Host" in reply.text, host
