@@ -47,9 +47,11 @@ async def reply_with(job: Job, request: Request, *, is_vast: bool = False, statu
     """The result of a job as it is now; one that has just ended is shown once that is on disk."""
     if job.state.is_terminal:
         await services_of(request).pipeline.wait_for_end(job)
+        body = result_of(job, await public_outputs(job, request))
     else:
+        body = result_of(job, [])  # as it is now: what changes from here on may be on disk later than this
+        status = status or job.http_status
         await services_of(request).store.settle(job)
-    body = result_of(job, await public_outputs(job, request))
     if status is None:
         status = http_status_for_vast(job.http_status) if is_vast else job.http_status
     return JSONResponse(body, status_code=status)
