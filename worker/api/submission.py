@@ -54,6 +54,11 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
     caller: Caller | None = None
     parsed: ParsedRequest | None = None
     received = Received(b"")
+
+    def begin(job: Job) -> None:
+        services.platform.job_accepted(job, caller)
+        services.pipeline.start(job)
+
     try:
         received = await _receive(request, services)
         body = _json_of(services, received.content)
@@ -70,8 +75,12 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
         named = parsed.input.request_id or request.headers.get("idempotency-key", "")
         job_id = clean_id(named or await _repeated_id(services, envelope, digest))
         admitted = await services.admission.admit(
-            job_id, digest, lambda: _make_job(services, parsed, job_id, digest), parsed.input.priority
+            job_id, digest, lambda: _make_job(services, parsed, job_id, digest), parsed.input.priority, begin
         )
+        if admitted.is_new:
+            begin(admitted.job)
+        else:
+            services.platform.job_accepted(admitted.job, caller)
     except WorkerError as error:
         services.metrics.refused(error.code)
         services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, error)
@@ -89,9 +98,6 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
             await asyncio.to_thread(received.discard)
             if services.store.jobs.get(job_id) is None:
                 services.inputs.release(job_id)
-    services.platform.job_accepted(admitted.job, caller)
-    if admitted.is_new:
-        services.pipeline.start(admitted.job)
     return admitted, parsed
 
 

@@ -100,36 +100,52 @@ class Admission:
         self._arriving: dict[str, asyncio.Future[None]] = {}
 
     async def admit(
-        self, job_id: str, body_hash: str, make_job: Callable[[], Awaitable[Job]], priority: int = 0
+        self,
+        job_id: str,
+        body_hash: str,
+        make_job: Callable[[], Awaitable[Job]],
+        priority: int = 0,
+        begin: Callable[[Job], None] = lambda job: None,
     ) -> Admitted:
         """The job for a request: the one there is under this id, or a new one that `make_job` checks and builds.
 
-        A new job is on disk when this returns. Raises RequestIdConflict, TryLater and what `make_job` raises.
+        A new job is on disk when this returns. Where the caller is cancelled while it is being written, `begin` is
+        called with it once it is. Raises RequestIdConflict, TryLater and what `make_job` raises.
         """
         while (arriving := self._arriving.get(job_id)) is not None:
             await asyncio.shield(arriving)
         existing = await self._store.find(job_id)
         if existing is None and job_id not in self._arriving:
-            return await self._admit_new(job_id, make_job, priority)
+            return await self._admit_new(job_id, make_job, priority, begin)
         if existing is None:
-            return await self.admit(job_id, body_hash, make_job, priority)
+            return await self.admit(job_id, body_hash, make_job, priority, begin)
         if existing.body_hash != body_hash:
             raise RequestIdConflict(f"request_id {job_id} belongs to a request with another body", request_id=job_id)
         return Admitted(existing, is_new=False)
 
-    async def _admit_new(self, job_id: str, make_job: Callable[[], Awaitable[Job]], priority: int) -> Admitted:
+    async def _admit_new(
+        self, job_id: str, make_job: Callable[[], Awaitable[Job]], priority: int, begin: Callable[[Job], None]
+    ) -> Admitted:
         arriving = self._arriving[job_id] = asyncio.get_running_loop().create_future()
         try:
             self.check_room(priority)
             job = await make_job()
             self.check_room(priority)
-            await self._store.insert(job)
+            await self._insert(job, begin)
         except StateUnusable as error:
             raise DiskLow(error.message, retry_after_seconds=30) from None
         finally:
             del self._arriving[job_id]
             arriving.set_result(None)
         return Admitted(job, is_new=True)
+
+    async def _insert(self, job: Job, begin: Callable[[Job], None]) -> None:
+        inserting = asyncio.ensure_future(self._store.insert(job))
+        try:
+            await asyncio.shield(inserting)
+        except asyncio.CancelledError:
+            inserting.add_done_callback(lambda done: begin(job) if _is_well(done) else None)
+            raise
 
     def check_room(self, priority: int = 0) -> None:
         """Raises why nothing more (of this priority) is taken now."""
@@ -156,6 +172,10 @@ class Admission:
             message = f"Estimated wait {wait:.1f} s is over the limit of {self._limits.max_wait_seconds:g} s"
             return WaitTooLong(message, estimated_wait_seconds=round(wait, 1), retry_after_seconds=max(1.0, wait / 2))
         return None
+
+
+def _is_well(done: asyncio.Future[None]) -> bool:
+    return not done.cancelled() and done.exception() is None
 
 
 def free_bytes_of(*directories: Path) -> Callable[[], int]:

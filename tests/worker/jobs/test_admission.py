@@ -58,6 +58,22 @@ async def test_requests_with_one_id_that_arrive_together_are_one_job(place: Plac
     await place.store.close()
 
 
+async def test_a_job_whose_caller_leaves_while_it_is_written_is_begun_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, insert = asyncio.Event(), place.store.insert
+
+    async def insert_as_the_caller_leaves(job: Job) -> None:
+        admitting.cancel()
+        await insert(job)
+
+    monkeypatch.setattr(place.store, "insert", insert_as_the_caller_leaves)
+    admitting = asyncio.ensure_future(place.admission.admit("one", "hash", place.make, begin=lambda job: begun.set()))
+    await asyncio.wait_for(begun.wait(), 10)
+    assert admitting.cancelled() and list(place.store.jobs) == ["one"]
+    await place.store.close()
+
+
 async def test_a_database_that_cannot_be_written_is_503_and_leaves_the_id_free(place: Place) -> None:
     await place.store._in_thread(lambda: place.store._connected().exec_driver_sql("PRAGMA max_page_count=1"))
 
