@@ -278,7 +278,7 @@ class Front:
 
     def _cancel(self, job_id: str) -> None:
         job = self.store.jobs.get(job_id)
-        if job is not None:
+        if job is not None and not self.services.pipeline.is_left(job):
             self.services.pipeline.cancel(job)
 
     def _job_started(self, job: Job) -> None:

@@ -51,4 +51,5 @@ class Attendance:
 
     def _give_up(self, job: Job) -> None:
         self._timers.pop(job.id, None)
-        self._pipeline.cancel(job)
+        if not self._pipeline.is_left(job):  # its client was told that it goes on at the next start
+            self._pipeline.cancel(job)

@@ -122,11 +122,13 @@ class Pipeline:
         self._hurried = asyncio.Event()
 
     def start(self, job: Job) -> None:
-        """Begins, or after a restart goes on with, a job that is on disk. While draining it is left there.
+        """Begins, or after a restart goes on with, a job that is on disk. While draining it is left there, unless
+        it is to end as cancelled.
 
         A cancel may have begun, and ended, a job that is just being admitted: it is never begun twice.
         """
-        if self._is_draining or job.state.is_terminal or job.id in self._tasks:
+        is_left = self._is_draining and job.id not in self._cancelled
+        if is_left or job.state.is_terminal or job.id in self._tasks:
             return
         task = asyncio.create_task(self._run_job(job), name=f"job-{job.id}")
         self._tasks[job.id] = task
@@ -148,7 +150,7 @@ class Pipeline:
             return False
         self._cancelled.add(job.id)
         task = self._tasks.get(job.id)
-        if task is None:  # left by the last front, and no engine is up yet
+        if task is None:  # left by the last front, and no engine is up yet; or for the next one
             self.start(job)
         elif job.id in self._begun:  # one that has not begun sees the mark when it does
             task.cancel()

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from worker.api.attendance import Attendance
 from worker.engine.client import EngineClient
 from worker.engine.pool import EnginePool
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
@@ -81,3 +82,27 @@ async def test_a_job_whose_end_cannot_be_stored_fails_and_says_so(
     stored = await store._in_thread(lambda: store._read_job("one"))
     assert stored.failure.message == "How the job ended cannot be stored; the log tells why"
     await store.close()
+
+
+async def test_a_job_that_is_cancelled_while_the_front_drains_does_not_go_on_at_the_next_start(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    ended: list[str] = []
+    pipeline = pipeline_of(store, ended)
+    job = a_job(store)
+    await store.insert(job)
+    pipeline.start(job)
+    await pipeline.drain(0)
+    with Attendance(pipeline, 0).attend(job, is_owner=True):
+        pass  # a client who was told that the job is kept
+    await asyncio.sleep(0.01)
+    assert pipeline.is_left(job)
+    assert pipeline.cancel(job)
+    async with asyncio.timeout(10):
+        await pipeline.wait_for_end(job)
+    assert (job.state, ended) == (JobState.CANCELLED, ["one"])
+    await store.close()
+    again = JobStore(tmp_path)
+    await again.open()
+    assert again.jobs == {}
+    await again.close()
