@@ -11,7 +11,7 @@ import ipaddress
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -126,12 +126,18 @@ class Qualifier:
         if self._config.mode == "off" and not is_forced:
             return _now(skipped("BENCHMARK=off"))
         try:
-            return await self._qualify(engine, is_forced, preloaded)
+            made = await self._qualify(engine, is_forced, preloaded)
         except WorkerError as error:
             return _now(failed(error.message))
         except Exception as error:  # noqa: BLE001 - the benchmark: a fault of its own must not end the worker
             log.exception("the benchmark broke")
             return _now(failed(f"The benchmark broke: {type(error).__name__}: {error}"))
+        problem = not_as_named(self._config, made.report)
+        if problem is None:
+            return made
+        log.warning(problem)
+        reason = "; ".join(filter(None, (made.report.reason, problem)))
+        return replace(made, report=made.report.model_copy(update={"reason": reason}))
 
     async def _qualify(
         self, engine: EngineClient, is_forced: bool, preloaded: Sequence[Mapping[str, Any]]
@@ -332,6 +338,15 @@ def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str
         workload.size,
     )
     return "|".join(part or "" for part in parts)
+
+
+def not_as_named(config: BenchmarkConfig, report: BenchmarkReport) -> str | None:
+    """What to say where BENCHMARK_CHECKPOINT is not what was measured; a workflow of the user's names its own."""
+    is_own_workflow = report.model is not None and report.width_px is None
+    if not config.checkpoint or is_own_workflow or report.model == config.checkpoint:
+        return None
+    instead = "nothing was measured" if report.model is None else f"{report.model} was measured in its place"
+    return f"BENCHMARK_CHECKPOINT: {config.checkpoint} is not there or is no full-size SD1.5, so {instead}"
 
 
 def load_rate(

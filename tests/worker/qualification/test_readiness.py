@@ -296,6 +296,15 @@ async def test_a_foreign_engine_with_nothing_to_run_is_skipped_and_serves(tmp_pa
     assert report["verdict"] == "skipped" and "DarkroomRandomCheckpoint" in report["reason"]
 
 
+async def test_a_checkpoint_that_is_named_and_not_measured_is_told(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, benchmark="auto", benchmark_checkpoint="missing.safetensors") as front:
+        report = await told(front)
+    assert "BENCHMARK_CHECKPOINT: missing.safetensors is not there" in report["reason"]
+    changes = measuring(tmp_path, benchmark_checkpoint="missing.safetensors")
+    async with running_front(tmp_path, engine, **changes) as front:
+        assert (await told(front))["reason"] is None  # a workflow of the user's names its own
+
+
 async def test_a_workflow_in_which_nothing_varies_is_named(tmp_path: Path, engine: FakeEngine) -> None:
     changes = measuring(tmp_path, {"1": {"class_type": "Nothing", "inputs": {}}})
     async with running_front(tmp_path, engine, waits_until_ready=False, **changes) as front:
