@@ -223,9 +223,10 @@ class Engine:
         return self._thread.submit(lambda: measure(self.resolved.device))
 
     def measure_disk(self) -> DiskFigure | None:
-        """How fast the largest model file comes from its disk. About a second, on the caller's thread."""
+        """How fast the largest model file of the user comes from its disk. About a second, on the caller's thread."""
         names = ((kind, name) for kind in PRELOADED_KINDS for name in self.folders.names(kind))
-        return measure_disk(path for kind, name in names if (path := self.folders.path(kind, name)) is not None)
+        paths = (path for kind, name in names if (path := self.folders.path(kind, name)) is not None)
+        return measure_disk(path for path in paths if not self.folders.is_built_in(path))
 
     def close(self) -> None:
         """Interrupt what runs, let the rest end at once, and wait for that."""

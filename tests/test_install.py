@@ -94,9 +94,11 @@ def test_the_health_check_asks_the_workers_own_route() -> None:
     assert "/health" in command[-1]
 
 
-def test_no_weights_travel_with_the_image() -> None:
+def test_no_weights_but_the_demo_models_travel_with_the_image() -> None:
     heavy = (".safetensors", ".ckpt", ".pt", ".pth", ".gguf")
-    assert not [path for path in tracked_files(ROOT) if path.suffix in heavy and path.parts[0] in PACKAGES]
+    found = [path for path in tracked_files(ROOT) if path.suffix in heavy and path.parts[0] in PACKAGES]
+    assert [path.name for path in found] == ["darkroom-emoji.safetensors"]
+    assert (ROOT / found[0]).stat().st_size <= 32 * 2**20
 
 
 def test_every_requirement_has_an_exact_version() -> None:

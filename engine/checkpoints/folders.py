@@ -105,6 +105,10 @@ class ModelFolders:
         built_in = self._built_in.get(kind)
         return self._roots[kind] + ([] if built_in is None or built_in in self._roots[kind] else [built_in])
 
+    def is_built_in(self, path: Path) -> bool:
+        """Whether the file came with the engine, so that it may lie on another disk than the user's models."""
+        return any(path.is_relative_to(folder) for folder in self._built_in.values())
+
     def names(self, kind: str) -> list[str]:
         """The files of a kind, sorted, each name once; built-in ones last. Raises KeyError for an unknown kind."""
         kind = LEGACY_KINDS.get(kind, kind)

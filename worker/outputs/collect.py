@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from worker.errors import DeliveryFailed
+from worker.errors import DeliveryFailed, WorkerError
 from worker.inputs.file_kinds import HEAD_BYTES, kind_of
 from worker.outputs.taken_over import TakenOver
 
@@ -146,7 +146,11 @@ async def collect_outputs(
         await asyncio.to_thread(_make_empty, job_directory)
         return [await _take_any(listed, job_directory, source, taken_over) for listed in listed_outputs(outputs)]
     except OSError as error:
+        await asyncio.to_thread(_make_empty, job_directory)  # else what is half there takes the room for the job's end
         raise DeliveryFailed(f"The outputs cannot be kept: {error.strerror or error}") from None
+    except WorkerError:
+        await asyncio.to_thread(_make_empty, job_directory)
+        raise
 
 
 async def _take_any(listed: Listed | Said, directory: Path, source: FileSource, taken_over: TakenOver) -> Output | Said:
