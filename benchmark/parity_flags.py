@@ -1,0 +1,158 @@
+"""ComfyUI's recorded results, drawn again under every flag of model memory by real engines.
+
+    python -m benchmark.parity_flags --parity DIR --models DIR [--sets NAME ...] [--only GLOB] [--leave-out GLOB ...]
+
+DIR of `--parity` holds `compare.py`, `cases` and `inputs`; `--models` is a models directory with the files that the
+cases name. For each set of flags an engine is started on a card that is simulated (`--simulate-vram`), and `compare.py`
+runs the cases against it. A set's outcome replaces that of an earlier call in benchmark/results/parity_flags.json, so
+that sets can be measured one at a time; what a card did meanwhile (loads, evictions, bytes brought over, relief) stands
+beside it, as a set that did nothing of its own shows nothing. The exit code is 1 when a case failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmark.engine_start import ask, free_port, wait_until
+from benchmark.machine import describe_cpu
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results" / "parity_flags.json"
+CASE_SECONDS = 600
+
+# What each set is about, on a card where it makes a difference: in 1 GiB the small checkpoints (1.2 GiB as float32)
+# have to come in part; 16 GiB hold all that stays for good.
+SETS: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("--cpu",),
+    "default": ("--simulate-vram", "4"),
+    "normalvram": ("--simulate-vram", "1", "--normalvram"),
+    "novram": ("--simulate-vram", "1", "--novram"),
+    "lowvram": ("--simulate-vram", "1", "--lowvram"),
+    "highvram": ("--simulate-vram", "16", "--highvram"),
+    "gpu-only": ("--simulate-vram", "16", "--gpu-only"),
+    "disable-smart-memory": ("--simulate-vram", "4", "--disable-smart-memory"),
+    "reserve-vram": ("--simulate-vram", "2", "--normalvram", "--reserve-vram", "1"),
+    "async-offload-1": ("--simulate-vram", "1", "--normalvram", "--async-offload", "1"),
+    "async-offload-4": ("--simulate-vram", "1", "--normalvram", "--async-offload", "4"),
+    "disable-async-offload": ("--simulate-vram", "1", "--normalvram", "--disable-async-offload"),
+    "disable-pinned-memory": ("--simulate-vram", "1", "--normalvram", "--disable-pinned-memory"),
+}
+LINE = re.compile(r"(?P<verdict>ok  |FAIL) (?P<case>\S+) \((?P<seconds>[\d.]+) s\): (?P<told>.*)")
+
+
+def chosen(cases: Path, only: str, left_out: Sequence[str]) -> list[str]:
+    """The names of the cases to run."""
+    names = (path.stem for path in sorted(cases.glob("*.json")) if not path.stem.endswith(".tolerance"))
+    wanted = (name for name in names if fnmatch.fnmatch(name, only))
+    return [name for name in wanted if not any(fnmatch.fnmatch(name, pattern) for pattern in left_out)]
+
+
+def read_lines(lines: Sequence[str]) -> tuple[dict[str, float], dict[str, str]]:
+    """What `compare.py` printed: seconds of each case, and what was wrong with those that failed."""
+    found = [match for line in lines if (match := LINE.fullmatch(line.strip()))]
+    seconds = {match["case"]: float(match["seconds"]) for match in found}
+    return seconds, {match["case"]: match["told"] for match in found if match["verdict"] == "FAIL"}
+
+
+@contextmanager
+def running_engine(base: Path, flags: Sequence[str]) -> Iterator[int]:
+    """The port of an engine that answers."""
+    port = free_port()
+    own = ["--port", str(port), "--base-directory", str(base), "--disable-all-custom-nodes", "--verbose", "WARNING"]
+    process = subprocess.Popen([sys.executable, "-m", "engine", *own, *flags], cwd=ROOT)
+    try:
+        wait_until(process, lambda: ask(port, "GET", "/system_stats"))
+        yield port
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def run_set(flags: Sequence[str], parity: Path, models: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The cases under these flags, in one engine. Raises RuntimeError when not all of them were run."""
+    with tempfile.TemporaryDirectory() as folder:
+        base, cases = Path(folder, "base"), Path(folder, "cases")
+        base.mkdir()
+        cases.mkdir()
+        (base / "models").symlink_to(models.resolve())
+        for path in (parity / "cases").resolve().iterdir():
+            if path.name.split(".")[0] in names:
+                (cases / path.name).symlink_to(path)
+        with running_engine(base, flags) as port:
+            began_seconds = time.monotonic()
+            asked = ["--url", f"http://127.0.0.1:{port}", "--cases", str(cases), "--timeout", str(CASE_SECONDS)]
+            told = subprocess.run(
+                [sys.executable, str(parity / "compare.py"), *asked], stdout=subprocess.PIPE, text=True, check=False
+            )
+            took_seconds = time.monotonic() - began_seconds
+            memory = ask(port, "GET", "/api/v1/memory")
+    seconds, failed = read_lines(told.stdout.splitlines())
+    if set(seconds) != set(names):
+        raise RuntimeError(f"{len(seconds)} of {len(names)} cases were run\n{told.stdout[-2000:]}")
+    return {
+        "flags": " ".join(flags),
+        "num_passed": len(seconds) - len(failed),
+        "failed": failed,
+        "seconds": round(took_seconds),
+        "memory": memory_of(memory),
+    }
+
+
+def memory_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """What the pool did, of everything that `/api/v1/memory` tells."""
+    steps = {name: count for name, count in report["relief_steps"].items() if count}
+    return {"state": report["state"], **report["counts"], "relief_steps": steps}
+
+
+def add_to_results(name: str, outcome: Mapping[str, Any], path: Path) -> None:
+    kept = json.loads(path.read_text("utf-8")) if path.exists() else {"sets": {}}
+    sets = {**kept["sets"], name: dict(outcome)}
+    report = {
+        "machine": describe_cpu(),
+        "sets": {known: sets[known] for known in SETS if known in sets},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmark.parity_flags", description=__doc__)
+    parser.add_argument("--parity", type=Path, required=True, help="folder with compare.py, cases and inputs")
+    parser.add_argument("--models", type=Path, required=True, help="models directory with the files of the cases")
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), metavar="NAME")
+    parser.add_argument("--only", default="*", metavar="GLOB", help="cases to run")
+    parser.add_argument("--leave-out", nargs="+", default=[], metavar="GLOB", help="cases not to run")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    names = chosen(given.parity / "cases", given.only, given.leave_out)
+    num_failed = 0
+    for name in given.sets:
+        outcome = {
+            "measured": time.strftime("%Y-%m-%d"),
+            **run_set(SETS[name], given.parity, given.models, names),
+            "only": given.only,
+            "left_out": sorted(set(chosen(given.parity / "cases", given.only, [])) - set(names)),
+            "load_average": round(os.getloadavg()[0], 1),
+        }
+        add_to_results(name, outcome, given.out)
+        num_failed += len(outcome["failed"])
+        print(f"{name}: {outcome['num_passed']} passed, {len(outcome['failed'])} failed, {outcome['seconds']} s")
+        for case, wrong in outcome["failed"].items():
+            print(f"  {case}: {wrong}")
+    return 1 if num_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
