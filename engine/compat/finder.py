@@ -20,6 +20,9 @@ from typing import Any
 from engine.compat import node_classes
 from engine.compat.host import HOST
 from engine.compat.lacking import lacking, not_supported
+from engine.compat.replaceable_names import is_replaceable
+from engine.diffusion.choices import CHOICES
+from engine.diffusion.replaced import REPLACED
 
 NAMES = "engine.compat.names"
 ROOTS = (
@@ -37,6 +40,8 @@ ROOTS = (
     "server",
 )
 
+_NOTHING = object()
+
 
 class CompatModule(ModuleType):
     """A module under one of ComfyUI's names."""
@@ -49,7 +54,7 @@ class CompatModule(ModuleType):
         full = f"{foreign}.{name}"
         if full in host.known.modules or _real_name(full) is not None:
             return importlib.import_module(full)
-        found = node_classes.by_python_name(host.engine.catalogue, host.known, foreign, name)
+        found = node_classes.by_python_name(host.built_in, host.known, foreign, name)
         if found is not None:
             return found
         if name in host.known.modules.get(foreign, ()):
@@ -60,14 +65,32 @@ class CompatModule(ModuleType):
         raise AttributeError(f"module {foreign!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What the engine would not notice is refused: it calls its own functions, not those put in their place."""
-        is_plain = name.startswith("__") or isinstance(value, ModuleType) or not HOST.is_set
-        if not is_plain and self._is_taken(name) and vars(self).get(name) is not value:
-            raise not_supported(f"replacing {vars(self)['foreign_name']}.{name}")
+        """What is put in a function's place takes effect, or is refused where the engine would not notice it."""
+        if name.startswith("__") or isinstance(value, ModuleType) or not HOST.is_set:
+            super().__setattr__(name, value)
+            return
+        full = f"{vars(self)['foreign_name']}.{name}"
+        if is_replaceable(full):
+            REPLACED.put(full, value)
+        elif self._is_taken(name) and vars(self).get(name) is not value:
+            raise not_supported(f"replacing {full}")
+        vars(self).setdefault("replaced_names", {}).setdefault(name, vars(self).get(name, _NOTHING))
         super().__setattr__(name, value)
 
+    def restore(self) -> None:
+        """As it was before packs changed it."""
+        for name, value in vars(self).pop("replaced_names", {}).items():
+            if value is _NOTHING:
+                vars(self).pop(name, None)
+            else:
+                vars(self)[name] = value
+
     def _is_taken(self, name: str) -> bool:
-        return name in vars(self) or name in HOST.get().known.modules.get(vars(self)["foreign_name"], ())
+        """Whether ComfyUI has the name, so that its own code may use what is there. Of its node classes it does not."""
+        foreign, host = vars(self)["foreign_name"], HOST.get()
+        if node_classes.by_python_name(host.built_in, host.known, foreign, name) is not None:
+            return False
+        return name in vars(self) or name in host.known.modules.get(foreign, ())
 
 
 class CompatLoader(Loader):
@@ -125,7 +148,12 @@ def install(pack_folders: Sequence[Path]) -> None:
 
 
 def uninstall() -> None:
-    """Give the names back; modules that were imported under them are forgotten."""
+    """Give the names back; modules that were imported under them are forgotten, and what packs put into them."""
+    REPLACED.clear()
+    CHOICES.reset()
+    for module in list(sys.modules.values()):
+        if isinstance(module, CompatModule):
+            module.restore()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, CompatFinder)]
     for name in [name for name in sys.modules if name.partition(".")[0] in (*ROOTS, "custom_nodes")]:
         del sys.modules[name]

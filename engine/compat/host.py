@@ -16,6 +16,7 @@ from engine.compat.known_names import KnownNames
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+    from engine.nodes.base import NodeClass
 
 
 class PackServer(Protocol):
@@ -54,7 +55,10 @@ class PackServer(Protocol):
 
 @dataclass
 class Host:
-    """One engine and the packs that are loaded into it. `asked` are the lacking names each pack has asked for."""
+    """One engine and the packs that are loaded into it.
+
+    `asked` are the lacking names each pack has asked for; `built_in` the engine's nodes before packs changed any.
+    """
 
     engine: Engine
     server: PackServer | None
@@ -62,7 +66,11 @@ class Host:
     packs: dict[Path, str] = field(default_factory=dict)
     asked: dict[str, dict[str, None]] = field(default_factory=dict)
     classes: dict[str, type] = field(default_factory=dict)
+    built_in: Mapping[str, NodeClass] = field(init=False)
     importing: str = ""
+
+    def __post_init__(self) -> None:
+        self.built_in = dict(self.engine.catalogue)
 
     def ask(self, name: str) -> None:
         """Note that a pack has asked for a name of ComfyUI that is not here."""

@@ -1,16 +1,19 @@
 """Built-in nodes as classes in ComfyUI's form, for packs that call or subclass them.
 
 `nodes.KSampler().sample(model, seed, ...)` works while a node of the pack runs: the call takes part in that node's run
-(its progress, its files, its interruption).
+(its progress, its files, its interruption). Where a pack puts a method of its own into such a class, prompts run that.
 """
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine.compat.host import HOST
 from engine.compat.known_names import KnownNames, NodeMethod
+from engine.graph.spec import NodeRules
 from engine.nodes.base import NodeClass, NodeEnvironment, Returned
 from engine.nodes.catalogue import object_info
 from engine.nodes.class_form import ClassNode
@@ -21,8 +24,48 @@ SCALERS = frozenset({"ImageScale", "ImageScaleBy", "LatentUpscale", "LatentUpsca
 CHOICE_LISTS = {"upscale_method": "upscale_methods", "crop": "crop_methods"}  # input to the scalers' class attribute
 
 
+class BuiltInClass(ABCMeta):
+    """The class of those classes; an abstract one, for packs that derive from one of them and an abstract class."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        """From then on prompts run the node through the class, so that what a pack changed is what runs."""
+        super().__setattr__(name, value)
+        host = HOST.get()
+        class_type = next((key for key, made in host.classes.items() if made is cls), None)
+        if class_type is not None and host.engine.catalogue.get(class_type) is host.built_in[class_type]:
+            host.engine.catalogue.add(PatchedNode(host.built_in[class_type], cls, host.engine.environment))
+
+
+class PatchedNode(ClassNode):
+    """A built-in node that runs through its class. Checks and fingerprints that the class lacks are the node's own."""
+
+    def __init__(self, built_in: NodeClass, kind: type, environment: NodeEnvironment) -> None:
+        spec = built_in.spec(environment)
+        super().__init__(
+            built_in.class_type, kind, display_name=spec.display_name or "", python_module=spec.python_module
+        )
+        self.built_in = built_in
+
+    def rules(self, environment: NodeEnvironment) -> NodeRules:
+        own, built_in = super().rules(environment), self.built_in.rules(environment)
+        return replace(
+            own, has_fingerprint=own.has_fingerprint or built_in.has_fingerprint, check=own.check or built_in.check
+        )
+
+    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
+        if hasattr(self.kind, "IS_CHANGED"):
+            return super().fingerprint_of(environment, inputs)
+        return self.built_in.fingerprint_of(environment, inputs)
+
+    def missing_inputs(self, instance: Any, inputs: Mapping[str, Any]) -> Any:
+        is_own = hasattr(self.kind, "check_lazy_status")
+        return super().missing_inputs(instance, inputs) if is_own else self.built_in.missing_inputs(None, inputs)
+
+
 def class_of(node: NodeClass, method: NodeMethod | None) -> type:
     """A node as a class in ComfyUI's form: the pack's own, or one that calls the built-in function."""
+    if isinstance(node, PatchedNode):
+        node = node.built_in
     if isinstance(node, ClassNode):
         kind: type = node.kind
         return kind
@@ -70,7 +113,7 @@ def _make(node: NodeClass, method: NodeMethod | None) -> type:
         members |= {CHOICE_LISTS[key]: list(declared[key][0]) for key in CHOICE_LISTS if key in declared}
     if name == "execute":
         members["execute"] = classmethod(call)  # ComfyUI's newer nodes are called on the class
-    return type(method.class_name if method else node.class_type, (), members)
+    return BuiltInClass(method.class_name if method else node.class_type, (), members)
 
 
 def input_types(node: NodeClass, environment: NodeEnvironment) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.diffusion.replaced import replaceable
+
 Condition = dict[str, Any]
 
 
@@ -204,6 +206,7 @@ def _add_opposite_of(area_condition: Condition, others: list[Condition]) -> None
 # --- preparing -------------------------------------------------------------------------------------------------------
 
 
+@replaceable("comfy.sampler_helpers.convert_cond")
 def convert_conditioning(conditioning: Sequence[Sequence[Any]]) -> list[Condition]:
     """CONDITIONING as nodes pass it -> conditions as guidance takes them."""
     conditions = []
@@ -256,6 +259,7 @@ def _spread_to_plain(given: Sequence[Condition], others: list[Condition], name: 
         others[index] = {**item, name: value}
 
 
+@replaceable("comfy.samplers.process_conds")
 def prepare_conditions(
     model: Any,
     noise: torch.Tensor,

@@ -1,7 +1,7 @@
-"""Sampling put together: a sampler, a guider, and the steps of a KSampler.
+"""Sampling put together: a sampler and a guider. `ksampler.py` makes them from names.
 
-What the model is comes in as `SampledModel` (`engine/nodes/model_value.py::Model`); cancel and progress come in as
-callables. Shapes: noise and latents `[B, C, h, w]`; latents unscaled outside of `Guider.inner_sample`.
+What the model is, and whether to stop, comes in as `SampledModel` (`engine/nodes/model_value.py::Model`), progress as
+a callable. Shapes: noise and latents `[B, C, h, w]`; latents unscaled outside of `Guider.inner_sample`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ import torch
 
 from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
 from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
-from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
+from engine.diffusion.replaced import REPLACED, replaceable
 from engine.diffusion.samplers import SamplerFunction
-from engine.diffusion.sigmas import calculate_sigmas
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
 
 ProgressCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # step, denoised, x, total steps
-
-# These take the last two levels in one step, so their schedule has one more level and loses the last but one.
-DROPS_PENULTIMATE_SIGMA = frozenset({"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"})
 
 
 class SampledModel(Protocol):
@@ -52,6 +48,10 @@ class SampledModel(Protocol):
     def economy(self) -> Any: ...
 
     def pre_run(self) -> None: ...
+
+    def check_cancelled(self) -> None:
+        """Raises when the run that samples is to stop."""
+        ...
 
     def cleanup(self) -> None: ...
 
@@ -123,7 +123,7 @@ class Sampler:
     ) -> torch.Tensor:
         """Scaled latent of the last sigma's noise level, from unit noise and the scaled latent to start from."""
         extra_args["denoise_mask"] = denoise_mask
-        model = InpaintDenoiser(model_wrap, sigmas)
+        model = REPLACED.get("comfy.samplers.KSamplerX0Inpaint", InpaintDenoiser)(model_wrap, sigmas)
         model.latent_image = latent_image
         model.noise = self._inpaint_noise(noise, extra_args.get("seed"))
         model_sampling = model_wrap.inner_model.model_sampling
@@ -147,14 +147,6 @@ class Sampler:
         return torch.randn(noise.shape, generator=generator, device="cpu").to(noise)
 
 
-def sampler_object(name: str) -> Sampler:
-    """The sampler of that name. Raises ValueError for a name that is not in `SAMPLER_FUNCTIONS`."""
-    if name not in SAMPLER_FUNCTIONS:
-        raise ValueError(f"there is no sampler {name!r}; there are {', '.join(SAMPLER_FUNCTIONS)}")
-    # ddim shows noise of its own outside of an inpainting mask; the others show the noise they started from.
-    return Sampler(SAMPLER_FUNCTIONS[name], inpaint_options={"random": True} if name == "ddim" else None)
-
-
 class Guider:
     """GUIDER: classifier-free guidance over a MODEL's conditions (ComfyUI's `CFGGuider`)."""
 
@@ -165,7 +157,6 @@ class Guider:
         self.conds: dict[str, list[Condition]] = {}
         self.cfg = 1.0
         self.inner_model: Any = None
-        self.check_cancelled: Callable[[], None] | None = None  # called before each evaluation; raises to stop
 
     def set_conds(self, positive: Any, negative: Any) -> None:
         self.inner_set_conds({"positive": positive, "negative": negative})
@@ -178,8 +169,7 @@ class Guider:
             self.original_conds[side] = convert_conditioning(conditioning)
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self.check_cancelled is not None:
-            self.check_cancelled()
+        self.model_patcher.check_cancelled()
         return self.outer_predict_noise(*args, **kwargs)
 
     def outer_predict_noise(
@@ -319,75 +309,10 @@ class Guider:
             self.conds = {}
 
 
+@replaceable("comfy.sampler_helpers.prepare_mask")
 def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
     """A mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) of any size at the latent's shape."""
     planes = noise_mask.reshape((-1, 1, noise_mask.shape[-2], noise_mask.shape[-1]))
     mask = torch.nn.functional.interpolate(planes, size=tuple(shape[2:]), mode="bilinear")
     mask = mask.repeat(1, shape[1], 1, 1)[:, : shape[1]]
     return repeat_to_batch_size(mask, shape[0]).to(device)
-
-
-def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -> torch.Tensor:
-    """An empty latent of another family, with the number of channels the model takes."""
-    channels = model.get_model_object("latent_format").latent_channels
-    if latent_image.shape[1] != channels and torch.count_nonzero(latent_image) == 0:
-        return repeat_to_batch_size(latent_image, channels, dim=1)
-    return latent_image
-
-
-def ksampler_sigmas(
-    model_sampling: Any, sampler_name: str, scheduler: str, steps: int, denoise: float = 1.0
-) -> torch.Tensor:
-    """The levels of a KSampler `[steps + 1]`: with `denoise` below 1 the last ones of a longer schedule."""
-    if denoise <= 0.0:
-        return torch.FloatTensor([])
-    total = steps if denoise > 0.9999 else int(steps / denoise)
-    if sampler_name in DROPS_PENULTIMATE_SIGMA:
-        sigmas = calculate_sigmas(model_sampling, scheduler, total + 1)
-        sigmas = torch.cat([sigmas[:-2], sigmas[-1:]])
-    else:
-        sigmas = calculate_sigmas(model_sampling, scheduler, total)
-    return sigmas if total == steps and denoise > 0.9999 else sigmas[-(steps + 1) :]
-
-
-def sample(
-    model: SampledModel,
-    noise: torch.Tensor,
-    steps: int,
-    cfg: float,
-    sampler_name: str,
-    scheduler: str,
-    positive: Any,
-    negative: Any,
-    latent_image: torch.Tensor,
-    *,
-    denoise: float = 1.0,
-    start_step: int | None = None,
-    last_step: int | None = None,
-    force_full_denoise: bool = False,
-    noise_mask: torch.Tensor | None = None,
-    callback: ProgressCallback | None = None,
-    check_cancelled: Callable[[], None] | None = None,
-    seed: int | None = None,
-) -> torch.Tensor:
-    """A KSampler's work: the unscaled latent, on the CPU.
-
-    Steps before `start_step` and after `last_step` are left out; `force_full_denoise` then makes the last one end at 0.
-    """
-    sigmas = ksampler_sigmas(model.get_model_object("model_sampling"), sampler_name, scheduler, steps, denoise)
-    if last_step is not None and last_step < len(sigmas) - 1:
-        sigmas = sigmas[: last_step + 1]
-        if force_full_denoise:
-            sigmas[-1] = 0
-    if start_step is not None:
-        if start_step >= len(sigmas) - 1:
-            return latent_image
-        sigmas = sigmas[start_step:]
-    guider = Guider(model)
-    guider.check_cancelled = check_cancelled
-    guider.set_conds(positive, negative)
-    guider.set_cfg(cfg)
-    samples = guider.sample(
-        noise, latent_image, sampler_object(sampler_name), sigmas, denoise_mask=noise_mask, callback=callback, seed=seed
-    )
-    return samples.to("cpu")

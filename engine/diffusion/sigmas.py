@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -29,37 +29,37 @@ class Levels(Protocol):
     def sigma(self, timestep: torch.Tensor) -> torch.Tensor: ...
 
 
-def karras(steps: int, sigma_min: float, sigma_max: float, rho: float = 7.0) -> torch.Tensor:
+def karras(n: int, sigma_min: float, sigma_max: float, rho: float = 7.0) -> torch.Tensor:
     """Karras et al. 2022 (arXiv 2206.00364), eq. 5: evenly spaced in sigma^(1/rho)."""
-    ramp = torch.linspace(0, 1, steps)
+    ramp = torch.linspace(0, 1, n)
     low, high = sigma_min ** (1 / rho), sigma_max ** (1 / rho)
     return _ending_in_zero((high + ramp * (low - high)) ** rho)
 
 
-def exponential(steps: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
+def exponential(n: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
     """Evenly spaced in log sigma."""
-    return _ending_in_zero(torch.linspace(math.log(sigma_max), math.log(sigma_min), steps).exp())
+    return _ending_in_zero(torch.linspace(math.log(sigma_max), math.log(sigma_min), n).exp())
 
 
-def polyexponential(steps: int, sigma_min: float, sigma_max: float, rho: float = 1.0) -> torch.Tensor:
+def polyexponential(n: int, sigma_min: float, sigma_max: float, rho: float = 1.0) -> torch.Tensor:
     """k-diffusion: a power of the ramp in log sigma; with `rho` 1 this is `exponential`."""
-    ramp = torch.linspace(1, 0, steps) ** rho
+    ramp = torch.linspace(1, 0, n) ** rho
     low, high = math.log(sigma_min), math.log(sigma_max)
     return _ending_in_zero((ramp * (high - low) + low).exp())
 
 
-def variance_preserving(steps: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3) -> torch.Tensor:
+def variance_preserving(n: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3) -> torch.Tensor:
     """The VP SDE of Song et al. 2021 (arXiv 2011.13456), times evenly spaced from 1 to `eps_s`."""
-    t = torch.linspace(1, eps_s, steps)
+    t = torch.linspace(1, eps_s, n)
     return _ending_in_zero(torch.expm1(beta_d * t**2 / 2 + beta_min * t).sqrt())
 
 
-def laplace(steps: int, sigma_min: float, sigma_max: float, mu: float = 0.0, beta: float = 0.5) -> torch.Tensor:
+def laplace(n: int, sigma_min: float, sigma_max: float, mu: float = 0.0, beta: float = 0.5) -> torch.Tensor:
     """Hang et al. 2024 (arXiv 2407.03297): log sigma at even shares of a Laplace distribution.
 
-    `steps` levels that do not end in 0: odd, but ComfyUI's.
+    `n` levels that do not end in 0: odd, but ComfyUI's.
     """
-    share = torch.linspace(0, 1, steps)
+    share = torch.linspace(0, 1, n)
     log_sigma = mu - beta * torch.sign(0.5 - share) * torch.log(1 - 2 * torch.abs(0.5 - share) + 1e-5)
     return log_sigma.exp().clamp(min=sigma_min, max=sigma_max)
 
@@ -74,12 +74,12 @@ def turbo(levels: Levels, steps: int, denoise: float = 1.0) -> torch.Tensor:
     return _ending_in_zero(levels.sigma(timesteps))
 
 
-def kl_optimal(steps: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
+def kl_optimal(n: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
     """Sabour et al. 2024 (Align Your Steps, arXiv 2404.14507), theorem 3.1: evenly spaced in atan sigma.
 
     A single step divides by zero in ComfyUI and gives nan; here it is the highest level.
     """
-    share = torch.arange(steps, dtype=torch.float) / max(steps - 1, 1)
+    share = torch.arange(n, dtype=torch.float) / max(n - 1, 1)
     return _ending_in_zero((share * math.atan(sigma_min) + (1 - share) * math.atan(sigma_max)).tan())
 
 
@@ -147,28 +147,21 @@ def _ending_in_zero(sigmas: torch.Tensor) -> torch.Tensor:
     return torch.cat([sigmas, sigmas.new_zeros([1])])
 
 
-def _between(schedule: Callable[[int, float, float], torch.Tensor]) -> Callable[[Levels, int], torch.Tensor]:
-    """A schedule of two bounds as one of a model's levels."""
-    return lambda levels, steps: schedule(steps, float(levels.sigma_min), float(levels.sigma_max))
+class Schedule(NamedTuple):
+    """With `use_ms` called (levels, steps), without it (n=, sigma_min=, sigma_max=): ComfyUI's `SchedulerHandler`."""
+
+    handler: Callable[..., torch.Tensor]
+    use_ms: bool = True
 
 
-SCHEDULES: dict[str, Callable[[Levels, int], torch.Tensor]] = {
-    "simple": simple,
-    "sgm_uniform": sgm_uniform,
-    "karras": _between(karras),
-    "exponential": _between(exponential),
-    "ddim_uniform": ddim_uniform,
-    "beta": beta,
-    "normal": normal,
-    "linear_quadratic": linear_quadratic,
-    "kl_optimal": _between(kl_optimal),
+SCHEDULES: dict[str, Schedule] = {
+    "simple": Schedule(simple),
+    "sgm_uniform": Schedule(sgm_uniform),
+    "karras": Schedule(karras, use_ms=False),
+    "exponential": Schedule(exponential, use_ms=False),
+    "ddim_uniform": Schedule(ddim_uniform),
+    "beta": Schedule(beta),
+    "normal": Schedule(normal),
+    "linear_quadratic": Schedule(linear_quadratic),
+    "kl_optimal": Schedule(kl_optimal, use_ms=False),
 }
-
-SCHEDULE_NAMES = tuple(SCHEDULES)
-
-
-def calculate_sigmas(levels: Levels, schedule: str, steps: int) -> torch.Tensor:
-    """The schedule of that name; raises ValueError for a name that is not in `SCHEDULES`."""
-    if schedule not in SCHEDULES:
-        raise ValueError(f"there is no scheduler {schedule!r}; there are {', '.join(SCHEDULES)}")
-    return SCHEDULES[schedule](levels, steps)

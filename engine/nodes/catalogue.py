@@ -24,6 +24,10 @@ class Catalogue(Mapping[str, NodeClass]):
         """Add a class; a later one of the same name takes its place, as in ComfyUI."""
         self._classes[node_class.class_type] = node_class
 
+    def remove(self, class_type: str) -> None:
+        """Raises KeyError when there is none."""
+        del self._classes[class_type]
+
     def __getitem__(self, class_type: str) -> NodeClass:
         return self._classes[class_type]
 

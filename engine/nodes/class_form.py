@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
 from engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
-from engine.nodes.running_call import RUNNING_CALL, RunningCall
+from engine.nodes.running_call import RUNNING_CALL, RunningCall, call_of
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
 
@@ -66,11 +66,8 @@ class ClassNode(NodeClass):
         return () if asks is None else asks(**inputs)
 
     def call(self, instance: Any, context: NodeContext, inputs: dict[str, Any]) -> Any:
-        token = RUNNING_CALL.set(RunningCall(context))
-        try:
+        with call_of(context):
             outcome = getattr(instance, self.kind.FUNCTION)(**inputs)
-        finally:
-            RUNNING_CALL.reset(token)
         return _awaited(outcome, context) if inspect.isawaitable(outcome) else outcome
 
     def returned(self, outcome: Any) -> Returned:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
 
 from engine.diffusion.guiders import BasicGuider, DualCfgGuider, PerpNegGuider
+from engine.diffusion.ksampler import fix_empty_latent_channels, sample_custom
 from engine.diffusion.noise import prepare_noise
-from engine.diffusion.sample import Guider, fix_empty_latent_channels
+from engine.diffusion.sample import Guider
 from engine.nodes.base import Choice, Flag, Float, Int, NodeContext, Out, node
-from engine.nodes.sampling import MAX_SEED, step_reporter
+from engine.nodes.running_call import call_of
+from engine.nodes.sampling import MAX_SEED, StepCallback, prepare_callback
 from engine.nodes.values import CONDITIONING, GUIDER, LATENT, MODEL, NOISE, SAMPLER, SIGMAS, Latent, Noise
 
 CATEGORY = "sampling/custom_sampling"
@@ -130,7 +133,15 @@ def perp_neg_guider(
 def sampler_custom_advanced(
     context: NodeContext, *, noise: NOISE, guider: GUIDER, sampler: SAMPLER, sigmas: SIGMAS, latent_image: LATENT
 ) -> tuple[Output, DenoisedOutput]:
-    return _sampled(context, guider, noise, noise.seed, sampler, sigmas, latent_image)
+    def run(noise: torch.Tensor, start: Latent, callback: StepCallback) -> torch.Tensor:
+        return guider.sample(
+            noise, start["samples"], sampler, sigmas, denoise_mask=start.get("noise_mask"), callback=callback,
+            seed=seed,
+        ).to("cpu")  # fmt: skip
+
+    seed = noise.seed
+    with call_of(context):
+        return _sampled(guider.model_patcher, noise, sigmas, latent_image, run)
 
 
 @node("SamplerCustom", category=CATEGORY, python_module=MODULE)
@@ -147,36 +158,32 @@ def sampler_custom(
     sigmas: SIGMAS,
     latent_image: LATENT,
 ) -> tuple[Output, DenoisedOutput]:
-    guider = Guider(model)
-    guider.set_conds(positive, negative)
-    guider.set_cfg(cfg)
-    noise = RandomNoise(noise_seed) if add_noise else EmptyNoise()
-    return _sampled(context, guider, noise, noise_seed, sampler, sigmas, latent_image)
+    def run(noise: torch.Tensor, start: Latent, callback: StepCallback) -> torch.Tensor:
+        return sample_custom(
+            model, noise, cfg, sampler, sigmas, positive, negative, start["samples"],
+            noise_mask=start.get("noise_mask"), callback=callback, seed=noise_seed,
+        )  # fmt: skip
+
+    with call_of(context):
+        noise = RandomNoise(noise_seed) if add_noise else EmptyNoise()
+        return _sampled(model, noise, sigmas, latent_image, run)
 
 
 def _sampled(
-    context: NodeContext, guider: Guider, noise: Noise, seed: int, sampler: Any, sigmas: torch.Tensor, latent: Latent
+    model: Any,
+    noise: Noise,
+    sigmas: torch.Tensor,
+    latent: Latent,
+    run: Callable[[torch.Tensor, Latent, StepCallback], torch.Tensor],
 ) -> tuple[Latent, Latent]:
     """The latent after sampling, and the last prediction of the clean one (the same where no step was made)."""
-    model = guider.model_patcher
-    samples = fix_empty_latent_channels(model, latent["samples"])
-    start = _with_samples(latent, samples)
+    start = _with_samples(latent, fix_empty_latent_channels(model, latent["samples"]))
     last: dict[str, torch.Tensor] = {}
-    report = step_reporter(context, model)
-
-    def on_step(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
-        last["denoised"] = denoised
-        report(step, denoised, x, total_steps)
-
-    guider.check_cancelled = context.cancel.check
-    result = guider.sample(
-        noise.generate_noise(start), samples, sampler, sigmas, denoise_mask=start.get("noise_mask"), callback=on_step,
-        seed=seed,
-    ).to("cpu")  # fmt: skip
-    output = _with_samples(start, result)
-    if "denoised" not in last:
+    callback = prepare_callback(model, sigmas.shape[-1] - 1, last)
+    output = _with_samples(start, run(noise.generate_noise(start), start, callback))
+    if "x0" not in last:
         return output, output
-    denoised = model.get_model_object("latent_format").process_out(last["denoised"].cpu())
+    denoised = model.get_model_object("latent_format").process_out(last["x0"].cpu())
     return output, _with_samples(start, denoised)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from engine.nodes.model_hooks import HookedModel
+from engine.nodes.running_call import running_context
 
 CALL_ON_CLONE = "on_clone"
 CALL_ON_PRE_RUN = "on_pre_run"
@@ -451,6 +452,12 @@ class Model(HookedModel):
                 found.append(model)
                 waiting.extend(model.get_additional_models())
         return found
+
+    def check_cancelled(self) -> None:
+        """Raises `Interrupted` when the node that samples is to stop."""
+        context = running_context()
+        if context is not None:
+            context.cancel.check()
 
     def pre_run(self) -> None:
         for callback in self.get_all_callbacks(CALL_ON_PRE_RUN):

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.diffusion.sample import Sampler, sampler_object
-from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
+from engine.diffusion.ksampler import ksampler, sampler_object
+from engine.diffusion.sample import Sampler
 from engine.diffusion.samplers_cfg_pp import sample_euler_cfg_pp_alternative
 from engine.diffusion.samplers_predictor_corrector import tau_in_interval
 from engine.diffusion.samplers_stochastic import sample_lcm_upscale
 from engine.images.pixels import resize
 from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, node
+from engine.nodes.sampling import SamplerName
 from engine.nodes.values import MODEL, SAMPLER
 
 CATEGORY = "sampling/custom_sampling/samplers"
@@ -33,7 +34,7 @@ class PlainCombo(Combo):
 
 
 def _with_options(name: str, **options: Any) -> Sampler:
-    return Sampler(SAMPLER_FUNCTIONS[name], extra_options=options)
+    return ksampler(name, options)
 
 
 def _on_device(name: str, noise_device: str) -> str:
@@ -41,7 +42,7 @@ def _on_device(name: str, noise_device: str) -> str:
 
 
 @node("KSamplerSelect", category=CATEGORY, python_module=MODULE)
-def ksampler_select(context: NodeContext, *, sampler_name: Annotated[str, Choice(SAMPLER_NAMES)]) -> SAMPLER:
+def ksampler_select(context: NodeContext, *, sampler_name: SamplerName) -> SAMPLER:
     return sampler_object(sampler_name)
 
 

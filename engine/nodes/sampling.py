@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 
+from engine.diffusion.ksampler import KSampler, fix_empty_latent_channels, sample
 from engine.diffusion.noise import prepare_noise
-from engine.diffusion.sample import fix_empty_latent_channels, sample
-from engine.diffusion.sampler_registry import SAMPLER_NAMES
-from engine.diffusion.sigmas import SCHEDULE_NAMES
-from engine.nodes.base import Choice, Float, Int, NodeContext, node
+from engine.diffusion.replaced import REPLACED, replaceable
+from engine.nodes.base import Choice, Float, Int, NodeContext, NodeEnvironment, node
+from engine.nodes.running_call import call_of, running_context
 from engine.nodes.values import CONDITIONING, LATENT, MODEL, Latent
 
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
+
+StepCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # step, denoised, x, total steps
+
+
+@dataclass(frozen=True)
+class SamplingChoice(Choice):
+    """The names in one of `KSampler`'s lists as of now: custom nodes add to them."""
+
+    of: str = "SAMPLERS"
+
+    def type_in(self, environment: NodeEnvironment) -> tuple[str, ...]:
+        return tuple(getattr(REPLACED.get("comfy.samplers.KSampler", KSampler), self.of))
+
+
+SamplerName = Annotated[str, SamplingChoice(of="SAMPLERS")]
+SchedulerName = Annotated[str, SamplingChoice(of="SCHEDULERS")]
 
 
 @node("KSampler", category="sampling")
@@ -25,21 +42,18 @@ def ksampler(
     seed: Annotated[int, Int(min=0, max=MAX_SEED, control_after_generate=True)] = 0,
     steps: Annotated[int, Int(min=1, max=10000)] = 20,
     cfg: Annotated[float, Float(min=0.0, max=100.0, step=0.1, round=0.01)] = 8.0,
-    sampler_name: Annotated[str, Choice(SAMPLER_NAMES)],
-    scheduler: Annotated[str, Choice(SCHEDULE_NAMES)],
+    sampler_name: SamplerName,
+    scheduler: SchedulerName,
     positive: CONDITIONING,
     negative: CONDITIONING,
     latent_image: LATENT,
     denoise: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 1.0,
 ) -> LATENT:
     """Uses the provided model, positive and negative conditioning to denoise the latent image."""
-    samples = fix_empty_latent_channels(model, latent_image["samples"])
-    result = sample(
-        model, prepare_noise(samples, seed, latent_image.get("batch_index")), steps, cfg, sampler_name, scheduler,
-        positive, negative, samples, denoise=denoise, noise_mask=latent_image.get("noise_mask"),
-        callback=step_reporter(context, model), check_cancelled=context.cancel.check, seed=seed,
-    )  # fmt: skip
-    return _with_samples(latent_image, result)
+    with call_of(context):
+        return common_ksampler(
+            model, seed, steps, cfg, sampler_name, scheduler, positive, negative, latent_image, denoise=denoise
+        )[0]
 
 
 @node("KSamplerAdvanced", display_name="KSampler (Advanced)", category="sampling")
@@ -51,8 +65,8 @@ def ksampler_advanced(
     noise_seed: Annotated[int, Int(min=0, max=MAX_SEED, control_after_generate=True)] = 0,
     steps: Annotated[int, Int(min=1, max=10000)] = 20,
     cfg: Annotated[float, Float(min=0.0, max=100.0, step=0.1, round=0.01)] = 8.0,
-    sampler_name: Annotated[str, Choice(SAMPLER_NAMES)],
-    scheduler: Annotated[str, Choice(SCHEDULE_NAMES)],
+    sampler_name: SamplerName,
+    scheduler: SchedulerName,
     positive: CONDITIONING,
     negative: CONDITIONING,
     latent_image: LATENT,
@@ -60,33 +74,67 @@ def ksampler_advanced(
     end_at_step: Annotated[int, Int(min=0, max=10000)] = 10000,
     return_with_leftover_noise: Annotated[str, Choice(("disable", "enable"))],
 ) -> LATENT:
-    samples = fix_empty_latent_channels(model, latent_image["samples"])
-    if add_noise == "enable":
-        noise = prepare_noise(samples, noise_seed, latent_image.get("batch_index"))
-    else:
+    with call_of(context):
+        return common_ksampler(
+            model, noise_seed, steps, cfg, sampler_name, scheduler, positive, negative, latent_image,
+            disable_noise=add_noise == "disable", start_step=start_at_step, last_step=end_at_step,
+            force_full_denoise=return_with_leftover_noise == "disable",
+        )[0]  # fmt: skip
+
+
+@replaceable("nodes.common_ksampler")
+def common_ksampler(
+    model: Any,
+    seed: int,
+    steps: int,
+    cfg: float,
+    sampler_name: str,
+    scheduler: str,
+    positive: Any,
+    negative: Any,
+    latent: Latent,
+    denoise: float = 1.0,
+    disable_noise: bool = False,
+    start_step: int | None = None,
+    last_step: int | None = None,
+    force_full_denoise: bool = False,
+) -> tuple[Latent]:
+    """What both nodes do, in the call that is going on."""
+    samples = fix_empty_latent_channels(model, latent["samples"])
+    if disable_noise:
         noise = torch.zeros(samples.shape, dtype=samples.dtype)
+    else:
+        noise = prepare_noise(samples, seed, latent.get("batch_index"))
     result = sample(
-        model, noise, steps, cfg, sampler_name, scheduler, positive, negative, samples, start_step=start_at_step,
-        last_step=end_at_step, force_full_denoise=return_with_leftover_noise == "disable",
-        noise_mask=latent_image.get("noise_mask"), callback=step_reporter(context, model),
-        check_cancelled=context.cancel.check, seed=noise_seed,
+        model, noise, steps, cfg, sampler_name, scheduler, positive, negative, samples, denoise=denoise,
+        disable_noise=disable_noise, start_step=start_step, last_step=last_step, force_full_denoise=force_full_denoise,
+        noise_mask=latent.get("noise_mask"), callback=prepare_callback(model, steps), seed=seed,
     )  # fmt: skip
-    return _with_samples(latent_image, result)
+    return (_with_samples(latent, result),)
 
 
-class _Sampled(Protocol):
-    def get_model_object(self, name: str) -> Any: ...
+@replaceable("latent_preview.prepare_callback")
+def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None) -> StepCallback:
+    """Tells progress of the call that is going on (which ends a cancelled run), after every step; before it, when asked
+    for, a preview. The denoised latent is kept as `x0` of the dictionary.
 
-
-def step_reporter(context: NodeContext, model: _Sampled) -> Callable[[int, torch.Tensor, torch.Tensor, int], None]:
-    """When asked for shows the denoised latent, and tells progress (which ends a cancelled run), after every step."""
+    The preview is made by the server from the latent, or by a previewer of custom nodes, if they have put one there.
+    """
+    context = running_context()
     latent_format = model.get_model_object("latent_format")
+    get_previewer = REPLACED.find("latent_preview.get_previewer")
+    previewer = None if get_previewer is None else get_previewer(model.load_device, latent_format)
 
     def report(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
-        if context.report_preview is not None:
-            context.report_preview(
-                denoised, latent_format
-            )  # before the progress: the server places it around that message
+        if x0_output_dict is not None:
+            x0_output_dict["x0"] = denoised
+        made = None if previewer is None else previewer.decode_latent_to_preview_image("JPEG", denoised)
+        if context is None:
+            return
+        if made is not None and context.report_preview is not None:
+            context.report_preview(made)
+        elif get_previewer is None and context.report_preview is not None:
+            context.report_preview(denoised, latent_format)
         context.report_progress(step + 1, total_steps)
 
     return report

@@ -9,9 +9,11 @@ from typing import Annotated
 import torch
 
 from engine.diffusion import sigmas as schedules
+from engine.diffusion.choices import calculate_sigmas
 from engine.diffusion.gits_levels import gits_levels
 from engine.diffusion.sigma_tables import ALIGN_YOUR_STEPS, align_your_steps
 from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Out, node
+from engine.nodes.sampling import SchedulerName
 from engine.nodes.values import FLOAT, MODEL, SIGMAS
 
 SCHEDULERS = "sampling/custom_sampling/schedulers"
@@ -32,14 +34,14 @@ def basic_scheduler(
     context: NodeContext,
     *,
     model: MODEL,
-    scheduler: Annotated[str, Choice(schedules.SCHEDULE_NAMES)],
+    scheduler: SchedulerName,
     steps: Steps = 20,
     denoise: Denoise = 1.0,
 ) -> SIGMAS:
     if denoise <= 0.0:
         return torch.FloatTensor([])
     total = steps if denoise >= 1.0 else int(steps / denoise)
-    sigmas = schedules.calculate_sigmas(model.get_model_object("model_sampling"), scheduler, total).cpu()
+    sigmas = calculate_sigmas(model.get_model_object("model_sampling"), scheduler, total).cpu()
     return sigmas[-(steps + 1) :]
 
 

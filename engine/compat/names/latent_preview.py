@@ -1,30 +1,61 @@
-"""`latent_preview`: progress and previews of a sampler's steps."""
+"""`latent_preview`: progress and previews of a sampler's steps.
+
+A previewer that a pack puts in the place of `get_previewer`'s is asked after every step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from PIL import Image
 
-from engine.nodes.running_call import running_context
+from engine.compat.host import HOST
+from engine.diffusion.replaced import own
+from engine.nodes import sampling
 
 MAX_PREVIEW_RESOLUTION = 512
 
+Preview = tuple[str, Image.Image, int]  # format, picture, largest side in pixels
 
-def prepare_callback(
-    model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None
-) -> Callable[[int, torch.Tensor, torch.Tensor, int], None]:
-    """A sampler's callback that tells progress and previews of the running node, and keeps the denoised latent."""
-    context = running_context()
-    latent_format = model.model.latent_format
+prepare_callback = own(sampling.prepare_callback)
 
-    def callback(step: int, x0: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
-        if x0_output_dict is not None:
-            x0_output_dict["x0"] = x0
-        if context is not None:
-            if context.report_preview is not None:
-                context.report_preview(x0, latent_format)
-            context.report_progress(step + 1, total_steps)
 
-    return callback
+class LatentPreviewer:
+    """Makes pictures of latents; a subclass says how."""
+
+    def decode_latent_to_preview(self, x0: torch.Tensor) -> Image.Image:
+        """The first of the scaled latents [B, C, h, w] as a picture."""
+        raise NotImplementedError
+
+    def decode_latent_to_preview_image(self, preview_format: str, x0: torch.Tensor) -> Preview:
+        return ("JPEG", self.decode_latent_to_preview(x0), MAX_PREVIEW_RESOLUTION)
+
+
+class Latent2RGBPreviewer(LatentPreviewer):
+    """A latent's own colours: each cell times a table [C, 3]."""
+
+    def __init__(self, latent_rgb_factors: Any, latent_rgb_factors_bias: Any = None) -> None:
+        self.latent_rgb_factors = torch.tensor(latent_rgb_factors, device="cpu").transpose(0, 1)  # [3, C]
+        self.latent_rgb_factors_bias = None
+        if latent_rgb_factors_bias is not None:
+            self.latent_rgb_factors_bias = torch.tensor(latent_rgb_factors_bias, device="cpu")
+
+    def decode_latent_to_preview(self, x0: torch.Tensor) -> Image.Image:
+        factors = self.latent_rgb_factors.to(x0)
+        bias = None if self.latent_rgb_factors_bias is None else self.latent_rgb_factors_bias.to(x0)
+        return preview_to_image(torch.nn.functional.linear(x0[0].movedim(0, -1), factors, bias))
+
+
+def preview_to_image(latent_image: torch.Tensor) -> Image.Image:
+    """[H, W, 3] of -1..1 as a picture."""
+    levels = ((latent_image + 1.0) / 2.0).clamp(0, 1).mul(255).to(device="cpu", dtype=torch.uint8)
+    return Image.fromarray(levels.numpy())
+
+
+def get_previewer(device: Any, latent_format: Any) -> LatentPreviewer | None:
+    """None when the engine was told to show none (`--preview-method`)."""
+    factors = latent_format.latent_rgb_factors
+    if HOST.get().engine.settings.preview_method == "none" or factors is None:
+        return None
+    return Latent2RGBPreviewer(factors, latent_format.latent_rgb_factors_bias)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from typing import Any
-
-import torch
 
 from engine.compat import node_classes
 from engine.compat.host import HOST
-from engine.compat.lacking import not_supported
-from engine.compat.names.latent_preview import prepare_callback
-from engine.diffusion.noise import prepare_noise
-from engine.diffusion.sample import fix_empty_latent_channels, sample
+from engine.diffusion.replaced import own
+from engine.nodes import sampling
 from engine.nodes.class_form import ClassNode
 from engine.nodes.running_call import running_context
 
 MAX_RESOLUTION = 16384
 
+common_ksampler = own(sampling.common_ksampler)
+
 
 class NodeClasses(MutableMapping[str, type]):
-    """Name to class. What a pack puts in becomes a node of the engine."""
+    """Name to class. What a pack puts in becomes a node of the engine, also in the place of a built-in one."""
 
     def __getitem__(self, class_type: str) -> type:
         host = HOST.get()
@@ -28,12 +25,14 @@ class NodeClasses(MutableMapping[str, type]):
 
     def __setitem__(self, class_type: str, kind: type) -> None:
         host = HOST.get()
-        if class_type in host.engine.catalogue and not isinstance(host.engine.catalogue[class_type], ClassNode):
-            raise not_supported(f"replacing the built-in node {class_type}")
-        host.engine.catalogue.add(ClassNode(class_type, kind))
+        own = host.built_in.get(class_type)
+        if own is not None and node_classes.class_of(own, host.known.nodes.get(class_type)) is kind:
+            host.engine.catalogue.add(own)  # put back what was there
+        else:
+            host.engine.catalogue.add(ClassNode(class_type, kind))
 
     def __delitem__(self, class_type: str) -> None:
-        raise not_supported(f"removing the node {class_type}")
+        HOST.get().engine.catalogue.remove(class_type)
 
     def __iter__(self) -> Iterator[str]:
         return iter(HOST.get().engine.catalogue)
@@ -87,35 +86,3 @@ def before_node_execution() -> None:
 def interrupt_processing(value: bool = True) -> None:
     if value:
         HOST.get().engine.interrupt()
-
-
-def common_ksampler(
-    model: Any,
-    seed: int,
-    steps: int,
-    cfg: float,
-    sampler_name: str,
-    scheduler: str,
-    positive: Any,
-    negative: Any,
-    latent: dict[str, Any],
-    denoise: float = 1.0,
-    disable_noise: bool = False,
-    start_step: int | None = None,
-    last_step: int | None = None,
-    force_full_denoise: bool = False,
-) -> tuple[dict[str, Any]]:
-    """What KSampler does, as a function."""
-    samples = fix_empty_latent_channels(model, latent["samples"])
-    if disable_noise:
-        noise = torch.zeros(samples.shape, dtype=samples.dtype)
-    else:
-        noise = prepare_noise(samples, seed, latent.get("batch_index"))
-    context = running_context()
-    result = sample(
-        model, noise, steps, cfg, sampler_name, scheduler, positive, negative, samples, denoise=denoise,
-        start_step=start_step, last_step=last_step, force_full_denoise=force_full_denoise,
-        noise_mask=latent.get("noise_mask"), callback=prepare_callback(model, steps),
-        check_cancelled=None if context is None else context.cancel.check, seed=seed,
-    )  # fmt: skip
-    return ({**latent, "samples": result},)

@@ -132,11 +132,11 @@ def test_what_nobody_has_is_missing_as_usual(tmp_path: Path) -> None:
 
 
 def test_replacing_a_function_that_the_engine_would_not_call_is_refused(tmp_path: Path) -> None:
-    write_pack(tmp_path, "patcher.py", "import comfy.samplers\ncomfy.samplers.sample = lambda *args: None")
+    write_pack(tmp_path, "patcher.py", "import comfy.samplers\ncomfy.samplers.cond_cat = lambda *args: None")
     with loaded(tmp_path) as made:
         error = made.reports["patcher"].error
     assert error is not None
-    assert "patcher uses replacing comfy.samplers.sample" in error
+    assert "patcher uses replacing comfy.samplers.cond_cat" in error
 
 
 def test_the_import_names_are_free_before_and_after(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from engine.diffusion.choices import CHOICES, calculate_sigmas
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
 from engine.diffusion.samplers import linear_multistep_coefficient
-from engine.diffusion.sigmas import SCHEDULE_NAMES, SCHEDULES, calculate_sigmas
+from engine.diffusion.sigmas import SCHEDULES
 
 DETERMINISTIC = (
     "euler", "euler_cfg_pp", "heun", "heunpp2", "dpm_2", "lms", "dpm_fast", "dpm_adaptive", "dpmpp_2m",
@@ -94,6 +95,6 @@ def test_schedules_fall_to_zero(name: str) -> None:
 
 def test_every_name_that_is_offered_is_there() -> None:
     assert set(SAMPLER_FUNCTIONS) == set(SAMPLER_NAMES)
-    assert set(SCHEDULES) == set(SCHEDULE_NAMES)
+    assert list(SCHEDULES) == CHOICES.schedules
     with pytest.raises(ValueError, match="there is no scheduler"):
         calculate_sigmas(EpsDiscrete(), "nope", 3)

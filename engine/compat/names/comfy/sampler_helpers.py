@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine.diffusion.conditions import convert_conditioning as convert_cond
-from engine.diffusion.sample import prepare_mask
+from engine.diffusion import conditions, sample
+from engine.diffusion.replaced import own
 
-__all__ = ["convert_cond", "prepare_mask"]
+convert_cond = own(conditions.convert_conditioning)
+prepare_mask = own(sample.prepare_mask)

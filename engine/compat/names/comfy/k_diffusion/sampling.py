@@ -1,22 +1,25 @@
-"""`comfy.k_diffusion.sampling`: every sampler as `sample_<name>`, schedules, and the formulas they share."""
+"""`comfy.k_diffusion.sampling`: every sampler as `sample_<name>`, schedules, and the formulas they share.
+
+A sampler that a pack puts here, under a new name or one that is there, is the one that KSampler uses.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from engine.compat.lacking import not_supported
+from engine.diffusion import sigmas as schedules
+from engine.diffusion.brownian import brownian_noise_sampler
 from engine.diffusion.noise import default_noise_sampler
 from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
 from engine.diffusion.samplers import get_ancestral_step, to_d
-from engine.diffusion.sigmas import exponential, karras, laplace, polyexponential, variance_preserving
 
-__all__ = ["append_dims", "append_zero", "default_noise_sampler", "get_ancestral_step", "get_sigmas_karras", "to_d"]
+__all__ = ["default_noise_sampler", "get_ancestral_step", "to_d", "trange"]
 
-get_sigmas_exponential = exponential
-get_sigmas_polyexponential = polyexponential
-get_sigmas_laplace = laplace
-get_sigmas_vp = variance_preserving
+trange = range  # how far sampling is, the engine tells by itself
 
 
 def __getattr__(name: str) -> Any:
@@ -27,10 +30,105 @@ def __getattr__(name: str) -> Any:
     return function
 
 
+# --- two samplers that take bounds instead of levels --------------------------------------------------
+
+
+def sample_dpm_fast(
+    model: Any,
+    x: torch.Tensor,
+    sigma_min: float | torch.Tensor,
+    sigma_max: float | torch.Tensor,
+    n: int,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: Any = None,
+    disable: bool | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """In `n` calls of the model. Raises ValueError for a bound of 0."""
+    levels = _levels(x, sigma_min, sigma_max, n)
+    return SAMPLER_FUNCTIONS["dpm_fast"](model, x, levels, extra_args, callback, disable, **options)
+
+
+def sample_dpm_adaptive(
+    model: Any,
+    x: torch.Tensor,
+    sigma_min: float | torch.Tensor,
+    sigma_max: float | torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: Any = None,
+    disable: bool | None = None,
+    *,
+    return_info: bool = False,
+    **options: Any,
+) -> torch.Tensor:
+    """Raises ValueError for a bound of 0."""
+    if return_info:
+        raise not_supported("comfy.k_diffusion.sampling.sample_dpm_adaptive(return_info=True)")
+    levels = _levels(x, sigma_min, sigma_max, 1)
+    return SAMPLER_FUNCTIONS["dpm_adaptive"](model, x, levels, extra_args, callback, disable, **options)
+
+
+def _levels(x: torch.Tensor, sigma_min: Any, sigma_max: Any, num_steps: int) -> torch.Tensor:
+    if sigma_min <= 0 or sigma_max <= 0:
+        raise ValueError("sigma_min and sigma_max must not be 0")
+    bounds = torch.tensor([float(sigma_max), float(sigma_min)], device=x.device)
+    return torch.cat([bounds[:1].expand(num_steps), bounds[1:]])
+
+
+# --- schedules ----------------------------------------------------------------------------------------
+
+
 def get_sigmas_karras(
     n: int, sigma_min: float, sigma_max: float, rho: float = 7.0, device: Any = "cpu"
 ) -> torch.Tensor:
-    return karras(n, sigma_min, sigma_max, rho).to(device)
+    return schedules.karras(n, sigma_min, sigma_max, rho).to(device)
+
+
+def get_sigmas_exponential(n: int, sigma_min: float, sigma_max: float, device: Any = "cpu") -> torch.Tensor:
+    return schedules.exponential(n, sigma_min, sigma_max).to(device)
+
+
+def get_sigmas_polyexponential(
+    n: int, sigma_min: float, sigma_max: float, rho: float = 1.0, device: Any = "cpu"
+) -> torch.Tensor:
+    return schedules.polyexponential(n, sigma_min, sigma_max, rho).to(device)
+
+
+def get_sigmas_laplace(
+    n: int, sigma_min: float, sigma_max: float, mu: float = 0.0, beta: float = 0.5, device: Any = "cpu"
+) -> torch.Tensor:
+    return schedules.laplace(n, sigma_min, sigma_max, mu, beta).to(device)
+
+
+def get_sigmas_vp(
+    n: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3, device: Any = "cpu"
+) -> torch.Tensor:
+    return schedules.variance_preserving(n, beta_d, beta_min, eps_s).to(device)
+
+
+# --- noise and shapes ---------------------------------------------------------------------------------
+
+
+class BrownianTreeNoiseSampler:
+    """Unit noise between two levels that is the same whichever steps lead there; `transform` maps levels to times."""
+
+    def __init__(
+        self,
+        x: torch.Tensor,
+        sigma_min: Any,
+        sigma_max: Any,
+        seed: int | None = None,
+        transform: Callable[[Any], Any] = lambda sigma: sigma,
+        cpu: bool = False,
+    ) -> None:
+        if not isinstance(seed, int | None):
+            raise not_supported("comfy.k_diffusion.sampling.BrownianTreeNoiseSampler with several seeds")
+        bounds = [transform(torch.as_tensor(sigma)) for sigma in (sigma_min, sigma_max)]
+        self.transform = transform
+        self._draw = brownian_noise_sampler(x, bounds[0], bounds[1], seed, on_cpu=cpu)
+
+    def __call__(self, sigma: Any, sigma_next: Any) -> torch.Tensor:
+        return self._draw(*(self.transform(torch.as_tensor(level)) for level in (sigma, sigma_next)))
 
 
 def append_zero(x: torch.Tensor) -> torch.Tensor:

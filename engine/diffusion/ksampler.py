@@ -1,0 +1,236 @@
+"""A KSampler's work: a MODEL, a sampler and a schedule by name, and which of the steps are made.
+
+The functions and the class have ComfyUI's names and parameters, as custom nodes call them and put others in their place
+(`replaced.py`). Noise and latents `[B, C, h, w]`, latents unscaled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.diffusion.choices import CHOICES, calculate_sigmas
+from engine.diffusion.conditions import repeat_to_batch_size
+from engine.diffusion.replaced import REPLACED, replaceable
+from engine.diffusion.sample import Guider, ProgressCallback, SampledModel, Sampler
+from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
+from engine.diffusion.samplers import SamplerFunction
+
+K_DIFFUSION = "comfy.k_diffusion.sampling"
+TAKES_BOUNDS = frozenset({"dpm_fast", "dpm_adaptive"})  # there, not here: whoever replaces them takes bounds
+
+
+@replaceable("comfy.samplers.ksampler")
+def ksampler(
+    sampler_name: str, extra_options: dict[str, Any] | None = None, inpaint_options: dict[str, Any] | None = None
+) -> Sampler:
+    """The sampler function of that name, with options for it. Raises ValueError when there is none."""
+    function = SAMPLER_FUNCTIONS.get(sampler_name)
+    replacement = REPLACED.find(f"{K_DIFFUSION}.sample_{sampler_name}")
+    if replacement is not None:
+        function = _with_bounds(sampler_name, replacement) if sampler_name in TAKES_BOUNDS else replacement
+    if function is None:
+        raise ValueError(f"there is no sampler {sampler_name!r}; there are {', '.join(CHOICES.samplers)}")
+    return REPLACED.get("comfy.samplers.KSAMPLER", Sampler)(function, extra_options or {}, inpaint_options or {})
+
+
+def _with_bounds(sampler_name: str, function: SamplerFunction) -> SamplerFunction:
+    """A function of bounds (and, for dpm_fast, a number of steps) as one of levels."""
+
+    def call(model: Any, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if len(sigmas) <= 1:
+            return x
+        bounds = (sigmas[-2] if sigmas[-1] == 0 else sigmas[-1], sigmas[0])
+        num_steps = (len(sigmas) - 1,) if sampler_name == "dpm_fast" else ()
+        return function(model, x, *bounds, *num_steps, *args, **kwargs)
+
+    return call
+
+
+@replaceable("comfy.samplers.sampler_object")
+def sampler_object(name: str) -> Sampler:
+    """The sampler that nodes offer under a name. Raises ValueError when there is none.
+
+    ddim shows noise of its own outside of an inpainting mask; the others show the noise they started from.
+    """
+    return ksampler("euler", inpaint_options={"random": True}) if name == "ddim" else ksampler(name)
+
+
+class KSampler:
+    """A sampler, a schedule and a number of steps for one MODEL.
+
+    With a `denoise` below 1 the levels are the last ones of a longer schedule. A sampler or scheduler that is not among
+    the choices becomes the first of them, as in ComfyUI.
+    """
+
+    SCHEDULERS = CHOICES.schedules  # the lists of `CHOICES` themselves: custom nodes add to them here
+    SAMPLERS = CHOICES.samplers
+    # These take the last two levels in one step, so their schedule has one more level and loses the last but one.
+    DISCARD_PENULTIMATE_SIGMA_SAMPLERS = {"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"}
+
+    def __init__(
+        self,
+        model: SampledModel,
+        steps: int,
+        device: Any,
+        sampler: str | None = None,
+        scheduler: str | None = None,
+        denoise: float | None = None,
+        model_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.device = device
+        self.sampler = sampler if sampler in self.SAMPLERS else self.SAMPLERS[0]
+        self.scheduler = scheduler if scheduler in self.SCHEDULERS else self.SCHEDULERS[0]
+        self.denoise = denoise
+        self.model_options = {} if model_options is None else model_options
+        self.set_steps(steps, denoise)
+
+    def calculate_sigmas(self, steps: int) -> torch.Tensor:
+        """The whole schedule `[steps + 1]`."""
+        model_sampling = self.model.get_model_object("model_sampling")
+        if self.sampler not in self.DISCARD_PENULTIMATE_SIGMA_SAMPLERS:
+            return calculate_sigmas(model_sampling, self.scheduler, steps)
+        sigmas = calculate_sigmas(model_sampling, self.scheduler, steps + 1)
+        return torch.cat([sigmas[:-2], sigmas[-1:]])
+
+    def set_steps(self, steps: int, denoise: float | None = None) -> None:
+        self.steps = steps
+        if denoise is None or denoise > 0.9999:
+            self.sigmas = self.calculate_sigmas(steps).to(self.device)
+        elif denoise <= 0.0:
+            self.sigmas = torch.FloatTensor([])
+        else:
+            self.sigmas = self.calculate_sigmas(int(steps / denoise)).to(self.device)[-(steps + 1) :]
+
+    def sample(
+        self,
+        noise: torch.Tensor,
+        positive: Any,
+        negative: Any,
+        cfg: float,
+        latent_image: torch.Tensor | None = None,
+        start_step: int | None = None,
+        last_step: int | None = None,
+        force_full_denoise: bool = False,
+        denoise_mask: torch.Tensor | None = None,
+        sigmas: torch.Tensor | None = None,
+        callback: ProgressCallback | None = None,
+        disable_pbar: bool = False,
+        seed: int | None = None,
+    ) -> torch.Tensor:
+        """The unscaled latent, on the model's device.
+
+        Steps before `start_step` and after `last_step` are left out; `force_full_denoise` then makes the last one end
+        at 0. Where no step is left the latent comes back as it is.
+        """
+        levels = self.sigmas if sigmas is None else sigmas
+        if last_step is not None and last_step < len(levels) - 1:
+            levels = levels[: last_step + 1]
+            if force_full_denoise:
+                levels[-1] = 0
+        if start_step is not None:
+            if start_step >= len(levels) - 1:
+                return torch.zeros_like(noise) if latent_image is None else latent_image
+            levels = levels[start_step:]
+        return sample_guided(
+            self.model, noise, positive, negative, cfg, self.device, sampler_object(self.sampler), levels,
+            self.model_options, latent_image=latent_image, denoise_mask=denoise_mask, callback=callback,
+            disable_pbar=disable_pbar, seed=seed,
+        )  # fmt: skip
+
+
+@replaceable("comfy.samplers.sample")
+def sample_guided(
+    model: SampledModel,
+    noise: torch.Tensor,
+    positive: Any,
+    negative: Any,
+    cfg: float,
+    device: Any,
+    sampler: Any,
+    sigmas: torch.Tensor,
+    model_options: dict[str, Any] | None = None,
+    latent_image: torch.Tensor | None = None,
+    denoise_mask: torch.Tensor | None = None,
+    callback: ProgressCallback | None = None,
+    disable_pbar: bool = False,
+    seed: int | None = None,
+) -> torch.Tensor:
+    """Classifier-free guidance over the levels: the unscaled latent, on the model's device.
+
+    `device` and `model_options` say nothing that the model does not: ComfyUI has them too, and does not read them.
+    """
+    guider = REPLACED.get("comfy.samplers.CFGGuider", Guider)(model)
+    guider.set_conds(positive, negative)
+    guider.set_cfg(cfg)
+    start = torch.zeros_like(noise) if latent_image is None else latent_image
+    return guider.sample(noise, start, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
+
+
+@replaceable("comfy.sample.sample")
+def sample(
+    model: SampledModel,
+    noise: torch.Tensor,
+    steps: int,
+    cfg: float,
+    sampler_name: str,
+    scheduler: str,
+    positive: Any,
+    negative: Any,
+    latent_image: torch.Tensor,
+    denoise: float = 1.0,
+    disable_noise: bool = False,
+    start_step: int | None = None,
+    last_step: int | None = None,
+    force_full_denoise: bool = False,
+    noise_mask: torch.Tensor | None = None,
+    sigmas: torch.Tensor | None = None,
+    callback: ProgressCallback | None = None,
+    disable_pbar: bool = False,
+    seed: int | None = None,
+) -> torch.Tensor:
+    """`KSampler.sample`, its result on the CPU. `disable_noise` says nothing that `noise` does not."""
+    made = REPLACED.get("comfy.samplers.KSampler", KSampler)(
+        model, steps=steps, device=model.load_device, sampler=sampler_name, scheduler=scheduler, denoise=denoise,
+        model_options=model.model_options,
+    )  # fmt: skip
+    samples = made.sample(
+        noise, positive, negative, cfg=cfg, latent_image=latent_image, start_step=start_step, last_step=last_step,
+        force_full_denoise=force_full_denoise, denoise_mask=noise_mask, sigmas=sigmas, callback=callback,
+        disable_pbar=disable_pbar, seed=seed,
+    )  # fmt: skip
+    return samples.to("cpu")
+
+
+@replaceable("comfy.sample.sample_custom")
+def sample_custom(
+    model: SampledModel,
+    noise: torch.Tensor,
+    cfg: float,
+    sampler: Any,
+    sigmas: torch.Tensor,
+    positive: Any,
+    negative: Any,
+    latent_image: torch.Tensor,
+    noise_mask: torch.Tensor | None = None,
+    callback: ProgressCallback | None = None,
+    disable_pbar: bool = False,
+    seed: int | None = None,
+) -> torch.Tensor:
+    """With a sampler and levels of one's own: the unscaled latent, on the CPU."""
+    samples = sample_guided(
+        model, noise, positive, negative, cfg, model.load_device, sampler, sigmas, model_options=model.model_options,
+        latent_image=latent_image, denoise_mask=noise_mask, callback=callback, disable_pbar=disable_pbar, seed=seed,
+    )  # fmt: skip
+    return samples.to("cpu")
+
+
+@replaceable("comfy.sample.fix_empty_latent_channels")
+def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -> torch.Tensor:
+    """An empty latent of another family, with the number of channels the model takes."""
+    channels = model.get_model_object("latent_format").latent_channels
+    if latent_image.shape[1] != channels and torch.count_nonzero(latent_image) == 0:
+        return repeat_to_batch_size(latent_image, channels, dim=1)
+    return latent_image

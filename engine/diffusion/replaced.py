@@ -1,0 +1,61 @@
+"""What custom nodes have put in the place of functions of sampling.
+
+In ComfyUI whoever assigns to `comfy.samplers.sampling_function` changes sampling, because its modules find each other's
+functions by name at the moment of the call. A function here that answers to such a name is marked `@replaceable(name)`:
+it is called as ever, and what took its place is called instead. Who wraps a function must be given ours itself
+(`own`), or the wrapper would find itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Replaced:
+    """ComfyUI's full name -> what was put there. Names belong to the process, as import names do."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Any] = {}
+
+    def put(self, name: str, value: Any) -> None:
+        self._by_name[name] = value
+
+    def get(self, name: str, ours: T) -> T:
+        """What answers to the name now; `ours` when nothing was put there."""
+        found: T = self._by_name.get(name, ours)
+        return found
+
+    def find(self, name: str) -> Any:
+        """What was put there; None when nothing was."""
+        return self._by_name.get(name)
+
+    def clear(self) -> None:
+        self._by_name.clear()
+
+
+REPLACED = Replaced()
+
+
+def replaceable(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Marks the function of ours that answers to one of ComfyUI's names."""
+
+    def mark(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return REPLACED.get(name, function)(*args, **kwargs)
+
+        return call
+
+    return mark
+
+
+def own(function: Callable[P, R]) -> Callable[P, R]:
+    """A marked function itself, whatever has been put in its place."""
+    found: Callable[P, R] = vars(function)["__wrapped__"]
+    return found
