@@ -49,6 +49,9 @@ IGNORED_NAMES = frozenset(
 )
 """Names that older deployments set and that mean nothing here: jobs live in SQLite, the engine's history is true."""
 
+OTHERS_NAMES = frozenset({"SSL_CERT_FILE"})
+"""Names that other programs read and that look like a misspelled one of ours."""
+
 CommaList = Annotated[tuple[str, ...], NoDecode]
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
@@ -661,9 +664,10 @@ def known_names() -> frozenset[str]:
 def find_name_problems(names: Mapping[str, str]) -> list[str]:
     """Warnings for names that are accepted without effect, and for near-misses of ours."""
     ours = known_names() | IGNORED_NAMES
+    known = ours | OTHERS_NAMES
     warnings = [f"{name} is set and has no effect here" for name in sorted(names) if name in IGNORED_NAMES]
     for name in sorted(names):
-        if name in ours or name.startswith(("VAST_TCP_PORT_", RUNPOD_PREFIX)):
+        if name in known or name.startswith(("VAST_TCP_PORT_", RUNPOD_PREFIX)):
             continue
         close = difflib.get_close_matches(name, ours, n=1, cutoff=0.87)
         if close:

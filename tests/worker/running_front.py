@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +13,9 @@ import httpx
 import uvicorn
 
 from tests.fakes import FakeEngine
+from tests.worker.databases import give_database
 from worker.app import create_app
 from worker.autoscaler.vast.timing import VastTiming
-from worker.jobs.migrations.__main__ import migrate
 from worker.settings import Settings
 from worker.startup import Front
 
@@ -66,21 +64,6 @@ async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 60) -> No
 def settings_for(state: Path, engine_url: str, **changes: Any) -> Settings:
     given = {"ENGINE_URL": engine_url, "state_directory": state, "benchmark": "off", "drain_timeout": 0.1}
     return Settings(**{**given, "min_free_disk_bytes": 0, **changes})
-
-
-def give_database(state: Path) -> None:
-    """An empty database with today's tables, unless there is one: migrating anew takes longer than most tests."""
-    if not (state / "darkroom.db").exists():
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (state / "darkroom.db").write_bytes(_migrated_database())
-
-
-@functools.cache
-def _migrated_database() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "darkroom.db"
-        migrate(path)
-        return path.read_bytes()
 
 
 @contextlib.asynccontextmanager

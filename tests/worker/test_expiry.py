@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from tests.worker.databases import opened
 from worker.expiry import Expiry
 from worker.guard.safe_address import AddressGuard
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
@@ -36,10 +37,8 @@ class NoInputs:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[JobStore]:
-    store = JobStore(tmp_path / "state")
-    await store.open()
-    yield store
-    await store.close()
+    async with opened(tmp_path / "state") as store:
+        yield store
 
 
 def expiry_of(store: JobStore, config: RetentionConfig = CONFIG, *temporary: Path) -> Expiry:

@@ -50,9 +50,11 @@ def test_comfyui_install_path_is_the_base_directory(monkeypatch: pytest.MonkeyPa
 def test_near_misses_and_names_without_effect_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_PRT", "1")
     monkeypatch.setenv("REDIS_HOST", "x")
+    monkeypatch.setenv("SSL_CERT_FILE", "/etc/ssl/cert.pem")  # every TLS library's
     warnings = load_settings(env_file=None).warnings
     assert any("WORKER_PRT" in line and "WORKER_PORT" in line for line in warnings)
     assert any("REDIS_HOST" in line for line in warnings)
+    assert not any("SSL_CERT_FILE" in line for line in warnings)
 
 
 def test_the_environment_wins_over_the_file_and_empty_means_unset(

@@ -428,7 +428,9 @@ class Pipeline:
     def _leave(self, job: Job, task: asyncio.Task[None]) -> None:
         """The task is over, however it ended; whoever waits for the job looks again."""
         self._tasks.pop(job.id, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() and job.id in self._cancelled:  # by the drain, before it could see the mark
+            self.start(job)
+        elif not task.cancelled() and (error := task.exception()) is not None:
             log.error("the task of a job ended", job_id=job.id, exc_info=error)
             self._broken = [*self._broken, f"the task of {job.id} ended: {type(error).__name__}"][-MAX_BROKEN:]
         self.feed.tell(job.id)

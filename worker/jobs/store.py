@@ -75,7 +75,7 @@ class ChangeUnwritable(StateUnusable):
 
 @dataclass(slots=True)
 class _Group:
-    """What the next commit writes, and who waits for it: those who insert, and those who change.
+    """What the next commit writes, and who waits: those who insert or change for their write, others for the try.
 
     Every write and every future belongs to an owner: the id of a job, or a name of its own for what belongs to none.
     """
@@ -85,6 +85,7 @@ class _Group:
     writes: dict[str, list[Write]] = field(default_factory=dict)
     inserted: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     written: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
+    tried: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
 
     def take_over(self, refused: _Group) -> None:
         """The changes of a commit that was refused come before those that have gathered since."""
@@ -95,7 +96,7 @@ class _Group:
 
     @property
     def owners(self) -> list[str]:
-        return list(dict.fromkeys((*self.new, *self.changed, *self.writes, *self.inserted, *self.written)))
+        return list(dict.fromkeys(owner for held in self._fields() for owner in held))
 
     def parts(self) -> list[_Group]:
         """The same, a group for each owner."""
@@ -104,11 +105,12 @@ class _Group:
         ]
 
     def _fields(self) -> tuple[dict[str, Any], ...]:
-        return self.new, self.changed, self.writes, self.inserted, self.written
+        return self.new, self.changed, self.writes, self.inserted, self.written, self.tried
 
     def settle(self, refusal: Exception | None = None) -> None:
         """Tells everyone who waits."""
-        for future in (*self.inserted.values(), *(future for held in self.written.values() for future in held)):
+        waiting = (future for held in (*self.written.values(), *self.tried.values()) for future in held)
+        for future in (*self.inserted.values(), *waiting):
             if future.done():
                 continue
             if refusal is None:
@@ -224,7 +226,7 @@ class JobStore:
         """
         if job.id in self._group.changed or job.id in self._group.new or job.id in self._being_written:
             with contextlib.suppress(StateUnusable):
-                await asyncio.shield(self._written(job.id))
+                await asyncio.shield(self._waiting_in(self._group.tried, job.id))
 
     async def find(self, job_id: str) -> Job | None:
         """A job by id, ended ones (until they expire) included."""
@@ -312,8 +314,11 @@ class JobStore:
 
     def _written(self, owner: str) -> asyncio.Future[None]:
         """Done when what the next commit writes for the owner now is on disk."""
+        return self._waiting_in(self._group.written, owner)
+
+    def _waiting_in(self, held: dict[str, list[asyncio.Future[None]]], owner: str) -> asyncio.Future[None]:
         future = asyncio.get_running_loop().create_future()
-        self._group.written.setdefault(owner, []).append(future)
+        held.setdefault(owner, []).append(future)
         self._wake.set()
         return future
 

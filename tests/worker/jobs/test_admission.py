@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worker.databases import opened
 from worker.errors import DiskLow, Draining, NotReady, QueueFull, RequestRejected, WaitTooLong
 from worker.jobs.admission import PLAIN_ID, Admission, Gate, clean_id
 from worker.jobs.job import Job, JobRequest, JobTimes
@@ -19,8 +21,8 @@ LIMITS = QueueLimits(2, 10.0, 1000, 60.0, 30.0, 60.0)
 
 
 class Place:
-    def __init__(self, folder: Path) -> None:
-        self.store, self.gate, self.free = JobStore(folder), Gate(), 10_000
+    def __init__(self, store: JobStore) -> None:
+        self.store, self.gate, self.free = store, Gate(), 10_000
         self.clock = RunClock()
         info = QueueInfo(self.store.jobs.values, lambda: 1, self.clock)
         self.admission = Admission(self.store, self.gate, LIMITS, info, lambda: self.free)
@@ -33,11 +35,11 @@ class Place:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
-    await place.store.open()
-    place.gate.open()
-    return place
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with opened(tmp_path) as store:
+        place = Place(store)
+        place.gate.open()
+        yield place
 
 
 @given(st.text())
@@ -55,7 +57,6 @@ async def test_requests_with_one_id_that_arrive_together_are_one_job(place: Plac
     admitted = await asyncio.gather(*(place.admission.admit("one", "hash", place.make) for _ in range(5)))
     assert [entry.is_new for entry in admitted].count(True) == 1
     assert place.num_made == 1
-    await place.store.close()
 
 
 async def test_a_job_whose_caller_leaves_while_it_is_written_is_begun_all_the_same(
@@ -71,7 +72,6 @@ async def test_a_job_whose_caller_leaves_while_it_is_written_is_begun_all_the_sa
     admitting = asyncio.ensure_future(place.admission.admit("one", "hash", place.make, begin=lambda job: begun.set()))
     await asyncio.wait_for(begun.wait(), 10)
     assert admitting.cancelled() and list(place.store.jobs) == ["one"]
-    await place.store.close()
 
 
 async def test_a_database_that_cannot_be_written_is_503_and_leaves_the_id_free(place: Place) -> None:
@@ -83,7 +83,6 @@ async def test_a_database_that_cannot_be_written_is_503_and_leaves_the_id_free(p
     with pytest.raises(DiskLow):
         await place.admission.admit("one", "hash", make)
     assert (await place.admission.admit("one", "hash", place.make)).is_new
-    await place.store.close()
 
 
 async def test_a_request_that_is_refused_leaves_its_id_free(place: Place) -> None:
@@ -93,7 +92,6 @@ async def test_a_request_that_is_refused_leaves_its_id_free(place: Place) -> Non
     with pytest.raises(RequestRejected):
         await place.admission.admit("one", "other", refuse)
     assert (await place.admission.admit("one", "hash", place.make)).is_new
-    await place.store.close()
 
 
 async def test_each_reason_to_come_later_is_told_apart(place: Place) -> None:
@@ -115,4 +113,3 @@ async def test_each_reason_to_come_later_is_told_apart(place: Place) -> None:
     place.gate.is_draining = True
     with pytest.raises(Draining):
         place.admission.check_room()
-    await place.store.close()

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from tests.worker.running_front import give_database
+from tests.worker.databases import give_database
 from worker.errors import QueueFull, RequestIdConflict
 from worker.jobs.admission import Admission, Gate
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, Stage

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.worker.databases import opened
 from worker.api.attendance import Attendance
 from worker.engine.client import EngineClient
 from worker.engine.pool import EnginePool
@@ -46,63 +47,69 @@ def a_job(store: JobStore) -> Job:
 async def test_a_job_that_is_cancelled_while_it_is_being_admitted_ends_once(
     tmp_path: Path, has_ended_before: bool
 ) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    ended: list[str] = []
-    pipeline = pipeline_of(store, ended)
-    job = a_job(store)
-    await store.insert(job)
-    assert pipeline.cancel(job)
-    if has_ended_before:
-        await pipeline.wait_for_end(job)
-    pipeline.start(job)  # as the request does that made it
-    async with asyncio.timeout(10):
-        await pipeline.wait_for_end(job)
-        await asyncio.sleep(0.05)
-    assert (job.state, ended, pipeline.check_integrity()) == (JobState.CANCELLED, ["one"], [])
-    assert [task for task in asyncio.all_tasks() if task.get_name() == "job-one"] == []
-    await store.close()
+    async with opened(tmp_path) as store:
+        ended: list[str] = []
+        pipeline = pipeline_of(store, ended)
+        job = a_job(store)
+        await store.insert(job)
+        assert pipeline.cancel(job)
+        if has_ended_before:
+            await pipeline.wait_for_end(job)
+        pipeline.start(job)  # as the request does that made it
+        async with asyncio.timeout(10):
+            await pipeline.wait_for_end(job)
+            await asyncio.sleep(0.05)
+        assert (job.state, ended, pipeline.check_integrity()) == (JobState.CANCELLED, ["one"], [])
+        assert [task for task in asyncio.all_tasks() if task.get_name() == "job-one"] == []
 
 
 async def test_a_job_whose_end_cannot_be_stored_fails_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.jobs.store.RETRY_SECONDS", 0.01)
-    store = JobStore(tmp_path)
-    await store.open()
-    ended: list[str] = []
-    pipeline = pipeline_of(store, ended)
-    job = a_job(store)
-    await store.insert(job)
-    job.outputs = ({"size": object()},)
-    pipeline.cancel(job)
-    async with asyncio.timeout(10):
-        await pipeline.wait_for_end(job)
-    assert (job.state, ended, pipeline.check_integrity()) == (JobState.FAILED, ["one"], [])
-    stored = await store._in_thread(lambda: store._read_job("one"))
-    assert stored.failure.message == "How the job ended cannot be stored; the log tells why"
-    await store.close()
+    async with opened(tmp_path) as store:
+        ended: list[str] = []
+        pipeline = pipeline_of(store, ended)
+        job = a_job(store)
+        await store.insert(job)
+        job.outputs = ({"size": object()},)
+        pipeline.cancel(job)
+        async with asyncio.timeout(10):
+            await pipeline.wait_for_end(job)
+        assert (job.state, ended, pipeline.check_integrity()) == (JobState.FAILED, ["one"], [])
+        stored = await store._in_thread(lambda: store._read_job("one"))
+        assert stored.failure.message == "How the job ended cannot be stored; the log tells why"
 
 
 async def test_a_job_that_is_cancelled_while_the_front_drains_does_not_go_on_at_the_next_start(tmp_path: Path) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    ended: list[str] = []
-    pipeline = pipeline_of(store, ended)
-    job = a_job(store)
-    await store.insert(job)
-    pipeline.start(job)
-    await pipeline.drain(0)
-    with Attendance(pipeline, 0).attend(job, is_owner=True):
-        pass  # a client who was told that the job is kept
-    await asyncio.sleep(0.01)
-    assert pipeline.is_left(job)
-    assert pipeline.cancel(job)
-    async with asyncio.timeout(10):
-        await pipeline.wait_for_end(job)
-    assert (job.state, ended) == (JobState.CANCELLED, ["one"])
-    await store.close()
-    again = JobStore(tmp_path)
-    await again.open()
-    assert again.jobs == {}
-    await again.close()
+    async with opened(tmp_path) as store:
+        ended: list[str] = []
+        pipeline = pipeline_of(store, ended)
+        job = a_job(store)
+        await store.insert(job)
+        pipeline.start(job)
+        await pipeline.drain(0)
+        with Attendance(pipeline, 0).attend(job, is_owner=True):
+            pass  # a client who was told that the job is kept
+        await asyncio.sleep(0.01)
+        assert pipeline.is_left(job)
+        assert pipeline.cancel(job)
+        async with asyncio.timeout(10):
+            await pipeline.wait_for_end(job)
+        assert (job.state, ended) == (JobState.CANCELLED, ["one"])
+    async with opened(tmp_path) as again:
+        assert again.jobs == {}
+
+
+async def test_a_job_that_is_cancelled_in_the_moment_in_which_the_front_begins_to_drain_ends(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        ended: list[str] = []
+        pipeline = pipeline_of(store, ended)
+        job = a_job(store)
+        await store.insert(job)
+        draining = asyncio.create_task(pipeline.drain(5))
+        pipeline.start(job)
+        pipeline.cancel(job)
+        async with asyncio.timeout(10):
+            await asyncio.gather(draining, pipeline.wait_for_end(job))
+        assert (job.state, ended) == (JobState.CANCELLED, ["one"])

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from tests.worker.databases import opened
 from worker.errors import StateUnusable
 from worker.jobs import database
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
@@ -47,21 +48,17 @@ def a_job(store: JobStore, job_id: str = "one") -> Job:
 
 
 async def test_a_job_survives_a_restart_as_it_was(tmp_path: Path) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    job = a_job(store)
-    await store.insert(job)
-    job.move_to(JobState.PROCESSING, "now")
-    await store.save(job)
-    await store.close()
-    again = JobStore(tmp_path)
-    await again.open()
-    found = again.jobs["one"]
-    assert found.is_recovered
-    found.is_recovered = False
-    assert found == job
-    assert again.take_number() == job.number + 1
-    await again.close()
+    async with opened(tmp_path) as store:
+        job = a_job(store)
+        await store.insert(job)
+        job.move_to(JobState.PROCESSING, "now")
+        await store.save(job)
+    async with opened(tmp_path) as again:
+        found = again.jobs["one"]
+        assert found.is_recovered
+        found.is_recovered = False
+        assert found == job
+        assert again.take_number() == job.number + 1
 
 
 async def test_what_was_acknowledged_survives_kill_9_of_the_writer(tmp_path: Path) -> None:
@@ -71,26 +68,22 @@ async def test_what_was_acknowledged_survives_kill_9_of_the_writer(tmp_path: Pat
     child.send_signal(signal.SIGKILL)
     acknowledged += child.stdout.read().split()
     child.wait()
-    store = JobStore(tmp_path)
-    await store.open()
-    assert set(acknowledged) <= set(store.jobs)
-    await store.close()
+    async with opened(tmp_path) as store:
+        assert set(acknowledged) <= set(store.jobs)
 
 
 async def test_an_end_erases_the_credentials_and_owes_the_webhook_in_one_transaction(tmp_path: Path) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    job = a_job(store)
-    await store.insert(job)
-    job.end(JobState.CANCELLED, "over", 9)
-    row = WebhookRow("msg_1", job.id, "http://x", b"{}", "planted-too", 3.0, False, "pending", 0, 1, 1)
-    await store.save(job, webhook_insert(row))
-    assert await store.due_webhooks(now_ms=2) == [row]
-    assert store.jobs == {} and store.check_integrity() == []
-    await store.forget_finished_before(1)  # what the front does every minute
-    for name in ("darkroom.db", "darkroom.db-wal"):
-        assert b"planted-secret" not in (tmp_path / name).read_bytes()
-    await store.close()
+    async with opened(tmp_path) as store:
+        job = a_job(store)
+        await store.insert(job)
+        job.end(JobState.CANCELLED, "over", 9)
+        row = WebhookRow("msg_1", job.id, "http://x", b"{}", "planted-too", 3.0, False, "pending", 0, 1, 1)
+        await store.save(job, webhook_insert(row))
+        assert await store.due_webhooks(now_ms=2) == [row]
+        assert store.jobs == {} and store.check_integrity() == []
+        await store.forget_finished_before(1)  # what the front does every minute
+        for name in ("darkroom.db", "darkroom.db-wal"):
+            assert b"planted-secret" not in (tmp_path / name).read_bytes()
 
 
 async def limit_pages(store: JobStore, num_pages: int) -> None:
@@ -99,93 +92,81 @@ async def limit_pages(store: JobStore, num_pages: int) -> None:
 
 
 async def test_on_a_full_disk_new_jobs_are_refused_and_ends_are_written_once_there_is_room(tmp_path: Path) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    job, other = a_job(store), a_job(store, "two")
-    await store.insert(job)
-    await limit_pages(store, 1)
-    other.prompt = {"1": "x" * 100_000}
-    with pytest.raises(StateUnusable) as refusal:
-        await store.insert(other)
-    assert "planted" not in refusal.value.message and "INSERT" not in refusal.value.message
-    assert list(store.jobs) == ["one"]
-    job.end(JobState.FAILED, "no" * 100_000, 9)
-    row = WebhookRow("msg_1", job.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
-    ended = store.save(job, webhook_insert(row))
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(ended), 0.2)
-    assert await store.due_webhooks(now_ms=2) == []
-    await limit_pages(store, 100_000)
-    await ended
-    assert await store.due_webhooks(now_ms=2) == [row]
-    await store.close()
-    again = JobStore(tmp_path)
-    await again.open()
-    assert again.jobs == {}
-    await again.close()
+    async with opened(tmp_path) as store:
+        job, other = a_job(store), a_job(store, "two")
+        await store.insert(job)
+        await limit_pages(store, 1)
+        other.prompt = {"1": "x" * 100_000}
+        with pytest.raises(StateUnusable) as refusal:
+            await store.insert(other)
+        assert "planted" not in refusal.value.message and "INSERT" not in refusal.value.message
+        assert list(store.jobs) == ["one"]
+        job.end(JobState.FAILED, "no" * 100_000, 9)
+        row = WebhookRow("msg_1", job.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
+        ended = store.save(job, webhook_insert(row))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(ended), 0.2)
+        assert await store.due_webhooks(now_ms=2) == []
+        await limit_pages(store, 100_000)
+        await ended
+        assert await store.due_webhooks(now_ms=2) == [row]
+    async with opened(tmp_path) as again:
+        assert again.jobs == {}
 
 
 async def test_a_job_that_cannot_be_written_takes_no_other_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.jobs.store.RETRY_SECONDS", 0.01)
-    store = JobStore(tmp_path)
-    await store.open()
-    good, bad, unwritable = a_job(store), a_job(store, "two"), a_job(store, "three")
-    unwritable.prompt = {"1": object()}
-    inserted = await asyncio.gather(*map(store.insert, (good, unwritable, bad)), return_exceptions=True)
-    assert [type(entry) for entry in inserted] == [type(None), TypeError, type(None)]
-    assert list(store.jobs) == ["one", "two"]
-    row = WebhookRow("msg_1", good.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
-    good.end(JobState.FAILED, "over", 9)
-    bad.end(JobState.CANCELLED, "over", 9)
-    bad.outputs = ({"size": object()},)
-    ends = await asyncio.gather(store.save(bad), store.save(good, webhook_insert(row)), return_exceptions=True)
-    assert [type(entry) for entry in ends] == [ChangeUnwritable, type(None)]
-    assert await store.due_webhooks(now_ms=2) == [row]
-    await store.close()
-    again = JobStore(tmp_path)
-    await again.open()
-    assert list(again.jobs) == ["two"]
-    await again.close()
+    async with opened(tmp_path) as store:
+        good, bad, unwritable = a_job(store), a_job(store, "two"), a_job(store, "three")
+        unwritable.prompt = {"1": object()}
+        inserted = await asyncio.gather(*map(store.insert, (good, unwritable, bad)), return_exceptions=True)
+        assert [type(entry) for entry in inserted] == [type(None), TypeError, type(None)]
+        assert list(store.jobs) == ["one", "two"]
+        row = WebhookRow("msg_1", good.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
+        good.end(JobState.FAILED, "over", 9)
+        bad.end(JobState.CANCELLED, "over", 9)
+        bad.outputs = ({"size": object()},)
+        ends = await asyncio.gather(store.save(bad), store.save(good, webhook_insert(row)), return_exceptions=True)
+        assert [type(entry) for entry in ends] == [ChangeUnwritable, type(None)]
+        assert await store.due_webhooks(now_ms=2) == [row]
+    async with opened(tmp_path) as again:
+        assert list(again.jobs) == ["two"]
 
 
 async def test_a_change_that_fails_for_a_while_is_written_once_it_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.jobs.store.RETRY_SECONDS", 0.01)
-    store = JobStore(tmp_path)
-    await store.open()
-    job = a_job(store)
-    await store.insert(job)
-    commit, num_tries = store._commit, 0
+    async with opened(tmp_path) as store:
+        job = a_job(store)
+        await store.insert(job)
+        commit, num_tries = store._commit, 0
 
-    def fail_twice(*rows: Any) -> None:
-        nonlocal num_tries
-        num_tries += 1
-        if num_tries <= 2:
-            raise sa.exc.DatabaseError("", {}, ValueError("the database disk image is malformed"))
-        commit(*rows)
+        def fail_twice(*rows: Any) -> None:
+            nonlocal num_tries
+            num_tries += 1
+            if num_tries <= 2:
+                raise sa.exc.DatabaseError("", {}, ValueError("the database disk image is malformed"))
+            commit(*rows)
 
-    monkeypatch.setattr(store, "_commit", fail_twice)
-    job.end(JobState.FAILED, "over", 9)
-    row = WebhookRow("msg_1", job.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
-    await asyncio.wait_for(store.save(job, webhook_insert(row)), 10)
-    assert await store.due_webhooks(now_ms=2) == [row]
-    await store.close()
+        monkeypatch.setattr(store, "_commit", fail_twice)
+        job.end(JobState.FAILED, "over", 9)
+        row = WebhookRow("msg_1", job.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
+        await asyncio.wait_for(store.save(job, webhook_insert(row)), 10)
+        assert await store.due_webhooks(now_ms=2) == [row]
 
 
 async def test_an_id_that_has_expired_can_be_used_again_webhook_and_all(tmp_path: Path) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    row = WebhookRow("msg_1", "one", "http://x", b"{}", None, 3.0, False, "delivered", 0, 1, 1)
-    for _ in range(2):
-        job = a_job(store)
-        await store.insert(job)
-        job.end(JobState.FAILED, "no", 10)
-        await store.save(job, webhook_insert(row))
-        assert await store.forget_finished_before(11) == ["one"]
-    await store.close()
+    async with opened(tmp_path) as store:
+        row = WebhookRow("msg_1", "one", "http://x", b"{}", None, 3.0, False, "delivered", 0, 1, 1)
+        for _ in range(2):
+            job = a_job(store)
+            await store.insert(job)
+            job.end(JobState.FAILED, "no", 10)
+            await store.save(job, webhook_insert(row))
+            assert await store.forget_finished_before(11) == ["one"]
 
 
 async def test_what_changes_during_a_commit_is_on_disk_after_the_close(tmp_path: Path) -> None:
@@ -210,55 +191,60 @@ async def test_what_changes_during_a_commit_is_on_disk_after_the_close(tmp_path:
 
 
 async def test_an_ended_job_keeps_its_prompt_on_disk_only(tmp_path: Path) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    job = a_job(store)
-    await store.insert(job)
-    job.end(JobState.FAILED, "no", 10)
-    await store.save(job)
-    assert job.prompt == {}
-    stored = await store._in_thread(lambda: store._read_job("one"))
-    assert stored.prompt == {"1": {"class_type": "A"}}
-    await store.close()
+    async with opened(tmp_path) as store:
+        job = a_job(store)
+        await store.insert(job)
+        job.end(JobState.FAILED, "no", 10)
+        await store.save(job)
+        assert job.prompt == {}
+        stored = await store._in_thread(lambda: store._read_job("one"))
+        assert stored.prompt == {"1": {"class_type": "A"}}
+
+
+async def test_who_only_looks_is_not_held_up_by_a_disk_that_refuses(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        job = a_job(store)
+        await store.insert(job)
+        await limit_pages(store, 1)
+        job.move_to(JobState.PROCESSING, "x" * 100_000)
+        written = store.save(job)
+        async with asyncio.timeout(10):
+            await store.settle(job)
+        assert not written.done()
+        await limit_pages(store, 100_000)
+        await store.settle(job)
+        assert (await store._in_thread(lambda: store._read_job("one"))).state is JobState.PROCESSING
 
 
 async def test_a_second_front_is_refused_and_told_who_holds_the_directory(tmp_path: Path) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    with pytest.raises(StateUnusable, match=f"process {os.getpid()}"):
-        await JobStore(tmp_path).open()
-    await store.close()
+    async with opened(tmp_path):
+        with pytest.raises(StateUnusable, match=f"process {os.getpid()}"):
+            await JobStore(tmp_path).open()
 
 
 async def test_the_state_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
-    store = JobStore(tmp_path / "state")
-    await store.open()
-    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
-    await store.close()
+    async with opened(tmp_path / "state"):
+        assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
 
 
 async def test_ended_jobs_are_found_until_they_expire(tmp_path: Path) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    job = a_job(store)
-    await store.insert(job)
-    job.end(JobState.FAILED, "no", 10)
-    await store.save(job)
-    assert await store.forget_finished_before(10) == []
-    assert (await store.find("one")) is job
-    assert await store.forget_finished_before(11) == ["one"]
-    assert await store.find("one") is None
-    await store.close()
+    async with opened(tmp_path) as store:
+        job = a_job(store)
+        await store.insert(job)
+        job.end(JobState.FAILED, "no", 10)
+        await store.save(job)
+        assert await store.forget_finished_before(10) == []
+        assert (await store.find("one")) is job
+        assert await store.forget_finished_before(11) == ["one"]
+        assert await store.find("one") is None
 
 
 async def test_many_saves_at_once_are_few_commits(tmp_path: Path) -> None:
-    store = JobStore(tmp_path)
-    await store.open()
-    await asyncio.gather(*(store.insert(a_job(store, f"job-{number}")) for number in range(200)))
-    assert len(store.jobs) == 200
-    await store.set_fact("answer", {"n": 42})
-    assert await store.fact("answer") == {"n": 42}
-    await store.close()
+    async with opened(tmp_path) as store:
+        await asyncio.gather(*(store.insert(a_job(store, f"job-{number}")) for number in range(200)))
+        assert len(store.jobs) == 200
+        await store.set_fact("answer", {"n": 42})
+        assert await store.fact("answer") == {"n": 42}
 
 
 def test_the_newest_migration_is_the_one_the_store_asks_for() -> None:
