@@ -74,6 +74,7 @@ class Front:
             settings.supervision_config(),
             on_first_up=self._go_on,
             on_device_lost=self.device_was_lost,
+            on_failed=self._engine_is_gone,
             on_all_failed=self._give_up,
             prepare=self._prepare,
             memory=self._memory,
@@ -120,7 +121,7 @@ class Front:
         limits = settings.queue_limits()
         pool = self._fleet.pool
         gate, clock = Gate(), RunClock()
-        queue_info = QueueInfo(self.store.jobs.values, lambda: sum(is_up for _, is_up, _ in pool.states), clock)
+        queue_info = QueueInfo(self.store.jobs.values, lambda: len(pool.clients_serving), clock)
         free_bytes = free_bytes_of(settings.state_path(), self._edges.input_directory)
         admission = Admission(self.store, gate, limits, queue_info, free_bytes, self._memory.available_bytes)
         pipeline = Pipeline(
@@ -233,7 +234,7 @@ class Front:
         platform.autoscaler.error_cleared()
         measured = measured_speed(self.services.qualification.report, platform.workload)
         is_estimate = bool(self.services.qualification.report.get("workload_is_estimate"))
-        num_engines = max(1, len(self.services.pool.clients))
+        num_engines = max(1, len(self.services.pool.clients_serving))
         self.services.run_clock.expect(0.0 if is_estimate else measured / num_engines)
         platform.autoscaler.loaded(measured or assumed_speed(self._settings.assumed_speed, platform.workload))
         if was_closed:
@@ -250,9 +251,12 @@ class Front:
     async def _prepare(self, client: EngineClient) -> None:
         await self._readiness.prepare(client)
 
-    def device_was_lost(self) -> None:
+    def device_was_lost(self, client: EngineClient) -> None:
         """An engine is started anew because of its device, which has to prove itself again."""
-        self._readiness.device_was_lost()
+        self._readiness.device_was_lost(client)
+
+    def _engine_is_gone(self, client: EngineClient) -> None:
+        self._readiness.engine_is_gone(client)
 
     def _give_up(self) -> None:
         """No engine of ours comes back. The jobs stay on disk for the front that replaces this one."""

@@ -27,7 +27,7 @@ async def ready(request: Request) -> JSONResponse:
     """200 when a job sent now would be accepted and run."""
     services = services_of(request)
     low = [floor.name for floor in services.floors() if floor.is_reached]
-    if services.gate.is_open and services.pool.clients_up and not low:
+    if services.gate.is_open and services.pool.clients_serving and not low:
         return JSONResponse({"status": "ready"})
     reason = services.gate.reason or (f"Too little {low[0]} is left" if low else "No engine is up")
     return JSONResponse({"status": "not ready", "reason": reason}, status_code=503, headers={"Retry-After": "5"})
@@ -64,7 +64,7 @@ async def health(request: Request) -> JSONResponse:
 async def metrics(request: Request) -> Response:
     services = services_of(request)
     services.metrics.qualified(services.qualification.report, services.qualification.phases)
-    is_ready = services.gate.is_open and bool(services.pool.clients_up)
+    is_ready = services.gate.is_open and bool(services.pool.clients_serving)
     return Response(services.metrics.text(is_ready=is_ready), media_type="text/plain; version=0.0.4")
 
 

@@ -60,7 +60,7 @@ async def queue_info(request: Request) -> dict[str, Any]:
         "estimated_wait_seconds": round(info.wait_of_a_new_job(), 2),
         "estimated_wait_seconds_by_priority": info.waits_by_priority(),
         "seconds_per_job": round(info.seconds_per_job, 3),
-        "engines": sum(is_up for _, is_up, _ in services.pool.states),
+        "engines": len(services.pool.clients_serving),
     }
     with contextlib.suppress(Unauthorized):
         check_caller(request)

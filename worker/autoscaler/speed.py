@@ -9,10 +9,11 @@ from worker.jobs.cost import UNIT_COST, Workload
 
 
 def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:
-    """Costs per second of all engines together; 0 where the report has no measurement."""
+    """Costs per second of all engines that serve together; 0 where the report has no measurement."""
     if workload is Workload.COMPUTED:
         return _positive(report, "workload_per_second")
-    pictures_per_second = sum(_pictures_per_second(engine) for engine in report.get("engines") or [report])
+    engines = [engine for engine in report.get("engines", ()) if engine["serves"]] or [report]
+    pictures_per_second = sum(map(_pictures_per_second, engines))
     return pictures_per_second * (UNIT_COST if workload is Workload.STATIC else 1.0)
 
 

@@ -41,8 +41,8 @@ class EngineFleet:
     """Use as `await fleet.start()`, `fleet.watch()` as one task, `await fleet.stop()`.
 
     `on_first_up` is called once, when the first engine can take a prompt; `on_device_lost` when one is replaced because
-    its device failed; `on_all_failed` when the last engine of ours does not come back. `prepare` is awaited for one
-    that has come up anew, before it takes prompts.
+    its device failed; `on_failed` when one of ours does not come back, `on_all_failed` in its place when it was the
+    last. `prepare` is awaited for one that has come up anew, before it takes prompts.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class EngineFleet:
         config: SupervisionConfig,
         *,
         on_first_up: Callable[[], None],
-        on_device_lost: Callable[[], None],
+        on_device_lost: Callable[[EngineClient], None],
+        on_failed: Callable[[EngineClient], None],
         on_all_failed: Callable[[], None],
         prepare: Callable[[EngineClient], Awaitable[None]] = _nothing,
         memory: MachineMemory | None = None,
@@ -59,6 +60,7 @@ class EngineFleet:
         self._config = config
         self._on_first_up = on_first_up
         self._on_device_lost = on_device_lost
+        self._on_failed = on_failed
         self._on_all_failed = on_all_failed
         self._prepare = prepare
         self._memory = memory or MachineMemory()
@@ -122,7 +124,7 @@ class EngineFleet:
                     await asyncio.to_thread(engine.client.folders.temp.parent.rmdir)
 
     def reports(self) -> list[EngineReport]:
-        taken = {url: num_taken for url, _, num_taken in self.pool.states}
+        taken = self.pool.prompts_by_url
         return [engine.report(self._bytes_of(engine), taken[engine.client.url]) for engine in self.engines]
 
     # making
@@ -165,10 +167,12 @@ class EngineFleet:
 
     def _lost(self, engine: WatchedEngine, loss: Loss) -> None:
         engine.lost(loss)
-        if loss.reason is LossReason.DEVICE_LOST and engine.state is not EngineState.FAILED:
-            self._on_device_lost()
         if all(other.state is EngineState.FAILED for other in self.engines):
             self._on_all_failed()
+        elif engine.state is EngineState.FAILED:
+            self._on_failed(engine.client)
+        elif loss.reason is LossReason.DEVICE_LOST:
+            self._on_device_lost(engine.client)
 
     async def _tell_first_up(self) -> None:
         waiting = {asyncio.ensure_future(engine.wait_until_up()) for engine in self.engines}

@@ -1,10 +1,14 @@
-"""EnginePool: which engine takes the next prompt. At most one running and one waiting prompt each."""
+"""EnginePool: which engine takes the next prompt. At most one running and one waiting prompt each.
+
+An engine serves when it is up and fit; somebody else decides about both. One that is unfit takes no prompt but those
+that it has already.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -24,9 +28,14 @@ Order = tuple[int, int]
 class _Slot:
     client: EngineClient
     is_up: bool = True
+    is_fit: bool = True
     num_taken: int = 0
     num_holds: int = 0
     became_idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def serves(self) -> bool:
+        return self.is_up and self.is_fit
 
 
 @dataclass(order=True, slots=True)
@@ -63,19 +72,23 @@ class EnginePool:
         return [slot.client for slot in self._slots if slot.is_up]
 
     @property
+    def clients_serving(self) -> list[EngineClient]:
+        return [slot.client for slot in self._slots if slot.serves]
+
+    @property
     def any_client(self) -> EngineClient:
-        """One to ask what is the same everywhere; an engine that is up if there is one."""
-        return next((slot.client for slot in self._slots if slot.is_up), self._slots[0].client)
+        """One to ask what is the same everywhere: one that serves if there is one, else one that is up."""
+        return max(self._slots, key=lambda slot: (slot.serves, slot.is_up)).client
 
     async def any_up(self) -> EngineClient:
         """An engine that is up, waited for. Raises EngineUnreachable when none has been for long."""
-        if not await self._wait_for_one(self._give_up_seconds):
+        if not await self._wait_for_one(self._give_up_seconds, lambda slot: slot.is_up):
             raise EngineUnreachable("Cannot connect to the engine: none is up")
         return self.any_client
 
     async def any_up_within(self, seconds: float) -> EngineClient:
-        """An engine that is up, waited for as long as a caller may be kept waiting. Raises NotReady."""
-        if not await self._wait_for_one(seconds):
+        """An engine that serves, waited for as long as a caller may be kept waiting. Raises NotReady."""
+        if not await self._wait_for_one(seconds, lambda slot: slot.serves):
             raise NotReady("The engine is being started again", retry_after_seconds=5)
         return self.any_client
 
@@ -84,13 +97,20 @@ class EnginePool:
         return sum(1 for waiter in self._waiters if not waiter.turn.done())
 
     @property
-    def states(self) -> list[tuple[str, bool, int]]:
-        """Each engine's address, whether it is up, and how many prompts it has."""
-        return [(slot.client.url, slot.is_up, slot.num_taken) for slot in self._slots]
+    def prompts_by_url(self) -> dict[str, int]:
+        """How many prompts each engine has."""
+        return {slot.client.url: slot.num_taken for slot in self._slots}
 
     def set_up(self, client: EngineClient, is_up: bool) -> None:
         self._slot_of(client).is_up = is_up
         self._hand_out()
+
+    def set_fit(self, client: EngineClient, is_fit: bool) -> None:
+        self._slot_of(client).is_fit = is_fit
+        self._hand_out()
+
+    def is_fit(self, client: EngineClient) -> bool:
+        return self._slot_of(client).is_fit
 
     def is_held(self, client: EngineClient) -> bool:
         return self._slot_of(client).num_holds > 0
@@ -142,7 +162,7 @@ class EnginePool:
             done, _ = await asyncio.wait({waiter.turn}, timeout=LOOK_SECONDS)
             if done:
                 return waiter.turn.result()
-            if any(slot.is_up for slot in self._slots if waiter.only in (None, slot.client)):
+            if any(_may_take(slot, waiter) for slot in self._slots):
                 down_since = None
                 continue
             if waiter.only is not None and self._give_up_seconds is None:  # ours: with its process went its prompts
@@ -152,10 +172,10 @@ class EnginePool:
                 waiter.turn.cancel()
                 raise EngineUnreachable("Cannot connect to the engine: none is up")
 
-    async def _wait_for_one(self, seconds: float | None) -> bool:
+    async def _wait_for_one(self, seconds: float | None, is_wanted: Callable[[_Slot], bool]) -> bool:
         clock = asyncio.get_running_loop().time
         began = clock()
-        while not any(slot.is_up for slot in self._slots):
+        while not any(map(is_wanted, self._slots)):
             if seconds is not None and clock() - began >= seconds:
                 return False
             await asyncio.sleep(LOOK_DOWN_SECONDS)
@@ -181,7 +201,7 @@ class EnginePool:
             waiter = heapq.heappop(self._waiters)
             if waiter.turn.done():
                 continue
-            fitting = [slot for slot in free if waiter.only in (None, slot.client)]
+            fitting = [slot for slot in free if _may_take(slot, waiter)]
             if not fitting:
                 passed_over.append(waiter)
                 continue
@@ -190,3 +210,8 @@ class EnginePool:
             waiter.turn.set_result(slot.client)
         for waiter in passed_over:
             heapq.heappush(self._waiters, waiter)
+
+
+def _may_take(slot: _Slot, waiter: _Waiter) -> bool:
+    """Whoever wants one engine alone has a prompt there, whatever was found of it since."""
+    return slot.serves if waiter.only is None else slot.is_up and slot.client is waiter.only

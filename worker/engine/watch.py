@@ -33,6 +33,7 @@ class EngineState(StrEnum):
     STARTING = "starting"
     UP = "up"
     DRAINING = "draining"  # takes no further prompt, to be replaced when it has none left
+    UNFIT = "unfit"  # up, and takes no prompt: it has not proved itself, and others serve
     RESTARTING = "restarting"
     DOWN = "down"  # not ours, and it does not answer
     FAILED = "failed"  # ours, and it does not come back
@@ -94,6 +95,8 @@ class WatchedEngine:
     def state(self) -> EngineState:
         if self.process is not None and self.process.state is ProcessState.FAILED:
             return EngineState.FAILED
+        if self.is_up and not self._pool().is_fit(self.client) and self._pool().clients_serving:
+            return EngineState.UNFIT
         if self.is_up:
             return EngineState.DRAINING if self._is_draining else EngineState.UP
         if not self._has_been_up.is_set():

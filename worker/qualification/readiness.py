@@ -1,14 +1,16 @@
 """Readiness: brings the worker to ready and keeps the word true, for as long as it lives.
 
 Each round holds the engines' other prompts back, reads models, benchmarks and warms up, and then opens or closes the
-gate. A bad end is tried again after a growing pause, a good one clears the error. A round is also begun by somebody who
-asks, and after an engine was started anew because its device was lost.
+gate. A bad end is tried again after a growing pause, a good one clears the error. Of several engines a bad one is taken
+out while the others serve. A round is also begun by somebody who asks, and after an engine was started anew because its
+device was lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -106,9 +108,12 @@ class Readiness:
         self._sharing: list[asyncio.Future[None]] | None = None  # for the one that runs, where it was asked for
         self._found: dict[EngineClient, Qualified] = {}
         self._suspect: set[EngineClient] = set()  # whose device was lost: no earlier result will do
-        self._num_bad = 0
+        self._num_bad = 0  # rounds in a row that left the worker closed
+        self._num_partial = 0  # rounds in a row that left engines out
         self._has_given_up = False  # said that readiness does not come, which is taken back by the next ready
+        self._news = asyncio.Event()
         qualification.benchmark_now = self._benchmark_now
+        self._share_out()
 
     async def run_forever(self, has_been_up: asyncio.Event) -> None:
         """The first round begins when an engine is up; jobs recovered from before wait until it is over."""
@@ -136,26 +141,35 @@ class Readiness:
                     for future in waiting:
                         if not future.done():
                             future.set_result(None)
-            if action is None:  # those it was about are gone: a round with the others, of which they are no part
+            if action is None and not self._gate.is_open:  # those it was about are gone: a round with the others
                 is_forced, clients = is_forced or self._asked.is_set(), self._pool.clients
                 continue
             if action is Action.EXIT:
                 self._announcer.unqualified(EXIT_UNQUALIFIED)
                 return
-            pause = None if action is Action.OPEN else pause_after(self._num_bad)
-            is_forced = await self._wait(pause) or (is_forced and action is not Action.OPEN)
-            clients = self._pool.clients if is_forced else self._unqualified()
+            num_bad = self._num_partial if self._gate.is_open else self._num_bad
+            due = await self._wait(pause_after(num_bad) if num_bad else None)
+            is_forced = due is None or (is_forced and action is Action.STAY_CLOSED)
+            clients = self._pool.clients if due is None else due
 
-    def device_was_lost(self) -> None:
-        """An engine starts anew because of its device: no job is taken before the device has proved itself again."""
-        lost = set(self._pool.clients) - set(self._pool.clients_up)
-        self._suspect |= lost
-        for client in lost:
-            made = self._found.pop(client, None)
-            if made is not None:
-                self._qualifier.forget(made)
-        self._gate.close("The device was lost; the benchmark decides when the worker is ready again")
-        self._asked.set()
+    def device_was_lost(self, client: EngineClient) -> None:
+        """The engine starts anew because of its device: it takes no job before the device has proved itself again."""
+        self._suspect.add(client)
+        made = self._found.pop(client, None)
+        if made is not None:
+            self._qualifier.forget(made)
+        self._share_out()
+        if not self._fit():
+            self._gate.close("The device was lost; the benchmark decides when the worker is ready again")
+        self._news.set()
+
+    def engine_is_gone(self, client: EngineClient) -> None:
+        """The engine does not come back. Where no other is fit, the worker cannot go on either."""
+        self._found.pop(client, None)
+        self._share_out()
+        if self._gate.is_open and not self._fit():
+            self._close("The engines that were fit do not come back", Verdict.FAULTY)
+        self._news.set()
 
     async def prepare(self, client: EngineClient) -> None:
         """An engine was started anew: before it takes prompts, it reads its models again."""
@@ -171,6 +185,7 @@ class Readiness:
         else:
             self._waiting.append(future)
             self._asked.set()
+            self._news.set()
         await future
 
     async def _those_up(self, clients: Sequence[EngineClient]) -> list[EngineClient]:
@@ -205,26 +220,47 @@ class Readiness:
             if not future.done():
                 future.set_exception(error)
 
-    def _unqualified(self) -> list[EngineClient]:
-        """Whose verdict is bad or unknown; all where that says nothing, as after a warm-up that failed."""
-        found = self._found
-        bad = [client for client in self._pool.clients if not (client in found and found[client].is_good)]
-        return bad or self._pool.clients
+    def _is_fit(self, client: EngineClient) -> bool:
+        made = self._found.get(client)
+        return made is not None and action_for(made.report.verdict, self._on_fail, 0) is Action.OPEN
 
-    async def _wait(self, pause_seconds: float | None) -> bool:
-        """Until somebody asks (True), the pause is over, or an engine is up that has never been looked at."""
+    def _fit(self) -> list[EngineClient]:
+        return [client for client in self._pool.clients if self._is_fit(client)]
+
+    def _share_out(self) -> None:
+        """Jobs go to the engines that are fit. Where none is, those that were looked at go on with what is accepted."""
+        counted = self._fit() or list(self._found)
+        for client in self._pool.clients:
+            self._pool.set_fit(client, client in counted)
+
+    def _due(self) -> list[EngineClient]:
+        """Who is to be looked at. While the worker serves: who is up and takes no part. While it is closed: all who are
+        not fit, or simply all where that says nothing, as after a warm-up that failed.
+        """
+        if self._gate.is_open:
+            return [client for client in self._pool.clients_up if not self._is_fit(client)]
+        return [client for client in self._pool.clients if not self._is_fit(client)] or self._pool.clients
+
+    async def _wait(self, pause_seconds: float | None) -> list[EngineClient] | None:
+        """Whom the next round is about, None for all because somebody asks. Returns when the pause is over for those
+        that are bad, or there is one to look at for the first time, be it after its device was lost.
+        """
         self._qualification.next_try_in_seconds = pause_seconds
         clock = asyncio.get_running_loop().time
-        end = None if pause_seconds is None else clock() + pause_seconds
+        end = math.inf if pause_seconds is None else clock() + pause_seconds
         try:
-            while (end is None or clock() < end) and not any(c not in self._found for c in self._pool.clients_up):
+            while not self._asked.is_set():
+                due = self._due() if clock() >= end else [c for c in self._due() if c not in self._found]
+                if due and (self._suspect.issuperset(due) or any(c in self._pool.clients_up for c in due)):
+                    return due
+                self._news.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LATE_SECONDS if end is None else min(LATE_SECONDS, end - clock())):
-                        await self._asked.wait()
-                        return True
+                    left = end - clock()
+                    async with asyncio.timeout(min(LATE_SECONDS, left) if left > 0 else LATE_SECONDS):
+                        await self._news.wait()
         finally:
             self._qualification.next_try_in_seconds = None
-        return self._asked.is_set()
+        return None
 
     async def _round(self, up: Sequence[EngineClient], is_forced: bool) -> Action:
         self._qualification.num_tries += 1
@@ -242,13 +278,14 @@ class Readiness:
                     await self._warm_up.preload(client)
         self._found.update(zip(up, found, strict=True))
         self._suspect -= {client for client, made in zip(up, found, strict=True) if made.is_good}
+        self._share_out()
         self._note([entry for entries in preloaded for entry in entries])
         verdict = self._qualification.verdict
         action = action_for(verdict, self._on_fail, self._num_bad + 1)
         if action is not Action.OPEN:
             self._close(f"The benchmark's verdict is {verdict.value}: {self._qualification.report['reason']}", verdict)
             return action
-        return await self._warm_and_open(up)
+        return await self._warm_and_open([client for client in up if self._is_fit(client)])
 
     async def _warm_and_open(self, up: Sequence[EngineClient]) -> Action:
         """The warm-up belongs to the way to ready; a worker that is ready already needs none."""
@@ -266,12 +303,17 @@ class Readiness:
 
     def _note(self, preloaded: list[dict[str, Any]]) -> None:
         ran = self._qualification.report.get("warm_up", [])
-        report = report_of([self._found[client] for client in self._pool.clients if client in self._found])
+        found = {client.url: self._found[client] for client in self._pool.clients if client in self._found}
+        report = report_of(found, {client.url for client in self._fit()})
         self._qualification.report = {**report, "preloaded": preloaded, "warm_up": ran}
         self._qualification.phases = self._phases.as_json()
 
     def _open(self) -> None:
         self._num_bad = 0
+        left_out = {c.url: made.report for c, made in self._found.items() if not self._is_fit(c)}
+        self._num_partial = self._num_partial + 1 if left_out else 0
+        for url, found in left_out.items():
+            log.error("engine left out", url=url, verdict=found.verdict.value, reason=found.reason)
         self._qualification.error = None
         is_first = self._phases.ready()
         self._qualification.phases = self._phases.as_json()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,9 @@ class Qualification:
 
     @property
     def workload_per_second(self) -> float | None:
-        """Of all engines together; 100 is one 512x512 picture of 20 steps. None before there is a figure, never 0."""
+        """Of all engines that serve together; 100 is one 512x512 picture of 20 steps. None before there is a figure,
+        never 0.
+        """
         value = self.report.get("workload_per_second")
         return float(value) if value else None
 
@@ -57,19 +59,24 @@ class Qualification:
         return self.as_json()
 
 
-def report_of(found: Sequence[Qualified]) -> dict[str, Any]:
-    """One report for the worker: that of its only engine, or of several the worst, with the speed of all together."""
-    worst = min(found, key=lambda item: rank(item.report))
+def report_of(found: Mapping[str, Qualified], serving: Collection[str]) -> dict[str, Any]:
+    """One report for the worker, from what was found of its engines by their addresses: that of the only one, or of
+    several that of the worst that serves, with the speed of all that do. Where none serves, the same of all.
+    """
+    counted = [item for url, item in found.items() if url in serving] or list(found.values())
+    worst = min(counted, key=lambda item: rank(item.report))
     body = {
         **worst.report.model_dump(mode="json"),
-        "is_reused": all(item.is_reused for item in found),
-        "measured_at": min(item.measured_at for item in found),
+        "is_reused": all(item.is_reused for item in counted),
+        "measured_at": min(item.measured_at for item in counted),
     }
     if len(found) > 1:
-        rates = [item.report.workload_per_second for item in found]
+        rates = [item.report.workload_per_second for item in counted]
         known = [rate for rate in rates if rate is not None]
         body["workload_per_second"] = sum(known) if known else None
-        body["engines"] = [item.report.model_dump(mode="json") for item in found]
+        body["engines"] = [
+            {"url": url, "serves": url in serving, **item.report.model_dump(mode="json")} for url, item in found.items()
+        ]
     return body
 
 

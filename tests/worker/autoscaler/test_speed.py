@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.jobs.cost import Workload
 
@@ -12,8 +14,10 @@ def test_the_speed_is_in_the_unit_that_requests_are_counted_in() -> None:
     assert measured_speed(ONE_ENGINE, Workload.ONE) == 2.0
 
 
-def test_engines_add_up() -> None:
-    report = {"engines": [ONE_ENGINE, {"seconds_per_picture": 1.0}, {"verdict": "failed"}], "workload_per_second": 75.0}
+def test_engines_that_serve_add_up() -> None:
+    serving: list[dict[str, Any]] = [{**ONE_ENGINE, "serves": True}, {"seconds_per_picture": 1.0, "serves": True}]
+    left_out = [{"verdict": "failed", "serves": False}, {"seconds_per_picture": 1.0, "serves": False}]
+    report = {"engines": serving + left_out, "workload_per_second": 75.0}
     assert measured_speed(report, Workload.STATIC) == 300.0
     assert measured_speed(report, Workload.COMPUTED) == 75.0
 

@@ -145,7 +145,7 @@ async def test_the_pool_gives_two_places_an_engine_in_the_order_of_admission(cli
         waiting[2].cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert order == [2, 4]
-    assert pool.states == [(client.url, True, 0)]
+    assert pool.prompts_by_url == {client.url: 0}
 
 
 def test_a_prompt_without_an_output_node_has_nothing_to_save() -> None:

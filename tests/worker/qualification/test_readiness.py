@@ -185,7 +185,7 @@ async def test_after_a_lost_device_the_worker_proves_itself_again(tmp_path: Path
         await until(is_seen)
         kept = tmp_path / "state" / "benchmark.json"
         assert json.loads(kept.read_text())["results"]
-        front.front.device_was_lost()
+        front.front.device_was_lost(front.front.services.pool.clients[0])
         assert json.loads(kept.read_text())["results"] == {}  # this front may end before it has measured anew
         assert await status_of(front) == 503
         await asyncio.sleep(3)  # more than one try: none counts before the engine is there
@@ -210,25 +210,63 @@ async def test_of_several_engines_the_one_whose_device_was_lost_is_measured_anew
             async def is_down() -> bool:
                 return len(pool.clients_up) == 1
 
-            async def is_ready_without_it() -> bool:
-                return await status_of(front) == 200
-
             await until(is_down)
-            front.front.device_was_lost()
-            await until(is_ready_without_it)
-            before, two.is_down = len(two.runs), False
+            num_runs, before = len(one.runs), len(two.runs)
+            front.front.device_was_lost(pool.clients[1])
+            assert await status_of(front) == 200  # the other goes on
+            two.is_down = False
 
-            async def is_measured() -> bool:
-                return len(two.runs) > before + 3
+            async def serves_again() -> bool:
+                return len(pool.clients_serving) == 2
 
-            await until(is_measured)
+            while not await serves_again():
+                assert (await front.sync(draw())).status_code == 200
+            assert len(two.runs) > before + 3
+            assert all(run.startswith("benchmark") for run in two.runs[before : before + 4])
+            assert len(one.runs) > num_runs and not [r for r in one.runs[num_runs:] if r.startswith("benchmark")]
 
 
 class BrokenEngine(FakeEngine):
-    """Answers everything, and no prompt succeeds."""
+    """Answers everything, and no prompt succeeds until it is mended."""
+
+    is_mended = False
 
     async def _run(self, prompt_id: str, prompt: dict[str, Any], client_id: str) -> dict[str, Any]:
-        return await super()._run(prompt_id, BROKEN, client_id)
+        return await super()._run(prompt_id, prompt if self.is_mended else BROKEN, client_id)
+
+
+async def test_of_several_engines_a_bad_one_is_left_out_until_it_is_good(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    async with FakeEngine(folders[0]) as one, BrokenEngine(folders[1]) as two:
+        changes = measuring(tmp_path, ENGINE_URL=f"{one.url},{two.url}")
+        async with running_front(tmp_path, one, **changes) as front:
+            report, health = await told(front), (await front.http.get("/health")).json()
+            assert report["verdict"] == "pass" and report["error"] is None
+            assert [(e["url"], e["serves"], e["verdict"]) for e in report["engines"]] == [
+                (one.url, True, "pass"),
+                (two.url, False, "failed"),
+            ]
+            assert report["workload_per_second"] == report["engines"][0]["workload_per_second"]
+            assert (health["status"], health["backends"][1]["state"]) == ("degraded", "unfit")
+            for _ in range(4):
+                assert (await front.sync(draw())).status_code == 200
+            assert all(run.startswith("benchmark") for run in two.runs)
+            two.is_mended = True
+
+            async def serves_too() -> bool:
+                return len(front.front.services.pool.clients_serving) == 2
+
+            await until(serves_too)
+            report = await told(front)
+            assert [engine["serves"] for engine in report["engines"]] == [True, True]
+            assert report["workload_per_second"] > report["engines"][0]["workload_per_second"]
+            front.front.services.pool.set_up(front.front.services.pool.clients[1], False)
+            front.front._engine_is_gone(front.front.services.pool.clients[1])
+            assert await status_of(front) == 200
+            front.front._engine_is_gone(front.front.services.pool.clients[0])
+            assert await status_of(front) == 503 and "do not come back" in (await told(front))["error"]
 
 
 async def test_a_bad_engine_that_is_gone_keeps_neither_the_others_closed_nor_who_asks_waiting(tmp_path: Path) -> None:
@@ -237,14 +275,13 @@ async def test_a_bad_engine_that_is_gone_keeps_neither_the_others_closed_nor_who
         folder.mkdir()
     async with FakeEngine(folders[0]) as one, BrokenEngine(folders[1]) as two:
         changes = measuring(tmp_path, ENGINE_URL=f"{one.url},{two.url}")
-        async with running_front(tmp_path, one, waits_until_ready=False, **changes) as front:
-            await until_verdict(front, "failed")
+        async with running_front(tmp_path, one, **changes) as front:
             two.is_down = True
 
-            async def waits_for_it() -> bool:
-                return len(front.front.services.pool.clients_up) == 1 and (await told(front))["is_running"]
+            async def is_gone() -> bool:
+                return len(front.front.services.pool.clients_up) == 1
 
-            await until(waits_for_it)
+            await until(is_gone)
             reply = await front.http.post("/benchmark")
             assert reply.status_code == 200 and reply.json()["verdict"] == "pass"
             assert await status_of(front) == 200
