@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
-from collections.abc import Mapping
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from engine.checkpoints.readahead import Readahead, reading_ahead
 from engine.errors import BadModelFile
 
 EXPECTED = "a complete .safetensors file"
@@ -59,6 +63,8 @@ class SafetensorsFile:
                 raise BadModelFile(path.name, f"a file cut off within its header, at {size} bytes", EXPECTED)
             header = _parse_header(path.name, file.read(header_bytes))
             self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._file_number = os.dup(file.fileno())  # the mapping's own file, whatever the path names later
+        weakref.finalize(self, os.close, self._file_number)
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
         self.tensors = {name: _place(path.name, name, entry, header_bytes + 8) for name, entry in header.items()}
         end = max((place.start + place.num_bytes for place in self.tensors.values()), default=0)
@@ -79,6 +85,24 @@ class SafetensorsFile:
         if place.start % place.dtype.itemsize:
             flat = flat.clone()  # a header of odd length leaves tensors where their type may not lie
         return flat.view(place.dtype).view(place.shape)
+
+    def read_into(self, memory: torch.Tensor, name: str, start: int) -> None:
+        """Fill `memory` (RAM, uint8) with the bytes of a tensor from its `start`th on, on any thread.
+
+        Raises `BadModelFile` when the file has become shorter.
+        """
+        left = memory.numpy().data
+        position = self.tensors[name].start + start
+        while left:
+            num_bytes = os.preadv(self._file_number, [left], position)
+            if not num_bytes:
+                raise BadModelFile(self.path.name, f"a file that was cut off at {position:,} bytes", EXPECTED)
+            left, position = left[num_bytes:], position + num_bytes
+
+    def reading_ahead(self, names: Iterable[str]) -> AbstractContextManager[Readahead]:
+        """While open, several readers bring these tensors to the page cache, in the file's order."""
+        places = (self.tensors[name] for name in names)
+        return reading_ahead(self._file_number, ((place.start, place.start + place.num_bytes) for place in places))
 
     def forget_pages(self) -> None:
         """Unmap what was read: it stays in the page cache, and no longer counts as this process's memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -59,7 +59,20 @@ def open_weights(path: Path) -> WeightFile:
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """All tensors of a file by name; those of a mapped file take memory only as they are read."""
     file = open_weights(path)
-    return {name: file.tensor(name) for name in file.tensors}
+    return dict(tensors_of(file, {name: name for name in file.tensors}))
+
+
+def tensors_of(file: WeightFile, names: Mapping[str, str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """(key, tensor of the file by its name there), in that order; what a disk has to give is read ahead."""
+    if not isinstance(file, SafetensorsFile):
+        for key, name in names.items():
+            yield key, file.tensor(name)
+        return
+    with file.reading_ahead(names.values()) as ahead:
+        for key, name in names.items():
+            place = file.tensors[name]
+            ahead.wait_for(place.start + place.num_bytes)
+            yield key, file.tensor(name)
 
 
 def _is_pickled(path: Path) -> bool:

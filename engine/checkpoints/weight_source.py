@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from engine.checkpoints.safetensors_file import SafetensorsFile
-from engine.checkpoints.weight_file import WeightFile
+from engine.checkpoints.weight_file import WeightFile, tensors_of
 
 ALIGNMENT_BYTES = 64
 SOURCE_ATTRIBUTE = "weight_source"  # of a network that `load.fill` has filled
@@ -48,9 +49,9 @@ class FileWeights:
         """In the file's order. What is no view is converted one tensor at a time."""
         order = sorted(names, key=lambda name: self._file.tensors[self._names[name]].start)
         block = Block(sum(padded(self._wanted[name].nbytes) for name in order)) if self._copies else None
-        for name in order:
+        for name, tensor in tensors_of(self._file, {name: self._names[name] for name in order}):
             like = self._wanted[name]
-            tensor = self._file.tensor(self._names[name]).view(like.shape)
+            tensor = tensor.view(like.shape)
             if not self.is_view(name):
                 target = torch.empty_like(like, device="cpu") if block is None else block.take(like)
                 tensor = target.copy_(tensor)
@@ -58,10 +59,30 @@ class FileWeights:
         if self._copies and isinstance(self._file, SafetensorsFile):
             self._file.forget_pages()
 
-    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Views of the mapped file, in its order and its types."""
+    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, WeightInFile]]:
+        """As the file has them, in its order; not read yet."""
+        assert isinstance(self._file, SafetensorsFile), "what is read later is a mapped file"
         for name in sorted(names, key=lambda name: self._file.tensors[self._names[name]].start):
-            yield name, self._file.tensor(self._names[name]).view(self._wanted[name].shape)
+            yield name, WeightInFile(self._file, self._names[name])
+
+
+@dataclass(frozen=True, slots=True)
+class WeightInFile:
+    """One tensor of a mapped file (`engine/memory/staging.py::RawWeight`)."""
+
+    file: SafetensorsFile
+    name: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.file.tensors[self.name].dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return self.file.tensors[self.name].num_bytes
+
+    def read_into(self, memory: torch.Tensor, start: int) -> None:
+        self.file.read_into(memory, self.name, start)
 
 
 class JoinedWeights:
@@ -86,7 +107,7 @@ class JoinedWeights:
             for inner, tensor in part.read(by_inner):
                 yield by_inner[inner], tensor
 
-    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, WeightInFile]]:
         for part, by_inner in self._groups(names):
             for inner, tensor in part.raw(by_inner):
                 yield by_inner[inner], tensor

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -128,10 +128,10 @@ class Device:
         """Bytes `[num_bytes]`, uint8, in RAM, which streams can read by themselves where the system allows that."""
         return torch.empty(num_bytes, dtype=torch.uint8)
 
-    def landing_like(self, source: torch.Tensor) -> torch.Tensor:
-        """Memory on the device for what only passes through: of the source's type, in rows. Raises `OutOfMemory`."""
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Uninitialised memory on the device, in rows. Raises `OutOfMemory`."""
         with translate_device_error():
-            return torch.empty(source.shape, dtype=source.dtype, device=self.torch_name)
+            return torch.empty(tuple(shape), dtype=dtype, device=self.torch_name)
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -355,12 +355,6 @@ def dtype_of(name: DtypeName) -> torch.dtype:
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor in rows, `[nbytes]`, uint8, sharing its memory."""
     return tensor.reshape(-1).view(torch.uint8)
-
-
-def fill(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy, on whichever thread."""
-    with torch.inference_mode():
-        target.copy_(source)
 
 
 @contextmanager

@@ -76,6 +76,12 @@ class Resident(Protocol):
     def block_bytes(self) -> int: ...
 
     @property
+    def landing_bytes(self) -> int: ...
+
+    @property
+    def patching_bytes(self) -> int: ...
+
+    @property
     def casts(self) -> bool: ...
 
     @property
@@ -102,7 +108,15 @@ class Resident(Protocol):
 
     def patch(self, patches: Mapping[str, Sequence[Any]], patches_id: object) -> None: ...
 
+    def want_patches(self, patches: Mapping[str, Sequence[Any]], patches_id: object) -> None: ...
+
+    def apply_patches(self) -> None: ...
+
     def patch_hooks(self, patches: Mapping[str, Sequence[Any]], hooks_id: object, *, keep: bool) -> None: ...
+
+    def hooking_bytes(self, patches: Mapping[str, Sequence[Any]], hooks_id: object) -> int: ...
+
+    def give(self, num_bytes: int) -> int: ...
 
     def undo_hooks(self) -> None: ...
 
@@ -283,7 +297,7 @@ class Residency:
         before = resident.patches_now
         if is_outermost:
             resident.set_compute_dtype(compute_dtype)
-        resident.patch(patches or {}, patches_id)
+        resident.want_patches(patches or {}, patches_id)
         with self._pool.using([self._id, *(other._id for other in together_with)], working_bytes):
             try:
                 yield resident.module
@@ -298,6 +312,7 @@ class Residency:
 
         `hooks_id` names them, None being none at all; with `keep` they are remembered until the use ends.
         """
+        self._pool.make_room(self._resident.device, self._resident.hooking_bytes(patches, hooks_id))
         self._resident.patch_hooks(patches, hooks_id, keep=keep)
 
 
@@ -428,6 +443,7 @@ class ModelPool:
             if entry.resident.loaded_bytes < entry.resident.size_bytes:
                 self._counters.loads += 1
                 entry.resident.load()
+            entry.resident.apply_patches()
             if entry.resident.casts:
                 entry.resident.lanes.open(1, entry.resident.block_bytes)
 
@@ -458,6 +474,21 @@ class ModelPool:
             resident.load(plan.weights[key])
         if plan.num_buffers:
             lanes.open(plan.num_buffers, plan.buffer_bytes)
+
+    def make_room(self, device: DeviceMemory, num_bytes: int) -> None:
+        """While models compute: let idle ones leave, then blocks of those in use, until so much is free."""
+        missing = num_bytes - device.free_bytes() if num_bytes else 0
+        if missing <= 0:
+            return
+        for occupant in eviction_order(self._occupants(device, ())):
+            if missing <= 0:
+                break
+            self._evict(self._entries[occupant.id], missing)
+            missing -= occupant.loaded_bytes
+        for entry in self._entries.values():
+            if missing > 0 and entry.uses and entry.resident.device is device:
+                missing -= entry.resident.give(missing)
+        device.empty_cache()
 
     def _evict(self, entry: _Entry, num_bytes: int) -> None:
         in_part = self._smart_memory and num_bytes < entry.resident.loaded_bytes
@@ -606,6 +637,8 @@ def _newcomer(entry_id: int, resident: Resident) -> Newcomer:
         resident.fixed_bytes if resident.can_leave else resident.size_bytes,
         resident.block_bytes if resident.can_leave or resident.casts else 0,
         resident.casts,
+        resident.landing_bytes,
+        resident.patching_bytes,
     )
 
 

@@ -11,8 +11,10 @@ the same arithmetic. So is a block kept in another type than it computes in. Lay
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -21,11 +23,13 @@ from torch import nn
 from engine.memory.device import Device
 from engine.memory.lanes import Lane, Lanes, PinnedMemory, landing_bytes, padded
 from engine.memory.plan import choose_blocks
-from engine.memory.staging import StagedUpload
+from engine.memory.staging import RawWeight, landing_bytes_at_once, upload
 from engine.memory.weight_patches import WeightPatch, patched, same_patches
 
 # Layers that read their weights nowhere but in `forward`, so that these need to be there only then.
 BROUGHT_LAYERS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
+
+NUM_FLOAT32_TO_PATCH = 3
 
 Patches = Mapping[str, Sequence[WeightPatch]]
 
@@ -44,8 +48,8 @@ class WeightSource(Protocol):
         """Whether `read` gives it without taking memory."""
         ...
 
-    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Views of the mapped file, in its order and its types, in rows."""
+    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, RawWeight]]:
+        """As the file has them, in its order; not read yet."""
         ...
 
 
@@ -117,7 +121,6 @@ class ModuleWeights:
         rests_in_ram: bool = True,
         source: WeightSource | None = None,
         compute_dtype: torch.dtype | None = None,
-        chunk_bytes: int | None = None,
     ) -> None:
         self.name = name
         self.module = module
@@ -125,8 +128,8 @@ class ModuleWeights:
         self.lanes = Lanes(self.device, 0) if lanes is None else lanes
         self.can_leave = self.device.has_own_memory and rests_in_ram
         self.working_bytes = 0  # of the use in hand, charged at each block where somebody counts
+        self._working_now_bytes = 0  # the same while a layer is computing
         self._pinned = pinned
-        self._staging = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
         self._source = source
         self._own_compute_dtype = self._compute_dtype = compute_dtype
         self._blocks = list(self._divide())
@@ -135,6 +138,7 @@ class ModuleWeights:
         self.fixed_bytes = sum(block.size_bytes for block in self._blocks if not block.is_brought)
         self._patches: dict[str, tuple[WeightPatch, ...]] = {}
         self._patches_id: object = None
+        self._is_patched = True  # what is on the device carries them
         self._hook_patches: dict[str, Sequence[WeightPatch]] = {}
         self._hooks_id: object = None
         self._hooked: dict[object, dict[str, torch.Tensor]] = {}
@@ -162,6 +166,30 @@ class ModuleWeights:
         return max((self._buffer_bytes(block) for block in brought), default=0)
 
     @property
+    def landing_bytes(self) -> int:
+        """What it takes on the device, besides its weights, to load those that lack."""
+        if not self.device.has_own_memory or all(block.is_there for block in self._blocks):
+            return 0
+        return self._landing_bytes
+
+    @cached_property
+    def _landing_bytes(self) -> int:
+        if self._source is None:
+            return 0
+        raws = self._source.raw(key for key in self._by_key if self._comes_from_file(key))
+        return landing_bytes_at_once(max((raw.num_bytes for key, raw in raws if self._is_changed(key, raw)), default=0))
+
+    def _is_changed(self, key: str, raw: RawWeight) -> bool:
+        shown = self._by_key[key].shown
+        return raw.dtype != shown.dtype or not shown.is_contiguous()
+
+    @property
+    def patching_bytes(self) -> int:
+        """What it takes on the device to patch a weight, also while a layer computes whose weights are away."""
+        layers = (*self._patches, *self._hook_patches)
+        return max((_patching_bytes(self._by_key[key].shown) for key in layers), default=0)
+
+    @property
     def casts(self) -> bool:
         """Whether blocks that are there pass through the buffers all the same."""
         return self._compute_dtype is not None and any(self._is_cast(block) for block in self._blocks)
@@ -172,9 +200,14 @@ class ModuleWeights:
         if not self.device.has_own_memory:
             return 0
         beside = [weight for weight in self._by_key.values() if weight.applied and not self.can_leave]
-        below = [weight.below for weight in self._by_key.values() if weight.below is not None]
-        beside_bytes = sum(weight.shown.nbytes for weight in beside)
-        return beside_bytes + sum(tensor.nbytes for tensor in below)
+        return sum(weight.shown.nbytes for weight in beside) + self._hooked_bytes
+
+    @property
+    def _hooked_bytes(self) -> int:
+        """What hooked weights take, those in place and those remembered."""
+        hooked = [weight.held for weight in self._by_key.values() if weight.below is not None]
+        hooked += [tensor for made in self._hooked.values() for tensor in made.values()]
+        return sum({id(tensor): tensor.nbytes for tensor in hooked if tensor is not None}.values())
 
     @property
     def ram_bytes(self) -> int:
@@ -198,6 +231,7 @@ class ModuleWeights:
         stay_away = [block for block, wanted in zip(movable, comes, strict=True) if not wanted]
         for block in stay_away:
             self._let_go(block)
+        self.apply_patches()
         away = {id(block) for block in stay_away}
         self._hold_all([block for block in self._blocks if not block.is_there and id(block) not in away])
         self._read_homes(stay_away)
@@ -274,27 +308,35 @@ class ModuleWeights:
 
         The same id as before means that they do already.
         """
+        self.want_patches(patches, patches_id)
+        self.apply_patches()
+
+    def want_patches(self, patches: Patches, patches_id: object) -> None:
+        """As `patch`, but what is on the device gets them only from `apply_patches`, or from `load`."""
         self.undo_hooks()
         if patches_id is not None and patches_id == self._patches_id:
             return
         wanted = {key: tuple(entries) for key, entries in patches.items() if entries}
-        touched = [key for key, weight in self._by_key.items() if weight.applied or key in wanted]
         unknown = wanted.keys() - self._by_key.keys()
         if unknown:
             raise KeyError(min(unknown))
-        self._patches, self._patches_id = wanted, patches_id
+        self._patches, self._patches_id, self._is_patched = wanted, patches_id, False
+
+    def apply_patches(self) -> None:
+        if self._is_patched:
+            return
         try:
-            for key in touched:
-                weight = self._weight(key)
-                if weight.held is not None:
+            for key, weight in self._by_key.items():
+                if weight.held is not None and (weight.applied or key in self._patches):
                     self._bring_up_to_date(weight)
         except BaseException:
             self._undo_patches()
             raise
+        self._is_patched = True
 
     def _undo_patches(self) -> None:
         """Not all of the patches could be applied: have none, so that the next call does not take them for applied."""
-        self._patches, self._patches_id = {}, None
+        self._patches, self._patches_id, self._is_patched = {}, None, True
         for weight in self._by_key.values():
             if weight.held is not None:
                 self._bring_up_to_date(weight)
@@ -305,19 +347,52 @@ class ModuleWeights:
         """
         if hooks_id == self._hooks_id:
             return
+        needed_bytes = self.hooking_bytes(patches, hooks_id)
         self._take_hooks_off()
-        ready = self._hooked.get(hooks_id, {})
-        made: dict[str, torch.Tensor] = {}
         self._hook_patches, self._hooks_id = {key: entries for key, entries in patches.items() if entries}, hooks_id
-        for key, entries in self._hook_patches.items():
-            weight = self._weight(key)
-            if weight.held is None:
-                continue
-            weight.below = weight.held
-            weight.held = made[key] = ready[key] if key in ready else self._patched(entries, weight.held, key)
-            weight.show(weight.held)
+        ready = self._hooked.get(hooks_id, {})
+        spare_bytes = self.device.free_bytes() - needed_bytes if needed_bytes else math.inf
+        made: dict[str, torch.Tensor] = {}
+        for block in self._blocks if self._hook_patches else ():
+            for weight in block.weights if block.is_there else ():
+                if weight.key not in self._hook_patches:
+                    continue
+                if weight.key not in ready and self._can_go(block) and weight.shown.nbytes > spare_bytes:
+                    self._let_go(block)  # its weights are patched on the way instead
+                    spare_bytes += block.size_bytes
+                    break
+                made[weight.key] = self._put_hooks_on(weight, ready.get(weight.key))
+                spare_bytes -= 0 if weight.key in ready else weight.shown.nbytes
+        self._arrange_hooks()
         if keep and not ready:
             self._hooked[hooks_id] = made
+
+    def _put_hooks_on(self, weight: Weight, ready: torch.Tensor | None) -> torch.Tensor:
+        assert weight.held is not None
+        hooked = self._patched_there(self._hook_patches[weight.key], weight) if ready is None else ready
+        weight.below, weight.held = weight.held, hooked
+        weight.show(hooked)
+        return hooked
+
+    def hooking_bytes(self, patches: Patches, hooks_id: object) -> int:
+        """What has to be free on the device so that the model can compute with these patches on top of the others."""
+        if hooks_id == self._hooks_id or not self.device.has_own_memory or not any(patches.values()):
+            return 0
+        patching = max(self.patching_bytes, *(_patching_bytes(self._weight(key).shown) for key in patches))
+        return self.working_bytes + patching + max(0, self.block_bytes - self.lanes.buffers_bytes)
+
+    def give(self, num_bytes: int) -> int:
+        """While in use: let at least so many bytes leave, to be brought while their layers compute. What left."""
+        left = 0
+        for block in sorted(self._blocks, key=lambda block: block.size_bytes):
+            if left < num_bytes and block.is_there and self._can_go(block):
+                self._let_go(block)
+                left += block.size_bytes
+        self._arrange_hooks()
+        return left
+
+    def _can_go(self, block: Block) -> bool:
+        return self.can_leave and block.is_brought
 
     def undo_hooks(self) -> None:
         """Take the second layer off and forget what was remembered of it."""
@@ -358,8 +433,8 @@ class ModuleWeights:
                     same = weight.shown.data_ptr() == shown.data_ptr()
                     assert same, f"{self.name} {weight.key}: the module sees another tensor"
                 wanted = self._patches.get(weight.key, ())
-                has = weight.applied
-                assert weight.held is None or same_patches(has, wanted), f"{self.name} {weight.key}: patched otherwise"
+                is_so = weight.held is None or not self._is_patched or same_patches(weight.applied, wanted)
+                assert is_so, f"{self.name} {weight.key}: patched otherwise"
 
     # --- one block ---------------------------------------------------------------------------------------------------
 
@@ -424,15 +499,15 @@ class ModuleWeights:
         """Bring weights from the file to the device, through a little pinned memory."""
         assert self._source is not None
         by_key = {weight.key: weight for weight in weights}
+        raws = list(self._source.raw(by_key))
 
-        def pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            assert self._source is not None
-            for key, raw in self._source.raw(by_key):
+        def pairs() -> Iterator[tuple[torch.Tensor, RawWeight]]:
+            for key, raw in raws:
                 held = by_key[key].held = self.device.empty_like(by_key[key].shown)
                 yield held, raw
 
-        if by_key:
-            StagedUpload(self.device, **self._staging).run(pairs())
+        if raws:
+            upload(self.device, pairs(), max(raw.num_bytes for _, raw in raws))
         for weight in weights:
             assert weight.held is not None
             weight.applied = ()
@@ -504,16 +579,22 @@ class ModuleWeights:
 
     def _put_patched(self, weight: Weight, entries: Sequence[WeightPatch]) -> None:
         assert weight.held is not None
-        changed = self._patched(entries, weight.held, weight.key)
         if self.device.has_own_memory and weight.held is not weight.home:
-            weight.held.copy_(changed)
-        elif self.device.charges_blocks:
-            weight.held = self.device.empty_like(changed)
-            weight.held.copy_(changed)
+            weight.held.copy_(self._patched(entries, weight.held, weight.key))
         else:
-            weight.held = changed
+            weight.held = self._patched_there(entries, weight)
+
+    def _patched_there(self, entries: Sequence[WeightPatch], weight: Weight) -> torch.Tensor:
+        """What the device holds of a weight with patches, in memory of its own there."""
+        assert weight.held is not None
+        changed = self._patched(entries, weight.held, weight.key)
+        if not self.device.charges_blocks:
+            return changed
+        return self.device.empty_like(changed).copy_(changed)
 
     def _patched(self, entries: Sequence[WeightPatch], weight: torch.Tensor, key: str) -> torch.Tensor:
+        if self.device.charges_blocks:
+            self.device.begin_block(self._working_now_bytes + _patching_bytes(weight) - weight.nbytes)
         return patched(entries, weight, key, self.original_weight, getattr(self.module, "patched_dtype", None))
 
     def _take_hooks_off(self) -> None:
@@ -549,9 +630,13 @@ class ModuleWeights:
         if isinstance(block.module, nn.Embedding) and (block.is_there or self._looks_up(block)):
             return self._bring_rows(block.weights[0], block, args)
         block.lane = self.lanes.next(0 if block.is_there else block.size_bytes, self._buffer_bytes(block))
-        for weight in block.weights:
-            block.covered.append((weight, weight.shown))
-            weight.show(self._brought(weight, block.lane))
+        self._working_now_bytes = self.working_bytes
+        try:
+            for weight in block.weights:
+                block.covered.append((weight, weight.shown))
+                weight.show(self._brought(weight, block.lane))
+        finally:
+            self._working_now_bytes = 0
         block.lane.arrive()
         if isinstance(block.module, nn.Embedding):  # asked for where its table lay: in RAM
             return (args[0].to(self.load_device), *args[1:])
@@ -566,7 +651,7 @@ class ModuleWeights:
         tensor = weight.held
         if tensor is None:  # patched on the way: the same arithmetic on the same device
             assert weight.home is not None, f"{self.name} {weight.key}: it was not read"
-            tensor = torch.empty_like(weight.shown, device=self.load_device)
+            tensor = self.device.empty_like(weight.shown)
             self.device.copy(None, tensor, weight.home)
             for entries in layers:
                 tensor = self._patched(entries, tensor, weight.key)
@@ -675,6 +760,11 @@ def _after(block: Block) -> Callable[..., None]:
             block.lane = None
 
     return after
+
+
+def _patching_bytes(weight: torch.Tensor) -> int:
+    """The weight as it is brought, in float32, two tensors more for the difference, and what comes of it."""
+    return weight.numel() * (NUM_FLOAT32_TO_PATCH * torch.float32.itemsize + 2 * weight.dtype.itemsize)
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:

@@ -48,7 +48,8 @@ class Occupant:
 class Newcomer:
     """A model that is about to run. `fixed_bytes` cannot be brought over block by block; `block_bytes` is what the
     largest of the other blocks takes while it is (0: there are none). `casts`: all blocks pass through the buffers,
-    also those on the device, since they are kept in another type than they compute in.
+    also those on the device, since they are kept in another type than they compute in. `landing_bytes` are taken while
+    it loads, `patching_bytes` while it loads and, for blocks that are away, while it computes.
     """
 
     id: int
@@ -57,6 +58,8 @@ class Newcomer:
     fixed_bytes: int = 0
     block_bytes: int = 0
     casts: bool = False
+    landing_bytes: int = 0
+    patching_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,9 @@ def plan_residency(
     inference and the buffers; at the least the blocks that cannot be brought over and one buffer, the margin
     notwithstanding. `weights_share` below 1 lets only that share of the weights come, 0 as few as possible.
     """
-    kept_free = limits.kept_free(working_bytes)
+    landing_bytes = max((item.landing_bytes for item in newcomers), default=0)
+    patching_bytes = max((item.patching_bytes for item in newcomers), default=0)
+    kept_free = limits.kept_free(max(working_bytes, landing_bytes, patching_bytes))
     size_bytes = sum(item.size_bytes for item in newcomers)
     missing_bytes = size_bytes - sum(item.loaded_bytes for item in newcomers)
     buffer_bytes = max((item.block_bytes for item in newcomers if item.casts), default=0)
@@ -129,6 +134,8 @@ def plan_residency(
         if lacking <= 0 or not in_part:
             whole = {item.id: item.size_bytes for item in newcomers}
             return ResidencyPlan(evict, whole, num_buffers, buffer_bytes, max(0, lacking))
+    least_free = max(working_bytes + patching_bytes, landing_bytes)
+    kept_free = limits.kept_free(least_free)
     own_bytes = size_bytes - missing_bytes
     free_for_all = free_bytes + own_bytes + sum(item.loaded_bytes for item in occupants)
     block_bytes = max((item.block_bytes for item in newcomers), default=0)
@@ -140,7 +147,7 @@ def plan_residency(
             break
     else:
         num_buffers, room = (1 if block_bytes else 0), fixed_bytes
-        kept_free = min(kept_free, working_bytes)
+        kept_free = least_free
     evict, lacking = _evictions(occupants, room + num_buffers * block_bytes + kept_free - own_bytes - free_bytes)
     return ResidencyPlan(evict, _shared_out(newcomers, room), num_buffers, block_bytes, max(0, lacking))
 

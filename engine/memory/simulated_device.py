@@ -7,8 +7,10 @@ them. Reading what has not arrived, and overwriting what may still be read, rais
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +51,8 @@ class SimulatedDevice(Device):
         self.charged_bytes = 0
         self.most_charged_bytes = 0
         self.num_refused = 0
+        self.host_bytes = 0  # pinned and staging memory, in RAM
+        self.most_host_bytes = 0
         self._streams: list[_Stream] = []
         self._computed = 0  # grows with everything the computing stream reads
         self._read_at: dict[int, int] = {}  # memory's address -> when it was read last
@@ -86,8 +90,25 @@ class SimulatedDevice(Device):
         self._refuse_beyond(num_bytes)
         return self._charged(super().empty_bytes(num_bytes))
 
+    def empty(self, shape: Sequence[int], dtype: Dtype) -> Tensor:
+        self._refuse_beyond(math.prod(shape) * dtype.itemsize)
+        return self._charged(super().empty(shape, dtype))
+
     def pinned_like(self, tensor: Tensor) -> Tensor | None:
-        return tensor.clone()
+        return self._in_ram(tensor.clone())
+
+    def staging_bytes(self, num_bytes: int) -> Tensor:
+        return self._in_ram(super().staging_bytes(num_bytes))
+
+    def _in_ram(self, tensor: Tensor) -> Tensor:
+        """A buffer in RAM that streams read from: counted, but not against the budget."""
+        self.host_bytes += tensor.nbytes
+        self.most_host_bytes = max(self.most_host_bytes, self.host_bytes)
+        weakref.finalize(tensor.untyped_storage(), self._give_host_back, tensor.nbytes)
+        return tensor
+
+    def _give_host_back(self, num_bytes: int) -> None:
+        self.host_bytes -= num_bytes
 
     def begin_block(self, working_bytes: int) -> None:
         self._refuse_beyond(working_bytes)

@@ -9,7 +9,6 @@ import torch
 from engine.errors import OutOfMemory
 from engine.memory.lanes import Lanes, PinnedMemory
 from engine.memory.simulated_device import SimulatedDevice, StreamHazard
-from engine.memory.staging import StagedUpload
 
 
 def test_lanes_take_turns_and_their_memory_is_counted_and_given_back() -> None:
@@ -98,18 +97,3 @@ def test_pinned_memory_ends_at_its_limit_and_comes_back() -> None:
     assert pinned.pin(torch.zeros(20)) is None
     del first
     assert pinned.pinned_bytes == 0 and pinned.pin(torch.zeros(20)) is not None
-
-
-@pytest.mark.parametrize("chunk_bytes", [64, 1000, 1 << 20])
-def test_what_goes_through_pinned_chunks_arrives_in_its_type_and_layout(chunk_bytes: int) -> None:
-    device = SimulatedDevice(1 << 20)
-    sources = [torch.randn(7, 5), torch.randn(4, 3, 2, 2).half(), torch.randn(3), torch.arange(100).reshape(10, 10)]
-    targets = [
-        device.empty_like(sources[0]),
-        device.empty_like(sources[1].contiguous(memory_format=torch.channels_last)),
-        device.empty_like(sources[2], torch.float16),
-        device.empty_like(sources[3]),
-    ]
-    StagedUpload(device, chunk_bytes=chunk_bytes, num_readers=3).run(zip(targets, sources, strict=True))
-    assert all(torch.equal(target, source.to(target.dtype)) for target, source in zip(targets, sources, strict=True))
-    assert targets[1].is_contiguous(memory_format=torch.channels_last)
