@@ -1,6 +1,6 @@
 """ComfyUI's recorded results, drawn again under every flag of model memory by real engines.
 
-    python -m benchmark.parity_flags --parity DIR --models DIR [--sets NAME ...] [--only GLOB] [--leave-out GLOB ...]
+    python -m benchmark.parity_flags --parity DIR --models DIR [--sets NAME ...] [--only GLOB ...] [--leave-out ...]
 
 DIR of `--parity` holds `compare.py`, `cases` and `inputs`; `--models` is a models directory with the files that the
 cases name. For each set of flags an engine is started on a card that is simulated (`--simulate-vram`), and `compare.py`
@@ -52,11 +52,14 @@ SETS: Mapping[str, tuple[str, ...]] = {
 LINE = re.compile(r"(?P<verdict>ok  |FAIL) (?P<case>\S+) \((?P<seconds>[\d.]+) s\): (?P<told>.*)")
 
 
-def chosen(cases: Path, only: str, left_out: Sequence[str]) -> list[str]:
+def chosen(cases: Path, only: Sequence[str], left_out: Sequence[str]) -> list[str]:
     """The names of the cases to run."""
     names = (path.stem for path in sorted(cases.glob("*.json")) if not path.stem.endswith(".tolerance"))
-    wanted = (name for name in names if fnmatch.fnmatch(name, only))
-    return [name for name in wanted if not any(fnmatch.fnmatch(name, pattern) for pattern in left_out)]
+    return [name for name in names if _fits(name, only) and not _fits(name, left_out)]
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
 def read_lines(lines: Sequence[str]) -> tuple[dict[str, float], dict[str, str]]:
@@ -104,6 +107,7 @@ def run_set(flags: Sequence[str], parity: Path, models: Path, names: Sequence[st
     return {
         "flags": " ".join(flags),
         "num_passed": len(seconds) - len(failed),
+        "passed": " ".join(name for name in seconds if name not in failed),
         "failed": failed,
         "seconds": round(took_seconds),
         "memory": memory_of(memory),
@@ -132,7 +136,7 @@ def main() -> int:
     parser.add_argument("--parity", type=Path, required=True, help="folder with compare.py, cases and inputs")
     parser.add_argument("--models", type=Path, required=True, help="models directory with the files of the cases")
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), metavar="NAME")
-    parser.add_argument("--only", default="*", metavar="GLOB", help="cases to run")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="cases to run")
     parser.add_argument("--leave-out", nargs="+", default=[], metavar="GLOB", help="cases not to run")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
@@ -142,8 +146,7 @@ def main() -> int:
         outcome = {
             "measured": time.strftime("%Y-%m-%d"),
             **run_set(SETS[name], given.parity, given.models, names),
-            "only": given.only,
-            "left_out": sorted(set(chosen(given.parity / "cases", given.only, [])) - set(names)),
+            "num_left_out": len(chosen(given.parity / "cases", ["*"], [])) - len(names),
             "load_average": round(os.getloadavg()[0], 1),
         }
         add_to_results(name, outcome, given.out)

@@ -9,13 +9,20 @@ so that the thread that asks for the next block never waits.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+from engine.memory import machine_memory
 from engine.memory.device import Device, Dtype, Tensor
 
 ALIGNMENT_BYTES = 256
 PINNED_SHARE_LINUX = 0.95  # of RAM; other systems let a process have less
 PINNED_SHARE_ELSEWHERE = 0.45
+LOOK_BYTES = 64 << 20  # how much is pinned before it is looked again how much RAM is free
+
+
+def _spare_bytes() -> int:
+    return machine_memory.spare_bytes(machine_memory.available_bytes(), machine_memory.total_bytes())
 
 
 def padded(num_bytes: int) -> int:
@@ -149,17 +156,24 @@ class Lanes:
 
 
 class PinnedMemory:
-    """Copies of weights in memory that the device reads by itself, up to a limit. Counted until they are gone."""
+    """Copies of weights in memory that the device reads by itself, up to a limit. Counted until they are gone.
 
-    def __init__(self, device: Device, limit_bytes: int) -> None:
+    The system can neither swap nor drop them: none is made that would leave less free than everything else needs, by
+    the machine's account and by that of every control group around the process.
+    """
+
+    def __init__(self, device: Device, limit_bytes: int, spare_bytes: Callable[[], int] = _spare_bytes) -> None:
         self._device = device
+        self._spare_bytes = spare_bytes
+        self._spare_now = 0  # as of the last look, less what was pinned since
+        self._until_look = 0  # bytes to pin before the next one
         self.limit_bytes = limit_bytes
         self.pinned_bytes = 0
 
     def pin(self, tensor: Tensor) -> Tensor | None:
-        """A pinned copy, or None where the limit or the system allows none."""
+        """A pinned copy, or None where the limit, free RAM or the system allows none."""
         num_bytes = self._device.pinned_cost(tensor.nbytes)
-        if self.pinned_bytes + num_bytes > self.limit_bytes:
+        if self.pinned_bytes + num_bytes > self.limit_bytes or not self._has_ram_for(num_bytes):
             return None
         copy = self._device.pinned_like(tensor)
         if copy is None:
@@ -168,6 +182,13 @@ class PinnedMemory:
             self.pinned_bytes += num_bytes
             weakref.finalize(copy.untyped_storage(), self._unpinned, num_bytes)
         return copy
+
+    def _has_ram_for(self, num_bytes: int) -> bool:
+        if self._until_look <= 0:
+            self._spare_now, self._until_look = self._spare_bytes(), LOOK_BYTES
+        self._spare_now -= num_bytes
+        self._until_look -= num_bytes
+        return self._spare_now >= 0
 
     def _unpinned(self, num_bytes: int) -> None:
         self.pinned_bytes -= num_bytes

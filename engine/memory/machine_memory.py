@@ -10,6 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NO_LIMIT_BYTES = 1 << 60  # version 1 writes a huge number for "no limit"
+FLOOR_SHARE = 0.1  # of RAM: what models leave to everything else
+MOST_FLOOR_BYTES = 2 << 30
+
+
+def spare_bytes(available: int, total: int) -> int:
+    """What is available above the floor that models leave free; less than 0 while RAM is short."""
+    return available - min(MOST_FLOOR_BYTES, int(total * FLOOR_SHARE))
 
 
 def available_bytes(root: Path = Path("/")) -> int:

@@ -22,9 +22,6 @@ from engine.memory.plan import Limits, Newcomer, Occupant, eviction_order, plan_
 from engine.memory.relief import Economy, ReliefStep, Situation
 from engine.memory.state import VramState
 
-GIB = 1 << 30
-RAM_FLOOR_SHARE = 0.1  # of RAM: below it models that are not in use leave RAM too
-MAX_RAM_FLOOR_BYTES = 2 * GIB
 HANDLE_REFERENCES = 2  # what counts as a reference to a handle without any value holding it
 
 log = logging.getLogger(__name__)
@@ -533,8 +530,7 @@ class ModelPool:
 
     def _ram_to_spare(self) -> int:
         """What is free above the floor; less than 0 while RAM is short."""
-        available, total = self._ram_bytes()
-        return available - min(MAX_RAM_FLOOR_BYTES, int(total * RAM_FLOOR_SHARE))
+        return machine_memory.spare_bytes(*self._ram_bytes())
 
     def _drop(self, entry: _Entry) -> int:
         if not entry.resident.device.has_own_memory:

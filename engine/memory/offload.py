@@ -211,8 +211,16 @@ class ModuleWeights:
 
     @property
     def ram_bytes(self) -> int:
-        """Bytes of homes in RAM; views of a mapped file do not count, nor what is only to be read again."""
-        return sum(weight.home.nbytes for weight in self._in_ram() if weight.home is not None)
+        """Bytes of homes in RAM, and where it computes there, of patched weights beside them.
+
+        Views of a mapped file do not count, nor what is only to be read again.
+        """
+        homes = sum(weight.home.nbytes for weight in self._in_ram() if weight.home is not None)
+        if self.device.has_own_memory:
+            return homes
+        return (
+            homes + sum(weight.shown.nbytes for weight in self._by_key.values() if weight.applied) + self._hooked_bytes
+        )
 
     @property
     def droppable_bytes(self) -> int:
@@ -726,7 +734,8 @@ class ModuleWeights:
         """Weights whose homes take RAM."""
         for weight in self._by_key.values():
             is_view = self._source is not None and not weight.is_pinned and self._source.is_view(weight.key)
-            if weight.home is not None and weight.home.device.type == "cpu" and not is_view:
+            stays = self.device.has_own_memory and not self.can_leave and weight.held is not None
+            if weight.home is not None and weight.home.device.type == "cpu" and not is_view and not stays:
                 yield weight
 
     def _droppable(self) -> Iterator[Weight]:

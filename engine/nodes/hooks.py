@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 
 from engine.nodes.base import Choice, Flag, Float, Int, ModelFile, NodeContext, Optional, Out, Widget, node
+from engine.nodes.borrowed_weight import BorrowedWeight
 from engine.nodes.hooks_value import (
     EnumWeightTarget,
     HookGroup,
@@ -86,10 +87,10 @@ def _model_hooks(
     return (HookGroup() if prev_hooks is None else prev_hooks).clone_and_combine(hooks)
 
 
-def _original_weights(model: Model) -> dict[str, torch.Tensor]:
+def _original_weights(model: Model) -> dict[str, BorrowedWeight]:
     """All weights without patches; the noise levels of a checkpoint are no weights."""
     names = (name for name in model.model.state_dict() if not name.startswith("model_sampling"))
-    return {name: model.weights.original_weight(name) for name in names}
+    return {name: BorrowedWeight(model.weights, name) for name in names}
 
 
 @node(

@@ -362,12 +362,12 @@ def create_hook_lora(lora: Mapping[str, torch.Tensor], strength_model: float, st
 
 
 def create_hook_model_as_lora(
-    weights_model: Mapping[str, torch.Tensor] | None,
-    weights_clip: Mapping[str, torch.Tensor] | None,
+    weights_model: Mapping[str, Any] | None,
+    weights_clip: Mapping[str, Any] | None,
     strength_model: float,
     strength_clip: float,
 ) -> HookGroup:
-    """What other models' weights are above those of the model that is hooked."""
+    """What other models' weights (tensors, or `BorrowedWeight`s) are above those of the model that is hooked."""
     hook = WeightHook(strength_model, strength_clip)
     hook.weights = {name: ("model_as_lora", (weight,)) for name, weight in (weights_model or {}).items()}
     hook.weights_clip = {name: ("model_as_lora", (weight,)) for name, weight in (weights_clip or {}).items()}

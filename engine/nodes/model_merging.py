@@ -26,7 +26,7 @@ Multiplier = Annotated[float, Float(min=-10.0, max=10.0, step=0.01)]
 
 def merged_model(first: Model, second: Model, strength_second: float, strength_first: float) -> Model:
     merged = first.clone()
-    merged.add_patches(second.get_key_patches(UNET_PREFIX), strength_second, strength_first)
+    merged.add_patches(second.get_borrowed_patches(UNET_PREFIX), strength_second, strength_first)
     return merged
 
 
@@ -35,7 +35,7 @@ def merged_blocks(first: Model, second: Model, ratios: Mapping[str, float]) -> M
     merged = first.clone()
     default = next(iter(ratios.values()))
     groups: dict[float, dict[str, Any]] = {}
-    for name, patches in second.get_key_patches(UNET_PREFIX).items():
+    for name, patches in second.get_borrowed_patches(UNET_PREFIX).items():
         inner = name.removeprefix(UNET_PREFIX)
         fitting = [start for start in ratios if inner.startswith(start)]
         ratio = ratios[max(fitting, key=len)] if fitting else default
@@ -47,7 +47,9 @@ def merged_blocks(first: Model, second: Model, ratios: Mapping[str, float]) -> M
 
 def merged_clip(first: Clip, second: Clip, strength_second: float, strength_first: float) -> Clip:
     merged = first.clone()
-    patches = {name: entry for name, entry in second.get_key_patches().items() if not name.endswith(NOT_MERGED)}
+    patches = {
+        name: entry for name, entry in second.patcher.get_borrowed_patches().items() if not name.endswith(NOT_MERGED)
+    }
     merged.add_patches(patches, strength_second, strength_first)
     return merged
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.nodes.borrowed_weight import BorrowedWeight
 from engine.nodes.model_hooks import HookedModel
 from engine.nodes.running_call import running_context
 
@@ -345,8 +346,20 @@ class Model(HookedModel):
 
     def get_key_patches(self, filter_prefix: str | None = None) -> dict[str, list[Any]]:
         """Weight name to `[(unpatched weight, conversion), patch, ...]`, as model merging reads it."""
-        keys = (key for key in self.model.state_dict() if filter_prefix is None or key.startswith(filter_prefix))
-        return {key: [(self.weights.original_weight(key), _unchanged), *self.patches.get(key, [])] for key in keys}
+        return {
+            key: [(self.weights.original_weight(key), _unchanged), *self.patches.get(key, [])]
+            for key in self._weight_names(filter_prefix)
+        }
+
+    def get_borrowed_patches(self, filter_prefix: str | None = None) -> dict[str, list[Any]]:
+        """As `get_key_patches`, without holding the weights themselves: only for patches of another model."""
+        return {
+            key: [(BorrowedWeight(self.weights, key), _unchanged), *self.patches.get(key, [])]
+            for key in self._weight_names(filter_prefix)
+        }
+
+    def _weight_names(self, filter_prefix: str | None) -> list[str]:
+        return [key for key in self.model.state_dict() if filter_prefix is None or key.startswith(filter_prefix)]
 
     def model_state_dict(self, filter_prefix: str | None = None) -> dict[str, torch.Tensor]:
         weights = {

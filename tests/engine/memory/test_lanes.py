@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from engine.errors import OutOfMemory
-from engine.memory.lanes import Lanes, PinnedMemory
+from engine.memory.device import Device
+from engine.memory.lanes import LOOK_BYTES, Lanes, PinnedMemory
 from engine.memory.simulated_device import SimulatedDevice, StreamHazard
 
 
@@ -97,3 +98,26 @@ def test_pinned_memory_ends_at_its_limit_and_comes_back() -> None:
     assert pinned.pin(torch.zeros(20)) is None
     del first
     assert pinned.pinned_bytes == 0 and pinned.pin(torch.zeros(20)) is not None
+
+
+def test_pinned_memory_follows_what_ram_is_free() -> None:
+    free = [3 * LOOK_BYTES]
+    looks = []
+
+    def spare_bytes() -> int:
+        looks.append(free[0])
+        return free[0]
+
+    device = Device()
+    device.pinned_like = lambda tensor: torch.empty(4)  # type: ignore[method-assign]
+    pinned = PinnedMemory(device, 1 << 40, spare_bytes)
+    quarter = torch.empty(LOOK_BYTES // 4, dtype=torch.uint8, device="meta")
+    kept = []
+    for _ in range(40):
+        copy = pinned.pin(quarter)
+        if copy is not None:
+            kept.append(copy)
+            free[0] -= LOOK_BYTES // 4
+    assert len(kept) == 12 and free[0] == 0 and len(looks) <= 11, "asked once for so many bytes"
+    free[0] = LOOK_BYTES
+    assert any(pinned.pin(quarter) is not None for _ in range(5)), "again, once there is some"

@@ -136,6 +136,32 @@ def test_what_leaves_a_card_while_ram_is_short_is_read_again_and_not_copied(
     assert all(torch.equal(result, results[0]) for result in results)
 
 
+def test_patched_copies_beside_the_originals_are_counted(tmp_path: Path) -> None:
+    pool = ModelPool(VramState.DISABLED)
+    handle = add(pool, Device(), tmp_path, 0, torch.float32)
+    entries = patch(network(0, NUM_LAYERS), 1)
+    beside = sum(weight.nbytes for name, weight in network(0, NUM_LAYERS).state_dict().items() if name in entries)
+    with handle.in_use(patches=entries, patches_id="lora"):
+        assert handle.ram_bytes == SIZE + beside
+        handle.patch_hooks(entries, "hook", keep=True)
+        assert handle.ram_bytes == SIZE + 2 * beside
+        handle.patch_hooks({}, None)
+        assert handle.ram_bytes == SIZE + 2 * beside, "they are remembered until the use ends"
+    assert handle.ram_bytes == SIZE + beside
+    pool.unload_all()
+    assert handle.ram_bytes == SIZE
+
+
+def test_on_a_card_originals_that_never_leave_it_take_no_ram(tmp_path: Path) -> None:
+    device = SimulatedDevice(4 * SIZE)
+    module, source = read(tmp_path, 0, stored=torch.float32, copies=False)
+    pool = ModelPool(VramState.GPU_ONLY, limits=Limits(0, 0))
+    handle = pool.add(ModuleWeights("model", module, device=device, source=source, rests_in_ram=False))
+    with handle.in_use(patches=patch(network(0, NUM_LAYERS), 1), patches_id="lora"):
+        assert handle.ram_bytes == 0
+        assert device.charged_bytes == pool.report().device_bytes > SIZE
+
+
 def test_layers_that_are_all_there_have_no_hooks(tmp_path: Path) -> None:
     pool = ModelPool(VramState.DISABLED)
     handle = add(pool, Device(), tmp_path, 0, torch.float32)

@@ -154,6 +154,23 @@ def test_merging_weighs_both_models_by_block(store: ModelStore) -> None:
     assert torch.equal(mixed, mixed.half().float()), "patched text encoders are rounded as ComfyUI rounds them"
 
 
+def test_a_model_that_is_merged_into_another_leaves_ram_and_is_read_again(store: ModelStore) -> None:
+    first, _, _ = store.checkpoint("a.safetensors")
+    second, _, _ = store.checkpoint("b.safetensors")
+    merged = model_merge_simple(node_context(store), model1=first, model2=second, ratio=0.3)
+    resident = second.weights._resident  # type: ignore[attr-defined]
+    seen = []
+    for _ in range(2):
+        with merged.in_use() as network:
+            seen.append(network.state_dict()[UNET_KEY].clone())
+        with first.in_use():
+            pass  # so that the patches are computed again
+        resident.drop()
+        assert resident.ram_bytes < 10_000, "only its noise levels, which are in no file"
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], first.weights.original_weight(UNET_KEY))
+
+
 def test_a_saved_checkpoint_holds_the_patches_and_loads_again(store: ModelStore, models: Path, tmp_path: Path) -> None:
     model, clip, vae = store.checkpoint("a.safetensors")
     patched, patched_clip = lora_loader(
