@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ import pytest
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import running_front
 from worker.engine.supervisor import free_port
-
-
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
-    (tmp_path / "engine").mkdir()
-    async with FakeEngine(tmp_path / "engine") as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -13,19 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import until
 from worker.engine.supervisor import free_port
-
-
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    async with FakeEngine(folder) as engine:
-        yield engine
 
 
 class FrontProcess:

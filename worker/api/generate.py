@@ -26,10 +26,10 @@ async def generate(request: Request) -> Response:
     submitted = await submit(request)
     if isinstance(submitted, Response):
         return submitted
-    admitted, parsed = submitted
+    admitted, is_vast = submitted
     request.app.state.attendance.keep(admitted.job)
     if admitted.job.state.is_terminal:
-        return await reply_with(admitted.job, request, is_vast=parsed.is_vast)
+        return await reply_with(admitted.job, request, is_vast=is_vast)
     return await reply_with(admitted.job, request, status=202)
 
 
@@ -39,12 +39,12 @@ async def generate_sync(request: Request) -> Response:
     submitted = await submit(request)
     if isinstance(submitted, Response):
         return submitted
-    admitted, parsed = submitted
+    admitted, is_vast = submitted
     services = services_of(request)
     with request.app.state.attendance.attend(admitted.job, is_owner=admitted.is_new):
         if not await _ends_before_client_leaves(services, admitted.job, request):
             return Response(status_code=499)
-    return await reply_with(admitted.job, request, is_vast=parsed.is_vast)
+    return await reply_with(admitted.job, request, is_vast=is_vast)
 
 
 @router.post("/generate/stream", responses=_ANSWERS)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 from fastapi import Request
@@ -42,18 +42,32 @@ from worker.outputs.options import OutputOptions
 from worker.services import Services
 
 _RANDOM_BOUND = 2**32
+LARGE_BODY_BYTES = 256 * 1024
 ENGINE_WAIT_SECONDS = 15.0  # what a caller is kept waiting while an engine is being replaced
+
+Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
 
 log = structlog.get_logger("api")
 
 
-async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
-    """The job of this request, started if it is new; or the refusal."""
+async def submit(request: Request) -> tuple[Admitted, bool] | Response:
+    """The job of this request, started if it is new, and whether it came in Vast's envelope; or the refusal.
+
+    Nothing of the body is held any longer: the job has what it needs of it.
+    """
     services = services_of(request)
     job_id, is_vast = "", False
     caller: Caller | None = None
     parsed: ParsedRequest | None = None
     received = Received(b"")
+    has_made_job = False
+
+    async def make_job() -> Job:
+        nonlocal has_made_job
+        has_made_job = True
+        assert parsed is not None
+        return await _make_job(services, parsed, job_id, digest)
 
     def begin(job: Job) -> None:
         services.platform.job_accepted(job, caller)
@@ -61,7 +75,8 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
 
     try:
         received = await _receive(request, services)
-        body = _json_of(services, received.content)
+        size_bytes = len(received.content)
+        body = await _apart(size_bytes, _json_of, services, received.content)
         if is_multipart(request):
             body = _whole(body)
         is_vast = is_envelope(body)
@@ -71,12 +86,11 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
             caller = caller_of(body)
             envelope = services.platform.open_envelope(body)
         parsed = _parse(envelope.payload if envelope else body, request, is_vast, received.files)
-        digest = body_hash(parsed.raw, parsed.wants_base64, parsed.wants_engine_response)
+        wishes = parsed.wants_base64, parsed.wants_engine_response
+        digest = await _apart(size_bytes, body_hash, parsed.raw, *wishes, is_large=size_bytes >= LARGE_BODY_BYTES)
         named = parsed.input.request_id or request.headers.get("idempotency-key", "")
         job_id = clean_id(named or await _repeated_id(services, envelope, digest))
-        admitted = await services.admission.admit(
-            job_id, digest, lambda: _make_job(services, parsed, job_id, digest), parsed.input.priority, begin
-        )
+        admitted = await services.admission.admit(job_id, digest, make_job, parsed.input.priority, begin)
         if admitted.is_new:
             begin(admitted.job)
         else:
@@ -96,9 +110,18 @@ async def submit(request: Request) -> tuple[Admitted, ParsedRequest] | Response:
     finally:
         if received.files:
             await asyncio.to_thread(received.discard)
-            if services.store.jobs.get(job_id) is None:
-                services.inputs.release(job_id)
-    return admitted, parsed
+        if has_made_job and job_id not in services.store.jobs:
+            services.inputs.release(job_id)
+    return admitted, is_vast
+
+
+async def _apart(
+    size_bytes: int, function: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs
+) -> Answer:
+    """What the function makes of a body; of a large one off the event loop."""
+    if size_bytes < LARGE_BODY_BYTES:
+        return function(*arguments, **named)
+    return await asyncio.to_thread(function, *arguments, **named)
 
 
 def _json_of(services: Services, content: bytes) -> dict[str, Any]:
@@ -195,6 +218,8 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
             prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
         planned = services.inputs.plan(prompt, object_info)
         await engine.check(planned.prompt, planned.pending_files)
+        if planned.pending_files:
+            prompt = await services.inputs.keep_inline(prompt, object_info, job_id)
     except RequestRejected as rejected:
         raise _in_terms_of_the_modifier(services, parsed.input.modifier, rejected) from None
     except EngineUnreachable as error:  # it went away just now

@@ -28,7 +28,7 @@ from worker.errors import DiskLow, InputRejected, WorkerError
 from worker.guard.safe_address import AddressGuard, shown_url
 from worker.inputs.file_kinds import HEAD_BYTES, BrokenFile, FileKind, check_kind, check_picture
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
-from worker.inputs.references import UPLOAD_PREFIX, Reference
+from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
 from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.shared_calls import SharedCalls
@@ -106,7 +106,7 @@ class InputFetcher:
     async def _fetch(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> FetchedInput:
         if reference.source == "upload":
             return await asyncio.to_thread(self._uploaded, reference)
-        if reference.source in ("data", "base64"):
+        if reference.source in INLINE:
             return await self._bring(reference, None)
         target = self._s3_target(reference, asked_s3) if reference.source == "s3" else None
         key = (reference.value, reference.media, target)
@@ -208,7 +208,8 @@ class InputFetcher:
         except BrokenFile as broken:
             raise InputBroken(f"{_shown(reference)} {broken}") from None
         name = f"{digest}.{kind.extension}"
-        return FetchedInput(name, self._folder.keep(partial, name), size_bytes, kind.media_type)
+        path = self._folder.keep(partial, name, is_only_copy=reference.source in INLINE)
+        return FetchedInput(name, path, size_bytes, kind.media_type)
 
     def _check_size(self, size_bytes: int, shown: str) -> None:
         if size_bytes > self._limits.max_bytes:

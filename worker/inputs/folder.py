@@ -47,11 +47,18 @@ class InputFolder:
         self._lock = threading.Lock()
         self._needed_by: dict[str, set[str]] = {}  # file name -> job ids
 
-    def keep(self, partial: Path, name: str) -> Path:
-        """Takes a whole file in under its name. The same content is one file."""
+    def keep(self, partial: Path, name: str, *, is_only_copy: bool = False) -> Path:
+        """Takes a whole file in under its name. The same content is one file.
+
+        One that cannot be had again is on the disk when this returns, as the job is that needs it.
+        """
         target = self.path / name
+        if is_only_copy:
+            _write_through(partial)
         with self._lock:
             os.replace(partial, target)
+        if is_only_copy:
+            _write_through(self.path)
         return target
 
     def hold(self, name: str, job_id: str) -> bool:
@@ -82,6 +89,14 @@ class InputFolder:
                 with suppress(FileNotFoundError):
                     (self.path / name).unlink()
         return gone
+
+
+def _write_through(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _files_in(folder: Path) -> tuple[list[StoredFile], list[StoredFile]]:

@@ -18,6 +18,9 @@ Media = Literal["image", "latent", "file"]
 PLAIN_FILE_INPUTS: Mapping[tuple[str, str], Media] = {("LoadLatent", "latent"): "latent"}
 """Inputs that take a file of the input folder without declaring it."""
 
+INLINE: frozenset[Source] = frozenset({"data", "base64"})
+"""What stands in the prompt itself."""
+
 UPLOAD_PREFIX = "upload:"
 _UPLOADED = re.compile(r"upload:[0-9a-f]{64}\.[a-z0-9]{1,8}")
 

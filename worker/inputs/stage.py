@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker.engine.client import EngineClient
-from worker.errors import Problem, RequestRejected
+from worker.errors import InputRejected, Problem, RequestRejected
 from worker.inputs.fetch import InputFetcher
 from worker.inputs.folder import InputFolder
-from worker.inputs.references import Media, Reference, find_references, replace_references
+from worker.inputs.references import INLINE, UPLOAD_PREFIX, Media, Reference, find_references, replace_references
 from worker.jobs.job import Credentials, Job
 from worker.jobs.stages import PlannedInputs
 
@@ -44,17 +44,28 @@ class FetchedInputs:
         for reference in find_references(prompt, object_info):
             refused = self._fetcher.find_problem(reference, _s3_of(credentials))
             if refused is not None:
-                problems.append(
-                    Problem(
-                        refused.message,
-                        field=reference.input_name,
-                        node_id=reference.node_id,
-                        class_type=reference.class_type,
-                        type=refused.code,
-                    )
-                )
+                problems.append(_problem_of(reference, refused))
         if problems:
             raise RequestRejected(problems)
+
+    async def keep_inline(
+        self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], job_id: str
+    ) -> Mapping[str, Any]:
+        """The prompt with `upload:` addresses in place of the data that it carries along: a queue of jobs with pictures
+        in them would fill the memory, and the database. Raises RequestRejected with every one that is broken, DiskLow.
+        """
+        kept: dict[Reference, str] = {}
+        problems = []
+        for reference in find_references(prompt, object_info):
+            if reference.source not in INLINE:
+                continue
+            try:
+                kept[reference] = UPLOAD_PREFIX + (await self._fetcher.fetch(reference, job_id)).file_name
+            except InputRejected as refused:
+                problems.append(_problem_of(reference, refused))
+        if problems:
+            raise RequestRejected(problems)
+        return replace_references(prompt, kept)
 
     async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
         """The job's prompt with the names of the fetched files in it. Raises InputRejected, DiskLow.
@@ -118,6 +129,16 @@ class FetchedInputs:
     async def _bring(self, reference: Reference, owner_id: str, credentials: Credentials | None) -> str:
         fetched = await self._fetcher.fetch(reference, owner_id, _s3_of(credentials))
         return f"{FOLDER}/{fetched.file_name}"
+
+
+def _problem_of(reference: Reference, refused: InputRejected) -> Problem:
+    return Problem(
+        refused.message,
+        field=reference.input_name,
+        node_id=reference.node_id,
+        class_type=reference.class_type,
+        type=refused.code,
+    )
 
 
 def _fetched_names(prompt: Mapping[str, Any]) -> set[str]:

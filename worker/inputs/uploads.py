@@ -122,7 +122,7 @@ class UploadedFiles:
         for name in uploaded_names(prompt):
             path = paths.get(name.partition(".")[0])
             if path is not None and path.exists():
-                self._folder.keep(path, name)
+                self._folder.keep(path, name, is_only_copy=True)
             self._folder.hold(name, job_id)
 
     def hold(self, prompt: Mapping[str, Any], job_id: str) -> None:

@@ -30,6 +30,14 @@ class InputStage(Protocol):
         """Raises RequestRejected with every input that cannot be fetched, as far as that shows without trying."""
         ...
 
+    async def keep_inline(
+        self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], job_id: str
+    ) -> Mapping[str, Any]:
+        """The prompt with addresses of files in place of the data that it carries along, which the job has from then
+        on. Raises RequestRejected with every one that is broken, DiskLow.
+        """
+        ...
+
     async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
         """The job's prompt with the names of the fetched files in it; they stay until the job is released.
 

@@ -14,14 +14,6 @@ from worker.app import create_app
 
 
 @pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    async with FakeEngine(folder) as engine:
-        yield engine
-
-
-@pytest.fixture
 async def front(tmp_path: Path, engine: FakeEngine) -> AsyncIterator[RunningFront]:
     async with running_front(tmp_path, engine, sync_grace_seconds=0.2) as front:
         yield front

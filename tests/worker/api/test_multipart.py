@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
-import pytest
 
 from modifiers.example_picture import EXAMPLE_PICTURE
 from tests.fakes import FakeEngine, paint
@@ -16,13 +14,6 @@ from worker.app import create_app
 from worker.inputs.fetch import decode_data_uri
 
 PICTURE = decode_data_uri(EXAMPLE_PICTURE)
-
-
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
-    (tmp_path / "engine").mkdir()
-    async with FakeEngine(tmp_path / "engine") as engine:
-        yield engine
 
 
 def parts(workflow: dict[str, object]) -> list[tuple[str, tuple[str, bytes | str]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,6 @@ import pytest
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
 from worker.app import create_app
-
-
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
-    (tmp_path / "engine").mkdir()
-    async with FakeEngine(tmp_path / "engine") as engine:
-        yield engine
 
 
 async def send(front: RunningFront, name: str, workflow: dict[str, Any], **fields: Any) -> httpx.Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,6 @@ from tests.worker.running_front import RunningFront, running_front, until
 
 AUTH = {"cost": "100", "endpoint": "e", "reqnum": 1, "request_idx": 1, "signature": "", "url": "http://x"}
 OUT_OF_MEMORY = {"1": {"class_type": "OutOfMemory", "inputs": {}}}
-
-
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
-    (tmp_path / "engine").mkdir()
-    async with FakeEngine(tmp_path / "engine") as engine:
-        yield engine
-
-
-@pytest.fixture
-async def front(tmp_path: Path, engine: FakeEngine) -> AsyncIterator[RunningFront]:
-    async with running_front(tmp_path, engine) as front:
-        yield front
 
 
 async def in_an_envelope(front: RunningFront, workflow: dict[str, Any], **fields: Any) -> httpx.Response:

@@ -26,19 +26,6 @@ class Event:
     data: dict[str, Any]
 
 
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
-    (tmp_path / "engine").mkdir()
-    async with FakeEngine(tmp_path / "engine") as engine:
-        yield engine
-
-
-@pytest.fixture
-async def front(tmp_path: Path, engine: FakeEngine) -> AsyncIterator[RunningFront]:
-    async with running_front(tmp_path, engine) as front:
-        yield front
-
-
 async def events_of(response: httpx.Response) -> AsyncIterator[Event]:
     event_id = -1
     async for line in response.aiter_lines():

@@ -10,38 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from tests.fakes import FakeEngine, draw, steps
+from tests.worker.receiver import Receiver
 from tests.worker.running_front import RunningFront, running_front, until
 
 PLANTED = ("planted-secret", "planted-token", "planted-words")
-
-
-class Receiver:
-    """A real HTTP server: `status` is its answer, `came` what it was sent."""
-
-    def __init__(self) -> None:
-        self.came: list[tuple[dict[str, str], bytes]] = []
-        self.status = 200
-        self.url = ""
-
-    async def take(self, request: web.Request) -> web.Response:
-        self.came.append(({name.lower(): value for name, value in request.headers.items()}, await request.read()))
-        return web.Response(status=self.status, text="planted-words of the receiver")
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    receiver = Receiver()
-    app = web.Application()
-    app.router.add_post("/hook", receiver.take)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    yield receiver
-    await runner.cleanup()
 
 
 @pytest.fixture
@@ -80,7 +54,7 @@ async def send(front: RunningFront, receiver: Receiver, request_id: str, **webho
 async def test_a_dead_one_is_listed_and_sent_again_signed_as_before_under_the_same_id(
     front: RunningFront, receiver: Receiver
 ) -> None:
-    receiver.status = 410  # gone for good
+    receiver.statuses = [410]  # gone for good
     await send(front, receiver, "one", secret="planted-secret")
     [dead] = await until_state(front, "dead")
     assert (dead["request_id"], dead["last_error"], dead["attempts"], dead["url"]) == (
@@ -89,26 +63,26 @@ async def test_a_dead_one_is_listed_and_sent_again_signed_as_before_under_the_sa
         1,
         receiver.url,
     )
-    receiver.status = 200
+    receiver.statuses = [200]
     answer = await front.http.post(f"/webhooks/{dead['id']}/redeliver")
     assert answer.status_code == 202 and answer.json()["state"] == "pending"
     [delivered] = await until_state(front, "delivered")
-    assert delivered["id"] == dead["id"] == receiver.came[1][0]["webhook-id"] == receiver.came[0][0]["webhook-id"]
-    assert is_signed_with("planted-secret", receiver.came[1])
+    assert delivered["id"] == dead["id"] == receiver.calls[1][0]["webhook-id"] == receiver.calls[0][0]["webhook-id"]
+    assert is_signed_with("planted-secret", receiver.calls[1])
     row = await front.front.store.webhook(dead["id"])
     assert row is not None and row.secret is None
 
 
 async def test_all_dead_ones_are_sent_again_at_once(front: RunningFront, receiver: Receiver) -> None:
-    receiver.status = 410
+    receiver.statuses = [410]
     for name in ("one", "two"):
         await send(front, receiver, name)
     await until_state(front, "dead", 2)
-    receiver.status = 200
+    receiver.statuses = [200]
     assert (await front.http.post("/webhooks/redeliver")).json() == {"redelivered": 2}
     await until_state(front, "delivered", 2)
     assert (await listed(front))["counts"] == {"pending": 0, "delivered": 2, "dead": 0}
-    assert all(is_signed_with("operators", call) for call in receiver.came)
+    assert all(is_signed_with("operators", call) for call in receiver.calls)
 
 
 async def test_a_delivered_one_whose_secret_was_erased_asks_for_it(front: RunningFront, receiver: Receiver) -> None:
@@ -120,10 +94,10 @@ async def test_a_delivered_one_whose_secret_was_erased_asks_for_it(front: Runnin
     assert (await front.http.post(route, json={"secret": "planted-secret"})).status_code == 202
 
     async def came_again() -> bool:
-        return len(receiver.came) == 2
+        return len(receiver.calls) == 2
 
     await until(came_again)
-    assert is_signed_with("planted-secret", receiver.came[1])
+    assert is_signed_with("planted-secret", receiver.calls[1])
 
 
 async def test_an_unknown_id_and_an_unknown_state_are_the_callers_errors(front: RunningFront) -> None:
@@ -134,10 +108,10 @@ async def test_an_unknown_id_and_an_unknown_state_are_the_callers_errors(front: 
 async def test_a_receiver_is_tried_once_and_nothing_is_kept(front: RunningFront, receiver: Receiver) -> None:
     answer = await front.http.post("/webhooks/test", json={"url": receiver.url, "secret": "planted-secret"})
     assert answer.json() == {"delivered": True, "error": None}
-    assert is_signed_with("planted-secret", receiver.came[0]) and json.loads(receiver.came[0][1])["status"] == "test"
-    receiver.status = 500
+    assert is_signed_with("planted-secret", receiver.calls[0]) and json.loads(receiver.calls[0][1])["status"] == "test"
+    receiver.statuses = [500]
     assert (await front.http.post("/webhooks/test", json={"url": receiver.url})).json()["error"] == "status 500"
-    assert is_signed_with("operators", receiver.came[1])
+    assert is_signed_with("operators", receiver.calls[1])
     assert (await front.http.post("/webhooks/test", json={})).status_code == 422
     assert (await front.http.post("/webhooks/test", json={"url": "http://10.0.0.1/"})).status_code == 422
     assert (await listed(front))["webhooks"] == []
@@ -153,20 +127,20 @@ async def test_events_are_told_when_they_are_asked_for_and_none_after_the_end(
     )
 
     async def has_come(count: int) -> bool:
-        return len(receiver.came) >= count
+        return len(receiver.calls) >= count
 
     await until(lambda: has_come(1))
     await until(lambda: has_come(2))
     front.engine.go_on.set()
     await front.until("one", "completed")
     await until_state(front, "delivered")
-    bodies = [json.loads(body) for _, body in receiver.came]
+    bodies = [json.loads(body) for _, body in receiver.calls]
     assert bodies[0]["event"] == "started" and bodies[1]["event"] == "progress" and bodies[-1]["event"] == "ended"
     assert [body["event"] for body in bodies].count("ended") == 1
     percents = [body["progress"]["percent"] for body in bodies[:-1]]
     assert percents == sorted(percents) and 0 < percents[1] < 100
     assert all(body["extra"] == {"a": 1} for body in bodies)
-    assert all(is_signed_with("mine", call) for call in receiver.came)
+    assert all(is_signed_with("mine", call) for call in receiver.calls)
 
 
 async def test_the_routes_need_a_key_where_the_others_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

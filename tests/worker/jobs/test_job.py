@@ -57,3 +57,5 @@ def test_the_body_hash_knows_everything_but_the_id() -> None:
     assert same == body_hash({"request_id": "y", "a": 1}, False, False)
     assert same != body_hash({"a": 2}, False, False)
     assert same != body_hash({"a": 1}, True, False)
+    text = {"a": ['\u20ac\\"', 1.5, None, {"c": 2, "b": "x" * 100_000}]}
+    assert body_hash(text, True, False) == body_hash(text, True, False, is_large=True)

@@ -4,49 +4,12 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from aiohttp import web
-
 from tests.fakes import FakeEngine, draw, fail
+from tests.worker.receiver import Receiver
 from tests.worker.running_front import running_front, until
-
-
-class Receiver:
-    """A real HTTP server that keeps what it is sent, and answers with `statuses`, the last one again and again."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[dict[str, str], bytes]] = []
-        self.statuses = [200]
-        self.url = ""
-
-    async def take(self, request: web.Request) -> web.Response:
-        self.calls.append(({name.lower(): value for name, value in request.headers.items()}, await request.read()))
-        return web.Response(status=self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    receiver = Receiver()
-    app = web.Application()
-    app.router.add_post("/hook", receiver.take)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    yield receiver
-    await runner.cleanup()
-
-
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    async with FakeEngine(folder) as engine:
-        yield engine
 
 
 async def first_call(receiver: Receiver, number: int = 1) -> tuple[dict[str, str], dict[str, Any]]:

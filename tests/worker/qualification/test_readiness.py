@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ from worker.qualification.readiness import EXIT_UNQUALIFIED, Action, action_for,
 
 GOOD = draw("picture __RANDOM_INT__")
 BROKEN = {"1": {"class_type": "Fail", "inputs": {"kind": "ValueError"}}}
-
-
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    async with FakeEngine(folder) as engine:
-        yield engine
 
 
 def workflow(tmp_path: Path, body: Any = GOOD, name: str = "mine.json") -> str:

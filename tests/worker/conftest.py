@@ -1,0 +1,44 @@
+"""What most tests of the front need: a fake engine beside it, and the front itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from tests.fakes import FakeEngine
+from tests.worker.receiver import Receiver, running_receiver
+from tests.worker.running_front import RunningFront, running_front
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plain_traces() -> None:
+    """In tests that make things fail: a trace with every local variable in colours takes seconds."""
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer(),
+        ]
+    )
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
+    (tmp_path / "engine").mkdir()
+    async with FakeEngine(tmp_path / "engine") as engine:
+        yield engine
+
+
+@pytest.fixture
+async def front(tmp_path: Path, engine: FakeEngine) -> AsyncIterator[RunningFront]:
+    async with running_front(tmp_path, engine) as front:
+        yield front
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with running_receiver() as receiver:
+        yield receiver
