@@ -70,5 +70,12 @@ def unknown_class(node: Node) -> Problem:
     return _invalid(f"Cannot execute because node {node.class_type} does not exist.", f"Node ID '#{node.id}'")
 
 
+def undeclared_class(node: Node, error: BaseException) -> Problem:
+    """The class is there, but its own declaration raised."""
+    reason = f"{type(error).__name__}: {error}"
+    message = f"Cannot execute because node {node.class_type} cannot describe itself: {reason}"
+    return _invalid(message, f"Node ID '#{node.id}'")
+
+
 def _invalid(message: str, details: str) -> Problem:
     return Problem("invalid_prompt", message, details, {})

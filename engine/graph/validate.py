@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import NodeProblems, Problem, PromptRejected
-from engine.graph.prompt import Node, Prompt, is_link, parse_prompt, unknown_class
+from engine.graph.prompt import Node, Prompt, is_link, parse_prompt, undeclared_class, unknown_class
 from engine.graph.spec import InputSpec, NodeRules
 
 FindRules = Callable[[str], NodeRules | None]
@@ -75,11 +75,16 @@ def find_problems(data: Any, find_rules: FindRules, targets: Collection[str] | N
     rules: dict[str, NodeRules] = {}
     unknown: list[Problem] = []
     for node in prompt.values():
-        if node.class_type not in rules:
+        if node.class_type in rules:
+            continue
+        try:
             found = find_rules(node.class_type)
-            if found is None:
-                unknown.append(unknown_class(node))
-                continue
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the class's own declaration
+            unknown.append(undeclared_class(node, error))
+            continue
+        if found is None:
+            unknown.append(unknown_class(node))
+        else:
             rules[node.class_type] = found
     if unknown:
         return _findings_beside_unknown(prompt, rules, unknown, data, targets)
@@ -283,7 +288,7 @@ class _Walk:
             asked["input_types"] = linked_types
         try:
             verdict = check.function(**asked)
-        except Exception as error:  # noqa: BLE001 - the node's own check
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the node's own check
             frame.problems.append(_raised((_type_name(error), str(error)), via))
             return
         if verdict is not True and not _is_blocker(verdict):

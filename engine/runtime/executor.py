@@ -12,7 +12,7 @@ import inspect
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +56,8 @@ OUT_OF_MEMORY_TIP = (
     "This error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked before you might have "
     "accidentally set the batch_size to a large number."
 )
+# What ends a process or a task; from a node's own code (a command line's parser, a cancelled request) it is a failure.
+NO_ERRORS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 
 class DependencyCycleError(EngineError):
@@ -134,6 +136,21 @@ async def run_nodes(
     return lambda: result
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A node with the inputs that it is called with, as often as it takes."""
+
+    ref: NodeRef
+    node: Node
+    node_class: NodeClass
+    rules: NodeRules
+    instance: Any
+    inputs: Mapping[str, Sequence[Any]]
+
+    def __str__(self) -> str:
+        return f"{self.node.class_type} (node {self.node.id})"
+
+
 class _Run:
     def __init__(
         self,
@@ -203,6 +220,11 @@ class _Run:
         except _Cycle as cycle:
             self._tell_failed(cycle.node_id, DependencyCycleError("Dependency cycle detected"))
             return self._result("error")
+        except NO_ERRORS as raised:
+            if _is_being_cancelled():
+                raise
+            self._tell_failed(node_id, self._failure_of(node_id, raised))
+            return self._result("error")
         except Exception as error:  # noqa: BLE001 - the node call
             self._tell_failed(node_id, error)
             return self._result("error")
@@ -264,7 +286,7 @@ class _Run:
         if node_id in self.tasks:
             outcomes, failed = await self._try_finish(node_id)
             if failed is not None:
-                outcomes = await self._start_over(ref, node, node_class, rules, failed)
+                outcomes = await self._start_over(self._call_of(ref, node, node_class, rules)[0], failed)
         else:
             started = await self._start(ref, node, node_class, rules)
             if started is None:
@@ -277,55 +299,43 @@ class _Run:
 
     async def _start(self, ref: NodeRef, node: Node, node_class: NodeClass, rules: NodeRules) -> list[Any] | None:
         """Call a node for the first time; None when it wants lazy inputs before."""
-        inputs, missing = self.graph.inputs_of(node, rules)
-        self.inputs = inputs
         self.emit(NodeStarted(self.prompt_id, ref))
-        instance = self.graph.instance(node, node_class)
+        call, missing = self._call_of(ref, node, node_class, rules)
         if rules.lazy or missing:
-            wanted = await self._wanted_inputs(node_class, instance, rules, inputs, missing)
+            wanted = await self._wanted_inputs(call, missing)
             if wanted:
                 for name in wanted:
                     self.schedule.need(node.id, name)
                 return None
         self.services.begin_node(node.id, node.class_type)
-        outcomes, failed = await self._try_call(ref, node, node_class, rules, instance, inputs)
+        outcomes, failed = await self._try_call(call)
         if failed is None:
             for relief in self.services.taken_by_node():
                 self._tell_relief(ref, relief)
             return outcomes
         # Only here is the failed call's traceback gone, and with it what the call had made so far.
-        return await self._call_with_relief(ref, node, node_class, rules, instance, inputs, failed, num_tries=1)
+        return await self._call_with_relief(call, failed, num_tries=1)
 
-    async def _start_over(
-        self, ref: NodeRef, node: Node, node_class: NodeClass, rules: NodeRules, failed: _OutOfMemory
-    ) -> list[Any]:
+    def _call_of(
+        self, ref: NodeRef, node: Node, node_class: NodeClass, rules: NodeRules
+    ) -> tuple[_Call, Collection[str]]:
+        """A node's call with the inputs known now, and the names of those that are not."""
+        inputs, missing = self.graph.inputs_of(node, rules)
+        self.inputs = inputs
+        return _Call(ref, node, node_class, rules, self.graph.instance(node, node_class), inputs), missing
+
+    async def _start_over(self, call: _Call, failed: _OutOfMemory) -> list[Any]:
         """Call an async node again that ran out of memory while others ran: first alone, then with relief.
 
         Alone, what models are in use is its doing, by which the steps are chosen.
         """
-        inputs, _ = self.graph.inputs_of(node, rules)
-        self.inputs = inputs
-        instance = self.graph.instance(node, node_class)
-        log.warning("%s (node %s): %s; again by itself", node.class_type, node.id, failed.message)
+        log.warning("%s: %s; again by itself", call, failed.message)
         self._let_results_go()
-        self.services.begin_node(node.id, node.class_type)
-        outcomes, again = await self._try_whole_call(ref, node, node_class, rules, instance, inputs)
-        if again is None:
-            return outcomes
-        return await self._call_with_relief(ref, node, node_class, rules, instance, inputs, again, num_tries=2)
+        self.services.begin_node(call.node.id, call.node.class_type)
+        outcomes, again = await self._try_whole_call(call)
+        return outcomes if again is None else await self._call_with_relief(call, again, num_tries=2)
 
-    async def _call_with_relief(
-        self,
-        ref: NodeRef,
-        node: Node,
-        node_class: NodeClass,
-        rules: NodeRules,
-        instance: Any,
-        inputs: Mapping[str, Sequence[Any]],
-        failed: _OutOfMemory,
-        *,
-        num_tries: int,
-    ) -> list[Any]:
+    async def _call_with_relief(self, call: _Call, failed: _OutOfMemory, *, num_tries: int) -> list[Any]:
         """Call a node again after each step that makes room, each time to its end: what a step changes holds till then.
 
         `num_tries` are those before, the last of which `failed`. Raises `OutOfMemory` when no step helped.
@@ -335,15 +345,15 @@ class _Run:
             self._let_results_go()
             for relief in self.services.relief():
                 steps.append(relief.step)
-                log.warning("%s (node %s): %s; again after %r", node.class_type, node.id, failed.message, relief.step)
-                self._tell_relief(ref, relief)
-                outcomes, again = await self._try_whole_call(ref, node, node_class, rules, instance, inputs)
+                log.warning("%s: %s; again after %r", call, failed.message, relief.step)
+                self._tell_relief(call.ref, relief)
+                outcomes, again = await self._try_whole_call(call)
                 if again is None:
                     return outcomes
                 failed = again
         finally:
             for relief in self.services.taken_by_node():
-                self._tell_relief(ref, relief)
+                self._tell_relief(call.ref, relief)
             self.services.relieved()
         tried = f"The node was tried {len(steps) + num_tries} times. To make room: {', '.join(dict.fromkeys(steps))}."
         sizes = {"needed_bytes": failed.needed_bytes, "free_bytes": failed.free_bytes}
@@ -352,43 +362,27 @@ class _Run:
     def _tell_relief(self, ref: NodeRef, relief: ReliefTaken) -> None:
         self.emit(MemoryRelieved(self.prompt_id, ref, relief.step, relief.freed_bytes, relief.changes_arithmetic))
 
-    async def _try_call(
-        self,
-        ref: NodeRef,
-        node: Node,
-        node_class: NodeClass,
-        rules: NodeRules,
-        instance: Any,
-        inputs: Mapping[str, Sequence[Any]],
-    ) -> tuple[list[Any], _OutOfMemory | None]:
+    async def _try_call(self, call: _Call) -> tuple[list[Any], _OutOfMemory | None]:
         """What the calls of a node gave, or of which error of memory one died: without the frames that it held."""
         try:
-            return await self._call(ref, node, node_class, rules, instance, inputs), None
+            return await self._call(call), None
         except OutOfMemory as error:
             return [], _told(error)
 
-    async def _try_whole_call(
-        self,
-        ref: NodeRef,
-        node: Node,
-        node_class: NodeClass,
-        rules: NodeRules,
-        instance: Any,
-        inputs: Mapping[str, Sequence[Any]],
-    ) -> tuple[list[Any], _OutOfMemory | None]:
+    async def _try_whole_call(self, call: _Call) -> tuple[list[Any], _OutOfMemory | None]:
         """As `_try_call`, with the node's tasks waited for; meanwhile no other node begins."""
-        outcomes, failed = await self._try_call(ref, node, node_class, rules, instance, inputs)
+        outcomes, failed = await self._try_call(call)
         running = [outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)]
         if failed is not None or not running:
             return outcomes, failed
-        self.tasks[node.id] = outcomes  # so that the run's end finds them
+        self.tasks[call.node.id] = outcomes  # so that the run's end finds them
         for task in running:
             task.add_done_callback(lambda _: self.wake.set())
         while not all(task.done() for task in running):
             self.wake.clear()
             self.cancel.check()
             await self.wake.wait()
-        return await self._try_finish(node.id)
+        return await self._try_finish(call.node.id)
 
     async def _try_finish(self, node_id: str) -> tuple[list[Any], _OutOfMemory | None]:
         """What the tasks of a node gave, all of which are done, or of which error of memory one died."""
@@ -401,27 +395,20 @@ class _Run:
         finally:
             calls.clear()  # the failed task has this frame in its traceback, and would be held by it
 
-    async def _call(
-        self,
-        ref: NodeRef,
-        node: Node,
-        node_class: NodeClass,
-        rules: NodeRules,
-        instance: Any,
-        inputs: Mapping[str, Sequence[Any]],
-    ) -> list[Any]:
+    async def _call(self, call: _Call) -> list[Any]:
         """Call a node for each element of its inputs: what the calls gave, or their tasks."""
         outcomes: list[Any] = []
+        rules = call.rules
         with self.services.device_errors():
-            for index, arguments in enumerate(calls_of(inputs, rules.input_is_list)):
+            for index, arguments in enumerate(calls_of(call.inputs, rules.input_is_list)):
                 self.cancel.check()
                 blocker = blocker_in(arguments, rules.input_is_list)
                 if blocker is not None:
-                    outcomes.append(self._blocked(node, blocker))
+                    outcomes.append(self._blocked(call.node, blocker))
                     continue
-                outcome = node_class.call(instance, self._context(ref, index), arguments)
+                outcome = call.node_class.call(call.instance, self._context(call.ref, index), arguments)
                 if rules.is_async or inspect.isawaitable(outcome):
-                    outcome = await self._begin_task(outcome)
+                    outcome = await self._begin_task(call.node.id, outcome)
                 outcomes.append(outcome)
         return outcomes
 
@@ -432,30 +419,36 @@ class _Run:
             needed |= {value[0] for row in rows if row.expand is not None for value in row.result if is_link(value)}
         self.graph.forget_all_but(needed)
 
-    async def _begin_task(self, outcome: Any) -> Any:
+    async def _begin_task(self, node_id: str, outcome: Awaitable[Any]) -> Any:
         """An awaitable as a task, or its value when it needs no waiting."""
-        task = asyncio.ensure_future(outcome)
+        task = asyncio.ensure_future(self._awaited(node_id, outcome))
         await asyncio.sleep(0)
         return await task if task.done() else task
 
-    async def _wanted_inputs(
-        self,
-        node_class: NodeClass,
-        instance: Any,
-        rules: NodeRules,
-        inputs: Mapping[str, Sequence[Any]],
-        missing: set[str],
-    ) -> list[str]:
+    async def _awaited(self, node_id: str, outcome: Awaitable[Any]) -> Any:
+        """The same, but what would end the event loop fails the node."""
+        try:
+            return await outcome
+        except (SystemExit, KeyboardInterrupt) as raised:
+            raise self._failure_of(node_id, raised) from raised
+
+    def _failure_of(self, node_id: str, raised: BaseException) -> NodeFailed:
+        class_type = self.prompt.node(node_id).class_type
+        failure = NodeFailed(node_id, class_type, f"the node raised {raised!r}, which is for a process to end with")
+        failure.__cause__ = raised
+        return failure
+
+    async def _wanted_inputs(self, call: _Call, missing: Collection[str]) -> list[str]:
         wanted: dict[str, None] = {}
-        for arguments in calls_of(inputs, rules.input_is_list):
-            if blocker_in(arguments, rules.input_is_list) is not None:
+        for arguments in calls_of(call.inputs, call.rules.input_is_list):
+            if blocker_in(arguments, call.rules.input_is_list) is not None:
                 continue
-            names = node_class.missing_inputs(instance, arguments)
+            names = call.node_class.missing_inputs(call.instance, arguments)
             if inspect.isawaitable(names):
                 names = await names
             if isinstance(names, (list, tuple)):
                 wanted.update(dict.fromkeys(name for name in names if isinstance(name, str)))
-        return [name for name in wanted if name not in inputs or name in missing]
+        return [name for name in wanted if name not in call.inputs or name in missing]
 
     def _blocked(self, node: Node, blocker: ExecutionBlocker) -> ExecutionBlocker:
         if blocker.message is None:
@@ -631,6 +624,12 @@ class _Run:
         for task in (*running, *self.watchers):
             task.cancel()
         await asyncio.gather(*running, *self.watchers, return_exceptions=True)
+
+
+def _is_being_cancelled() -> bool:
+    """Whether the run's own task is, from outside."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _expands(returns: Sequence[Returned]) -> bool:

@@ -6,6 +6,7 @@ their last element, unless it takes lists whole. Pure.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,10 +64,17 @@ def merge_outputs(results: Sequence[Any], rules: NodeRules) -> list[list[Any]]:
 
 
 def merge_ui(returns: Sequence[Returned]) -> dict[str, Any] | None:
-    """What all calls show, one after the other; None when nothing is shown."""
+    """What all calls show, one after the other; None when nothing is shown. Raises TypeError for what is no JSON."""
     shown = [item.ui for item in returns if item.ui is not None]
     if not shown:
         return None
-    if len(shown) == 1:
-        return dict(shown[0])
+    merged = dict(shown[0]) if len(shown) == 1 else _one_after_the_other(shown)
+    try:
+        json.dumps(merged)  # or it would only fail on its way to a client, and with it the whole history
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"what the node shows cannot be sent as JSON: {error}") from error
+    return merged
+
+
+def _one_after_the_other(shown: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, Any]:
     return {kind: [item for ui in shown for item in ui[kind]] for kind in shown[0]}

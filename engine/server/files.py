@@ -18,9 +18,11 @@ from typing import IO, Any
 
 from aiohttp import web
 from aiohttp.web_request import FileField
+from PIL import Image
 
 from engine.server import view_images
 from engine.server.folders import folder_of, inside, is_unsafe_name, split_annotation
+from engine.server.requests import read_form
 from engine.server.services import services
 from engine.settings import EngineSettings
 
@@ -52,7 +54,7 @@ async def get_view(request: web.Request) -> web.StreamResponse:
         if channel in ("rgb", "a"):
             make = view_images.without_alpha if channel == "rgb" else view_images.alpha_only
             return web.Response(body=await asyncio.to_thread(make, path), content_type="image/png", headers=disposition)
-    except (OSError, ValueError) as error:  # Pillow's ways to say that this is no picture
+    except (OSError, ValueError, Image.DecompressionBombError) as error:  # Pillow's ways to say that it cannot
         raise web.HTTPUnprocessableEntity(text=f"{path.name} cannot be shown as a picture: {error}") from None
     return web.FileResponse(path, headers={**disposition, "Content-Type": _media_type(path)})
 
@@ -105,7 +107,7 @@ async def post_upload_image(request: web.Request) -> web.Response:
 
     Without it a file of the same content is kept and another gets a number: `up (1).png`.
     """
-    form = await request.post()
+    form = await read_form(request)
 
     def save(source: IO[bytes], target: Path) -> None:
         with target.open("wb") as file:
@@ -117,7 +119,7 @@ async def post_upload_image(request: web.Request) -> web.Response:
 async def post_upload_mask(request: web.Request) -> web.Response:
     """Store the picture `original_ref` names with the alpha of `image`."""
     settings = services(request).settings
-    form = await request.post()
+    form = await read_form(request)
     try:
         reference = json.loads(_text(form.get("original_ref")))
         name, subfolder, kind = (
@@ -145,7 +147,7 @@ async def _store(settings: EngineSettings, form: Any, save: Save) -> web.Respons
     overwrite = _text(form.get("overwrite")) in ("true", "1")
     try:
         stored = await asyncio.to_thread(_save_beside, upload.file, target, save, overwrite)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise web.HTTPBadRequest(text=f"{upload.filename} could not be stored: {error}") from None
     name = os.path.join(os.path.dirname(upload.filename), stored.name)
     return web.json_response({"name": name, "subfolder": subfolder, "type": kind})

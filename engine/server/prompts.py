@@ -12,7 +12,14 @@ from aiohttp import web
 from engine.errors import Problem, PromptRejected
 from engine.server import messages
 from engine.server.queue import QueuedPrompt
-from engine.server.requests import problem_response, read_int, read_object
+from engine.server.requests import (
+    problem_response,
+    read_extra_data,
+    read_int,
+    read_number,
+    read_object,
+    read_targets,
+)
 from engine.server.services import services
 
 log = logging.getLogger(__name__)
@@ -26,26 +33,21 @@ async def post_prompt(request: web.Request) -> web.Response:
     """Check a prompt and queue what of it can run. 400 with every problem when nothing can."""
     parts = services(request)
     body = parts.packs.change_prompt(await read_object(request))
-    try:
-        number = float(body["number"]) if "number" in body else _next_number(parts.runner.next_number(), body)
-    except (TypeError, ValueError):
-        return problem_response(Problem("invalid_number", "number is not a number", str(body["number"]), {}))
+    number = read_number(body)
+    if number is None:
+        number = _next_number(parts.runner.next_number(), body)
     if "prompt" not in body:
         return problem_response(Problem("no_prompt", "No prompt provided", "No prompt provided", {}))
     prompt_id = str(body.get("prompt_id", uuid.uuid4()))
-    extra_data = body.get("extra_data")
-    if extra_data is not None and not isinstance(extra_data, dict):
-        return problem_response(Problem("invalid_extra_data", "extra_data is not an object", "", {}))
+    extra_data, targets = read_extra_data(body), read_targets(body)
     engine = await parts.start.engine()
     try:
-        checked = await asyncio.to_thread(engine.check, body["prompt"], body.get("partial_execution_targets"))
+        checked = await asyncio.to_thread(engine.check, body["prompt"], targets)
     except PromptRejected as rejected:
         log.info("prompt %s refused: %s", prompt_id, rejected)
         return web.json_response(rejected.as_json(), status=400)
     client = {"client_id": body["client_id"]} if "client_id" in body else {}
-    parts.runner.accept(
-        QueuedPrompt(number, prompt_id, checked.prompt, {**(extra_data or {}), **client}, checked.outputs)
-    )
+    parts.runner.accept(QueuedPrompt(number, prompt_id, checked.prompt, {**extra_data, **client}, checked.outputs))
     node_errors = {node_id: entry.as_json() for node_id, entry in checked.node_problems.items()}
     return web.json_response({"prompt_id": prompt_id, "number": number, "node_errors": node_errors})
 

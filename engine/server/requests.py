@@ -1,13 +1,19 @@
-"""Reading request bodies: what is wrong with one is the caller's to mend, and answered 400."""
+"""Reading requests: what is wrong with one is the caller's to mend, and answered 400."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from engine.errors import Problem
+
+LONGEST_SHOWN = 200
+FORM_ERRORS = (ValueError, LookupError, RuntimeError, AssertionError, HttpProcessingError)  # aiohttp's, of a bad form
 
 
 def problem_response(problem: Problem) -> web.Response:
@@ -22,11 +28,51 @@ async def read_object(request: web.Request, *, may_be_empty: bool = False) -> di
         return {}
     try:
         data = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad_request("invalid_json", "The body is not JSON", str(error)) from None
     if not isinstance(data, dict):
         raise _bad_request("invalid_json", "The body is not a JSON object", f"it is a {type(data).__name__}")
     return data
+
+
+async def read_form(request: web.Request) -> Mapping[str, Any]:
+    """The body's fields. Raises HTTPBadRequest when it is no form."""
+    try:
+        return await request.post()
+    except FORM_ERRORS as error:
+        raise _bad_request("invalid_form", "The body is not a form", str(error)) from None
+
+
+def read_number(body: Mapping[str, Any]) -> float | None:
+    """`number`, a prompt's place in the queue; None when it is not given. Raises HTTPBadRequest."""
+    if "number" not in body:
+        return None
+    try:
+        number = float(body["number"])
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise _bad_request("invalid_number", "number is not a number", _shown(body["number"]))
+    return number
+
+
+def read_targets(body: Mapping[str, Any]) -> list[str] | None:
+    """`partial_execution_targets`, the output nodes to run; None for all. Raises HTTPBadRequest."""
+    targets = body.get("partial_execution_targets")
+    if targets is not None and not (isinstance(targets, list) and all(isinstance(item, str) for item in targets)):
+        raise _bad_request("invalid_targets", "partial_execution_targets is not a list of node ids", _shown(targets))
+    return targets
+
+
+def read_extra_data(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`extra_data`, with the `extra_pnginfo` that pictures carry. Raises HTTPBadRequest."""
+    extra_data = body.get("extra_data")
+    if not isinstance(extra_data, (dict, type(None))):
+        raise _bad_request("invalid_extra_data", "extra_data is not an object", _shown(extra_data))
+    pnginfo = (extra_data or {}).get("extra_pnginfo")
+    if not isinstance(pnginfo, (dict, type(None))):
+        raise _bad_request("invalid_extra_data", "extra_data.extra_pnginfo is not an object", _shown(pnginfo))
+    return extra_data or {}
 
 
 def read_int(request: web.Request, name: str) -> int | None:
@@ -36,6 +82,10 @@ def read_int(request: web.Request, name: str) -> int | None:
         return None if text is None else int(text)
     except ValueError:
         raise _bad_request("invalid_query", f"{name} is not a whole number", text or "") from None
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:LONGEST_SHOWN]
 
 
 def _bad_request(kind: str, message: str, details: str) -> web.HTTPBadRequest:

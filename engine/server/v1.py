@@ -13,7 +13,7 @@ from engine.errors import NodeProblems, Problem, PromptRejected
 from engine.server.folders import split_annotation
 from engine.server.history import HistoryEntry
 from engine.server.queue import QueuedPrompt
-from engine.server.requests import problem_response, read_int, read_object
+from engine.server.requests import problem_response, read_int, read_object, read_targets
 from engine.server.services import services
 
 ABOUT_FILES = ("value_not_in_list", "custom_validation_failed")
@@ -84,10 +84,11 @@ async def post_workflow(request: web.Request) -> web.Response:
     pending = body.get("pending_files") or []
     if not isinstance(pending, list):
         return problem_response(Problem("invalid_pending_files", "pending_files is not a list", "", {}))
+    targets = read_targets(body)
     engine = await services(request).start.engine()
     prompt = body["prompt"]
     try:
-        found = await asyncio.to_thread(engine.find_problems, prompt, body.get("partial_execution_targets"))
+        found = await asyncio.to_thread(engine.find_problems, prompt, targets)
         needs = await asyncio.to_thread(engine.needs_of, prompt)
     except PromptRejected as rejected:
         return web.json_response({"valid": False, "outputs": [], **rejected.as_json(), **_no_needs()})

@@ -1,7 +1,7 @@
 """`/ws`: the clients that listen, and what is sent to them.
 
 Each connection has its own outbox and writer, so that a slow client delays nobody; one that falls too far behind is
-disconnected. Owned by the server's event loop.
+cut off. Owned by the server's event loop.
 """
 
 from __future__ import annotations
@@ -22,36 +22,55 @@ from engine.server.messages import Message
 log = logging.getLogger(__name__)
 
 MAX_OUTBOX_BYTES = 256 * 2**20
+GOODBYE_SECONDS = 1.0  # for a client that reads nothing, whose goodbye would wait for ever
 
 
 class Connection:
-    """One client. Messages are sent in order; `send` never waits."""
+    """One client. Messages are sent in order; `send` never waits.
 
-    def __init__(self, sid: str, socket: web.WebSocketResponse) -> None:
+    `cut` ends the connection at once: the writer of a client that reads nothing waits in the middle of a message.
+    """
+
+    def __init__(
+        self,
+        sid: str,
+        socket: web.WebSocketResponse,
+        cut: Callable[[], object],
+        max_outbox_bytes: int = MAX_OUTBOX_BYTES,
+    ) -> None:
         self.sid = sid
         self.feature_flags: Mapping[str, Any] = {}
         self._socket = socket
+        self._cut = cut
+        self._max_outbox_bytes = max_outbox_bytes
+        self._is_cut = False
         self._outbox: deque[str | bytes] = deque()
         self._outbox_bytes = 0
         self._has_mail = asyncio.Event()
 
     def send(self, payload: str | bytes) -> None:
+        if self._is_cut:
+            return
         self._outbox.append(payload)
         self._outbox_bytes += len(payload)
         self._has_mail.set()
+        if self._outbox_bytes > self._max_outbox_bytes:
+            log.warning("disconnecting client %s: %d bytes behind", self.sid, self._outbox_bytes)
+            self._outbox.clear()
+            self._is_cut = True
+            self._cut()
 
     async def close(self) -> None:
-        await self._socket.close(code=WSCloseCode.GOING_AWAY, message=b"the engine stops")
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await self._socket.close(code=WSCloseCode.GOING_AWAY, message=b"the engine stops")
+        except TimeoutError:
+            self._cut()
 
     async def write_forever(self) -> None:
-        """Send what `send` takes in, until the connection breaks or the client is too slow."""
+        """Send what `send` takes in, until the connection breaks."""
         while True:
             await self._has_mail.wait()
-            if self._outbox_bytes > MAX_OUTBOX_BYTES:
-                log.warning("disconnecting client %s: %d bytes behind", self.sid, self._outbox_bytes)
-                self._outbox.clear()
-                await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow")
-                return
             try:
                 await self._write_all()
             except (ClientConnectionResetError, ConnectionError, RuntimeError) as error:
@@ -121,7 +140,9 @@ async def serve_client(
     """
     socket = web.WebSocketResponse(compress=False)
     await socket.prepare(request)
-    connection = Connection(request.query.get("clientId") or uuid.uuid4().hex, socket)
+    transport = request.transport
+    assert transport is not None, "the connection was made a moment ago"
+    connection = Connection(request.query.get("clientId") or uuid.uuid4().hex, socket, transport.abort)
     clients.add(connection)
     for message in greet(connection.sid):
         connection.send(messages.encode(message))

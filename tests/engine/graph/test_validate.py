@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import PromptRejected
-from engine.graph.spec import InputCheck
+from engine.graph.spec import InputCheck, NodeRules
 from engine.graph.validate import check_prompt, find_problems, is_compatible
 from tests.engine.graph.declared import node, rules
 
@@ -54,6 +54,20 @@ def test_values_are_cast_in_a_copy() -> None:
     assert checked.prompt["1"]["inputs"]["value"] == 7
     assert repr(checked.prompt["2"]["inputs"]["more"]) == "3.0"
     assert prompt["1"]["inputs"]["value"] == "7"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no folder"), SystemExit(2)])
+def test_a_class_that_cannot_describe_itself_is_a_problem_of_its_nodes(error: BaseException) -> None:
+    def find_rules(class_type: str) -> NodeRules | None:
+        if class_type == "Broken":
+            raise error
+        return CLASSES.get(class_type)
+
+    prompt = {"1": node("Broken"), "2": node("Source", value=11), "3": node("Show", number=["2", 0])}
+    findings = find_problems(prompt, find_rules)
+    assert findings.outputs == () and list(findings.node_problems) == ["2"]
+    assert [(item.type, item.details) for item in findings.problems] == [("invalid_prompt", "Node ID '#1'")]
+    assert f"Broken cannot describe itself: {type(error).__name__}" in findings.problems[0].message
 
 
 def test_a_wrapped_list_is_unwrapped() -> None:

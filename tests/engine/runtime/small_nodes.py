@@ -27,6 +27,13 @@ NUMBER = Annotated[Any, Socket("NUMBER")]
 NUMBERS = Annotated[Any, Socket("NUMBER"), Out("NUMBERS", is_list=True)]
 
 
+LEAVING: dict[str, type[BaseException]] = {
+    "exit": SystemExit,
+    "interrupt": KeyboardInterrupt,
+    "cancel": asyncio.CancelledError,
+}
+
+
 class Calls(list[str]):
     """The ids of the nodes that were called, in order."""
 
@@ -154,6 +161,23 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
         await asyncio.sleep(0.001)
         raise ValueError("later")
 
+    @node("Leave", category="test")
+    def leave(context: NodeContext, *, how: Annotated[str, Text()]) -> NUMBER:
+        """Raises what is for processes and tasks to end with."""
+        raise LEAVING[how](2)
+
+    @node("AsyncLeave", category="test")
+    async def async_leave(
+        context: NodeContext, *, how: Annotated[str, Text()], milliseconds: Annotated[int, Int()]
+    ) -> NUMBER:
+        if milliseconds:
+            await asyncio.sleep(milliseconds / 1000)
+        raise LEAVING[how](2)
+
+    @node("ShowOdd", category="test", is_output=True)
+    def show_odd(context: NodeContext) -> Shown:
+        return Shown({"odd": [b"no text", {1, 2}]})
+
     @node("AsyncGreedy", category="test")
     async def async_greedy(context: NodeContext, *, times: Annotated[int, Int()] = 1000) -> NUMBER:
         """Runs out of memory the first `times` times, after it has waited."""
@@ -176,5 +200,5 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
 
     return (
         number, add, make_range, total, show, save, steps, fail, greedy, chosen, block, expand_sum, countdown, tangle,
-        wait, async_fail, async_greedy, who,
+        wait, async_fail, leave, async_leave, show_odd, async_greedy, who,
     )  # fmt: skip

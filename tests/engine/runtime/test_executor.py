@@ -25,7 +25,7 @@ from engine.runtime.cache.lru import LruCache
 from engine.runtime.cache.none import NoCache
 from tests.engine.graph.declared import node
 from tests.engine.runtime.runs import Bench
-from tests.engine.runtime.small_nodes import Calls, small_nodes
+from tests.engine.runtime.small_nodes import LEAVING, Calls, small_nodes
 
 SUM: dict[str, Any] = {
     "1": node("Number", value=2),
@@ -216,6 +216,27 @@ def test_an_async_node_that_fails_is_that_nodes_failure(bench: Bench) -> None:
     result = bench.run({**prompt, "d": node("Show", a=["c", 0])}, "d")
     assert result.status == "error"
     assert (bench.of(RunFailed)[0].node_id, bench.of(RunFailed)[0].exception_type) == ("a", "ValueError")
+
+
+@pytest.mark.parametrize("how", LEAVING)
+@pytest.mark.parametrize(
+    "node_of", [{"class_type": "Leave"}, *({"class_type": "AsyncLeave", "milliseconds": wait} for wait in (0, 1))]
+)
+def test_a_node_that_leaves_by_sys_exit_or_a_cancelled_task_fails_and_takes_nothing_with_it(
+    bench: Bench, how: str, node_of: dict[str, Any]
+) -> None:
+    result = bench.run({"1": node(**node_of, how=how), "2": node("Show", a=["1", 0])}, "2")
+    (failed,) = bench.of(RunFailed)
+    assert (result.status, failed.node_id, failed.code) == ("error", "1", "node_failed")
+    assert failed.exception_type.endswith(LEAVING[how].__name__)
+    assert shown(bench, SUM, "4") == {"4": [5]}
+
+
+def test_what_cannot_be_sent_as_json_fails_the_node_that_shows_it(bench: Bench) -> None:
+    result = bench.run({"1": node("ShowOdd")}, "1")
+    (failed,) = bench.of(RunFailed)
+    assert (result.status, result.outputs, failed.node_id, failed.exception_type) == ("error", {}, "1", "TypeError")
+    assert "JSON" in failed.exception_message
 
 
 def test_a_failure_is_told_as_comfyui_tells_it(bench: Bench) -> None:

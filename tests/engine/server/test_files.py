@@ -70,6 +70,14 @@ async def test_uploads_that_leave_their_folder_are_refused(server: Server, name:
     assert not list(server.settings.base_path.rglob("*.png"))
 
 
+@pytest.mark.parametrize("kind", ["image", "mask"])
+@pytest.mark.parametrize("content_type", ["multipart/form-data", "multipart/form-data; boundary=x"])
+async def test_a_form_that_cannot_be_read_is_the_callers_mistake(server: Server, kind: str, content_type: str) -> None:
+    headers = {"Content-Type": content_type}
+    response = await server.client.post(f"/upload/{kind}", data=b"no parts", headers=headers)
+    assert response.status == 400 and (await response.json())["error"]["type"] == "invalid_form"
+
+
 async def test_uploads_beyond_the_limit_are_refused(server: Server) -> None:
     status, _ = await upload(server, "a.png", b"x" * 600_000)
     assert status == 413

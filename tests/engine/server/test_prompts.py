@@ -90,7 +90,23 @@ async def test_a_prompt_that_cannot_run_is_refused_with_its_problems(server: Ser
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[]", b'"x"', b'{"prompt": {}, "number": "x"}', b'{"prompt": {}, "extra_data": 3}', b"{}", b""]
+    "body",
+    [
+        b"{",
+        b"[]",
+        b'"x"',
+        b"{}",
+        b"",
+        b"[" * 100_000,
+        b'{"prompt": {}, "number": "x"}',
+        b'{"prompt": {}, "number": NaN}',
+        b'{"prompt": {}, "number": 1e999}',
+        b'{"prompt": {}, "extra_data": 3}',
+        b'{"prompt": {}, "extra_data": {"extra_pnginfo": 3}}',
+        b'{"prompt": {}, "partial_execution_targets": 3}',
+        b'{"prompt": {}, "partial_execution_targets": "12"}',
+        b'{"prompt": {}, "partial_execution_targets": [1]}',
+    ],
 )
 async def test_a_body_that_holds_no_prompt_is_the_callers_mistake(server: Server, body: bytes) -> None:
     response = await server.client.post("/prompt", data=body)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
+from engine.server.websocket import Clients, Connection
 from tests.engine.server.conftest import Server, held, shown
 from tests.engine.server.test_prompts import entered
 
@@ -23,6 +24,38 @@ async def test_a_client_is_told_the_queue_and_its_id(server: Server) -> None:
     assert len(first["data"]["sid"]) == 32
     named = await server.client.ws_connect("/ws?clientId=me")
     assert (await named.receive_json())["data"]["sid"] == "me"
+
+
+class UnreadSocket:
+    """The server's end of a connection whose client reads nothing: whatever is sent waits for ever."""
+
+    async def send_str(self, payload: str) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self, **how: Any) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_client_that_reads_nothing_is_cut_off_in_the_middle_of_a_message() -> None:
+    cuts: list[str] = []
+    connection = Connection("me", cast(Any, UnreadSocket()), lambda: cuts.append("cut"), max_outbox_bytes=100)
+    connection.send("a" * 60)
+    writer = asyncio.create_task(connection.write_forever())
+    await asyncio.sleep(0)  # the first message is on its way
+    connection.send("b" * 60)
+    assert cuts == []
+    connection.send("c" * 60)
+    connection.send("d" * 60)
+    assert cuts == ["cut"]
+    writer.cancel()
+
+
+async def test_a_client_that_reads_nothing_does_not_hold_up_the_servers_end() -> None:
+    cut = asyncio.Event()
+    clients = Clients()
+    clients.add(Connection("me", cast(Any, UnreadSocket()), cut.set))
+    await asyncio.wait_for(clients.close(), 10)
+    assert cut.is_set()
 
 
 async def test_feature_flags_are_answered_in_the_first_message_only(server: Server) -> None:
