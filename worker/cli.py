@@ -37,11 +37,12 @@ def serve(
     cpu: Annotated[bool, typer.Option("--cpu", help="run the engine on the CPU")] = False,
 ) -> None:
     """The front, and the engine as its child unless ENGINE_URL is set."""
-    from worker.__main__ import serve as run  # the server's modules take half a second; the other commands need none
+    from worker.__main__ import leave  # the server's modules take half a second; the other commands need none
+    from worker.__main__ import serve as run
 
     given: dict[str, Any] = {"worker_host": host, "worker_port": port, "engine_url": engine_url}
     given |= {"base_directory": base_directory, "cpu": cpu or None}
-    raise typer.Exit(run(**{name: value for name, value in given.items() if value is not None}))
+    leave(run(**{name: value for name, value in given.items() if value is not None}))
 
 
 @app.command()

@@ -11,6 +11,7 @@ from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
 from worker.inputs.stage import FOLDER, FetchedInputs
 from worker.inputs.uploads import UploadedFiles
+from worker.observe.traffic import Traffic
 from worker.outputs.stage import DeliveredOutputs
 from worker.outputs.taken_over import TakenOver
 from worker.outputs.webhook import WebhookSender
@@ -19,7 +20,7 @@ from worker.settings import Settings
 
 
 class Edges:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, traffic: Traffic) -> None:
         self._addresses = AddressGuard(settings.allowed_private_hosts)
         self._own_s3_endpoint = settings.s3_endpoint_url
         launch = settings.engine_launch()
@@ -28,12 +29,17 @@ class Edges:
         s3, limits, stores = settings.s3_config(), settings.input_limits(), S3Clients(self._addresses)
         input_folder = InputFolder(folder)
         source = S3Source(stores, s3, limits)
-        fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes)
+        fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes, traffic)
         self.inputs = FetchedInputs(fetcher, input_folder)
         self.taken_over = TakenOver(keeps=settings.keep_engine_output or bool(launch.urls))
         self.uploads = UploadedFiles(input_folder, limits, settings.min_free_disk_bytes)
         self.outputs = DeliveredOutputs(
-            s3, stores, settings.metadata, self.taken_over, num_delivering=settings.postprocess_workers
+            s3,
+            stores,
+            settings.metadata,
+            self.taken_over,
+            num_delivering=settings.postprocess_workers,
+            traffic=traffic,
         )
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config())

@@ -41,6 +41,7 @@ from worker.observe.engine_metrics import EngineMetrics
 from worker.observe.health import Floor
 from worker.observe.memory import MachineMemory
 from worker.observe.metrics import Metrics
+from worker.observe.traffic import Traffic
 from worker.outputs.public import public_record
 from worker.qualification.phases import StartUpPhases
 from worker.qualification.qualifier import Qualifier
@@ -80,8 +81,9 @@ class Front:
             memory=self._memory,
         )
         self.store = JobStore(settings.state_path())
-        self._edges = Edges(settings)
-        self._outbox = Outbox(self.store, self._edges.webhook_sender, settings.webhook_config())
+        self._traffic = Traffic()
+        self._edges = Edges(settings, self._traffic)
+        self._outbox = Outbox(self.store, self._edges.webhook_sender, settings.webhook_config(), self._traffic)
         self.services = self._build_services()
         self._readiness = self._build_readiness()
         self._notices = EventNotices(self.services.pipeline.feed, self._edges.webhook_sender, settings.webhook_config())
@@ -134,7 +136,8 @@ class Front:
             on_start=self._job_started,
             on_end=self._job_ended,
         )
-        metrics = Metrics(pipeline.counts, EngineMetrics(self._fleet.reports, self._memory))
+        engine_metrics = EngineMetrics(self._fleet.reports, self._memory)
+        metrics = Metrics(pipeline.counts, engine_metrics, *self._traffic.counters)
         return Services(
             store=self.store,
             pool=pool,

@@ -27,18 +27,19 @@ class RunningWorker:
     base: Path
     log: Path
     process: subprocess.Popen[bytes]
+    http: httpx.Client
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", timeout=30)
+        return self.http.get(path, timeout=30)
 
     def generate(self, body: Mapping[str, Any] | bytes, **headers: str) -> httpx.Response:
         """POST /generate/sync, the body as it is when it is bytes."""
         content = {"content": body} if isinstance(body, bytes) else {"json": dict(body)}
-        return httpx.post(f"{self.url}/generate/sync", headers=headers, timeout=60, **content)  # type: ignore[arg-type]
+        return self.http.post("/generate/sync", headers=headers, timeout=60, **content)  # type: ignore[arg-type]
 
     def output_bytes(self, result: Mapping[str, Any]) -> bytes:
         """The first output of a result, by its link."""
-        return httpx.get(result["output"][0]["url"], timeout=30).content
+        return self.http.get(result["output"][0]["url"], timeout=30).content
 
 
 @contextmanager
@@ -69,12 +70,14 @@ def running_worker(base: Path, checkpoint: Path, **environment: str) -> Iterator
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    worker = RunningWorker(f"http://127.0.0.1:{port}", base, log, process)
-    try:
-        wait_until_ready(worker)
-        yield worker
-    finally:
-        stop(worker)
+    url = f"http://127.0.0.1:{port}"
+    with httpx.Client(base_url=url, verify=False, trust_env=False) as http:
+        worker = RunningWorker(url, base, log, process, http)
+        try:
+            wait_until_ready(worker)
+            yield worker
+        finally:
+            stop(worker)
 
 
 def wait_until_ready(worker: RunningWorker) -> None:

@@ -32,6 +32,7 @@ from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
 from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.shared_calls import SharedCalls
+from worker.observe.traffic import Traffic
 from worker.s3_clients import S3Target
 from worker.settings import InputLimits
 
@@ -55,13 +56,20 @@ class InputFetcher:
     """Owns an HTTP client whose every connection the guard has checked. Use `close()` at the end."""
 
     def __init__(
-        self, guard: AddressGuard, folder: InputFolder, limits: InputLimits, s3: S3Source, min_free_bytes: int = 0
+        self,
+        guard: AddressGuard,
+        folder: InputFolder,
+        limits: InputLimits,
+        s3: S3Source,
+        min_free_bytes: int = 0,
+        traffic: Traffic | None = None,
     ) -> None:
         self._guard = guard
         self._folder = folder
         self._limits = limits
         self._s3 = s3
         self._min_free_bytes = min_free_bytes
+        self._traffic = traffic or Traffic()
         self._shared: SharedCalls[FetchedInput] = SharedCalls()
         self._http = httpx.AsyncClient(
             transport=guard.transport(),
@@ -100,6 +108,7 @@ class InputFetcher:
                 if self._folder.hold(fetched.file_name, job_id):
                     return fetched
         except (InputRejected, DiskLow) as refused:
+            self._traffic.input_failed(reference.source)
             # The same refusal may be that of others, whose nodes have other ids.
             raise type(refused)(refused.message, **(where | refused.fields)) from None
 
@@ -110,6 +119,8 @@ class InputFetcher:
             return await self._bring(reference, None)
         target = self._s3_target(reference, asked_s3) if reference.source == "s3" else None
         key = (reference.value, reference.media, target)
+        if self._shared.is_under_way(key):
+            self._traffic.input_shared(reference.source)
         return await self._shared.run(key, lambda: self._bring(reference, target))
 
     def _s3_target(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> S3Target:
@@ -134,7 +145,9 @@ class InputFetcher:
                 digest, size_bytes = await self._download(reference.value, shown, partial)
             else:
                 digest, size_bytes = await asyncio.to_thread(self._decode, reference, partial)
-            return await asyncio.to_thread(self._keep, reference, partial, digest, size_bytes)
+            kept = await asyncio.to_thread(self._keep, reference, partial, digest, size_bytes)
+            self._traffic.input_fetched(reference.source, size_bytes)
+            return kept
         except OSError as error:
             if error.errno not in FULL_DISK:
                 raise

@@ -22,6 +22,9 @@ class SharedCalls(Generic[Value]):
     def __init__(self) -> None:
         self._calls: dict[Hashable, _Call[Value]] = {}
 
+    def is_under_way(self, key: Hashable) -> bool:
+        return key in self._calls
+
     async def run(self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
         """The result (or error) of the call under way for `key`, else of a new one."""
         call = self._calls.get(key)

@@ -19,6 +19,7 @@ from worker.errors import DeliveryFailed, WorkerError
 from worker.jobs.job import Job
 from worker.jobs.places import PlacesByName
 from worker.jobs.stages import OutputRecord
+from worker.observe.traffic import Traffic
 from worker.outputs.collect import collect_outputs
 from worker.outputs.delivered import Finish, delivered_names, finish, is_picture
 from worker.outputs.keys import make_keys
@@ -67,11 +68,13 @@ class DeliveredOutputs:
         taken_over: TakenOver | None = None,
         *,
         num_delivering: int = 8,
+        traffic: Traffic | None = None,
     ) -> None:
         self._config = config
         self._default_metadata = default_metadata
         self._taken_over = taken_over or TakenOver(keeps=True)
         self._uploader = S3Uploader(clients)
+        self._traffic = traffic or Traffic()
         self._delivering = PlacesByName(num_delivering)
         self._converting = asyncio.Semaphore(CONVERSIONS_AT_ONCE)
 
@@ -135,8 +138,10 @@ class DeliveredOutputs:
                 link = await self._uploader.upload(
                     upload.target, path, upload.key, media_type, presign_seconds=upload.presign_seconds
                 )
+                self._traffic.output_uploaded(is_good=True)
                 return {"url": link}
         except WorkerError as failed:
+            self._traffic.output_uploaded(is_good=False)
             log.warning("upload failed", key=upload.key, reason=failed.message)
             return {"upload_error": failed.message}
 
