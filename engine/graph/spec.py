@@ -40,10 +40,6 @@ class InputSpec:
         return self.options.get("options") if self.type == "COMBO" else None
 
     @property
-    def is_choice(self) -> bool:
-        return self.choices is not None
-
-    @property
     def is_lazy(self) -> bool:
         return bool(self.options.get("lazy"))
 
@@ -78,10 +74,6 @@ class NodeSpec:
     input_is_list: bool = False
     is_idempotent: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)  # deprecated, experimental, api_node, output_tooltips
-
-    def input(self, name: str) -> InputSpec | None:
-        """The declared input of that name, hidden ones included."""
-        return next((item for item in self.inputs if item.name == name), None)
 
     def section(self, section: Section) -> tuple[InputSpec, ...]:
         return tuple(item for item in self.inputs if item.section == section)

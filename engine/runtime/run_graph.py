@@ -10,7 +10,7 @@ from typing import Any
 from engine.graph.consumers import Consumers
 from engine.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
 from engine.graph.prompt import Node, is_link
-from engine.graph.signature import Key, Signatures
+from engine.graph.signature import Signatures
 from engine.graph.spec import NodeRules
 from engine.graph.validate import cast_value
 from engine.nodes.base import NodeClass, NodeEnvironment
@@ -222,9 +222,6 @@ class RunGraph:
             log.warning("%s (node %s) cannot tell whether it changed: %s", node.class_type, node.id, error)
             return float("nan")
         return prints
-
-    def key(self, node_id: str) -> Key:
-        return self._keys[node_id]
 
 
 def _files_are_there(ui: Mapping[str, Any], file_is_there: FileCheck) -> bool:

@@ -2,7 +2,7 @@
 
 Every message names every node that has begun so far. Their JSON is kept node by node, made when a message needs it, so
 that a message costs a join and a run that nobody watches next to nothing; runs of more than `WHOLE_UP_TO` nodes send at
-most `PER_SECOND` of them, and the last.
+most `PER_SECOND` of them, and the last: together they would grow with the square of the graph.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from engine.events import Event, NodeFinished, NodeProgress, NodeRef, NodeStarted
 from engine.server.messages import node_progress
 
-WHOLE_UP_TO = 256
+WHOLE_UP_TO = 64
 PER_SECOND = 10
 
 
@@ -50,9 +50,9 @@ class ProgressBoard:
             return None
         return self._encode(now_seconds)
 
-    def last_message(self) -> str | None:
-        """What `message` held back, when the run is over; None when nothing was."""
-        return self._encode(self._sent_at_seconds) if self._is_behind else None
+    def held_back(self, now_seconds: float) -> str | None:
+        """What `message` held back, encoded; None when nothing was."""
+        return self._encode(now_seconds) if self._is_behind else None
 
     def _set(self, node: NodeRef, state: str, value: float, maximum: float) -> None:
         self._states[node.node_id] = (node, state, value, maximum)

@@ -15,7 +15,7 @@ from typing import Any
 from engine.events import Event, NodeStarted, PreviewMade, RunInterrupted, RunSaving
 from engine.server import messages
 from engine.server.messages import Message
-from engine.server.progress import ProgressBoard
+from engine.server.progress import PER_SECOND, ProgressBoard
 from engine.server.queue import QueuedPrompt
 from engine.server.websocket import Clients
 
@@ -41,6 +41,7 @@ class RunRelay:
         self._inbox: deque[Event] = deque()
         self._is_awake = False
         self._preview: PreviewMade | None = None
+        self._catching_up: asyncio.TimerHandle | None = None
 
     def on_event(self, event: Event) -> None:
         """Called on the GPU thread."""
@@ -81,9 +82,9 @@ class RunRelay:
             self._preview = event  # goes out around the progress message that follows it
             return
         if message is not None and message[0] in messages.RUN_ENDS:
-            self._send_board(self._board.last_message())
-        if is_change:
-            self._send_board(self._board.message(time.monotonic()))
+            self._send_board(self._board.held_back(time.monotonic()))
+        if is_change and not self._send_board(self._board.message(time.monotonic())):
+            self._catch_up_soon()
         self._send_with_preview(event, message)
 
     def _send_with_preview(self, event: Event, message: Message | None) -> None:
@@ -101,6 +102,17 @@ class RunRelay:
         """Of a prompt without a client everyone hears progress and interruption, nothing else, as in ComfyUI."""
         return self._client_id is not None or isinstance(event, RunInterrupted) or message[0] == "progress"
 
-    def _send_board(self, encoded: str | None) -> None:
+    def _send_board(self, encoded: str | None) -> bool:
+        """False when there was nothing to send."""
         if encoded is not None:
             self._clients.send_encoded(encoded, self._client_id)
+        return encoded is not None
+
+    def _catch_up_soon(self) -> None:
+        """What was held back goes out even if nothing else happens for a while: a long node may have begun."""
+        if self._catching_up is None:
+            self._catching_up = self._loop.call_later(1 / PER_SECOND, self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._catching_up = None
+        self._send_board(self._board.held_back(time.monotonic()))

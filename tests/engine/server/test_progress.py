@@ -51,5 +51,5 @@ def test_large_runs_send_ten_a_second_and_the_last() -> None:
         if board.message(now) is not None and index >= WHOLE_UP_TO:
             times.append(now)
     assert 9 <= len(times) <= 11  # in one second
-    assert len(nodes_of(board.last_message())) == WHOLE_UP_TO + 1000
-    assert board.last_message() is None
+    assert len(nodes_of(board.held_back(1.0))) == WHOLE_UP_TO + 1000
+    assert board.held_back(1.0) is None
