@@ -6,12 +6,13 @@ The examples name checkpoints and other files that the engine has, so they are m
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse
 
 from modifiers.modifier import Choices
 from modifiers.registry import ModifierRegistry
@@ -25,6 +26,7 @@ router = APIRouter(include_in_schema=False)
 TITLE = "Darkroom"
 SUMMARY = "Images from node graphs: a request is a modifier with a few parameters, or a workflow of your own."
 GENERATE_ROUTES = ("/generate", "/generate/sync", "/generate/stream")
+SCRIPT, STYLE, ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"
 OWN_WORKFLOW = "A workflow of your own"
 
 
@@ -36,7 +38,21 @@ async def index() -> str:
 @router.get("/docs", response_class=HTMLResponse)
 async def docs(request: Request) -> HTMLResponse:
     prefix = str(request.scope.get("root_path", "")).rstrip("/")
-    return get_swagger_ui_html(openapi_url=f"{prefix}/openapi.json", title=f"{TITLE} API")
+    return get_swagger_ui_html(
+        openapi_url=f"{prefix}/openapi.json",
+        title=f"{TITLE} API",
+        swagger_js_url=f"{prefix}/docs/{SCRIPT}",
+        swagger_css_url=f"{prefix}/docs/{STYLE}",
+        swagger_favicon_url=f"{prefix}/docs/{ICON}",
+    )
+
+
+@router.get("/docs/{name}", response_class=FileResponse)
+async def part_of_docs(name: Literal["swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"]) -> FileResponse:
+    """From this machine: a worker and who looks at it need no Internet."""
+    return FileResponse(
+        Path(str(files("fastapi_swagger.resources") / name)), headers={"Cache-Control": "max-age=86400"}
+    )
 
 
 @router.get("/openapi.json")

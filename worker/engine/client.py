@@ -25,6 +25,7 @@ from worker.engine.foreign_check import find_problems
 from worker.engine.heartbeat import Heartbeat
 from worker.engine.http import EngineHttp, Reply
 from worker.engine.loss import Loss, LossReason
+from worker.engine.model_folders import Kinds, folders_told, is_missing_model, kinds_told, with_folders
 from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
 from worker.engine.wording import in_our_words
 from worker.errors import (
@@ -191,6 +192,7 @@ class EngineClient:
 
     async def check(self, prompt: Mapping[str, Any], pending_files: Collection[str] = ()) -> None:
         """Raises RequestRejected with every problem of the prompt; spends no time of the GPU."""
+        kinds: Kinds = {}
         if not self.has_check:
             problems = find_problems(prompt, await self.object_info(), pending_files)
             if problems:  # what we know may be old: a model or a node pack may have come since
@@ -199,7 +201,8 @@ class EngineClient:
         else:
             body = {"prompt": prompt, "pending_files": list(pending_files)}
             response = await self._request("POST", "/api/v1/workflow", json_body=body)
-            problems = problems_of_rejection(response.json_object())
+            answer = response.json_object()
+            problems, kinds = problems_of_rejection(answer), kinds_told(answer.get("models"))
             if response.status >= 400 and not problems:
                 problems = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
             if any(map(lacks_choices, problems)):
@@ -208,7 +211,10 @@ class EngineClient:
             if problems:
                 problems = in_our_words(problems, find_problems(prompt, await self.object_info(), pending_files))
         if problems:
-            raise RequestRejected(with_hints(problems, await self.object_info()))
+            hinted = with_hints(problems, await self.object_info())
+            if any(is_missing_model(problem, kinds) for problem in hinted):
+                hinted = with_folders(hinted, kinds, await self._model_folders())
+            raise RequestRejected(hinted)
 
     async def run(
         self,
@@ -421,6 +427,11 @@ class EngineClient:
             ValueError,
         ):  # a hint, from a node that may send anything
             log.warning("a message of the engine makes no sense", kind=kind, prompt_id=run.prompt_id)
+
+    async def _model_folders(self) -> dict[str, list[str]]:
+        """Kind -> folders; empty for an engine that does not tell."""
+        reply = await self._request("GET", "/experiment/models")
+        return folders_told(reply.json_value()) if reply.status == 200 else {}
 
     async def _get(self, path: str) -> dict[str, Any]:
         response = await self._request("GET", path)

@@ -31,12 +31,16 @@ class Reply:
     status: int
     body: bytes
 
+    def json_value(self) -> Any:
+        """None when the body is no JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
     def json_object(self) -> dict[str, Any]:
         """The body as an object; empty when it is none."""
-        try:
-            value = json.loads(self.body)
-        except ValueError:
-            return {}
+        value = self.json_value()
         return value if isinstance(value, dict) else {}
 
 

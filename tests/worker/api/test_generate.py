@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -314,4 +315,12 @@ async def test_queue_info_health_and_metrics_answer(front: RunningFront) -> None
     assert (await front.http.get("/health")).json()["backends_healthy"] == "1/1"
     assert 'darkroom_jobs_ended_total{state="completed"} 1.0' in (await front.http.get("/metrics")).text
     assert {entry["name"] for entry in (await front.http.get("/modifiers")).json()} >= {"Text2Image", "Image2Image"}
-    assert (await front.http.get("/docs")).status_code == 200
+
+
+async def test_the_documentation_needs_nothing_from_elsewhere(front: RunningFront) -> None:
+    page = (await front.http.get("/docs")).text
+    parts = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(parts) == 3 and all(part.startswith("/docs/") for part in parts)
+    kinds = [(await front.http.get(part)).headers["content-type"].partition(";")[0] for part in parts]
+    assert sorted(kinds) == ["image/png", "text/css", "text/javascript"]
+    assert (await front.http.get("/docs/__init__.py")).status_code == 422
