@@ -88,6 +88,7 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, classes: Iterable[NodeClass] | None = None) -> None:
         self.settings = settings
+        self.preview_method = settings.preview_method  # custom nodes change it for a run of theirs
         self.memory = ModelMemory(settings)
         self.resolved: ResolvedSettings = self.memory.resolved
         self.folders = _model_folders(settings)
@@ -346,7 +347,7 @@ class Engine:
             picture_format = "PNG" if picture_format == "PNG" else "JPEG"
             return picture_preview(picture, picture_format, size_px), f"image/{picture_format.lower()}"
         factors = None if latent_format is None else latent_format.latent_rgb_factors
-        if self.settings.preview_method == "none" or factors is None:
+        if self.preview_method == "none" or factors is None:
             return None
         bias = latent_format.latent_rgb_factors_bias
         return latent_preview(preview, factors, bias, self.settings.preview_size_px), "image/jpeg"

@@ -93,6 +93,16 @@ class WeightHandle(Protocol):
         ...
 
 
+class Injection(Protocol):
+    """ComfyUI's `PatcherInjection`."""
+
+    @property
+    def inject(self) -> Callable[[Any], None]: ...
+
+    @property
+    def eject(self) -> Callable[[Any], None]: ...
+
+
 class Model(HookedModel):
     """MODEL in ComfyUI's terms (its `ModelPatcher`), over a residency handle instead of a module of its own."""
 
@@ -108,6 +118,7 @@ class Model(HookedModel):
         self.batch_sizes: dict[Any, int] = {}  # decided by `guidance` for the use in hand
         self.attachments: dict[str, Any] = {}
         self.additional_models: dict[str, list[Model]] = {}
+        self.injections: dict[str, list[Injection]] = {}
         self.callbacks: dict[str, dict[str | None, list[Callable[..., Any]]]] = {}
         self.wrappers: dict[str, dict[str | None, list[Callable[..., Any]]]] = {}
 
@@ -192,6 +203,7 @@ class Model(HookedModel):
         other.additional_models = {
             key: [model.clone() for model in models] for key, models in self.additional_models.items()
         }
+        other.injections = {key: list(injections) for key, injections in self.injections.items()}
         other.callbacks = _copy_registry(self.callbacks)
         other.wrappers = _copy_registry(self.wrappers)
         for callback in self.get_all_callbacks(CALL_ON_CLONE):
@@ -472,11 +484,27 @@ class Model(HookedModel):
         if context is not None:
             context.cancel.check()
 
+    def set_injections(self, key: str, injections: list[Injection]) -> None:
+        """What is done to the network before this clone samples and undone afterwards."""
+        self.injections[key] = injections
+
+    def get_injections(self, key: str) -> list[Injection] | None:
+        return self.injections.get(key)
+
+    def remove_injections(self, key: str) -> None:
+        self.injections.pop(key, None)
+
     def pre_run(self) -> None:
+        for injections in self.injections.values():
+            for injection in injections:
+                injection.inject(self)
         for callback in self.get_all_callbacks(CALL_ON_PRE_RUN):
             callback(self)
 
     def cleanup(self) -> None:
+        for injections in self.injections.values():
+            for injection in injections:
+                injection.eject(self)
         for callback in self.get_all_callbacks(CALL_ON_CLEANUP):
             callback(self)
 

@@ -11,8 +11,11 @@ import torch
 from PIL import Image
 
 from engine.compat.host import HOST
+from engine.compat.names.comfy.cli_args import LatentPreviewMethod
 from engine.diffusion.replaced import own
 from engine.nodes import sampling
+
+__all__ = ["LatentPreviewMethod"]
 
 MAX_PREVIEW_RESOLUTION = 512
 
@@ -56,6 +59,6 @@ def preview_to_image(latent_image: torch.Tensor) -> Image.Image:
 def get_previewer(device: Any, latent_format: Any) -> LatentPreviewer | None:
     """None when the engine was told to show none (`--preview-method`)."""
     factors = latent_format.latent_rgb_factors
-    if HOST.get().engine.settings.preview_method == "none" or factors is None:
+    if HOST.get().engine.preview_method == "none" or factors is None:
         return None
     return Latent2RGBPreviewer(factors, latent_format.latent_rgb_factors_bias)

@@ -89,7 +89,8 @@ class PromptServer:
 
     @property
     def prompt_queue(self) -> PromptQueue:
-        return PromptQueue(self._there)
+        server: PackServer | None = vars(self)["_server"]
+        return PromptQueue(server)
 
     def send_sync(self, event: Any, data: Any, sid: str | None = None) -> None:
         """To one client, or to all; from any thread."""
@@ -126,20 +127,20 @@ class PromptServer:
 
 
 class PromptQueue:
-    """What packs read of the queue."""
+    """What packs read of the queue; without a server it is empty."""
 
-    def __init__(self, server: PackServer) -> None:
+    def __init__(self, server: PackServer | None) -> None:
         self._server = server
 
     def get_current_queue(self) -> tuple[list[Any], list[Any]]:
-        return self._server.queue_lists()
+        return ([], []) if self._server is None else self._server.queue_lists()
 
     def get_tasks_remaining(self) -> int:
-        return self._server.num_waiting
+        return 0 if self._server is None else self._server.num_waiting
 
     @property
     def currently_running(self) -> dict[int, Any]:
-        return dict(enumerate(self._server.queue_lists()[0]))
+        return dict(enumerate(self.get_current_queue()[0]))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -53,7 +53,7 @@ NOT_GIVEN = frozenset(
 
 
 class _Arguments:
-    """ComfyUI's flags with the engine's values; what the engine ignores is off."""
+    """ComfyUI's flags with the engine's values; what the engine ignores is off. The kind of previews may be changed."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -62,13 +62,16 @@ class _Arguments:
             return False
         if name in NOT_GIVEN:
             return None
-        values = flags(HOST.get().engine.settings)
+        engine = HOST.get().engine
+        values = {**flags(engine.settings), "preview_method": LatentPreviewMethod(engine.preview_method)}
         if name not in values:
             raise not_supported(f"comfy.cli_args.args.{name}")
         return values[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise not_supported(f"setting comfy.cli_args.args.{name}")
+        if name != "preview_method":
+            raise not_supported(f"setting comfy.cli_args.args.{name}")
+        HOST.get().engine.preview_method = LatentPreviewMethod(value).value
 
 
 def flags(settings: EngineSettings) -> dict[str, Any]:
@@ -100,7 +103,6 @@ def flags(settings: EngineSettings) -> dict[str, Any]:
         "cache_none": settings.cache.strategy == "none",
         "cache_classic": settings.cache.strategy == "classic",
         "disable_metadata": not settings.embed_metadata,
-        "preview_method": LatentPreviewMethod(settings.preview_method),
         "preview_size": settings.preview_size_px,
         "disable_all_custom_nodes": settings.disable_all_custom_nodes,
         "whitelist_custom_nodes": list(settings.whitelist_custom_nodes),

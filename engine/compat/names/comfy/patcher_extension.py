@@ -10,6 +10,15 @@ from engine.diffusion.wrappers import WrapperExecutor, copy_options, merge_optio
 
 __all__ = ["WrapperExecutor"]
 
+
+class PatcherInjection:
+    """What is done to a MODEL's network before it samples, and undone afterwards (`set_injections`)."""
+
+    def __init__(self, inject: Callable[[Any], None], eject: Callable[[Any], None]) -> None:
+        self.inject = inject
+        self.eject = eject
+
+
 Functions = list[Callable[..., Any]]
 
 

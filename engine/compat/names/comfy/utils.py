@@ -14,12 +14,26 @@ from safetensors.torch import save_file
 
 from engine.checkpoints.weight_file import open_weights
 from engine.compat.lacking import not_supported
+from engine.compat.names.comfy.unet_weight_names import (
+    TRANSFORMER_BLOCKS,
+    UNET_MAP_ATTENTIONS,
+    UNET_MAP_BASIC,
+    UNET_MAP_RESNET,
+)
 from engine.diffusion.conditions import repeat_to_batch_size
 from engine.images import pixels
 from engine.images.pixels import bislerp, lanczos
 from engine.nodes.running_call import running_context
 
-__all__ = ["bislerp", "lanczos", "repeat_to_batch_size"]
+__all__ = [
+    "TRANSFORMER_BLOCKS",
+    "UNET_MAP_ATTENTIONS",
+    "UNET_MAP_BASIC",
+    "UNET_MAP_RESNET",
+    "bislerp",
+    "lanczos",
+    "repeat_to_batch_size",
+]
 
 PROGRESS_BAR_ENABLED = True
 

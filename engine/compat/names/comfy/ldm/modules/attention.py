@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from engine.models.attention import optimized_attention
+from engine.models.unet import BasicTransformerBlock, CrossAttention, SpatialTransformer
 
-__all__ = ["optimized_attention"]
+__all__ = ["BasicTransformerBlock", "CrossAttention", "SpatialTransformer", "optimized_attention"]
 
 attention_pytorch = optimized_attention
 attention_basic = optimized_attention

@@ -1,0 +1,7 @@
+"""`comfy.ldm.util`: small questions."""
+
+from __future__ import annotations
+
+from engine.compat.names.comfy.ldm.modules.attention import default, exists
+
+__all__ = ["default", "exists"]

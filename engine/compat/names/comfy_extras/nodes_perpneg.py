@@ -1,0 +1,7 @@
+"""`comfy_extras.nodes_perpneg`: its guider as a value."""
+
+from __future__ import annotations
+
+from engine.diffusion.guiders import PerpNegGuider as Guider_PerpNeg
+
+__all__ = ["Guider_PerpNeg"]
