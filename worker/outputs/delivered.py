@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.jobs.stages import OutputRecord
+from worker.outputs.blanks import UNTOUCHED_TYPES, blank
 from worker.outputs.convert import EXTENSIONS, ConversionFailed, convert, make_thumbnail, reason
 from worker.outputs.embedded import REWRITTEN_TYPES, rewrite, wanted_texts
 from worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
@@ -47,9 +48,13 @@ def delivered_names(records: Sequence[Mapping[str, Any]], options: OutputOptions
     return names
 
 
-def is_picture(record: Mapping[str, Any]) -> bool:
-    """Whether there is anything here that could be changed. Pure."""
-    return bool(record.get("path")) and str(record.get("media_type")).startswith("image/")
+def may_change(record: Mapping[str, Any], level: MetadataLevel) -> bool:
+    """Whether there is anything here that could be changed: a picture, or a file that may say too much. Pure."""
+    return bool(record.get("path")) and (_is_picture(record) or level != "full")
+
+
+def _is_picture(record: Mapping[str, Any]) -> bool:
+    return str(record.get("media_type")).startswith("image/")
 
 
 def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat | None:
@@ -62,20 +67,20 @@ def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat
 
 
 def finish(record: Mapping[str, Any], name: str, folder: Path, wanted: Finish) -> OutputRecord:
-    """The record of one output as delivered. Blocking. A picture that cannot be changed is delivered as it is, and its
+    """The record of one output as delivered. Blocking. A file that cannot be changed is delivered as it is, and its
     record says so.
     """
     made = dict(record)
-    if not is_picture(record):
+    if not may_change(record, wanted.level):
         return made
     media_type = str(record["media_type"])
     source = folder / str(record["path"])
     form = new_format(record, wanted.options)
     if form is not None:
         made |= _converted(source, folder, name, form, wanted)
-    if made["path"] == record["path"] and media_type in REWRITTEN_TYPES:
+    if made["path"] == record["path"]:
         made |= _retold(source, folder, Path(name).stem + source.suffix, media_type, wanted)
-    if wanted.options.thumbnail_size is not None:
+    if wanted.options.thumbnail_size is not None and _is_picture(record):
         made |= _thumbnail(record, folder, f"{Path(name).stem}_thumb.webp", wanted.options.thumbnail_size)
     return made
 
@@ -92,15 +97,24 @@ def _converted(source: Path, folder: Path, name: str, form: ImageFormat, wanted:
 
 
 def _retold(source: Path, folder: Path, name: str, media_type: str, wanted: Finish) -> OutputRecord:
+    """Without or with metadata. Where it cannot be had so, the record says so."""
     target = folder / DELIVERED / name
     target.parent.mkdir(mode=0o700, exist_ok=True)
     try:
-        if rewrite(source, target, media_type, wanted.level, wanted.texts):
+        if _rewrite(source, target, media_type, wanted):
             return _file_fields(folder, target, media_type)
     except (ValueError, OSError, SyntaxError) as error:
         target.unlink(missing_ok=True)
-        return {"metadata_error": f"the picture's metadata stays as it is ({reason(error)})"}
+        return {"metadata_error": f"the file's metadata stays as it is ({reason(error)})"}
+    if media_type in UNTOUCHED_TYPES and wanted.level != "full":
+        return {"metadata_error": f"the metadata of {media_type} stays as it is"}
     return {}
+
+
+def _rewrite(source: Path, target: Path, media_type: str, wanted: Finish) -> bool:
+    if media_type in REWRITTEN_TYPES:
+        return rewrite(source, target, media_type, wanted.level, wanted.texts)
+    return wanted.level != "full" and blank(source, target)  # only pictures are told their prompt
 
 
 def _thumbnail(record: Mapping[str, Any], folder: Path, name: str, size: int) -> OutputRecord:

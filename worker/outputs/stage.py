@@ -21,7 +21,7 @@ from worker.jobs.places import PlacesByName
 from worker.jobs.stages import OutputRecord
 from worker.observe.traffic import Traffic
 from worker.outputs.collect import collect_outputs
-from worker.outputs.delivered import Finish, delivered_names, finish, is_picture
+from worker.outputs.delivered import Finish, delivered_names, finish, may_change
 from worker.outputs.keys import make_keys
 from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
@@ -115,7 +115,7 @@ class DeliveredOutputs:
         wanted = Finish(job.request.output, level, texts)
 
         async def one(record: Mapping[str, Any], name: str) -> OutputRecord:
-            if "url" in record or not is_picture(record):  # the first: delivered before a restart
+            if "url" in record or not may_change(record, level):  # the first: delivered before a restart
                 return dict(record)
             try:
                 async with self._converting:

@@ -67,9 +67,26 @@ def test_what_cannot_be_converted_is_delivered_as_it_is_and_says_so(tmp_path: Pa
     assert not list((tmp_path / "delivered").iterdir())
 
 
-def test_sounds_videos_and_texts_are_left_alone(tmp_path: Path) -> None:
+def test_videos_and_texts_that_say_nothing_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x0cftypisom" + b"\0\0\0\x08moov")
     for item in (record("a.mp4", "video/mp4"), {"filename": "", "type": "text", "text": "hello"}):
         assert finish(item, "", tmp_path, Finish(OutputOptions("webp", thumbnail_size=64), "none", {})) == item
+
+
+def test_a_video_says_what_it_says_only_where_everything_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x0cftypisom" + b"\0\0\0\x0fudtaplanted")
+    item = record("a.mp4", "video/mp4")
+    assert finished(tmp_path, item, metadata="full") == item
+    for level in ("none", "prompt"):
+        made = finished(tmp_path, item, metadata=level)
+        assert (made["path"], made["media_type"]) == ("delivered/a.mp4", "video/mp4")
+        assert b"planted" not in (tmp_path / "delivered" / "a.mp4").read_bytes()
+
+
+def test_a_file_whose_metadata_cannot_be_taken_out_says_so(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.tiff")
+    made = finished(tmp_path, record("a.tiff", "image/tiff"))
+    assert made["path"] == "a.tiff" and "image/tiff" in made["metadata_error"]
 
 
 def test_a_thumbnail_is_a_file_of_its_own_within_the_record(tmp_path: Path) -> None:

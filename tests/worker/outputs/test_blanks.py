@@ -1,0 +1,111 @@
+"""Files that are no PNG, JPEG or WebP say nothing of how they were made any more, and hold what they held."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from pathlib import Path
+
+import numpy
+import pytest
+from PIL import Image, ImageSequence
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from worker.outputs.blanks import BrokenContainer, blank
+
+PLANTED = b"planted-prompt"
+
+
+def blanked(folder: Path, name: str, content: bytes) -> bytes:
+    (folder / name).write_bytes(content)
+    assert blank(folder / name, folder / "blank")
+    made = (folder / "blank").read_bytes()
+    assert PLANTED in content and PLANTED not in made
+    assert not blank(folder / "blank", folder / "again")  # nothing is left to take out
+    return made
+
+
+def test_a_gif_keeps_its_frames_and_loses_its_comment(tmp_path: Path) -> None:
+    frames = [Image.new("P", (20, 10), number) for number in range(3)]
+    for frame in frames:
+        frame.putpalette([value for number in range(256) for value in (number, 255 - number, 7)])
+    held = io.BytesIO()
+    comment = PLANTED + b" " * 600  # more than one block
+    frames[0].save(held, "GIF", save_all=True, append_images=frames[1:], duration=70, loop=0, comment=comment)
+    made = Image.open(io.BytesIO(blanked(tmp_path, "a.gif", held.getvalue())))
+    before = Image.open(held)
+    assert (made.info["duration"], made.info["loop"], "comment" in made.info) == (70, 0, False)
+    shown = [[frame.convert("RGB").tobytes() for frame in ImageSequence.Iterator(gif)] for gif in (made, before)]
+    assert shown[0] == shown[1] and len(shown[0]) == 3
+
+
+def test_a_latent_keeps_its_tensors_and_a_model_what_it_is(tmp_path: Path) -> None:
+    tensors = {"latent_tensor": numpy.arange(12.0).reshape(3, 4)}
+    said = {"prompt": json.dumps({"1": PLANTED.decode()}), "format": "pt", "modelspec.title": "mine"}
+    save_file(tensors, tmp_path / "a.latent", metadata=said)
+    blanked(tmp_path, "b.latent", (tmp_path / "a.latent").read_bytes())
+    assert (load_file(tmp_path / "blank")["latent_tensor"] == tensors["latent_tensor"]).all()
+    with safe_open(tmp_path / "blank", "numpy") as file:
+        assert file.metadata() == {"format": "pt", "modelspec.title": "mine"}
+
+
+def box(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I4s", len(content) + 8, kind) + content
+
+
+def test_a_video_in_mp4_keeps_every_offset(tmp_path: Path) -> None:
+    head = box(b"ftyp", b"isom" + bytes(8)) + box(b"mdat", b"frames")
+    track = box(b"trak", box(b"tkhd", b"track") + box(b"udta", PLANTED))
+    content = head + box(b"moov", box(b"mvhd", b"movie") + track + box(b"udta", box(b"meta", PLANTED)))
+    made = blanked(tmp_path, "a.mp4", content)
+    assert len(made) == len(content) and made.startswith(head)
+    assert b"movie" in made and b"track" in made and made.count(b"free") == 2
+
+
+def element(identity: bytes, content: bytes) -> bytes:
+    return identity + (1 << 56 | len(content)).to_bytes(8, "big") + content
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+def test_a_video_in_webm_keeps_every_offset(tmp_path: Path, is_short: bool) -> None:
+    tags = b"\x12\x54\xc3\x67" + bytes((0x80 | len(PLANTED),)) + PLANTED
+    cluster = element(b"\x1f\x43\xb6\x75", b"frames")
+    inner = (tags if is_short else element(b"\x12\x54\xc3\x67", PLANTED)) + cluster
+    content = element(b"\x1a\x45\xdf\xa3", b"webm") + element(b"\x18\x53\x80\x67", inner)
+    made = blanked(tmp_path, "a.webm", content)
+    assert len(made) == len(content) and made.endswith(cluster)
+
+
+def test_sounds_keep_what_is_heard(tmp_path: Path) -> None:
+    comment = bytes((0x84,)) + len(PLANTED).to_bytes(3, "big") + PLANTED
+    flac = blanked(tmp_path, "a.flac", b"fLaC" + bytes((0, 0, 0, 4)) + b"info" + comment + b"sound")
+    assert flac == b"fLaC" + bytes((0, 0, 0, 4)) + b"info" + b"\x81" + comment[1:4] + bytes(len(PLANTED)) + b"sound"
+    mp3 = blanked(tmp_path, "a.mp3", b"ID3\x04\0\0" + bytes((0, 0, 0, len(PLANTED))) + PLANTED + b"\xff\xfbsound")
+    assert mp3.endswith(bytes(len(PLANTED)) + b"\xff\xfbsound")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"GIF89a" + bytes(7) + b"!\xfe\x05ab",
+        b"GIF89a" + bytes(7) + b"?",
+        struct.pack("<Q", 1000) + b"{}" + bytes(40),
+        struct.pack("<Q", 4) + b"{no}" + bytes(40),
+        box(b"ftyp", b"isom") + struct.pack(">I4s", 999, b"moov"),
+        b"\x1a\x45\xdf\xa3\x80\x18\x53\x80\x67\xff\x1f\x43\xb6\x75\xff" + PLANTED,
+        b"fLaC\x84\xff\xff\xff",
+        b"ID3\x04\0\0\x7f\x7f\x7f\x7f",
+    ],
+)
+def test_a_file_that_is_broken_is_named_so_and_not_written(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(BrokenContainer):
+        blank(tmp_path / "a", tmp_path / "blank")
+    assert not (tmp_path / "blank").exists()
+
+
+def test_what_is_of_no_known_kind_stays(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"just a text, " + PLANTED)
+    assert not blank(tmp_path / "a", tmp_path / "blank")

@@ -1,0 +1,236 @@
+"""What files other than PNG, JPEG and WebP say about how they were made, taken out of a copy.
+
+ComfyUI and its packs write the prompt into a GIF's comment, a latent's or a checkpoint's header, a video's or a sound's
+tags. Each is found by the container's structure and overwritten by that container's own kind of filling, so that no
+offset moves and nothing is encoded again; a GIF's comment is cut out. TIFF, AVIF and Ogg stay as they are.
+
+Formats: GIF89a; safetensors; ISO/IEC 14496-12 (MP4, MOV, M4A); RFC 8794 and RFC 9559 (WebM, Matroska); RFC 9639 (FLAC);
+ID3v2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from worker.inputs.file_kinds import HEAD_BYTES, kind_of
+
+COPY_BYTES = 1024 * 1024
+MAX_HEADER_BYTES = 100_000_000
+UNTOUCHED_TYPES = frozenset({"image/tiff", "image/avif", "audio/ogg"})
+KEPT_OF_SAFETENSORS = ("format", "modelspec.")  # what a model is, not how it was made
+SPOKEN_BOXES = frozenset({b"udta", b"meta", b"uuid"})
+BOXES_WITH_BOXES = frozenset({b"moov", b"trak"})
+EBML_SEGMENT, EBML_TAGS, EBML_VOID = 0x18538067, 0x1254C367, b"\xec"
+FLAC_PADDING, FLAC_COMMENT = 1, 4
+
+
+class BrokenContainer(ValueError):
+    """The file is not built as its kind is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """The bytes from `start` to `end` become `filling`."""
+
+    start: int
+    end: int
+    filling: bytes
+
+
+def blank(source: Path, target: Path) -> bool:
+    """Writes the file to `target` without what it says; False when it says nothing, or is of a kind that is not known.
+
+    Raises BrokenContainer.
+    """
+    with source.open("rb") as file:
+        finder = _finder_of(file.read(HEAD_BYTES))
+        if finder is None:
+            return False
+        try:
+            edits = list(finder(file, os.fstat(file.fileno()).st_size))
+        except (struct.error, IndexError) as error:
+            raise BrokenContainer(f"ends too early ({error})") from None
+        if not edits:
+            return False
+        file.seek(0)
+        with target.open("wb") as out:
+            for edit in edits:
+                _copy_until(file, out, edit.start)
+                out.write(edit.filling)
+                file.seek(edit.end)
+            _copy_until(file, out, None)
+    return True
+
+
+def _finder_of(head: bytes) -> Callable[[BinaryIO, int], Iterator[Edit]] | None:
+    kind = kind_of(head)
+    if kind is None:
+        return None
+    if head[4:8] == b"ftyp":
+        return None if kind.is_image else _in_boxes
+    return _FINDERS.get(kind.extension)
+
+
+def _in_gif(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
+    file.seek(10)
+    flags = file.read(3)[0]
+    file.seek(13 + _palette_bytes(flags))
+    while (introducer := file.read(1)) != b";":
+        start = file.tell() - 1
+        if introducer == b"!":
+            label = file.read(1)
+            first = _sub_block(file)
+            says = label == b"\xfe" or (label == b"\xff" and first.startswith(b"XMP Data"))
+        elif introducer == b",":
+            file.seek(_palette_bytes(file.read(9)[8]) + 1, os.SEEK_CUR)  # and the size of the codes
+            first, says = _sub_block(file), False
+        else:
+            raise BrokenContainer("has a block that is none")
+        while first:
+            first = _sub_block(file)
+        if says:
+            yield Edit(start, file.tell(), b"")
+
+
+def _palette_bytes(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _sub_block(file: BinaryIO) -> bytes:
+    return file.read(file.read(1)[0])
+
+
+def _in_safetensors(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
+    file.seek(0)
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > min(size_bytes, MAX_HEADER_BYTES):
+        raise BrokenContainer("has a header longer than itself")
+    try:
+        header = json.loads(file.read(length))
+    except ValueError:
+        raise BrokenContainer("has a header that is no JSON") from None
+    said = header.get("__metadata__") if isinstance(header, Mapping) else None
+    kept = {key: text for key, text in (said or {}).items() if key.startswith(KEPT_OF_SAFETENSORS)}
+    if kept == (said or {}):
+        return
+    plain = {key: value for key, value in header.items() if key != "__metadata__"}
+    rest = {"__metadata__": kept} if kept else {}
+    written = json.dumps(rest | plain, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(written) > length:
+        raise BrokenContainer("has a header that grows when it is written again")
+    yield Edit(8, 8 + length, written.ljust(length))
+
+
+def _in_boxes(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
+    yield from _boxes_between(file, 0, size_bytes)
+
+
+def _boxes_between(file: BinaryIO, start: int, end: int) -> Iterator[Edit]:
+    while start + 8 <= end:
+        file.seek(start)
+        size, kind = struct.unpack(">I4s", file.read(8))
+        head = 8
+        if size == 1:
+            (size,), head = struct.unpack(">Q", file.read(8)), 16
+        size = size or end - start  # 0: to the end
+        if size < head or start + size > end:
+            raise BrokenContainer("has a box larger than itself")
+        if kind in SPOKEN_BOXES:
+            yield Edit(start + 4, start + 8, b"free")
+            yield Edit(start + head, start + size, bytes(size - head))
+        elif kind in BOXES_WITH_BOXES:
+            yield from _boxes_between(file, start + head, start + size)
+        start += size
+
+
+def _in_matroska(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
+    place, end = 0, size_bytes
+    while place < end:
+        file.seek(place)
+        element, size = _number(file, keeps_marker=True), _number(file)
+        content = file.tell()
+        if element == EBML_SEGMENT:
+            place = content  # its children come next
+            continue
+        if size is None:
+            raise BrokenContainer("has parts of unknown length")
+        if element == EBML_TAGS:
+            yield Edit(place, content + size, _void(content + size - place))
+        place = content + size
+
+
+def _number(file: BinaryIO, *, keeps_marker: bool = False) -> int | None:
+    """A number of variable length; None for the one that means unknown."""
+    first = file.read(1)[0]
+    if not first:
+        raise BrokenContainer("has a number that is none")
+    width = 9 - first.bit_length()
+    rest = file.read(width - 1)
+    if len(rest) < width - 1:
+        raise BrokenContainer("ends too early")
+    value = int.from_bytes(bytes((first,)) + rest, "big")
+    if keeps_marker:
+        return value
+    value &= (1 << 7 * width) - 1
+    return None if value == (1 << 7 * width) - 1 else value
+
+
+def _void(num_bytes: int) -> bytes:
+    """An element of so many bytes (6 at least) that says nothing."""
+    if num_bytes < 9:
+        return EBML_VOID + bytes((0x80 | num_bytes - 2,)) + bytes(num_bytes - 2)
+    return EBML_VOID + (1 << 56 | num_bytes - 9).to_bytes(8, "big") + bytes(num_bytes - 9)
+
+
+def _in_flac(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
+    place, is_last = 4, False
+    while not is_last:
+        file.seek(place)
+        head = file.read(4)
+        is_last, kind, length = bool(head[0] & 0x80), head[0] & 0x7F, int.from_bytes(head[1:4], "big")
+        if place + 4 + length > size_bytes:
+            raise BrokenContainer("has a block larger than itself")
+        if kind == FLAC_COMMENT:
+            filling = bytes((head[0] & 0x80 | FLAC_PADDING,)) + head[1:4] + bytes(length)
+            yield Edit(place, place + 4 + length, filling)
+        place += 4 + length
+
+
+def _in_id3(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
+    file.seek(0)
+    head = file.read(10)
+    if not head.startswith(b"ID3"):
+        return
+    length = 0
+    for byte in head[6:10]:
+        length = length << 7 | byte & 0x7F
+    if 10 + length > size_bytes:
+        raise BrokenContainer("has a tag larger than itself")
+    file.seek(10)
+    if any(file.read(length)):
+        yield Edit(5, 6, b"\0")  # no flag: what follows is filling
+        yield Edit(10, 10 + length, bytes(length))
+
+
+def _copy_until(file: BinaryIO, out: BinaryIO, end: int | None) -> None:
+    while True:
+        room = COPY_BYTES if end is None else min(COPY_BYTES, end - file.tell())
+        block = file.read(room) if room > 0 else b""
+        if not block:
+            return
+        out.write(block)
+
+
+_FINDERS: Mapping[str, Callable[[BinaryIO, int], Iterator[Edit]]] = {
+    "gif": _in_gif,
+    "latent": _in_safetensors,
+    "webm": _in_matroska,
+    "flac": _in_flac,
+    "mp3": _in_id3,
+}
