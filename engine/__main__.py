@@ -8,12 +8,18 @@ python -m engine nodes list|check|install    custom nodes
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.settings import EngineSettings
 
 RANDOM_CHECKPOINT = "random-checkpoint"
 NODES = "nodes"
+MOST_DEVICES = 32  # in one machine, as ComfyUI counts them
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,7 +60,21 @@ def serve(arguments: Sequence[str]) -> int:
     set_up_logging(command.settings.verbose)
     if command.ignored:
         log.warning("flags without effect here: %s", " ".join(command.ignored))
+    show_devices(command.settings)
     return run(command.settings, command.liveness_fd)
+
+
+def show_devices(settings: EngineSettings) -> None:
+    """Tell CUDA's and ROCm's libraries which GPUs there are; they ask once, when torch first looks for a device."""
+    if settings.cuda_device is not None:
+        visible = str(settings.cuda_device)
+    elif settings.default_device is not None:
+        others = (number for number in range(MOST_DEVICES) if number != settings.default_device)
+        visible = ",".join(map(str, (settings.default_device, *others)))
+    else:
+        return
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        os.environ[name] = visible  # noqa: TID251 - written for those libraries, which read nothing else
 
 
 if __name__ == "__main__":

@@ -83,6 +83,10 @@ class EngineSettings:
     disable_all_custom_nodes: bool = False
     whitelist_custom_nodes: tuple[str, ...] = ()
     cors_origin: str | None = None
+    tls_keyfile: Path | None = None  # both or neither
+    tls_certfile: Path | None = None
+    cuda_device: int | None = None  # the only one this process sees
+    default_device: int | None = None  # the first of those it sees
     verbose: LogLevel = "INFO"
 
     @property

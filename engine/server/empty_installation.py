@@ -37,6 +37,10 @@ async def get_users(request: web.Request) -> web.Response:
     return web.json_response({"storage": "server", "migrated": True})
 
 
+async def post_users(request: web.Request) -> web.Response:
+    return web.json_response({"error": NOTHING_IS_KEPT}, status=403)
+
+
 async def get_userdata(request: web.Request) -> web.Response:
     folder = request.query.get("dir", "")
     if not folder:
@@ -120,6 +124,7 @@ ROUTES = (
     web.post("/settings", post_setting),
     web.post("/settings/{id}", post_setting),
     web.get("/users", get_users),
+    web.post("/users", post_users),
     web.get("/userdata", get_userdata),
     web.get("/v2/userdata", get_userdata_listing),
     web.get("/userdata/{file}", get_userdata_file),

@@ -101,7 +101,10 @@ class ServeCommand:
 
 def read_flags(arguments: Sequence[str]) -> ServeCommand:
     """Exits with code 2 and a message, as argparse does, when a flag is unknown or its value does not parse."""
-    given = build_parser().parse_args(arguments)
+    parser = build_parser()
+    given = parser.parse_args(arguments)
+    if (given.tls_keyfile is None) != (given.tls_certfile is None):
+        parser.error("--tls-keyfile and --tls-certfile belong together")
     return ServeCommand(_settings(given), given.liveness_fd, tuple(given.ignored))
 
 
@@ -138,6 +141,8 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=_port, default=8188, help="0 takes a free one and logs it")
     parser.add_argument("--enable-cors-header", nargs="?", default=None, const="*", metavar="ORIGIN")
+    for kind in ("key", "cert"):
+        parser.add_argument(f"--tls-{kind}file", type=Path, default=None, metavar="FILE", help="serve https with it")
     parser.add_argument("--max-upload-size", type=_at_least(0.0), default=100.0, metavar="MB")
     parser.add_argument("--verbose", nargs="?", default="INFO", const="DEBUG", choices=get_args(LogLevel))
     parser.add_argument(
@@ -167,6 +172,8 @@ def _add_device_flags(parser: argparse.ArgumentParser) -> None:
     for name, choice in VRAM_CHOICES.items():
         vram.add_argument(name, dest="vram", action="store_const", const=choice, default="auto")
     vram.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument("--cuda-device", type=_device_id, default=None, metavar="ID", help="see this GPU alone")
+    parser.add_argument("--default-device", type=_device_id, default=None, metavar="ID", help="run on this GPU")
     parser.add_argument("--reserve-vram", type=_at_least(0.0), default=None, metavar="GB")
     parser.add_argument("--disable-smart-memory", action="store_true")
     offload = parser.add_mutually_exclusive_group()
@@ -224,6 +231,10 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
         disable_all_custom_nodes=given.disable_all_custom_nodes,
         whitelist_custom_nodes=tuple(given.whitelist_custom_nodes),
         cors_origin=given.enable_cors_header,
+        tls_keyfile=given.tls_keyfile,
+        tls_certfile=given.tls_certfile,
+        cuda_device=given.cuda_device,
+        default_device=given.default_device,
         verbose=given.verbose,
     )
 
@@ -234,6 +245,13 @@ def _cache_strategy(given: argparse.Namespace) -> CacheStrategy:
     if given.cache_ram is not None:
         return "ram"
     return "lru" if given.cache_lru > 0 else "classic"
+
+
+def _device_id(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("devices are counted from 0")
+    return number
 
 
 def _port(text: str) -> int:

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import sys
 import threading
 
@@ -45,7 +46,21 @@ def run(settings: EngineSettings, liveness_fd: int | None = None) -> int:
     except OSError as error:
         log.critical("cannot listen on %s, port %d: %s", settings.listen, settings.port, error.strerror or error)
         return EXIT_PORT_TAKEN if error.errno == errno.EADDRINUSE else EXIT_FAILED
-    return asyncio.run(_serve(settings, sockets))
+    try:
+        tls = _tls(settings)
+    except OSError as error:  # also what is wrong inside of the files
+        log.critical("cannot use the TLS key and certificate: %s", error.strerror or error)
+        return EXIT_FAILED
+    return asyncio.run(_serve(settings, sockets, tls))
+
+
+def _tls(settings: EngineSettings) -> ssl.SSLContext | None:
+    """None: plain HTTP. Raises OSError (`ssl.SSLError` is one)."""
+    if settings.tls_certfile is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(settings.tls_certfile, settings.tls_keyfile)
+    return context
 
 
 def _die_with_parent(liveness_fd: int) -> None:
@@ -72,7 +87,7 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-async def _serve(settings: EngineSettings, sockets: list[socket.socket]) -> int:
+async def _serve(settings: EngineSettings, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> int:
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     start = EngineStart(settings, lambda _: _end(ended, EXIT_FAILED))
     await asyncio.to_thread(_make_folders, settings)
@@ -80,9 +95,10 @@ async def _serve(settings: EngineSettings, sockets: list[socket.socket]) -> int:
     _end_on_signals(ended)
     await runner.setup()
     for bound in sockets:
-        await web.SockSite(runner, bound).start()
+        await web.SockSite(runner, bound, ssl_context=tls).start()
         host, port = bound.getsockname()[:2]
-        log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        scheme = "http" if tls is None else "https"
+        log.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
     greeter = asyncio.create_task(_when_built(settings, start))
     code = await ended
     greeter.cancel()

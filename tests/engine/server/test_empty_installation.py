@@ -49,6 +49,7 @@ async def test_settings_are_taken_and_files_refused(server: Server) -> None:
     assert (await server.client.post("/settings/a", json=1)).status == 200
     assert await server.get("/settings") == {}
     assert (await server.client.post("/userdata/a.json", data=b"{}")).status == 403
+    assert (await server.client.post("/users", json={"username": "ann"})).status == 403
 
 
 async def test_model_files_are_listed_with_size_and_time(server: Server, tmp_path: Path) -> None:

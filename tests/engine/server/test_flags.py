@@ -20,7 +20,8 @@ def test_every_flag_reaches_its_setting() -> None:
         " --extra-model-paths-config a.yaml b.yaml --cpu --cache-lru 7 --reserve-vram 1.5 --disable-smart-memory"
         " --async-offload --disable-pinned-memory --force-fp16 --bf16-unet --fp32-vae --fp16-text-enc"
         " --disable-metadata --max-upload-size 3 --preview-method latent2rgb --disable-all-custom-nodes"
-        " --whitelist-custom-nodes x y --enable-cors-header --verbose"
+        " --whitelist-custom-nodes x y --enable-cors-header --tls-keyfile k --tls-certfile c --cuda-device 1"
+        " --default-device 2 --verbose"
     )
     settings = read_flags(flags.split()).settings
     assert settings == EngineSettings(
@@ -41,6 +42,10 @@ def test_every_flag_reaches_its_setting() -> None:
         disable_all_custom_nodes=True,
         whitelist_custom_nodes=("x", "y"),
         cors_origin="*",
+        tls_keyfile=Path("k"),
+        tls_certfile=Path("c"),
+        cuda_device=1,
+        default_device=2,
         verbose="DEBUG",
     )
 
@@ -63,7 +68,18 @@ def test_flags_without_effect_are_accepted_and_named() -> None:
     assert command.ignored == ("--user-directory", "--database-url", "--fast", "--disable-xformers")
 
 
-@pytest.mark.parametrize("flags", ["--nonsense", "--port 70000", "--port x", "--lowvram --cpu", "--cache-lru -1"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--nonsense",
+        "--tls-keyfile k",
+        "--cuda-device -1",
+        "--port 70000",
+        "--port x",
+        "--lowvram --cpu",
+        "--cache-lru -1",
+    ],
+)
 def test_flags_that_do_not_parse_end_the_start(flags: str) -> None:
     with pytest.raises(SystemExit) as ended:
         read_flags(flags.split())

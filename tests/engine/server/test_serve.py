@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
-from engine.server.serve import EXIT_PARENT_GONE, EXIT_PORT_TAKEN
+import pytest
+
+from engine.server.serve import EXIT_FAILED, EXIT_PARENT_GONE, EXIT_PORT_TAKEN
+from tests.engine.server.certificate import write_certificate
 from tests.engine.server.running_engine import ROOT, running_engine, start
 
 
@@ -44,6 +48,35 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         _, said = second.communicate(timeout=30)
     assert second.returncode == EXIT_PORT_TAKEN
     assert f"port {port}: Address already in use" in said and "Traceback" not in said
+
+
+def test_with_a_key_and_a_certificate_it_speaks_https(tmp_path: Path) -> None:
+    key, certificate = write_certificate(tmp_path)
+    trusting = ssl.create_default_context(cafile=certificate)
+    with running_engine(tmp_path, "--tls-keyfile", str(key), "--tls-certfile", str(certificate)) as engine:
+        assert engine.url.startswith("https://")
+        with urllib.request.urlopen(f"{engine.url}/features", timeout=30, context=trusting) as answer:
+            assert answer.status == 200
+
+
+def test_a_certificate_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    key, certificate = write_certificate(tmp_path)
+    certificate.write_text("nonsense")
+    ended = start(tmp_path, "--tls-keyfile", str(key), "--tls-certfile", str(certificate))
+    _, said = ended.communicate(timeout=30)
+    assert ended.returncode == EXIT_FAILED
+    assert "cannot use the TLS key and certificate" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(("flag", "visible"), [("--cuda-device", "3"), ("--default-device", "3,0,1,2,4")])
+def test_the_gpus_it_may_see_are_told_to_their_libraries(flag: str, visible: str) -> None:
+    code = (
+        "import os, sys; from engine.__main__ import show_devices; from engine.server.flags import read_flags;"
+        "show_devices(read_flags(sys.argv[1:]).settings);"
+        "sys.stdout.write(os.environ['CUDA_VISIBLE_DEVICES'] + ' ' + os.environ['HIP_VISIBLE_DEVICES'])"
+    )
+    told = subprocess.run([sys.executable, "-c", code, flag, "3"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert all(item.startswith(visible) for item in told.stdout.split())
 
 
 def test_the_server_can_be_imported_without_torch() -> None:

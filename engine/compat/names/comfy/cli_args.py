@@ -47,9 +47,7 @@ OFF = frozenset(
         "disable_ipex_optimize",
     ]
 )
-NOT_GIVEN = frozenset(
-    ["cuda_device", "default_device", "tls_keyfile", "tls_certfile", "oneapi_device_selector", "user_directory"]
-)
+NOT_GIVEN = frozenset(["oneapi_device_selector", "user_directory"])
 
 
 class _Arguments:
@@ -88,6 +86,10 @@ def flags(settings: EngineSettings) -> dict[str, Any]:
         "output_directory": None if settings.output_directory is None else str(settings.output_path),
         "temp_directory": None if settings.temp_directory is None else str(settings.temp_path),
         "cpu": settings.cpu,
+        "cuda_device": settings.cuda_device,
+        "default_device": settings.default_device,
+        "tls_keyfile": None if settings.tls_keyfile is None else str(settings.tls_keyfile),
+        "tls_certfile": None if settings.tls_certfile is None else str(settings.tls_certfile),
         "cpu_vae": memory.cpu_vae,
         "reserve_vram": memory.reserve_vram_gb,
         "disable_smart_memory": not memory.smart_memory,
