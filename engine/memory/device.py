@@ -80,7 +80,7 @@ class Device:
         return DeviceReport("cpu", "cpu", None, total, free, total, free)
 
     def total_bytes(self) -> int:
-        return machine_memory.meminfo_bytes("MemTotal") or 0
+        return machine_memory.total_bytes()
 
     def free_bytes(self) -> int:
         """Bytes that new tensors may take: what the system has free, and what torch holds without using."""

@@ -22,7 +22,7 @@ class DtypeChoice:
 def unet_types(asked: DtypeSettings, facts: DeviceFacts) -> DtypeChoice:
     """float16 where the device computes it at full speed, as ComfyUI for SD1; float32 elsewhere."""
     if asked.unet is not None:
-        return DtypeChoice(asked.unet, _computed(asked.unet, asked, facts), "asked for by flag")
+        return _asked(asked.unet, _computed(asked.unet, asked, facts), facts, on_device=True)
     if asked.force_fp32:
         return DtypeChoice("float32", "float32", "--force-fp32")
     if asked.force_fp16:
@@ -46,10 +46,17 @@ def vae_types(asked: DtypeSettings, facts: DeviceFacts) -> DtypeChoice:
 def text_encoder_types(asked: DtypeSettings, facts: DeviceFacts, *, on_device: bool) -> DtypeChoice:
     """Computed in float32 as in ComfyUI; kept as float16 on a device, where casting is cheap and memory is not."""
     if asked.text_encoder is not None:
-        return DtypeChoice(asked.text_encoder, "float32", "asked for by flag")
+        return _asked(asked.text_encoder, "float32", facts, on_device=on_device)
     if on_device and facts.computes_float16:
         return DtypeChoice("float16", "float32", "kept as float16 on the device, computed in float32")
     return DtypeChoice("float32", "float32", "text encoders compute in float32")
+
+
+def _asked(kept: DtypeName, computed: DtypeName, facts: DeviceFacts, *, on_device: bool) -> DtypeChoice:
+    """As asked for, unless it is float8 and the device has no such type: then the smallest that it has."""
+    if kept in FLOAT8 and on_device and facts.has_own_memory and not facts.keeps_float8:
+        return DtypeChoice("float16", computed, f"{facts.name} has no {kept}")
+    return DtypeChoice(kept, computed, "asked for by flag")
 
 
 def _computed(kept: DtypeName, asked: DtypeSettings, facts: DeviceFacts) -> DtypeName:

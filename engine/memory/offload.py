@@ -275,17 +275,19 @@ class ModuleWeights:
         """Forget the homes that the file can give again; `load` reads them. Returns the bytes of RAM given back."""
         dropped = list(self._droppable())
         num_bytes = sum(weight.home.nbytes for weight in dropped if weight.home is not None)
-        keys = {weight.key for weight in dropped}
         had_pinned = any(weight.is_pinned for weight in dropped)
         for weight in dropped:
             weight.home, weight.is_pinned = None, False
-            if not self.device.has_own_memory:
-                weight.held = None
+        if not self.device.has_own_memory:  # it computed with the homes themselves
+            keys = {weight.key for weight in dropped}
+            for block in self._blocks:
+                if any(weight.key in keys for weight in block.weights):
+                    block.is_there = False
+                    for weight in block.weights:
+                        weight.held = None
+        for weight in dropped:
             if weight.held is None:
                 weight.show(None)
-        if not self.device.has_own_memory:
-            for block in self._blocks:
-                block.is_there = block.is_there and not any(weight.key in keys for weight in block.weights)
         if had_pinned:
             self.device.empty_host_cache()
         return num_bytes

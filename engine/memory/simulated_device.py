@@ -58,7 +58,8 @@ class SimulatedDevice(Device):
         self._read_at: dict[int, int] = {}  # memory's address -> when it was read last
 
     def facts(self) -> DeviceFacts:
-        return DeviceFacts("simulated", "cpu", "a simulated device", self.total_bytes(), self.free_bytes())
+        total, free = self.total_bytes(), self.free_bytes()
+        return DeviceFacts("simulated", "cpu", "a simulated device", total, free, keeps_float8=True)
 
     def report(self) -> DeviceReport:
         total, free = self.total_bytes(), self.free_bytes()

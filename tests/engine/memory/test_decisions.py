@@ -72,6 +72,8 @@ def test_a_vae_on_the_cpu_stays_there_in_every_state() -> None:
         (CARD, DtypeSettings(unet="float8_e5m2"), ("float8_e5m2", "float16", "float16", "float32", "bfloat16")),
         (CARD, DtypeSettings(force_fp32=True), ("float32", "float32", "float16", "float32", "float32")),
         (CARD, DtypeSettings(text_encoder="bfloat16"), ("float16", "float16", "bfloat16", "float32", "bfloat16")),
+        (APPLE, DtypeSettings(unet="float8_e4m3fn"), ("float16", "float16", "float32", "float32", "float32")),
+        (APPLE, DtypeSettings(text_encoder="float8_e5m2"), ("float16", "float16", "float8_e5m2", "float32", "float32")),
         (OLD_CARD, DtypeSettings(), ("float32", "float32", "float32", "float32", "float32")),
     ],
 )

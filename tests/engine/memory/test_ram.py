@@ -167,3 +167,19 @@ def test_layers_that_are_all_there_have_no_hooks(tmp_path: Path) -> None:
     handle = add(pool, Device(), tmp_path, 0, torch.float32)
     with handle.in_use(patches=patch(network(0, NUM_LAYERS), 1), patches_id="lora") as module:
         assert not any(layer._forward_pre_hooks or layer._forward_hooks for layer in module.modules())
+
+
+def test_a_layer_of_which_only_a_part_is_in_the_file_comes_back_whole(tmp_path: Path) -> None:
+    ram = Ram()
+    pool = ModelPool(VramState.DISABLED, ram_bytes=ram)
+    module, source = read(tmp_path, 0, stored=torch.float32, copies=True)
+    layer = module[0]
+    assert isinstance(layer, nn.Linear)
+    layer.register_buffer("extra", torch.ones(3))
+    handle = pool.add(ModuleWeights("model", module, device=Device(), source=source))
+    expected = module(X)
+    pool.drop_all()
+    pool.check_integrity()
+    with handle.in_use() as used:
+        assert torch.equal(used(X), expected) and torch.equal(layer.extra, torch.ones(3))
+    pool.check_integrity()
