@@ -4,9 +4,9 @@
 
 DIR of `--parity` holds `compare.py`, `cases` and `inputs`; `--models` is a models directory with the files that the
 cases name. For each set of flags an engine is started on a card that is simulated (`--simulate-vram`), and `compare.py`
-runs the cases against it. A set's outcome replaces that of an earlier call in benchmark/results/parity_flags.json, so
-that sets can be measured one at a time; what a card did meanwhile (loads, evictions, bytes brought over, relief) stands
-beside it, as a set that did nothing of its own shows nothing. The exit code is 1 when a case failed.
+runs the cases against it. Outcomes are added to those in benchmark/results/parity_flags.json, so that sets and cases
+can be run a few at a time; what the cards did meanwhile (loads, evictions, bytes brought over, relief) stands beside
+them, as a set that did nothing of its own shows nothing. The exit code is 1 when a case failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import os
 import re
 import subprocess
 import sys
@@ -106,8 +105,7 @@ def run_set(flags: Sequence[str], parity: Path, models: Path, names: Sequence[st
         raise RuntimeError(f"{len(seconds)} of {len(names)} cases were run\n{told.stdout[-2000:]}")
     return {
         "flags": " ".join(flags),
-        "num_passed": len(seconds) - len(failed),
-        "passed": " ".join(name for name in seconds if name not in failed),
+        "passed": [name for name in seconds if name not in failed],
         "failed": failed,
         "seconds": round(took_seconds),
         "memory": memory_of(memory),
@@ -120,15 +118,47 @@ def memory_of(report: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": report["state"], **report["counts"], "relief_steps": steps}
 
 
-def add_to_results(name: str, outcome: Mapping[str, Any], path: Path) -> None:
+def add_to_results(name: str, outcome: Mapping[str, Any], num_cases: int, path: Path) -> None:
     kept = json.loads(path.read_text("utf-8")) if path.exists() else {"sets": {}}
-    sets = {**kept["sets"], name: dict(outcome)}
+    sets = {**kept["sets"], name: _together(kept["sets"].get(name), outcome, num_cases)}
     report = {
         "machine": describe_cpu(),
         "sets": {known: sets[known] for known in SETS if known in sets},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+
+
+def _together(before: Mapping[str, Any] | None, outcome: Mapping[str, Any], num_cases: int) -> dict[str, Any]:
+    """What a set of flags has shown so far. A case that is run again counts as it ended last."""
+    passed, failed = set(outcome["passed"]), dict(outcome["failed"])
+    seconds, memory = outcome["seconds"], dict(outcome["memory"])
+    if before is not None:
+        passed |= {name for name in before["passed"].split() if name not in failed}
+        failed |= {name: told for name, told in before["failed"].items() if name not in passed}
+        seconds += before["seconds"]
+        memory = _sum(before["memory"], memory)
+    return {
+        "measured": time.strftime("%Y-%m-%d"),
+        "flags": outcome["flags"],
+        "num_passed": len(passed),
+        "num_not_run": num_cases - len(passed) - len(failed),
+        "passed": " ".join(sorted(passed)),
+        "failed": failed,
+        "seconds": seconds,
+        "memory": memory,
+    }
+
+
+def _sum(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts added up, also those further in; of anything else the second."""
+    summed = {**first, **second}
+    for key in first.keys() & second.keys():
+        if isinstance(first[key], Mapping):
+            summed[key] = _sum(first[key], second[key])
+        elif isinstance(first[key], int):
+            summed[key] = first[key] + second[key]
+    return summed
 
 
 def main() -> int:
@@ -141,17 +171,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     names = chosen(given.parity / "cases", given.only, given.leave_out)
+    num_cases = len(chosen(given.parity / "cases", ["*"], []))
     num_failed = 0
     for name in given.sets:
-        outcome = {
-            "measured": time.strftime("%Y-%m-%d"),
-            **run_set(SETS[name], given.parity, given.models, names),
-            "num_left_out": len(chosen(given.parity / "cases", ["*"], [])) - len(names),
-            "load_average": round(os.getloadavg()[0], 1),
-        }
-        add_to_results(name, outcome, given.out)
+        outcome = run_set(SETS[name], given.parity, given.models, names)
+        add_to_results(name, outcome, num_cases, given.out)
         num_failed += len(outcome["failed"])
-        print(f"{name}: {outcome['num_passed']} passed, {len(outcome['failed'])} failed, {outcome['seconds']} s")
+        print(f"{name}: {len(outcome['passed'])} passed, {len(outcome['failed'])} failed, {outcome['seconds']} s")
         for case, wrong in outcome["failed"].items():
             print(f"  {case}: {wrong}")
     return 1 if num_failed else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,12 +33,22 @@ def test_what_passed_and_what_was_wrong_is_read_from_the_lines() -> None:
     assert read_lines(lines) == ({"base": 1.2, "lora": 0.5}, {"lora": "no expected outputs"})
 
 
-def test_a_set_replaces_its_own_outcome_and_keeps_the_others(tmp_path: Path) -> None:
+def outcome(passed: list[str], failed: dict[str, str], num_loads: int) -> dict[str, Any]:
+    memory = {"state": "NO_VRAM", "loads": num_loads, "relief_steps": {"caches": 1}}
+    return {"flags": "--novram", "passed": passed, "failed": failed, "seconds": 5, "memory": memory}
+
+
+def test_cases_can_be_run_a_few_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    for name, number in (("novram", 1), ("cpu", 2), ("novram", 3)):
-        add_to_results(name, {"num_passed": number}, path)
+    add_to_results("novram", outcome(["a", "b"], {"c": "wrong", "d": "wrong"}, 2), 9, path)
+    add_to_results("cpu", outcome(["a"], {}, 1), 9, path)
+    add_to_results("novram", outcome(["c"], {"b": "worse"}, 3), 9, path)
     sets = json.loads(path.read_text("utf-8"))["sets"]
-    assert list(sets.items()) == [("cpu", {"num_passed": 2}), ("novram", {"num_passed": 3})]
+    assert list(sets) == ["cpu", "novram"] and sets["cpu"]["num_not_run"] == 8
+    novram = sets["novram"]
+    assert (novram["passed"], novram["num_passed"], novram["num_not_run"]) == ("a c", 2, 5)
+    assert novram["failed"] == {"b": "worse", "d": "wrong"} and novram["seconds"] == 10
+    assert novram["memory"] == {"state": "NO_VRAM", "loads": 5, "relief_steps": {"caches": 2}}
 
 
 @pytest.mark.slow
@@ -45,5 +56,5 @@ def test_a_set_replaces_its_own_outcome_and_keeps_the_others(tmp_path: Path) -> 
 def test_cases_run_against_an_engine_under_flags(tmp_path: Path) -> None:
     names = chosen(PARITY / "cases", ["image_b*"], ["image_blend_*"])
     assert names == ["image_basic", "image_blur_sharpen"]
-    outcome = run_set(SETS["novram"], PARITY, tmp_path, names)
-    assert (outcome["num_passed"], outcome["failed"], outcome["memory"]["state"]) == (2, {}, "NO_VRAM")
+    found = run_set(SETS["novram"], PARITY, tmp_path, names)
+    assert (found["passed"], found["failed"], found["memory"]["state"]) == (names, {}, "NO_VRAM")
