@@ -21,6 +21,8 @@ from aiohttp import WSMsgType, web
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from tests.served import served
+
 OBJECT_INFO: dict[str, Any] = {
     name: {"input": {"required": required, "optional": {}}, "output": [], "output_node": True, "name": name}
     for name, required in {
@@ -86,6 +88,7 @@ class FakeEngine:
         self._running: str | None = None
         self._interrupted = asyncio.Event()
         self.go_on = asyncio.Event()
+        self._serving = contextlib.AsyncExitStack()
         self._sockets: dict[str, web.WebSocketResponse] = {}
 
     async def __aenter__(self) -> FakeEngine:
@@ -105,11 +108,7 @@ class FakeEngine:
                 web.post("/free", self._free),
             ]
         )
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.url = await self._serving.enter_async_context(served(app))
         self._worker = asyncio.create_task(self._work())
         return self
 
@@ -118,7 +117,7 @@ class FakeEngine:
         with contextlib.suppress(asyncio.CancelledError):
             await self._worker
         await self.drop_sockets()
-        await self._runner.cleanup()
+        await self._serving.aclose()
 
     @property
     def is_idle(self) -> bool:

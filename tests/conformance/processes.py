@@ -13,6 +13,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.worker.databases import give_database
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -42,6 +44,7 @@ class FrontProcess:
 async def front_process(base: Path, port: int, **environment: str) -> AsyncIterator[FrontProcess]:
     """`python -m worker` on a port, its state below `base`; asked to stop at the end."""
     await asyncio.to_thread(base.mkdir, parents=True, exist_ok=True)
+    give_database(base / "state")
     log = base / "worker.log"
     settings = {"BASE_DIRECTORY": str(base), "WORKER_PORT": str(port), "BENCHMARK": "off", "MIN_FREE_DISK_BYTES": "0"}
     with log.open("ab") as output:

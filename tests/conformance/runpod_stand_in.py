@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+
+from tests.served import served
 
 API_KEY = "runpod-key-that-no-log-may-show"
 LONG_POLL_SECONDS = 1.0
@@ -24,6 +27,7 @@ class JobServer:
     pings: list[dict[str, str]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     url: str = ""
+    _serving: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     _waiting: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     _stops: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     _came: asyncio.Event = field(default_factory=asyncio.Event)
@@ -38,15 +42,11 @@ class JobServer:
                 web.get("/v2/endpoint/ping/{worker}", self._ping),
             ]
         )
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.url = await self._serving.enter_async_context(served(app))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+        await self._serving.aclose()
 
     def environment(self) -> dict[str, str]:
         """What RunPod sets in a worker's environment."""

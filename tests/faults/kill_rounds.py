@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.faults.ledger import Entry, find_wrongs
+from tests.faults.ledger import Entry, find_wrongs, owed, unfinished
 from tests.faults.nodes import draw, read_tally
 from tests.faults.peers import Peers, running_peers
 from tests.faults.rig import UNREACHABLE, Rig, a_rig
@@ -148,12 +148,10 @@ class KillRounds:
         until = time.monotonic() + END_SECONDS
         while time.monotonic() < until:
             await asyncio.gather(*self._clients)
-            waiting = [entry for entry in self.entries.values() if entry.is_acknowledged and not entry.has_ended]
+            waiting = unfinished(self.entries.values())
             for entry in waiting:
                 entry.see(*await self._rig.get(f"/result/{entry.job_id}"))
-            taken = {receipt.job_id for receipt in self._peers.receipts if receipt.was_taken}
-            owed = [e for e in self.entries.values() if e.is_acknowledged and e.has_webhook and e.job_id not in taken]
-            if not waiting and not owed:
+            if not waiting and not owed(self.entries.values(), self._peers.receipts):
                 break
             await asyncio.sleep(0.1)
         for entry in self.entries.values():

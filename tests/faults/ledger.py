@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,17 @@ class Entry:
             self.seen.append(status)
         if status not in ORDER:
             self.result = result
+
+
+def unfinished(entries: Iterable[Entry]) -> list[Entry]:
+    """Acknowledged, and not seen to have ended."""
+    return [entry for entry in entries if entry.is_acknowledged and not entry.has_ended]
+
+
+def owed(entries: Iterable[Entry], receipts: Sequence[Receipt]) -> list[Entry]:
+    """Acknowledged, and no receiver has taken their webhook."""
+    taken = {receipt.job_id for receipt in receipts if receipt.was_taken}
+    return [entry for entry in entries if entry.is_acknowledged and entry.has_webhook and entry.job_id not in taken]
 
 
 def find_wrongs(

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.served import served
 from tests.worker.running_front import until
 
 WAIT_SECONDS = 120.0
@@ -167,13 +168,9 @@ async def running_peers() -> AsyncIterator[Peers]:
             web.post("/hook", peers._hook),
         ]
     )
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        peers.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield peers
-    finally:
-        for peer in (peers.source, peers.store, peers.receiver):
-            peer.release()
-        await runner.cleanup()
+    async with served(app) as peers.url:
+        try:
+            yield peers
+        finally:
+            for peer in (peers.source, peers.store, peers.receiver):
+                peer.release()

@@ -17,6 +17,7 @@ import aiohttp
 from tests.faults.dying_front import TRIGGER
 from tests.faults.nodes import Stroke, read_tally, write_pack
 from tests.faults.peers import WAIT_SECONDS
+from tests.worker.databases import give_database
 from tests.worker.running_front import until
 from worker.engine.supervisor import free_port
 
@@ -35,6 +36,7 @@ class Rig:
         self._http = http
         self._settings = settings
         self._process: asyncio.subprocess.Process | None = None
+        give_database(base / "state")
 
     # the processes
 

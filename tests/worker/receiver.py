@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
+from tests.served import served
+
 
 class Receiver:
     """`calls` are headers and body of what came; it answers with `statuses`, the last one again and again."""
@@ -27,9 +29,6 @@ async def running_receiver() -> AsyncIterator[Receiver]:
     receiver = Receiver()
     app = web.Application()
     app.router.add_post("/hook", receiver.take)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    yield receiver
-    await runner.cleanup()
+    async with served(app) as url:
+        receiver.url = f"{url}/hook"
+        yield receiver

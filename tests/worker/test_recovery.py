@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from tests.fakes import FakeEngine, draw, wait
+from tests.worker.databases import give_database
 from tests.worker.running_front import until
 from worker.engine.supervisor import free_port
 
@@ -43,6 +44,7 @@ async def front_process(tmp_path: Path, engine: FakeEngine, **names: str) -> Asy
     port, log = free_port(), tmp_path / "front.log"
     settings = {"ENGINE_URL": engine.url, "STATE_DIRECTORY": str(tmp_path / "state"), "WORKER_PORT": str(port)}
     settings |= {"BENCHMARK": "off", "LOG_FORMAT": "json", "MIN_FREE_DISK_BYTES": "0", "DRAIN_TIMEOUT": "5", **names}
+    give_database(tmp_path / "state")
     with log.open("a") as output:  # noqa: ASYNC230 - the child writes to it
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "worker", env={**os.environ, **settings}, stdout=output, stderr=output

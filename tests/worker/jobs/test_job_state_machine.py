@@ -31,6 +31,7 @@ from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.settings import QueueLimits
 
 MAX_QUEUED = 4
+MEMORY = Path("/dev/shm")
 LIMITS = QueueLimits(MAX_QUEUED, None, 0, 60.0, 30.0, 60.0)
 ON_THE_WAY = [JobState.PENDING, JobState.PROCESSING, JobState.GENERATING, JobState.GENERATED]
 Result = TypeVar("Result")
@@ -53,7 +54,7 @@ class JobsOfAWorker(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.folder = Path(tempfile.mkdtemp())
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))  # a disk is no part of this
         shutil.copytree(self.template, self.folder, dirs_exist_ok=True)
         self.known: dict[str, Known] = {}
         self.next_id = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from aiohttp import web
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from tests.served import served
 
 
 @dataclass
@@ -29,6 +32,7 @@ class StandIn:
     refuses_reports: bool = False
     has_key: bool = True
     url: str = ""
+    _serving: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     root_certificate: bytes = b""
     endpoint: dict[str, Any] = field(default_factory=dict)
     _last_index: int = 0
@@ -48,15 +52,11 @@ class StandIn:
                 web.post("/get_endpoint_workers/", self._workers),
             ]
         )
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.url = await self._serving.enter_async_context(served(app))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+        await self._serving.aclose()
 
     def sign(self, url: str) -> str:
         text = '{\n    "url": ' + json.dumps(url) + "\n}"
