@@ -39,6 +39,14 @@ ROOTS = (
     "protocol",
     "server",
 )
+# What ComfyUI's modules have imported themselves, and packs take from them.
+LIBRARIES = {
+    name: name
+    for name in (
+        "collections", "copy", "functools", "inspect", "io", "itertools", "json", "logging", "math", "numpy", "os",
+        "random", "re", "sys", "threading", "time", "torch", "traceback", "uuid",
+    )
+} | {"np": "numpy"}  # fmt: skip
 
 _NOTHING = object()
 
@@ -57,6 +65,8 @@ class CompatModule(ModuleType):
         found = node_classes.by_python_name(host.built_in, host.known, foreign, name)
         if found is not None:
             return found
+        if name in LIBRARIES and name in host.known.modules.get(foreign, ()):
+            return importlib.import_module(LIBRARIES[name])
         if name in host.known.modules.get(foreign, ()):
             host.ask(full)
             placeholder = lacking(full)

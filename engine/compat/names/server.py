@@ -21,7 +21,21 @@ class _Instance:
         return owner(HOST.get().server)
 
 
-class PromptServer:
+class _PromptServerClass(type):
+    own_names: frozenset[str] = frozenset()
+
+    def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> None:
+        super().__init__(name, bases, members)
+        type.__setattr__(cls, "own_names", frozenset(members))
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        """The engine's server has its own methods, and would not call what a pack puts in the place of these."""
+        if name in cls.own_names and not name.startswith("__"):
+            raise not_supported(f"replacing server.PromptServer.{name}")
+        super().__setattr__(name, value)
+
+
+class PromptServer(metaclass=_PromptServerClass):
     """Stateless: everything is the engine's server's, which may be None when the engine runs as a library."""
 
     instance = _Instance()

@@ -117,6 +117,14 @@ def test_a_name_that_is_lacking_can_be_imported_and_raises_when_used(tmp_path: P
         assert "needy uses comfy.ldm.flux.model.Flux, which this engine does not support" in failure.exception_message
 
 
+def test_libraries_that_comfyuis_modules_import_are_found_in_them(tmp_path: Path) -> None:
+    source = "from comfy.sample import np\nassert np.zeros(2).sum() == 0\nNODE_CLASS_MAPPINGS = {}"
+    write_pack(tmp_path, "borrows.py", source)
+    with loaded(tmp_path) as made:
+        assert made.reports["borrows"].error is None
+        assert made.reports["borrows"].missing == ()
+
+
 def test_what_nobody_has_is_missing_as_usual(tmp_path: Path) -> None:
     source = """
         import comfy.model_management as mm
@@ -168,3 +176,12 @@ def test_an_interruption_reaches_a_node_that_asks_for_it(tmp_path: Path) -> None
             "2": {"class_type": "Show", "inputs": {"value": ["1", 0]}},
         }
         assert made.run(graph).status == "interrupted"
+
+
+def test_replacing_a_method_of_the_server_is_refused_and_marks_on_it_are_not(tmp_path: Path) -> None:
+    marks = "from server import PromptServer\nPromptServer.marked_by_me = True\nNODE_CLASS_MAPPINGS = {}\n"
+    write_pack(tmp_path, "marks.py", marks)
+    write_pack(tmp_path, "replaces.py", marks + "PromptServer.send_sync = lambda *args: None\n")
+    with loaded(tmp_path) as made:
+        assert made.reports["marks"].error is None
+        assert "replacing server.PromptServer.send_sync" in str(made.reports["replaces"].error)

@@ -480,9 +480,12 @@ class Schema:
     enable_expand: bool = False
 
     def validate(self) -> None:
-        """Raises ValueError when two inputs, or two outputs, have one id, or an output an input's."""
-        ids = [item.id for item in (*(self.inputs or ()), *(self.outputs or ())) if item.id is not None]
-        twice = sorted({name for name in ids if ids.count(name) > 1})
+        """Raises ValueError when two inputs, or two outputs, have one id.
+
+        An output may have an input's: ComfyUI 0.3.64 refuses that, later versions, which packs are written for, do not.
+        """
+        lists = [[item.id for item in items or () if item.id is not None] for items in (self.inputs, self.outputs)]
+        twice = sorted({name for ids in lists for name in ids if ids.count(name) > 1})
         if twice:
             raise ValueError(f"{self.node_id}: ids must be unique, and these are not: {', '.join(twice)}")
 
