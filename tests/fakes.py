@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import WSMsgType, web
 from PIL import Image
@@ -91,7 +91,7 @@ class FakeEngine:
         self._serving = contextlib.AsyncExitStack()
         self._sockets: dict[str, web.WebSocketResponse] = {}
 
-    async def __aenter__(self) -> FakeEngine:
+    async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=2**30, middlewares=[self._drop])
         app.add_routes(
             [

@@ -64,8 +64,7 @@ def weed_program() -> str:
 @contextmanager
 def running_s3_server(directory: Path) -> Iterator[S3Server]:
     """Serves with one bucket in it until the block ends. Raises RuntimeError with the server's words if it dies."""
-    names = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
-    names = (*names, "s3.port", "s3.port.grpc")
+    names = [f"{part}.port{kind}" for part in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     endpoint_url = f"http://127.0.0.1:{ports['s3.port']}"
     server = S3Server(endpoint_url, "test-key", "test-secret", "us-east-1", "pictures")

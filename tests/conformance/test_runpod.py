@@ -140,6 +140,6 @@ async def until_begun(engine: Any, prompt_id: str) -> None:
 
 async def until_idle(engine: Any) -> None:
     async def is_idle() -> bool:
-        return engine.is_idle
+        return bool(engine.is_idle)
 
     await until(is_idle, seconds=60)

@@ -74,6 +74,10 @@ def _make_models(engine: Engine, prompt_text: str) -> None:
             subprocess.run(make, check=True, capture_output=True)
 
 
+def _path(engine: Engine, file: dict[str, Any]) -> Path:
+    return Path(engine.files.of(file["type"]), file["subfolder"], file["filename"])
+
+
 def _run(engine: Engine, case: str) -> dict[str, Path | str]:
     """Runs a case; the file or text of each output by `NODE_INDEX`, as the expected ones are named."""
     text = (PARITY / "cases" / f"{case}.json").read_text("utf-8")
@@ -86,9 +90,7 @@ def _run(engine: Engine, case: str) -> dict[str, Path | str]:
     for node_id, shown in result.outputs.items():
         items = [item for kind in shown.values() for item in kind if isinstance(item, (dict, str))]
         for index, item in enumerate(items):
-            is_text = isinstance(item, str)
-            path = item if is_text else engine.files.of(item["type"]) / item["subfolder"] / item["filename"]
-            found[f"{node_id}_{index}"] = path
+            found[f"{node_id}_{index}"] = item if isinstance(item, str) else _path(engine, item)
     return found
 
 

@@ -34,8 +34,8 @@ class RunningWorker:
 
     def generate(self, body: Mapping[str, Any] | bytes, **headers: str) -> httpx.Response:
         """POST /generate/sync, the body as it is when it is bytes."""
-        content = {"content": body} if isinstance(body, bytes) else {"json": dict(body)}
-        return self.http.post("/generate/sync", headers=headers, timeout=60, **content)  # type: ignore[arg-type]
+        content: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": dict(body)}
+        return self.http.post("/generate/sync", headers=headers, timeout=60, **content)
 
     def output_bytes(self, result: Mapping[str, Any]) -> bytes:
         """The first output of a result, by its link."""

@@ -137,7 +137,7 @@ def test_the_prompt_is_in_the_picture_only_when_asked_for_though_the_engine_writ
 
     def said(level: str, form: str | None = None) -> dict[str, Any]:
         [output] = outputs_of(worker, drawn, output={"metadata": level} | ({"format": form} if form else {}))
-        return dict(fetched(output).info)
+        return {str(key): value for key, value in fetched(output).info.items()}
 
     assert "prompt" not in said("none")
     prompt = said("prompt")["prompt"]

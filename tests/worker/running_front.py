@@ -47,7 +47,8 @@ class RunningFront:
 
     async def until_message(self, job_id: str, words: str) -> None:
         async def says() -> bool:
-            return (await self.http.get(f"/result/{job_id}")).json()["message"].startswith(words)
+            message: str = (await self.http.get(f"/result/{job_id}")).json()["message"]
+            return message.startswith(words)
 
         await until(says)
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,11 @@ async def test_a_running_worker_runs_it_anew(tmp_path: Path, engine: FakeEngine,
 async def test_a_machine_that_does_not_pass_shows_in_the_exit_code(
     tmp_path: Path, engine: FakeEngine, workflow: str
 ) -> None:
-    changes = {"BENCHMARK_WORKFLOW": workflow, "benchmark_max_seconds": 0.00001, "benchmark_on_fail": "serve"}
+    changes: dict[str, Any] = {
+        "BENCHMARK_WORKFLOW": workflow,
+        "benchmark_max_seconds": 0.00001,
+        "benchmark_on_fail": "serve",
+    }
     async with running_front(tmp_path, engine, benchmark="auto", **changes) as front:
         code, stdout, _ = await darkroom_benchmark("--url", front.url)
     assert (code, json.loads(stdout)["verdict"]) == (1, "slow")

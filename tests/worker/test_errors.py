@@ -7,7 +7,7 @@ import worker
 from worker.errors import TryLater, WorkerError, http_status, http_status_for_vast
 
 
-def all_subclasses(cls: type) -> set[type]:
+def all_subclasses(cls: type[WorkerError]) -> set[type[WorkerError]]:
     return {cls, *(found for child in cls.__subclasses__() for found in all_subclasses(child))}
 
 

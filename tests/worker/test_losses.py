@@ -125,7 +125,8 @@ async def test_two_engines_share_the_queue_and_the_loss_of_one_loses_nothing(tmp
             return bool(first.runs and second.runs)
 
         async def both_are_up() -> bool:
-            return (await front.http.get("/health")).json()["backends_healthy"] == "2/2"
+            healthy: str = (await front.http.get("/health")).json()["backends_healthy"]
+            return healthy == "2/2"
 
         await until(both_are_up)
         jobs = [asyncio.create_task(front.sync(wait(0.8), request_id=f"job-{number}")) for number in range(6)]

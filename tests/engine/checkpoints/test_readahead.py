@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from engine.checkpoints import readahead
 from engine.checkpoints.readahead import PIECE_BYTES, reading_ahead
 
 MIB = 1 << 20
@@ -20,8 +19,8 @@ class Disk:
         self.is_cold = is_cold
         self.read: list[tuple[int, int]] = []
         self.threads: set[int] = set()
-        self._read = os.preadv
-        monkeypatch.setattr(readahead.os, "preadv", self.preadv)
+        self._read: Callable[[int, Sequence[bytearray], int], int] = os.preadv
+        monkeypatch.setattr(os, "preadv", self.preadv)
 
     def preadv(self, number: int, buffers: Sequence[bytearray], position: int, flags: int = 0) -> int:
         if flags and self.is_cold:
@@ -67,11 +66,11 @@ def test_who_leaves_early_waits_for_no_piece_that_was_not_begun(
     begun = threading.Event()
     read = disk._read
 
-    def slow(*arguments: object) -> int:
+    def slow(number: int, buffers: Sequence[bytearray], position: int) -> int:
         begun.wait(5)
-        return read(*arguments)  # type: ignore[arg-type]
+        return read(number, buffers, position)
 
-    disk._read = slow  # type: ignore[assignment]
+    disk._read = slow
     with reading_ahead(file_number, [(0, 40 * MIB)]):
         begun.set()
     assert sum(end - start for start, end in disk.read) <= 40 * MIB

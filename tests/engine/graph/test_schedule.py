@@ -122,7 +122,7 @@ def test_a_held_node_waits_until_it_is_let_go() -> None:
     assert schedule.next() == "a"
     let_go = schedule.hold("a")
     schedule.put_back("a")
-    assert schedule.next() is None and schedule.waits_for_outside
+    assert (schedule.next(), schedule.waits_for_outside) == (None, True)
     schedule.check_integrity()
     let_go()
     assert not schedule.waits_for_outside

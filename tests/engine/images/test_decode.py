@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from PIL import Image
 from engine.images.decode import find_damage, read_channel, read_image
 
 
-def saved(path: Path, picture: Image.Image, **options: object) -> Path:
+def saved(path: Path, picture: Image.Image, **options: Any) -> Path:
     picture.save(path, **options)
     return path
 

@@ -46,7 +46,8 @@ def slerp_by_hand(first: torch.Tensor, second: torch.Tensor, ratio: float) -> to
     a, b = first.double(), second.double()
     angle = torch.acos(torch.dot(a / a.norm(), b / b.norm()))
     direction = (torch.sin((1 - ratio) * angle) * a / a.norm() + torch.sin(ratio * angle) * b / b.norm()) / angle.sin()
-    return direction * (a.norm() * (1 - ratio) + b.norm() * ratio)
+    expected: torch.Tensor = direction * (a.norm() * (1 - ratio) + b.norm() * ratio)
+    return expected
 
 
 def test_bislerp_goes_along_the_sphere_between_neighbours() -> None:

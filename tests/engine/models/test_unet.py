@@ -17,7 +17,8 @@ def _run(unet: UnetModel, options: dict[str, Any] | None = None, **kwargs: Any) 
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, 4, 16, 16, generator=generator)
     context = torch.randn(2, 77, 64, generator=generator)
-    return unet(x, torch.tensor([10.0, 500.0]), context, transformer_options=options, **kwargs)
+    noise: torch.Tensor = unet(x, torch.tensor([10.0, 500.0]), context, transformer_options=options, **kwargs)
+    return noise
 
 
 def test_the_full_layout_is_sd15s() -> None:

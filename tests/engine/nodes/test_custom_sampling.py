@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -220,9 +221,12 @@ def test_batches_in_windows_are_the_batch(context: NodeContext, inputs: dict[str
 def test_a_cached_step_spares_evaluations(context: NodeContext, inputs: dict[str, Any]) -> None:
     calls: list[int] = []
     counted = inputs["model"].clone()
-    counted.set_model_unet_function_wrapper(
-        lambda apply, call: calls.append(1) or apply(call["input"], call["timestep"], **call["c"])
-    )
+
+    def counting(apply: Callable[..., Any], call: dict[str, Any]) -> Any:
+        calls.append(1)
+        return apply(call["input"], call["timestep"], **call["c"])
+
+    counted.set_model_unet_function_wrapper(counting)
     cached = step_cache.lazy_cache(context, model=counted, reuse_threshold=3.0, start_percent=0.0, end_percent=1.0)
     sigmas = basic_scheduler(context, model=counted, scheduler="normal", steps=6)
     _sample(context, inputs, _cfg(context, inputs, model=counted), sigmas=sigmas)

@@ -131,8 +131,8 @@ def test_saved_pictures_carry_prompt_and_workflow(studio: Studio) -> None:
     assert shown.parent == studio.settings.temp_path
     for path in (saved, shown):
         with Image.open(path) as picture:
-            assert json.loads(picture.text["prompt"]) == prompt
-            assert picture.text["workflow"] == '{"nodes": [1]}'
+            assert json.loads(picture.info["prompt"]) == prompt
+            assert picture.info["workflow"] == '{"nodes": [1]}'
 
 
 def test_without_metadata_pictures_carry_nothing(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_without_metadata_pictures_carry_nothing(tmp_path: Path) -> None:
         checked = engine.check({"1": blank(), "2": save("1")})
         engine.submit(RunRequest("p", checked.prompt, checked.outputs), lambda event: None).result(timeout=30)
     with Image.open(tmp_path / "output" / "x_00001_.png") as picture:
-        assert picture.text == {}
+        assert picture.info == {}
 
 
 def test_a_batch_is_numbered_on(studio: Studio) -> None:
@@ -215,7 +215,7 @@ def test_a_channel_that_is_not_there_fails_the_node(studio: Studio) -> None:
 
 def test_a_picture_is_loaded_from_the_output_folder_by_a_name_that_says_so(studio: Studio) -> None:
     studio.run({"1": blank(color=0xFF0000), "2": save("1", "made")})
-    prompt = {
+    prompt: dict[str, Any] = {
         "1": {"class_type": "LoadImageOutput", "inputs": {"image": "made_00001_.png [output]"}},
         "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
     }

@@ -19,7 +19,8 @@ def composed(x: int, y: int, feather: int) -> torch.Tensor:
     result = nodes.latent_composite(
         context, samples_to=latent(0.0, 8, batch=2), samples_from=latent(1.0, 4), x=x, y=y, feather=feather
     )
-    return result["samples"]
+    samples: torch.Tensor = result["samples"]
+    return samples
 
 
 def test_pixels_are_counted_in_cells_of_8_and_what_lies_outside_is_left_out() -> None:

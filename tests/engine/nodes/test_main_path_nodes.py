@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,11 +79,16 @@ def test_a_clones_patches_are_its_own(store: ModelStore) -> None:
 def test_functions_of_nodes_reach_sampling(store: ModelStore) -> None:
     model = store.checkpoint("tiny.safetensors")[0].clone()
     seen: list[str] = []
+
+    def saw(what: str, value: Any) -> Any:
+        seen.append(what)
+        return value
+
     model.set_model_unet_function_wrapper(
-        lambda apply, call: seen.append("unet") or apply(call["input"], call["timestep"], **call["c"])
+        lambda apply, call: saw("unet", apply(call["input"], call["timestep"], **call["c"]))
     )
-    model.set_model_sampler_post_cfg_function(lambda args: seen.append("post") or args["denoised"])
-    model.set_model_attn1_patch(lambda q, k, v, extra: seen.append("attn1") or (q, k, v))
+    model.set_model_sampler_post_cfg_function(lambda args: saw("post", args["denoised"]))
+    model.set_model_attn1_patch(lambda q, k, v, extra: saw("attn1", (q, k, v)))
     _sample(store, _context(store), model=model, steps=1)
     assert {"unet", "post", "attn1"} <= set(seen)
     assert store.checkpoint("tiny.safetensors")[0].model_options == {"transformer_options": {}}

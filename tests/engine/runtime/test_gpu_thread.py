@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
 from engine.runtime.gpu_thread import GpuThread
 
 
+def _see(seen: list[tuple[int, int]], number: int) -> None:
+    seen.append((number, threading.get_ident()))
+
+
 def test_work_runs_in_order_on_one_thread_that_is_not_the_callers() -> None:
     thread = GpuThread()
     seen: list[tuple[int, int]] = []
-    futures = [thread.submit(lambda number=number: seen.append((number, threading.get_ident()))) for number in range(9)]
+    futures = [thread.submit(partial(_see, seen, number)) for number in range(9)]
     for future in futures:
         future.result()
     thread.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,12 +74,16 @@ def test_an_input_name_may_say_its_folder(folders: FileFolders) -> None:
     assert folders.path("sub/a.png [temp]") == folders.temp / "sub" / "a.png"
 
 
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
 def test_writes_are_joined_and_their_errors_raised(files: RunFiles) -> None:
     file = files.save_path("fox")
-    files.submit(lambda: file.path.write_bytes(b"fox") and None)
+    files.submit(partial(write, file.path, b"fox"))
     files.join()
     assert file.path.read_bytes() == b"fox"
-    files.submit(lambda: Path(file.path, "no").write_bytes(b"") and None)
+    files.submit(partial(write, file.path / "no", b""))
     with pytest.raises(NotADirectoryError):
         files.join()
 

@@ -126,7 +126,7 @@ async def test_a_mask_becomes_the_alpha_of_its_original(server: Server) -> None:
     assert (status, answer["name"]) == (200, "masked.png")
     with Image.open(server.settings.input_path / "masked.png") as masked:
         assert masked.getpixel((0, 0)) == (1, 2, 3, 77)
-        assert masked.text == {"prompt": "{}"}
+        assert masked.info == {"prompt": "{}"}
 
 
 async def test_a_mask_without_a_good_original_is_refused(server: Server) -> None:

@@ -73,6 +73,7 @@ async def test_the_models_and_classes_it_would_need_are_listed(server: Server, t
 async def test_what_is_no_prompt_is_refused(server: Server) -> None:
     for body in ({}, {"prompt": {}, "pending_files": "x"}, {"prompt": {}, "partial_execution_targets": 3}):
         assert (await server.client.post("/api/v1/workflow", json=body)).status == 400
-    for prompt in ([], "x", {"1": 3}, {"1": {"inputs": {}}}, {}):
+    prompts: tuple[Any, ...] = ([], "x", {"1": 3}, {"1": {"inputs": {}}}, {})
+    for prompt in prompts:
         answer = await server.post("/api/v1/workflow", prompt=prompt)
         assert answer["valid"] is False and answer["error"]

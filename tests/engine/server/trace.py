@@ -181,7 +181,8 @@ def _is_end(entry: dict[str, Any]) -> bool:
 
 
 def _is_progress(entry: dict[str, Any]) -> bool:
-    return entry["dir"] == "ws_in" and entry.get("json", {}).get("type") == "progress"
+    message: dict[str, Any] = entry.get("json", {})
+    return bool(entry["dir"] == "ws_in" and message.get("type") == "progress")
 
 
 def same_shape(recorded: Any, own: Any, where: str = "") -> list[str]:

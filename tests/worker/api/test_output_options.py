@@ -61,7 +61,7 @@ async def test_the_prompt_stands_in_the_picture_only_when_asked_for(front: Runni
         output = await only_output(front, **fields)
         picture = Image.open(io.BytesIO((await front.http.get(output["url"])).content))
         picture.load()
-        return dict(picture.info)
+        return {str(key): value for key, value in picture.info.items()}
 
     assert await said("none") == {}
     assert set(await said("prompt")) == {"prompt"}

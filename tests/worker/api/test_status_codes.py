@@ -94,10 +94,12 @@ async def test_503_with_retry_after_when_nothing_more_is_taken_now(tmp_path: Pat
     ("setting", "code"), [("min_free_disk_bytes", "disk_low"), ("min_free_memory_bytes", "memory_low")]
 )
 async def test_503_below_a_floor(tmp_path: Path, engine: FakeEngine, setting: str, code: str) -> None:
-    async with running_front(tmp_path, engine, waits_until_ready=False, **{setting: 2**60}) as front:
+    floor: dict[str, Any] = {setting: 2**60}
+    async with running_front(tmp_path, engine, waits_until_ready=False, **floor) as front:
 
         async def is_up() -> bool:
-            return (await front.sync(draw())).json()["error"]["code"] != "not_ready"
+            said: str = (await front.sync(draw())).json()["error"]["code"]
+            return said != "not_ready"
 
         await until(is_up)
         assert_says_come_again(await front.sync(draw()), 503, code)

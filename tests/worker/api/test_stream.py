@@ -137,9 +137,8 @@ async def test_a_retry_takes_back_neither_status_nor_per_cent(front: RunningFron
     await front.engine.drop_sockets()
 
     async def runs_again() -> bool:
-        return (await front.http.get("/result/twice")).json()[
-            "message"
-        ] == "Preprocessing complete. Queued for generation."
+        message: str = (await front.http.get("/result/twice")).json()["message"]
+        return message == "Preprocessing complete. Queued for generation."
 
     await until(runs_again)
     front.engine.go_on.set()

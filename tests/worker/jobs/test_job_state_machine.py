@@ -259,6 +259,5 @@ def test_whatever_happens_every_acknowledged_job_ends_once_and_nothing_shown_goe
     quiet = settings(
         max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
     )
-    state_machine = Jobs.TestCase()
-    state_machine.settings = quiet
-    state_machine.runTest()
+    Jobs.TestCase.settings = quiet
+    Jobs.TestCase().runTest()

@@ -60,7 +60,7 @@ async def collect(engine: Any, tmp_path: Path, outputs: dict[str, Any]) -> list[
 
 
 def test_every_list_counts_and_previews_do_not() -> None:
-    outputs = {
+    outputs: dict[str, dict[str, Any]] = {
         "9": {"images": [saved("a.png"), saved("t.png", kind="temp"), saved("p.png", kind="preview")]},
         "12": {"gifs": [saved("a.gif")], "text": ["words"], "animated": [True]},
         "13": {"files": [saved("a.mp4")], "images": [saved("a_first_frame.png")]},

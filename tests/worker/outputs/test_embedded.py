@@ -48,7 +48,7 @@ def said(path: Path) -> dict[str, str]:
     with Image.open(path) as picture:
         picture.load()
         if picture.format == "PNG":
-            return {key: value for key, value in picture.info.items() if key not in ("icc_profile",)}
+            return {str(key): value for key, value in picture.info.items() if key != "icc_profile"}
         exif = picture.getexif()
         texts = [str(exif[tag]) for tag in (EXIF_MODEL, EXIF_MAKE) if tag in exif]
         return dict(text.split(":", 1) for text in texts)

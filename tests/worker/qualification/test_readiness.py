@@ -52,7 +52,7 @@ async def status_of(front: RunningFront) -> int:
 def test_what_each_verdict_leads_to() -> None:
     bad = [verdict for verdict in Verdict if not verdict.is_good and verdict is not Verdict.PENDING]
     for good in (Verdict.PASS, Verdict.SKIPPED):
-        assert {action_for(good, on_fail, 0) for on_fail in ("error", "serve", "exit")} == {Action.OPEN}  # type: ignore[arg-type]
+        assert {action_for(good, on_fail, 0) for on_fail in ("error", "serve", "exit")} == {Action.OPEN}
     assert {action_for(verdict, "error", 9) for verdict in bad} == {Action.STAY_CLOSED}
     assert {verdict for verdict in bad if action_for(verdict, "serve", 1) is Action.OPEN} == {*bad} - {Verdict.FAILED}
     at_once = {verdict for verdict in bad if action_for(verdict, "exit", 1) is Action.EXIT}
@@ -360,7 +360,7 @@ async def test_workflows_are_run_once_before_ready(tmp_path: Path, engine: FakeE
 
 async def test_a_warm_up_that_fails_may_keep_the_worker_closed(tmp_path: Path, engine: FakeEngine) -> None:
     file = workflow(tmp_path, BROKEN, "warm.json")
-    changes = {"warmup_workflows": file, "warmup_on_fail": "error"}
+    changes: dict[str, Any] = {"warmup_workflows": file, "warmup_on_fail": "error"}
     async with running_front(tmp_path, engine, waits_until_ready=False, **changes) as front:
 
         async def is_told() -> bool:

@@ -11,7 +11,7 @@ import pytest
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
 
 PICTURE = base64.b64encode(b"\x89PNG and so on").decode()
-WORKFLOW = {
+WORKFLOW: dict[str, Any] = {
     "1": {"class_type": "LoadImage", "inputs": {"image": "mine.png", "upload": "image"}},
     "2": {"class_type": "LoadImage", "inputs": {"image": "theirs.png"}},
     "3": {"class_type": "CLIPTextEncode", "inputs": {"text": "a boat", "clip": ["4", 1]}},

@@ -253,7 +253,8 @@ async def test_counters_go_back_only_after_a_report_was_taken(vast: VastFront) -
     assert {(await vast.autoscaler.until_end(index))["status"] for index in (1, 2)} == {"Success"}
 
     async def all_is_told() -> bool:
-        return sum(status["cur_perf"] for status in vast.autoscaler.statuses) >= 200
+        told: float = sum(status["cur_perf"] for status in vast.autoscaler.statuses)
+        return told >= 200
 
     await until(all_is_told)
     await vast.autoscaler.until_status(cur_load=0, cur_perf=0, num_requests_recieved=2)
