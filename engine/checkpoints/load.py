@@ -174,7 +174,7 @@ def fill(
     is_mapped = isinstance(file, SafetensorsFile)
     later = later and is_mapped
     source = FileWeights(file, names, layouts, copies=not later)
-    found = dict(source.read(name for name in wanted if not later or source.is_view(name)))
+    found = {name: source.view(name) for name in wanted if source.is_view(name)} if later else dict(source.read(wanted))
     for name in wanted:
         owner, _, attribute = name.rpartition(".")
         tensor = found.get(name, layouts[name])

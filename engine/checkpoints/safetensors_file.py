@@ -75,12 +75,14 @@ class SafetensorsFile:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: place.shape for name, place in self.tensors.items()}
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str, *, is_needed_now: bool = True) -> torch.Tensor:
+        """A view of the mapping; unless it is needed now, its pages come when they are touched."""
         place = self.tensors[name]
         count = place.num_bytes // place.dtype.itemsize
         if count == 0:
             return torch.empty(place.shape, dtype=place.dtype)
-        self._populate(place)
+        if is_needed_now:
+            self._populate(place)
         flat = torch.frombuffer(self._mapping, dtype=torch.uint8, count=place.num_bytes, offset=place.start)
         if place.start % place.dtype.itemsize:
             flat = flat.clone()  # a header of odd length leaves tensors where their type may not lie

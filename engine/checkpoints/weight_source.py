@@ -59,6 +59,11 @@ class FileWeights:
         if self._copies and isinstance(self._file, SafetensorsFile):
             self._file.forget_pages()
 
+    def view(self, name: str) -> torch.Tensor:
+        """One of which `is_view` is true, not read yet."""
+        assert isinstance(self._file, SafetensorsFile), "what is viewed is a mapped file"
+        return self._file.tensor(self._names[name], is_needed_now=False).view(self._wanted[name].shape)
+
     def raw(self, names: Iterable[str]) -> Iterator[tuple[str, WeightInFile]]:
         """As the file has them, in its order; not read yet."""
         assert isinstance(self._file, SafetensorsFile), "what is read later is a mapped file"

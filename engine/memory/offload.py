@@ -87,7 +87,8 @@ class Weight:
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """The weights of one layer. `is_brought`: it can be away while others compute.
+    """The weights of one layer. `is_brought`: it can be away while others compute. `is_read`: its homes have been in
+    RAM, so that views among them are no longer to be read from a disk.
 
     While the layer computes from a lane, `covered` is what the module saw before.
     """
@@ -97,6 +98,7 @@ class Block:
     size_bytes: int
     is_brought: bool
     is_there: bool = False
+    is_read: bool = False
     hooks: list[Any] = field(default_factory=list)
     lane: Lane | None = None
     covered: list[tuple[Weight, torch.Tensor]] = field(default_factory=list)
@@ -502,6 +504,10 @@ class ModuleWeights:
         source, home = self._source, self._by_key[key].home
         return source is not None and key in source.names and (home is None or source.is_view(key))
 
+    def _is_view(self, key: str) -> bool:
+        """Whether a home in the mapped file takes no RAM."""
+        return self._source is not None and self._source.is_view(key)
+
     def _is_nowhere(self, weight: Weight) -> bool:
         return weight.home is None and weight.held is None
 
@@ -538,7 +544,7 @@ class ModuleWeights:
             self.device.copy(None, weight.held, original)
             if not self.can_leave:
                 weight.home = weight.held  # it never leaves
-            elif weight.home is None and self._source is not None and self._source.is_view(weight.key):
+            elif weight.home is None and self._is_view(weight.key):
                 weight.home = original
         weight.applied = ()
         self._bring_up_to_date(weight)
@@ -707,9 +713,16 @@ class ModuleWeights:
     # --- homes -------------------------------------------------------------------------------------------------------
 
     def _read_homes(self, blocks: Sequence[Block]) -> None:
-        lacking = {weight.key: weight for block in blocks for weight in block.weights if weight.home is None}
-        for key, tensor in self._read(lacking):
-            weight = lacking.pop(key)
+        """Have the homes of blocks that are away in RAM, also those that are views nobody has touched yet."""
+        wanted: dict[str, Weight] = {}
+        for block in blocks:
+            for weight in block.weights:
+                is_unread = not block.is_read and not weight.is_pinned and self._is_view(weight.key)
+                if weight.home is None or is_unread:
+                    wanted[weight.key] = weight
+            block.is_read = True
+        for key, tensor in self._read(wanted):
+            weight = wanted.pop(key)
             weight.home = tensor
             weight.show(tensor)
 
@@ -735,7 +748,7 @@ class ModuleWeights:
     def _in_ram(self) -> Iterator[Weight]:
         """Weights whose homes take RAM."""
         for weight in self._by_key.values():
-            is_view = self._source is not None and not weight.is_pinned and self._source.is_view(weight.key)
+            is_view = not weight.is_pinned and self._is_view(weight.key)
             stays = self.device.has_own_memory and not self.can_leave and weight.held is not None
             if weight.home is not None and weight.home.device.type == "cpu" and not is_view and not stays:
                 yield weight

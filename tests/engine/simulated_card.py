@@ -59,6 +59,7 @@ def run(engine: Engine, prompt: dict[str, Any]) -> tuple[dict[str, Any], list[Ev
     checked = engine.check(prompt)
     request = RunRequest(str(random.random()), checked.prompt, checked.outputs)
     result = engine.submit(request, events.append).result()
+    engine.memory.pool.check_integrity()
     assert result.status == "success", [event.exception_message for event in events if isinstance(event, RunFailed)]
     return dict(result.outputs), events
 

@@ -85,6 +85,7 @@ def _run(engine: Engine, case: str) -> dict[str, Path | str]:
     prompt: dict[str, Any] = json.loads(text)
     request = RunRequest(case, prompt, engine.check(prompt).outputs, {})
     result = engine.submit(request, lambda event: None).result()
+    engine.memory.pool.check_integrity()
     assert result.status == "success"
     found: dict[str, Path | str] = {}
     for node_id, shown in result.outputs.items():

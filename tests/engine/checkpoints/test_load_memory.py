@@ -13,7 +13,9 @@ from torch import nn
 
 from engine.checkpoints.load import fill
 from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
-from engine.checkpoints.weight_source import WeightInFile
+from engine.checkpoints.weight_source import WeightInFile, source_of
+from engine.memory.lanes import Lanes
+from engine.memory.offload import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.staging import upload
 
@@ -81,3 +83,20 @@ def test_on_the_way_to_a_device_no_more_than_the_largest_tensor_and_a_fifth(path
         upload(device, [(targets[name], WeightInFile(file, name)) for name in targets], WIDTH**2 * 2)
     assert most() <= 1.2 * WIDTH**2 * 2 + MIB  # the last for the readers' threads
     assert all(torch.equal(target, file.tensor(name)) for name, target in targets.items())
+
+
+def test_what_is_read_later_is_not_read_when_a_file_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(SafetensorsFile, "_populate", lambda file, place: read.append(place))
+    network = empty_network(NUM_LAYERS)
+    names = {name: name for name in network.state_dict()}
+    fill(network, SafetensorsFile(path), names, torch.float16, later=True)
+    assert not read and torch.equal(network[0].weight, SafetensorsFile(path).tensor("0.weight"))
+    device = SimulatedDevice(1 << 30)
+    weights = ModuleWeights("model", network, device=device, lanes=Lanes(device), source=source_of(network))
+    read.clear()
+    weights.load()
+    assert not read, "several readers do that"
+    for _ in range(2):
+        weights.load(0)
+        assert len(read) == NUM_LAYERS, "once, as they are brought over from there"
