@@ -28,10 +28,13 @@ class ClassNode(NodeClass):
         self._python_module: str = python_module or str(getattr(kind, "RELATIVE_PYTHON_MODULE", "nodes"))
 
     def spec(self, environment: NodeEnvironment) -> NodeSpec:
+        return self._spec(self.kind.INPUT_TYPES())
+
+    def _spec(self, declared: Mapping[str, Any]) -> NodeSpec:
         kind = self.kind
         return NodeSpec(
             class_type=self.class_type,
-            inputs=_inputs(kind.INPUT_TYPES()),
+            inputs=_inputs(declared),
             outputs=_outputs(kind),
             display_name=self._display_name,
             category=getattr(kind, "CATEGORY", "sd"),
@@ -44,13 +47,14 @@ class ClassNode(NodeClass):
         )
 
     def rules(self, environment: NodeEnvironment) -> NodeRules:
+        declared = self.kind.INPUT_TYPES()  # once: it may list folders
         rules = rules_of(
-            self.spec(environment),
+            self._spec(declared),
             is_async=inspect.iscoroutinefunction(getattr(self.kind, self.kind.FUNCTION, None)),
             has_fingerprint=hasattr(self.kind, "IS_CHANGED"),
             check=self._input_check(),
         )
-        optional = self.kind.INPUT_TYPES().get("optional", {})
+        optional = declared.get("optional", {})
         if type(optional) is dict:  # noqa: E721 - a pack's own kind of dict may take names that it does not list
             return rules
         return replace(rules, inputs=OpenInputs(rules.inputs, optional))

@@ -434,7 +434,7 @@ class _Run:
 
     def _failure_of(self, node_id: str, raised: BaseException) -> NodeFailed:
         class_type = self.prompt.node(node_id).class_type
-        failure = NodeFailed(node_id, class_type, f"the node raised {raised!r}, which is for a process to end with")
+        failure = NodeFailed(node_id, class_type, f"the node raised {raised!r}, which ends a process or a task")
         failure.__cause__ = raised
         return failure
 
