@@ -9,6 +9,7 @@ import torch
 
 from engine.compat.names.comfy import ops
 from engine.compat.names.comfy.patcher_extension import PatcherInjection
+from engine.compat.names.comfy.sampler_helpers import get_additional_models
 from engine.compat.names.comfy.unet_weight_names import TRANSFORMER_BLOCKS, UNET_MAP_RESNET
 from tests.engine.nodes.small_store import small_store
 from tests.tiny_checkpoint import make_tiny_checkpoint
@@ -80,3 +81,19 @@ def test_an_injection_is_there_while_its_clone_samples(model: Any) -> None:
             told.append("sampling")
             each.cleanup()
     assert told == ["sampling", "in", "sampling", "out"]
+
+
+def test_the_models_of_conditions_are_found_once_each() -> None:
+    class Control:
+        def get_models(self) -> list[str]:
+            return ["net", "adapter"]
+
+        def inference_memory_requirements(self, dtype: torch.dtype) -> int:
+            return 7
+
+    control = Control()
+    conds = {
+        "positive": [{"control": control}, {"gligen": ("position", "boxes", [])}],
+        "negative": [{"control": control, "additional_models": ["extra"]}, {}],
+    }
+    assert get_additional_models(conds, torch.float32) == (["net", "adapter", "boxes", "extra"], 7)

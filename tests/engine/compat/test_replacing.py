@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,13 @@ def test_every_name_that_may_be_replaced_is_called_and_changes_nothing_by_itself
         wrapped = drawn(made)
         assert set(comfy.sample.calls_of_all) == set(names)
     assert all(torch.equal(*pair) for pair in zip(plain, wrapped, strict=True))
+
+
+def test_the_documentation_lists_every_name_that_may_be_replaced() -> None:
+    told = Path(__file__).parents[3].joinpath("docs", "custom_nodes.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", told, flags=re.MULTILINE))
+    listed = {f"{module}.{name}" for module, names in rows.items() for name in re.findall(r"`(\w+)`", names)}
+    assert listed == REPLACEABLE
 
 
 def test_two_packs_wrap_one_another(base: Path) -> None:
