@@ -92,7 +92,7 @@ def test_the_models_of_conditions_are_found_once_each() -> None:
             return 7
 
     control = Control()
-    conds = {
+    conds: dict[str, list[dict[str, Any]]] = {
         "positive": [{"control": control}, {"gligen": ("position", "boxes", [])}],
         "negative": [{"control": control, "additional_models": ["extra"]}, {}],
     }
