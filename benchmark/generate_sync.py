@@ -12,8 +12,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
-import socket
 import sys
 import tempfile
 import time
@@ -23,6 +21,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmark.engine_start import free_port
+from benchmark.machine import describe_cpu
 
 CLIENTS = (1, 8)
 RESULTS = Path(__file__).parent / "results" / "generate_sync.json"
@@ -125,19 +126,12 @@ async def run(num_requests: int) -> dict[str, Any]:
             await front.wait()
     return {
         "what": "EmptyImage 64x64 -> SaveImage through POST /generate/sync, front and engine on one machine",
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
+        "machine": describe_cpu(),
         "when": time.strftime("%Y-%m-%d"),
         "front_mb_after_100_jobs": front_mb,
         "front_mb_at_the_end": end_mb,
         "rows": rows,
     }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def main() -> None:

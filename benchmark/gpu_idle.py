@@ -27,7 +27,8 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.generate_sync import free_port, start_front
+from benchmark.engine_start import free_port
+from benchmark.generate_sync import start_front
 from benchmark.machine import describe_cpu
 
 RESULTS = Path(__file__).parent / "results" / "gpu_idle.json"

@@ -25,7 +25,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.generate_sync import free_port, start_front, workflow
+from benchmark.engine_start import free_port
+from benchmark.generate_sync import start_front, workflow
 from benchmark.machine import describe_cpu
 
 RESULTS = Path(__file__).parent / "results" / "many_clients.json"

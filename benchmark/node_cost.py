@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -29,6 +28,7 @@ from aiohttp import web
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.machine import describe_cpu
 from engine.engine import Engine, RunRequest
 from engine.nodes.base import Int, NodeClass, NodeContext, Shown, Socket, node
 from engine.server.app import create_app
@@ -196,20 +196,6 @@ def row(way: str, graph: str, size: int, cold: list[float], cached: list[float])
     }
 
 
-def machine() -> dict[str, Any]:
-    model = "unknown"
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = lines[0].split(":", 1)[1].strip() if lines else model
-    return {
-        "processor": model,
-        "num_cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "load_average": round(os.getloadavg()[0], 1),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 800, 900, 3000, 10000])
@@ -234,7 +220,7 @@ def main() -> None:
     Console().print(table)
     report = {
         "measured": time.strftime("%Y-%m-%d", time.gmtime()),
-        "machine": machine(),
+        "machine": {**describe_cpu(), "load_average": round(os.getloadavg()[0], 1)},
         "bars_us": {"cold": COLD_BAR_US, "cached": CACHED_BAR_US},
         "rows": rows,
     }
