@@ -111,7 +111,7 @@ class Resident(Protocol):
 
     def patch_hooks(self, patches: Mapping[str, Sequence[Any]], hooks_id: object, *, keep: bool) -> None: ...
 
-    def hooking_bytes(self, patches: Mapping[str, Sequence[Any]], hooks_id: object) -> int: ...
+    def hooking_bytes(self, patches: Mapping[str, Sequence[Any]], hooks_id: object) -> tuple[int, int]: ...
 
     def give(self, num_bytes: int) -> int: ...
 
@@ -309,7 +309,7 @@ class Residency:
 
         `hooks_id` names them, None being none at all; with `keep` they are remembered until the use ends.
         """
-        self._pool.make_room(self._resident.device, self._resident.hooking_bytes(patches, hooks_id))
+        self._pool.make_room(self._resident.device, *self._resident.hooking_bytes(patches, hooks_id))
         self._resident.patch_hooks(patches, hooks_id, keep=keep)
 
 
@@ -472,20 +472,21 @@ class ModelPool:
         if plan.num_buffers:
             lanes.open(plan.num_buffers, plan.buffer_bytes)
 
-    def make_room(self, device: DeviceMemory, num_bytes: int) -> None:
-        """While models compute: let idle ones leave, then blocks of those in use, until so much is free."""
-        missing = num_bytes - device.free_bytes() if num_bytes else 0
-        if missing <= 0:
+    def make_room(self, device: DeviceMemory, least_bytes: int, best_bytes: int) -> None:
+        """While models compute: idle ones leave until the best is free, blocks of those in use until the least is."""
+        free_bytes = before_bytes = device.free_bytes() if best_bytes else 0
+        if free_bytes >= best_bytes:
             return
         for occupant in eviction_order(self._occupants(device, ())):
-            if missing <= 0:
+            if free_bytes >= best_bytes:
                 break
-            self._evict(self._entries[occupant.id], missing)
-            missing -= occupant.loaded_bytes
+            self._evict(self._entries[occupant.id], best_bytes - free_bytes)
+            free_bytes += occupant.loaded_bytes
         for entry in self._entries.values():
-            if missing > 0 and entry.uses and entry.resident.device is device:
-                missing -= entry.resident.give(missing)
-        device.empty_cache()
+            if free_bytes < least_bytes and entry.uses and entry.resident.device is device:
+                free_bytes += entry.resident.give(least_bytes - free_bytes)
+        if free_bytes > before_bytes:
+            device.empty_cache()
 
     def _evict(self, entry: _Entry, num_bytes: int) -> None:
         in_part = self._smart_memory and num_bytes < entry.resident.loaded_bytes

@@ -359,7 +359,7 @@ class ModuleWeights:
         """
         if hooks_id == self._hooks_id:
             return
-        needed_bytes = self.hooking_bytes(patches, hooks_id)
+        needed_bytes, _ = self.hooking_bytes(patches, hooks_id)
         self._take_hooks_off()
         self._hook_patches, self._hooks_id = {key: entries for key, entries in patches.items() if entries}, hooks_id
         ready = self._hooked.get(hooks_id, {})
@@ -386,12 +386,18 @@ class ModuleWeights:
         weight.show(hooked)
         return hooked
 
-    def hooking_bytes(self, patches: Patches, hooks_id: object) -> int:
-        """What has to be free on the device so that the model can compute with these patches on top of the others."""
+    def hooking_bytes(self, patches: Patches, hooks_id: object) -> tuple[int, int]:
+        """What has to be free on the device so that the model can compute with these patches on top of the others, and
+        what is best free: room for all hooked weights beside the originals.
+        """
         if hooks_id == self._hooks_id or not self.device.has_own_memory or not any(patches.values()):
-            return 0
-        patching = max(self.patching_bytes, *(_patching_bytes(self._weight(key).shown) for key in patches))
-        return self.working_bytes + patching + max(0, self.block_bytes - self.lanes.buffers_bytes)
+            return 0, 0
+        weights = [self._weight(key) for key in patches]
+        patching = max(self.patching_bytes, *(_patching_bytes(weight.shown) for weight in weights))
+        least = self.working_bytes + patching + max(0, self.block_bytes - self.lanes.buffers_bytes)
+        if hooks_id in self._hooked:
+            return least, least
+        return least, least + sum(weight.held.nbytes for weight in weights if weight.held is not None)
 
     def give(self, num_bytes: int) -> int:
         """While in use: let at least so many bytes leave, to be brought while their layers compute. What left."""

@@ -10,7 +10,7 @@ import torch
 from engine.errors import OutOfMemory
 from engine.memory.relief import Economy
 from engine.memory.state import VramState
-from tests.engine.memory.simulated import Card, network, patch
+from tests.engine.memory.simulated import WIDTH, Card, network, patch
 
 MIB = 1 << 20
 X = torch.linspace(-1, 1, 32).reshape(2, 16)
@@ -142,6 +142,26 @@ def test_hooks_act_on_blocks_that_are_away_as_on_those_that_are_there() -> None:
         results.append(outcome)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     assert torch.equal(results[0][0], results[0][2]) and not torch.equal(results[0][0], results[0][1])
+
+
+@pytest.mark.parametrize("share", [1.0, 1.5, 2.0])
+def test_hooks_find_room_where_idle_models_leave_or_are_put_on_the_way(share: float) -> None:
+    hooks = patch(network(0), 1)
+    with (plain := Card(9 * SIZE).add("a", network(0))).in_use() as module:
+        plain.patch_hooks(hooks, "h")
+        expected = module(X)
+    patching = WIDTH * WIDTH * (3 * 4 + 2 * 4)
+    card = Card(int(share * SIZE) + patching + 3000)
+    other, handle = card.add("b", network(1)), card.add("a", network(0))
+    with other.in_use():
+        pass
+    with handle.in_use(working_bytes=100) as module:
+        handle.patch_hooks(hooks, "h")
+        assert torch.equal(module(X), expected)
+        handle.patch_hooks({}, None)
+        assert torch.equal(module(X), network(0)(X))
+    assert card.device.num_refused == 0 and other.loaded_bytes < SIZE
+    card.pool.check_integrity()
 
 
 def test_no_vram_keeps_nothing_that_can_be_brought() -> None:

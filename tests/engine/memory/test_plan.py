@@ -36,6 +36,15 @@ def test_a_margin_for_inference_and_the_reserve_stay_free() -> None:
     assert larger.weights == {1: 30}
 
 
+def test_room_is_kept_for_what_passes_through_while_a_model_loads_and_is_patched() -> None:
+    model = Newcomer(1, 100, block_bytes=5, landing_bytes=30, patching_bytes=20)
+    whole = plan_residency([model], [], free_bytes=130, working_bytes=15, limits=NO_LIMITS)
+    assert (whole.weights, whole.missing_bytes) == ({1: 100}, 0)
+    # In part, blocks are patched on the way, in the midst of computing.
+    part = plan_residency([model], [], free_bytes=129, working_bytes=15, limits=NO_LIMITS)
+    assert part.weights == {1: 129 - (15 + 20) - 2 * 5}
+
+
 def test_the_margin_gives_way_before_a_model_cannot_run() -> None:
     limits = Limits(reserve_bytes=10, minimum_inference_bytes=100)
     model = Newcomer(1, 1000, fixed_bytes=10, block_bytes=20)
