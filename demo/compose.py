@@ -17,8 +17,8 @@ from demo.vocabulary import BACKGROUNDS, COUNTS, THINGS, Rgb, Thing
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # [H, W, channels]
 
 SIDE = 128
-COLOURED = 0.5  # share of the things that have colours which are drawn, and captioned, in one of them
-SEVERAL = 0.06
+COLOURED = 0.4  # share of the things that have colours which are drawn, and captioned, in one of them
+SEVERAL = 0.1
 SIZED = 0.06
 PLAIN = 0.45  # share without a word for the background: it is white then
 
