@@ -20,6 +20,7 @@ from worker.autoscaler.vast.beacon import report_error_until_stopped
 from worker.errors import SettingsInvalid, WorkerError
 from worker.guard.loopback import LOOPBACK
 from worker.observe.logs import set_up_logs
+from worker.observe.words import say
 from worker.settings import Settings, load_settings
 from worker.startup import Front
 
@@ -71,7 +72,7 @@ def serve(**overrides: Any) -> int:
         return run_front(settings)
     except CannotStart as error:
         sys.stderr.write(f"{error}\n")
-        _say("Application startup failed")
+        say("Application startup failed")
         if settings.is_under_vast:
             report_error_until_stopped(settings.vast_config(), str(error))
         return 1
@@ -122,12 +123,6 @@ def server_config(settings: Settings, front: Front) -> uvicorn.Config:
         named = config.forwarded_allow_ips or ()
         config.forwarded_allow_ips = [*(named.split(",") if isinstance(named, str) else named), *LOOPBACK]
     return config
-
-
-def _say(token: str) -> None:
-    """A word on stdout that other programs wait for in this log."""
-    sys.stdout.write(f"{token}\n")
-    sys.stdout.flush()
 
 
 def known_secrets(settings: Settings) -> list[str]:

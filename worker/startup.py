@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -42,6 +41,7 @@ from worker.observe.health import Floor
 from worker.observe.memory import MachineMemory
 from worker.observe.metrics import Metrics
 from worker.observe.traffic import Traffic
+from worker.observe.words import say
 from worker.outputs.public import public_record
 from worker.qualification.phases import StartUpPhases
 from worker.qualification.qualifier import Qualifier
@@ -225,7 +225,7 @@ class Front:
         except EngineStartFailed as error:
             log.error("engine did not start", reason=error.message)
             self.services.platform.autoscaler.error_set(f"The engine did not start: {error.message}")
-            _say("BACKEND_UNRECOVERABLE")
+            say("BACKEND_UNRECOVERABLE")
             self._stop_server(1)
             return
         self._spawn(self._fleet.watch())
@@ -241,12 +241,12 @@ class Front:
         self.services.run_clock.expect(0.0 if is_estimate else measured / num_engines)
         platform.autoscaler.loaded(measured or assumed_speed(self._settings.assumed_speed, platform.workload))
         if was_closed:
-            _say("BACKENDS_READY")
+            say("BACKENDS_READY")
 
     def not_ready(self, reason: str, *, is_new: bool) -> None:
         self.services.platform.autoscaler.error_set(reason)
         if is_new:
-            _say("BACKENDS_READY_TIMEOUT")
+            say("BACKENDS_READY_TIMEOUT")
 
     def unqualified(self, exit_code: int) -> None:
         self._stop_server(exit_code)
@@ -265,7 +265,7 @@ class Front:
         """No engine of ours comes back. The jobs stay on disk for the front that replaces this one."""
         self.services.gate.close("No engine can be started any more")
         self.services.platform.autoscaler.error_set("No engine can be started any more")
-        _say("BACKEND_UNRECOVERABLE")
+        say("BACKEND_UNRECOVERABLE")
         self._stop_server(EXIT_UNRECOVERABLE)
 
     def _go_on(self) -> None:
@@ -343,9 +343,3 @@ class Front:
         await self._edges.close()
         with contextlib.suppress(WorkerError):
             await self.store.close()
-
-
-def _say(token: str) -> None:
-    """A word on stdout that other programs wait for in this log."""
-    sys.stdout.write(f"{token}\n")
-    sys.stdout.flush()

@@ -147,8 +147,13 @@ class Rig:
                     yield json.loads(line[6:])
 
     async def submit(self, job_id: str, workflow: Any, **fields: Any) -> None:
-        """Returns when the job is acknowledged."""
-        status, reply = await self.post("/generate", job_id, workflow, **fields)
+        """Returns when the job is acknowledged; sent again, as its client would, where the engine has just gone."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                status, reply = await self.post("/generate", job_id, workflow, **fields)
+                if status != 503:
+                    break
+                await asyncio.sleep(0.1)
         assert status == 202, reply
 
     async def result(self, job_id: str) -> dict[str, Any]:

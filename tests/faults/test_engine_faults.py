@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.nodes import die, draw, hang, write_pack
+from tests.faults.nodes import die, draw, hang
 from tests.faults.rig import Rig, a_rig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -101,16 +102,17 @@ async def test_a_job_that_takes_the_engine_with_it_is_tried_twice_and_costs_no_o
 async def test_what_waits_when_the_engine_dies_at_every_start_is_drawn_by_a_front_whose_engine_starts(rig: Rig) -> None:
     await rig.start(ENGINE_MAX_RESTARTS="2", DRAIN_TIMEOUT="0.5")
     await rig.until_ready()
-    pack = rig.base / "custom_nodes" / "faults.py"
-    pack.write_text("import os\nos._exit(3)\n")
     await rig.submit("running", draw("running", seconds=5.0))
     await rig.submit("waiting", draw("waiting"))
     await rig.until_begun("running")
+    output = rig.base / "output"
+    shutil.rmtree(output)
+    output.touch()  # no engine starts without its folder
     rig.kill_engine()
     assert await rig.until_dead() != 0
     assert "BACKEND_UNRECOVERABLE" in rig.log.read_text()
 
-    write_pack(rig.base)
+    output.unlink()
     await rig.start()
     await rig.until_ready()
     for job_id in ("running", "waiting"):

@@ -16,10 +16,11 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.bodies import read_body
 from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.api.schemas import parse_json, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
-from worker.errors import Problem, RequestRejected, RequestTooLarge, WorkerError
+from worker.errors import Problem, RequestRejected, WorkerError
 from worker.guard.loopback import ITSELF
 from worker.jobs.admission import clean_id
 from worker.jobs.job import Job, JobState, Stage
@@ -75,7 +76,7 @@ async def _submit(request: Request) -> Job | Response:
     job_id = str(uuid.uuid4())
     try:
         check_caller(request)
-        body = parse_json(await _read(request, services.max_request_bytes))
+        body = parse_json(await read_body(request, services.max_request_bytes))
         translated = translate(body.get("input"), job_id, wants_base64=True)
     except WorkerError as error:
         return refuse(error, job_id)
@@ -112,16 +113,6 @@ def _answer_of(taken: httpx.Response) -> dict[str, Any]:
         return answer
     message = f"The worker failed with {taken.status_code}; its log tells why"
     return {"message": message, "error": {"code": "internal_error", "message": message}}
-
-
-async def _read(request: Request, max_bytes: int) -> bytes:
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
-            raise RequestTooLarge(f"The body is over {max_bytes} bytes", limit_bytes=max_bytes)
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 async def _shown(job: Job, request: Request) -> dict[str, Any]:

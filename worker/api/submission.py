@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import UnknownModifier
+from worker.api.bodies import check_length, read_body
 from worker.api.multipart import Received, is_multipart, read_multipart
 from worker.api.results import check_caller, refuse, services_of
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput, parse_generate, parse_json, says_yes
@@ -30,7 +31,6 @@ from worker.errors import (
     NotReady,
     Problem,
     RequestRejected,
-    RequestTooLarge,
     SubmissionFailed,
     WorkerError,
 )
@@ -161,11 +161,10 @@ def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
 async def _receive(request: Request, services: Services) -> Received:
     """The body, any files of it on disk. Raises RequestTooLarge, RequestRejected, DiskLow, Unauthorized."""
     max_bytes = services.max_request_bytes
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > max_bytes:
-        raise RequestTooLarge(f"The body is over {max_bytes} bytes", limit_bytes=max_bytes)
     if not is_multipart(request):
-        return Received(await _read_body(request, max_bytes))
+        return Received(await read_body(request, max_bytes))
+
+    check_length(request, max_bytes)
 
     def check_before_file(content: bytes) -> None:
         check_caller(request, has_vast_envelope=bool(content) and is_envelope(parse_json(content)))
@@ -176,16 +175,6 @@ async def _receive(request: Request, services: Services) -> Received:
 def _whole(body: dict[str, Any]) -> dict[str, Any]:
     """The part named `input` may hold the body or only its `input` object."""
     return body if "input" in body or is_envelope(body) else {"input": body}
-
-
-async def _read_body(request: Request, max_bytes: int) -> bytes:
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
-            raise RequestTooLarge(f"The body is over {max_bytes} bytes", limit_bytes=max_bytes)
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _parse(

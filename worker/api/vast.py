@@ -17,13 +17,14 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.bodies import read_body
 from worker.api.results import check_caller, refuse, services_of
 from worker.api.schemas import parse_json
 from worker.autoscaler.vast.autoscaler import Attachments, VastAutoscaler
 from worker.autoscaler.vast.envelope import caller_of
 from worker.autoscaler.vast.listener import PlainListener
 from worker.autoscaler.vast.sessions import Session
-from worker.errors import RequestRejected, TooManySessions, WorkerError
+from worker.errors import RequestRejected, RequestTooLarge, TooManySessions, WorkerError
 from worker.guard.loopback import ITSELF
 from worker.services import Services
 
@@ -168,14 +169,10 @@ def _known(request: Request, body: Mapping[str, Any], unknown: str = "session do
 
 async def _read(request: Request) -> dict[str, Any]:
     """The JSON object of a body. Raises _Answer."""
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise _Answer(413, f"the body is over {MAX_BODY_BYTES} bytes")
-        chunks.append(chunk)
     try:
-        return parse_json(b"".join(chunks))
+        return parse_json(await read_body(request, MAX_BODY_BYTES))
+    except RequestTooLarge as error:
+        raise _Answer(413, error.message) from None
     except RequestRejected:
         raise _Answer(422, "invalid JSON") from None
 

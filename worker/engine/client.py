@@ -43,6 +43,7 @@ LOOK_SECONDS_WITHOUT_SOCKET = 0.25
 GIVE_UP_SECONDS = 30.0
 HEARTBEAT_SECONDS = 10.0
 UPLOAD_FOLDER = "darkroom"
+LOSS_SECONDS = 1.0  # in which the end of an engine's process is told after its connections broke
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 
 log = structlog.get_logger("engine.client")
@@ -237,7 +238,7 @@ class EngineClient:
         sending = None if is_there else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}))
         try:
             if sending is not None:
-                await asyncio.shield(sending)
+                await self._send(run, sending)
             run.is_sent = True
             return self._without_fault(await self._await_end(run, timeout_seconds))
         except (asyncio.CancelledError, JobTimedOut):
@@ -245,6 +246,18 @@ class EngineClient:
             raise
         finally:
             self._runs.pop(prompt_id, None)
+
+    async def _send(self, run: _Run, sending: asyncio.Future[None]) -> None:
+        """Raises EngineLost; of an engine of ours as its end is told: the prompt may have begun, and be to blame."""
+        try:
+            await asyncio.shield(sending)
+        except EngineLost as lost:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOSS_SECONDS if self._is_supervised else 0):
+                    while run.lost is None:
+                        run.wake.clear()
+                        await run.wake.wait()
+            raise run.lost or lost from None
 
     async def withdraw(self, prompt_id: str) -> None:
         """Takes a prompt out of the queue, or interrupts it when it runs. No other prompt is touched."""
@@ -269,12 +282,14 @@ class EngineClient:
     def mark_lost(self, loss: Loss | None = None) -> None:
         """The engine's process is gone: every run ends at once with EngineLost.
 
-        Where no run is known to have begun, the first that was sent counts as begun: what tells so may be lost, too.
+        Where no run is known to have begun, the first that was sent counts as begun, even where its sending was not
+        over: what tells so may be lost, too.
         """
         loss = loss or Loss(LossReason.CRASHED)
-        sent = [run for run in self._runs.values() if run.is_sent]
-        begun = [run for run in sent if run.started_at is not None] or sent[:1]
-        for run in self._runs.values():
+        runs = list(self._runs.values())
+        sent = [run for run in runs if run.is_sent] or runs
+        begun = [run for run in runs if run.started_at is not None] or sent[:1]
+        for run in runs:
             run.lost = EngineLost(loss.sentence, was_running=run in begun, loss=loss)
             run.wake.set()
         self.forget_object_info()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import errno
 import hashlib
 import os
 import shutil
@@ -24,12 +23,12 @@ from typing import Any
 
 import httpx
 
-from worker.errors import DiskLow, InputRejected, WorkerError
+from worker.errors import DiskLow, InputRejected
 from worker.guard.safe_address import AddressGuard, shown_url
-from worker.inputs.file_kinds import HEAD_BYTES, BrokenFile, FileKind, check_kind, check_picture
+from worker.inputs.file_kinds import HEAD_BYTES, BrokenFile, check_file, check_kind
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
-from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
+from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, InputTooLarge, disk_low
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.shared_calls import SharedCalls
 from worker.observe.traffic import Traffic
@@ -37,8 +36,6 @@ from worker.s3_clients import S3Target
 from worker.settings import InputLimits
 
 CONNECT_SECONDS = 10.0
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
-RETRY_AFTER_SECONDS = 30.0
 BLOCK_BYTES = 4 * 1024 * 1024  # of a download, hashed and written at a time
 
 
@@ -49,7 +46,6 @@ class FetchedInput:
     file_name: str
     path: Path
     size_bytes: int
-    media_type: str
 
 
 class InputFetcher:
@@ -151,7 +147,7 @@ class InputFetcher:
         except OSError as error:
             if error.errno not in FULL_DISK:
                 raise
-            raise _disk_low(shown) from None
+            raise disk_low(shown) from None
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(partial)
@@ -193,8 +189,9 @@ class InputFetcher:
     def _uploaded(self, reference: Reference) -> FetchedInput:
         path = self._uploaded_path(reference)
         try:
-            kind = _checked_kind(path, reference)
-            return FetchedInput(path.name, path, path.stat().st_size, kind.media_type)
+            with path.open("rb") as file:
+                check_kind(file.read(HEAD_BYTES), reference.media)  # it was opened when it came
+            return FetchedInput(path.name, path, path.stat().st_size)
         except BrokenFile as broken:
             raise InputBroken(f"{_shown(reference)} {broken}") from None
         except FileNotFoundError:
@@ -217,12 +214,12 @@ class InputFetcher:
 
     def _keep(self, reference: Reference, partial: Path, digest: str, size_bytes: int) -> FetchedInput:
         try:
-            kind = _checked_kind(partial, reference)
+            kind = check_file(partial, reference.media)
         except BrokenFile as broken:
             raise InputBroken(f"{_shown(reference)} {broken}") from None
         name = f"{digest}.{kind.extension}"
         path = self._folder.keep(partial, name, is_only_copy=reference.source in INLINE)
-        return FetchedInput(name, path, size_bytes, kind.media_type)
+        return FetchedInput(name, path, size_bytes)
 
     def _check_size(self, size_bytes: int, shown: str) -> None:
         if size_bytes > self._limits.max_bytes:
@@ -231,7 +228,7 @@ class InputFetcher:
 
     def _check_room(self, size_bytes: int, shown: str) -> None:
         if shutil.disk_usage(self._folder.path).free - size_bytes < self._min_free_bytes:
-            raise _disk_low(shown)
+            raise disk_low(shown)
 
     def _too_large(self, shown: str) -> InputTooLarge:
         limit = self._limits.max_bytes
@@ -257,14 +254,6 @@ def _decode_base64(text: str) -> bytes:
         raise ValueError("is not base64") from None
 
 
-def _checked_kind(path: Path, reference: Reference) -> FileKind:
-    with path.open("rb") as file:
-        kind = check_kind(file.read(HEAD_BYTES), reference.media)
-    if kind.is_image:
-        check_picture(path, kind)
-    return kind
-
-
 def _where(reference: Reference) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "node_id": reference.node_id,
@@ -284,10 +273,6 @@ def _input(reference: Reference) -> str:
 
 def _gone(reference: Reference) -> InputRejected:
     return InputBroken(f"{_input(reference)}: the file that was uploaded is no longer here; send it again")
-
-
-def _disk_low(shown: str) -> WorkerError:
-    return DiskLow(f"The disk has no room for {shown}", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 def _why(error: Exception) -> str:

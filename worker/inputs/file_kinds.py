@@ -99,6 +99,15 @@ _WANTED: dict[Media, str] = {
 }
 
 
+def check_file(path: Path, media: Media) -> FileKind:
+    """The kind of a whole file for an input that takes `media`; a picture is opened. Raises BrokenFile."""
+    with path.open("rb") as file:
+        kind = check_kind(file.read(HEAD_BYTES), media)
+    if kind.is_image:
+        check_picture(path, kind)
+    return kind
+
+
 def check_picture(path: Path, kind: FileKind) -> None:
     """Opens a picture far enough to know that it is whole, without holding it at full size where the format allows.
 

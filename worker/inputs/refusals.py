@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from worker.errors import InputRejected
+import errno
+
+from worker.errors import DiskLow, InputRejected
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+RETRY_AFTER_SECONDS = 30.0
+
+
+def disk_low(what: str) -> DiskLow:
+    return DiskLow(f"The disk has no room for {what}", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 class DownloadFailed(InputRejected):

@@ -6,7 +6,6 @@ Until the request is taken a file is a partial one that goes away with a refusal
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import shutil
 import uuid
@@ -15,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from worker.errors import DiskLow, Problem, RequestRejected, RequestTooLarge
-from worker.inputs.file_kinds import HEAD_BYTES, BrokenFile, check_kind, check_picture
+from worker.errors import Problem, RequestRejected, RequestTooLarge
+from worker.inputs.file_kinds import BrokenFile, check_file
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
-from worker.inputs.references import UPLOAD_PREFIX, Reference, find_named, replace_references
+from worker.inputs.references import UPLOAD_PREFIX, find_named, replace_references
+from worker.inputs.refusals import FULL_DISK, disk_low
 from worker.settings import InputLimits
 
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
-RETRY_AFTER_SECONDS = 30.0
+THESE_FILES = "the files of this request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Upload:
         except OSError as error:
             if error.errno not in FULL_DISK:
                 raise
-            raise _disk_low() from None
+            raise disk_low(THESE_FILES) from None
 
     def finish(self) -> ReceivedFile:
         self._file.close()
@@ -80,7 +79,7 @@ class UploadedFiles:
         """Raises DiskLow."""
         self._folder.path.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(self._folder.path).free < self._min_free_bytes:
-            raise _disk_low()
+            raise disk_low(THESE_FILES)
         return Upload(part, self._folder.path / f"{PARTIAL_PREFIX}{uuid.uuid4().hex}", self._limits.max_bytes)
 
     def place(
@@ -101,7 +100,8 @@ class UploadedFiles:
         for reference in named:
             file = files[reference.value]
             try:
-                addresses[reference] = f"{UPLOAD_PREFIX}{file.digest}.{_extension(file.path, reference)}"
+                kind = check_file(file.path, reference.media)
+                addresses[reference] = f"{UPLOAD_PREFIX}{file.digest}.{kind.extension}"
             except BrokenFile as broken:
                 problems.append(
                     Problem(
@@ -138,18 +138,5 @@ def uploaded_names(prompt: Mapping[str, Any]) -> list[str]:
     return [value.removeprefix(UPLOAD_PREFIX) for value in values if str(value).startswith(UPLOAD_PREFIX)]
 
 
-def _extension(path: Path, reference: Reference) -> str:
-    """Raises BrokenFile."""
-    with path.open("rb") as file:
-        kind = check_kind(file.read(HEAD_BYTES), reference.media)
-    if kind.is_image:
-        check_picture(path, kind)
-    return kind.extension
-
-
 def _places(prompt: Mapping[str, Any]) -> str:
     return f"the value of an input that takes a file, in one of the nodes {', '.join(map(str, prompt))}"
-
-
-def _disk_low() -> DiskLow:
-    return DiskLow("The disk has no room for the files of this request", retry_after_seconds=RETRY_AFTER_SECONDS)

@@ -124,6 +124,19 @@ async def test_a_lost_engine_ends_its_runs_at_once_and_says_whether_they_had_beg
     assert all(isinstance(end, EngineLost) for end in ends)
 
 
+async def test_a_prompt_that_ended_its_engine_before_it_was_acknowledged_counts_as_begun(engine: FakeEngine) -> None:
+    engine.loses_answers = 1  # as when the process ends under the prompt
+    client = EngineClient(engine.url, is_supervised=True)
+    running = asyncio.create_task(client.run(wait(), "p-1", ignore, timeout_seconds=60))
+    await asyncio.sleep(0.1)
+    assert not running.done()  # whether its process has ended is not known yet
+    client.mark_lost()
+    with pytest.raises(EngineLost) as lost:
+        await running
+    assert lost.value.was_running
+    await client.close()
+
+
 async def test_an_engine_that_is_not_there_is_unreachable() -> None:
     client = EngineClient("http://127.0.0.1:9")
     with pytest.raises(EngineUnreachable):
