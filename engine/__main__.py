@@ -61,6 +61,7 @@ def serve(arguments: Sequence[str]) -> int:
     if command.ignored:
         log.warning("flags without effect here: %s", " ".join(command.ignored))
     show_devices(command.settings)
+    limit_threads()
     return run(command.settings, command.liveness_fd)
 
 
@@ -75,6 +76,15 @@ def show_devices(settings: EngineSettings) -> None:
         return
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         os.environ[name] = visible  # noqa: TID251 - written for those libraries, which read nothing else
+
+
+def limit_threads() -> None:
+    """No more threads for arithmetic than the container may run at once; the libraries ask when they are imported."""
+    from engine.memory.control_groups import allowed_cores
+
+    cores = allowed_cores()
+    if cores is not None and cores < len(os.sched_getaffinity(0)):
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores))  # noqa: TID251 - written for OpenMP, which reads nothing else
 
 
 if __name__ == "__main__":

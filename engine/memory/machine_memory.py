@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from engine.memory.control_groups import control_groups
+
 NO_LIMIT_BYTES = 1 << 60  # version 1 writes a huge number for "no limit"
 FLOOR_SHARE = 0.1  # of RAM: what models leave to everything else
 MOST_FLOOR_BYTES = 2 << 30
@@ -53,25 +55,11 @@ def _left_in_groups(root: Path) -> Iterator[int]:
 
 def _limits(root: Path) -> Iterator[tuple[Path, int]]:
     """Every memory limit on the process, with the folder of its group; version 2 and version 1."""
-    for folder in _groups(root):
+    for folder in control_groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             limit = _number(folder / name)
             if limit is not None and limit < NO_LIMIT_BYTES:
                 yield folder, limit
-
-
-def _groups(root: Path) -> Iterator[Path]:
-    """The process's memory control groups from the innermost to the outermost."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory") or "memory" in controllers.split(","):
-            mount = root / "sys/fs/cgroup" / ("memory" if controllers else "")
-            inner = mount / path.lstrip("/")
-            yield from (inner, *(folder for folder in inner.parents if folder.is_relative_to(mount)))
 
 
 def _droppable_bytes(folder: Path) -> int:
