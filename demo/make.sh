@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The demo model from the npm packages to figures:   demo/make.sh BUILD
-# Run again it goes on where it stopped. DEVICE (cpu), THINGS (109), SLICES of scenes (70, of 512 each), DECODER_SECONDS and
-# DIFFUSION_SECONDS choose how much is done.
+# The demo model from the npm packages to figures:   demo/make.sh BUILD      (a folder, from the repository's root)
+# Run again it goes on where it stopped. PYTHON (.venv/bin/python), DEVICE (cpu), THINGS (109), SLICES of scenes (70, of
+# 512 each), DECODER_SECONDS and DIFFUSION_SECONDS choose how much is done.
 set -euo pipefail
 build=${1:?usage: demo/make.sh BUILD}
 device=${DEVICE:-cpu} things=${THINGS:-109}
-python=${PYTHON:-python}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=${PYTHON:-.venv/bin/python}
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 "$python" -m demo.fetch "$build"

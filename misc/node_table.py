@@ -1,6 +1,6 @@
-"""Writes the README's table of supported nodes from the catalogue, between its two marks.
+"""Writes the table of built-in nodes from the catalogue, between the two marks of `docs/nodes.md`.
 
-python misc/node_table.py            # README.md is rewritten in place
+python misc/node_table.py            # the file is rewritten in place
 python misc/node_table.py --check    # exit code 1 when the table is out of date
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.nodes.base import NodeClass
 from engine.nodes.built_in import built_in_nodes
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "nodes.md"
 BEGIN, END = "<!-- nodes: misc/node_table.py -->", "<!-- end of nodes -->"
 
 
@@ -57,11 +57,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    old = README.read_text()
+    old = PAGE.read_text()
     new = with_table(old, node_table(built_in_nodes()))
     if arguments.check:
         return int(new != old)
-    README.write_text(new)
+    PAGE.write_text(new)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
@@ -22,7 +21,9 @@ from engine.server.flags import (
     VAE_DTYPES,
     build_parser,
 )
+from modifiers.modifier import RANDOM_INT
 from modifiers.registry import build_registry
+from tests.markdown import code_blocks, table_rows
 from worker.api.schemas import GenerateRequest
 from worker.settings import Settings, known_names
 
@@ -35,25 +36,8 @@ def section(title: str) -> str:
     return README.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
-def table_rows(text: str) -> list[list[str]]:
-    """The cells of every table row but headings."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [
-        row for index, row in enumerate(cells) if not set("".join(row)) <= set("- ") and not is_heading(cells, index)
-    ]
-
-
-def is_heading(cells: list[list[str]], index: int) -> bool:
-    return index + 1 < len(cells) and set("".join(cells[index + 1])) <= set("- ")
-
-
-def code_blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
-
-
 def curl_bodies() -> list[dict[str, Any]]:
-    commands = [shlex.split(block) for block in code_blocks("sh") if block.startswith("curl")]
+    commands = [shlex.split(block) for block in code_blocks(README, "sh") if block.startswith("curl")]
     return [json.loads(words[words.index("-d") + 1]) for words in commands]
 
 
@@ -89,11 +73,6 @@ def test_the_flow_table_names_files_that_exist() -> None:
     assert not [name for name in files if not (ROOT / name).is_file()]
 
 
-def test_names_only_files_that_exist() -> None:
-    named = re.findall(r"`((?:misc|tests|benchmark|modifiers|engine|worker)/[\w/.]*)`", README)
-    assert not [name for name in named if not (ROOT / name).exists()]
-
-
 def test_lists_every_flag_of_the_engine_that_has_an_effect() -> None:
     flags = {
         option for action in build_parser()._actions for option in action.option_strings if option.startswith("--")
@@ -105,12 +84,38 @@ def test_lists_every_flag_of_the_engine_that_has_an_effect() -> None:
     assert flags - told - sisters - silent == set()
 
 
-def test_lists_every_modifier_with_all_its_parameters() -> None:
-    rows = {row[0].strip("`"): row[1] for row in table_rows(README) if row[0].strip("`") in build_registry().names()}
-    assert set(rows) == set(build_registry().names())
-    text = rows["Text2Image"]
-    described = {item["name"]: item for item in build_registry().describe()}
-    assert not [name for name in described["Text2Image"]["schema"]["properties"] if f"`{name}`" not in text]
+INHERITED = re.compile(r"^those of `(\w+)`( without a size)?")
+
+
+def told_of(name: str, rows: dict[str, str]) -> dict[str, str]:
+    """Parameter -> what the row of a modifier says is its default ("" where it says none), the other row's included."""
+    row = rows[name]
+    told = dict(re.findall(r"`(\w+)`(?: \(([^);]*)[^)]*\))?", re.sub(r"^those of `\w+`|: names, or .*", "", row)))
+    inherited = INHERITED.match(row)
+    if inherited is None:
+        return told
+    base = told_of(inherited[1], rows)
+    if inherited[2]:
+        base = {key: value for key, value in base.items() if key not in ("width", "height")}
+    return base | told
+
+
+@pytest.mark.parametrize("name", build_registry().names())
+def test_the_row_of_a_modifier_names_its_parameters_and_their_defaults(name: str) -> None:
+    known = build_registry().names()
+    rows = {row[0].strip("`"): row[1] for row in table_rows(README) if row[0].strip("`") in known}
+    told = told_of(name, rows)
+    (described,) = (item for item in build_registry().describe() if item["name"] == name)
+    properties = described["schema"]["properties"]
+    assert set(told) == set(properties)
+    for parameter, schema in properties.items():
+        default = schema.get("default")
+        if isinstance(default, int | float | str) and default not in ("", RANDOM_INT):
+            assert told[parameter] == (f"{default:g}" if not isinstance(default, str) else default), parameter
+
+
+def test_lists_every_modifier() -> None:
+    assert set(build_registry().names()) <= {row[0].strip("`") for row in table_rows(README)}
 
 
 @pytest.mark.parametrize("body", curl_bodies())
@@ -119,18 +124,6 @@ def test_example_requests_are_well_formed(body: dict[str, Any]) -> None:
     request = body["input"]
     if "modifier" in request:
         build_registry().build(request["modifier"], request["modifications"], {})
-
-
-@pytest.mark.parametrize("block", code_blocks("sh"))
-def test_shell_examples_parse(block: str) -> None:
-    subprocess.run(["bash", "-n", "-c", block], check=True)
-
-
-def test_other_examples_parse() -> None:
-    for block in code_blocks("json"):
-        json.loads(block)
-    for block in code_blocks("python"):
-        ast.parse(block)
 
 
 @pytest.mark.parametrize("script", ["run.sh", "test.sh", ".ci/run", "misc/install.sh", "misc/lock.sh"])

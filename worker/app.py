@@ -7,13 +7,14 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
 from worker.api import benchmark, documentation, generate, health, jobs, runpod, stream, vast, webhooks
 from worker.api.attendance import Attendance
 from worker.api.results import refuse
-from worker.api.schemas import refusal
-from worker.errors import WorkerError
+from worker.api.schemas import problem_of, refusal
+from worker.errors import RequestRejected, WorkerError
 from worker.services import Services
 
 log = structlog.get_logger("api")
@@ -42,6 +43,10 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     @app.exception_handler(WorkerError)
     async def _known(_request: Request, error: WorkerError) -> Response:
         return refuse(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _malformed(_request: Request, error: RequestValidationError) -> Response:
+        return refuse(RequestRejected([problem_of(entry) for entry in error.errors()]))
 
     @app.exception_handler(Exception)
     async def _unknown(request: Request, error: Exception) -> JSONResponse:

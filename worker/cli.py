@@ -59,6 +59,7 @@ def generate(
     seed: int | None = None,
     checkpoint: Annotated[str | None, typer.Option(help="file name below models/checkpoints")] = None,
     priority: Annotated[int, typer.Option(min=-10, max=10, help="higher ones are made first")] = 0,
+    api_key: Annotated[str, typer.Option(help="for a worker that asks for one")] = "",
 ) -> None:
     """Draws PROMPT with Text2Image, shows the progress and saves the pictures."""
     modifications: dict[str, Any] = {"prompt": prompt, "negative_prompt": negative, "width": width, "height": height}
@@ -66,7 +67,7 @@ def generate(
     known = {name: value for name, value in modifications.items() if value is not None}
     request = {"modifier": "Text2Image", "modifications": known, "priority": priority, "return_outputs_as_base64": True}
     console = Console(stderr=True)
-    result = _result_of(url.rstrip("/") or _local_url(), request, console)
+    result = _result_of(url.rstrip("/") or _local_url(), request, api_key, console)
     if result.get("status") != "completed":
         console.print(f"[red]{escape(str(result.get('message')))}[/red]")
         for problem in (result.get("error") or {}).get("problems", ()):
@@ -78,7 +79,7 @@ def generate(
         typer.echo(path)
 
 
-def _result_of(url: str, request: dict[str, Any], console: Console) -> dict[str, Any]:
+def _result_of(url: str, request: dict[str, Any], api_key: str, console: Console) -> dict[str, Any]:
     """The result envelope, a progress bar shown until it is there."""
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("queued", total=100)
@@ -88,7 +89,7 @@ def _result_of(url: str, request: dict[str, Any], console: Console) -> dict[str,
             bar.update(task, description=str(event.get("message", "")), completed=percent)
 
         try:
-            return ResultStream(url, request, show).run()
+            return ResultStream(url, request, show, api_key=api_key).run()
         except NobodyAnswers as error:
             console.print(f"[red]{url} does not answer: {escape(error.reason)}[/red]")
             raise typer.Exit(2) from None

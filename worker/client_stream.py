@@ -36,11 +36,20 @@ class _Dropped(Exception):
 
 
 class ResultStream:
-    def __init__(self, url: str, request: Mapping[str, Any], on_event: OnEvent, *, pause: Any = time.sleep) -> None:
+    def __init__(
+        self,
+        url: str,
+        request: Mapping[str, Any],
+        on_event: OnEvent,
+        *,
+        api_key: str = "",
+        pause: Any = time.sleep,
+    ) -> None:
         """`request` is the `input` object; `on_event` gets every event but the result; `pause` sleeps."""
         self._url = url.rstrip("/")
         self._input = {"request_id": str(uuid.uuid4()), **request}
         self._on_event = on_event
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._pause = pause
         self._last_id = ""
         self._was_taken = False
@@ -49,7 +58,7 @@ class ResultStream:
     def run(self) -> dict[str, Any]:
         """The result envelope, or that of a refusal. Raises NobodyAnswers."""
         timeout = httpx.Timeout(10.0, read=SILENCE_SECONDS)
-        with httpx.Client(timeout=timeout) as http:
+        with httpx.Client(timeout=timeout, headers=self._headers) as http:
             while True:
                 try:
                     return self._follow(http)

@@ -1,7 +1,7 @@
 """CLIP's byte-pair tokenizer (Sennrich et al. 2016, arXiv 1508.07909), and prompts with weights on it.
 
-The merge table beside this file (`clip_merges.txt.gz`) is OpenAI's (github.com/openai/CLIP, MIT licence); the
-vocabulary follows from it. It is read when the first prompt comes.
+The merge table beside this file (`clip_merges.txt.gz`) is OpenAI's (github.com/openai/CLIP); its licence lies with it.
+The vocabulary follows from it. It is read when the first prompt comes.
 """
 
 from __future__ import annotations

@@ -75,9 +75,10 @@ def fronts() -> Iterator[list[ScriptedFront]]:
         front.close()
 
 
-def follow(front: ScriptedFront) -> tuple[dict[str, Any], list[Any]]:
+def follow(front: ScriptedFront, api_key: str = "") -> tuple[dict[str, Any], list[Any]]:
     seen: list[Any] = []
-    return ResultStream(front.url, {"modifier": "X"}, seen.append, pause=lambda _: None).run(), seen
+    stream = ResultStream(front.url, {"modifier": "X"}, seen.append, api_key=api_key, pause=lambda _: None)
+    return stream.run(), seen
 
 
 def test_a_stream_that_holds_is_followed_to_its_result(fronts: list[ScriptedFront]) -> None:
@@ -96,6 +97,13 @@ def test_a_stream_that_breaks_off_is_taken_up_where_it_was(fronts: list[Scripted
     request_id = json.loads(sent.split(b"\r\n\r\n")[1])["input"]["request_id"]
     assert asked.startswith(f"GET /stream/{request_id} ".encode())
     assert b"last-event-id: 3" in asked.lower()
+
+
+def test_a_key_goes_with_every_request(fronts: list[ScriptedFront]) -> None:
+    fronts.append(ScriptedFront(stream_of((3, RUNNING)), stream_of((4, FINAL))))
+    follow(fronts[0], api_key="planted")
+    assert all(b"authorization: bearer planted" in request.lower() for request in fronts[0].requests)
+    assert len(fronts[0].requests) == 2
 
 
 def test_a_front_that_starts_again_is_waited_for(fronts: list[ScriptedFront]) -> None:

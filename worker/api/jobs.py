@@ -16,6 +16,7 @@ from worker.api.schemas import Result
 from worker.errors import JobNotFound, Unauthorized, WorkerError
 from worker.inputs.file_kinds import HEAD_BYTES
 from worker.jobs.admission import clean_id
+from worker.jobs.job import JobState
 from worker.outputs.collect import media_type_of
 
 router = APIRouter()
@@ -43,7 +44,7 @@ async def cancel(job_id: str, request: Request) -> JSONResponse:
         message = f"Request has already ended ({job.state.value})"
         return JSONResponse({"message": message, "status": job.state.value})
     await services.pipeline.wait_for_end(job)
-    message = "Request cancelled" if job.state.value == "cancelled" else f"Request has ended ({job.state.value})"
+    message = "Request cancelled" if job.state is JobState.CANCELLED else f"Request has ended ({job.state.value})"
     return JSONResponse({"message": message, "status": job.state.value})
 
 

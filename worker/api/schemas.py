@@ -162,15 +162,17 @@ def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:
     try:
         return GenerateRequest.model_validate(payload).input
     except ValidationError as error:
-        raise RequestRejected([_problem(entry) for entry in error.errors(include_url=False)]) from None
+        raise RequestRejected([problem_of(entry) for entry in error.errors(include_url=False)]) from None
 
 
-def _problem(entry: Any) -> Problem:
+def problem_of(entry: Any) -> Problem:
+    """One of pydantic's errors in our words; `entry` is an item of `errors()`."""
     message = str(entry["msg"]).removeprefix("Value error, ")
     context = entry.get("ctx") or {}
     bounds = {name: context[name] for name in ("gt", "ge", "lt", "le", "expected") if name in context}
     if entry["type"] == "extra_forbidden":
-        message, bounds = "is not one of the options", {"options": list(OutputInput.model_fields)}
+        message = "is not one of the options"
+        bounds = {"options": list(OutputInput.model_fields)} if "output" in entry["loc"] else {}
     return Problem(
         message, field=".".join(str(part) for part in entry["loc"]), type=entry["type"], allowed=bounds or None
     )

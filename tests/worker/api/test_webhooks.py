@@ -173,3 +173,14 @@ async def test_wrong_events_are_refused_with_those_there_are(front: RunningFront
     [problem] = answer.json()["error"]["problems"]
     assert answer.status_code == 422 and problem["field"] == "input.webhook.events.0"
     assert "'started' or 'progress'" in str(problem)
+
+
+async def test_a_malformed_question_is_refused_in_the_form_of_every_refusal(front: RunningFront) -> None:
+    for answer, field in (
+        (await front.http.get("/webhooks", params={"limit": 0}), "query.limit"),
+        (await front.http.post("/webhooks/test", json={"uri": "planted-token"}), "body.uri"),
+    ):
+        assert answer.status_code == 422
+        assert answer.json()["error"]["code"] == "request_rejected"
+        assert [problem["field"] for problem in answer.json()["error"]["problems"]] == [field]
+        assert "planted-token" not in answer.text

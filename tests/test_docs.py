@@ -1,0 +1,111 @@
+"""Every page of documentation says what is: its links, files, examples, error codes, metrics and commands."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.main import get_group
+
+from tests.markdown import anchors, code_blocks, links, table_rows
+from worker.cli import app
+from worker.errors import HTTP_STATUS, WorkerError, http_status
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "demo" / "README.md"]
+PLACES = ("benchmark", "demo", "docs", "engine", "misc", "modifiers", "tests", "worker")
+A_USERS_OWN = {"misc/benchmark.json"}
+NOT_FOR_CALLERS = {
+    "engine_start_failed",
+    "state_unusable",
+    "settings_invalid",
+}  # they end the start: nobody is answered
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(text_of(page)):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(text_of(target)), link
+
+
+@every_page
+def test_files_that_are_named_are_there(page: Path) -> None:
+    named = re.findall(rf"`((?:{'|'.join(PLACES)})/[\w/.-]*)`", text_of(page))
+    assert not [name for name in named if name not in A_USERS_OWN and not (ROOT / name).exists()]
+
+
+@every_page
+def test_examples_parse(page: Path) -> None:
+    text = text_of(page)
+    for block in code_blocks(text, "json"):
+        json.loads(block)
+    for block in code_blocks(text, "toml"):
+        tomllib.loads(block)
+    for block in code_blocks(text, "python"):
+        ast.parse(block)
+    for block in code_blocks(text, "sh"):
+        subprocess.run(["bash", "-n", "-c", block], check=True)
+
+
+@every_page
+def test_modules_that_are_run_are_there(page: Path) -> None:
+    for module in re.findall(r"python -m ((?:benchmark|demo|tests|engine|worker)[\w.]*)", text_of(page)):
+        path = ROOT / module.rstrip(".").replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
+def test_the_table_of_errors_is_that_of_the_code() -> None:
+    rows = {
+        int(row[0]): set(re.findall(r"`(\w+)`", row[1]))
+        for row in table_rows(text_of(ROOT / "docs" / "requests.md"))
+        if row[0].isdigit()
+    }
+    real: dict[int, set[str]] = {}
+    for error in _all_errors():
+        if error in HTTP_STATUS or any(base in HTTP_STATUS for base in error.__mro__):
+            real.setdefault(http_status(error), set()).add(error.code)
+    assert rows == {status: codes - NOT_FOR_CALLERS for status, codes in real.items()}
+
+
+def _all_errors() -> list[type[WorkerError]]:
+    """Those of `worker/errors.py`; a platform's own words are its page's subject."""
+    found, ahead = [], [WorkerError]
+    while ahead:
+        ahead += (error := ahead.pop()).__subclasses__()
+        found.append(error)
+    return [error for error in found if error.__module__ == WorkerError.__module__]
+
+
+def test_metrics_that_are_named_exist() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "worker").rglob("*.py"))
+    named = {name for page in PAGES for name in re.findall(r"`(darkroom_\w+)", text_of(page))}
+    real = set(re.findall(r'"(darkroom_\w+)"', sources)) | {"darkroom_memory"}  # the last is a key of /system_stats
+    assert {name.removesuffix("_total") for name in named} <= real
+    assert len(named) > 10
+
+
+def test_every_command_and_option_that_is_named_exists() -> None:
+    page = text_of(ROOT / "docs" / "commands.md")
+    commands = get_group(app).commands
+    assert not [name for name in commands if f"darkroom {name}" not in page]
+    for line in re.findall(r"`darkroom ([a-z]+[^`]*)`", "".join(map(text_of, PAGES))):
+        name, *words = shlex.split(line)
+        assert name in commands, line
+        options = {option for parameter in commands[name].params for option in parameter.opts}
+        if name in ("serve", "generate", "benchmark"):
+            assert {word for word in words if word.startswith("-")} <= options, line
