@@ -27,7 +27,17 @@ LOST_DEVICE_WORDS = (
     "hardware stack error", "uncorrectable ecc error", "uncorrectable nvlink error", "illegal instruction",
     "invalid program counter", "launch timed out", "device is lost", "gpu has fallen off", "no longer available",
 )  # fmt: skip
-OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
+# The last: what the library of matrix products says when its handle finds no room.
+OUT_OF_MEMORY_WORDS = (
+    "out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed",
+    "cublas_status_not_initialized",
+)  # fmt: skip
+
+# Cards as ComfyUI tells them apart: of compute capability 7.5 without tensor cores, and AMD's up to RDNA 2.
+WITHOUT_TENSOR_CORES = (
+    "GTX 16", "T500", "T550", "T600", "MX550", "MX450", "CMP 30HX", "T1000", "T1200", "T2000",
+)  # fmt: skip
+AMD_WITHOUT_BFLOAT16 = ("gfx1030", "gfx1031", "gfx1010", "gfx1011", "gfx1012", "gfx906", "gfx900", "gfx803")
 
 Tensor = torch.Tensor  # for the files of this package that see tensors without importing torch
 Dtype = torch.dtype
@@ -183,20 +193,25 @@ class AcceleratorDevice(Device):
             report.vram_total_bytes,
             report.vram_free_bytes,
             computes_float16=self._computes_float16(),
-            computes_bfloat16=self._kind in ("cuda", "rocm", "xpu")
-            and bool(
-                self._calls.is_bf16_supported(including_emulation=False)  # emulated, float32 is faster
-            ),
+            computes_bfloat16=self._computes_bfloat16(),
             keeps_float8=self._kind in ("cuda", "rocm", "xpu"),
             is_shared=self._kind == "mps" or bool(getattr(self._properties(), "is_integrated", False)),
         )
 
     def _computes_float16(self) -> bool:
-        """NVIDIA's before Volta do it slowly, and the GTX 16 series gives wrong values."""
+        """NVIDIA's before Volta do it slowly, and Turing without tensor cores gives wrong values."""
         if self._kind != "cuda":
             return True
         major, _ = self._calls.get_device_capability(self.torch_name)
-        return major >= 7 and "GTX 16" not in self._calls.get_device_name(self.torch_name)
+        name = self._calls.get_device_name(self.torch_name)
+        return major >= 7 and not any(words in name for words in WITHOUT_TENSOR_CORES)
+
+    def _computes_bfloat16(self) -> bool:
+        if self._kind == "rocm":  # torch says yes of all of them
+            chip = str(getattr(self._properties(), "gcnArchName", ""))
+            return not any(name in chip for name in AMD_WITHOUT_BFLOAT16)
+        # Emulated, float32 is faster.
+        return self._kind in ("cuda", "xpu") and bool(self._calls.is_bf16_supported(including_emulation=False))
 
     def _properties(self) -> Any:
         return None if self._kind == "mps" else self._calls.get_device_properties(self.torch_name)
@@ -221,12 +236,13 @@ class AcceleratorDevice(Device):
     def free_bytes(self) -> int:
         if self._kind == "mps":
             return super().free_bytes()
-        stats = self._calls.memory_stats(self.torch_name)
-        reserved, active = (int(stats.get(f"{name}_bytes.all.current", 0)) for name in ("reserved", "active"))
+        # Not torch's "active": that counts what was let go while another stream may still use it, until the next
+        # allocation looks; it is free by then.
+        allocated = int(self._calls.memory_allocated(self.torch_name))
         if self._kind == "xpu":
-            return self.total_bytes() - active
+            return self.total_bytes() - allocated
         free, _ = self._calls.mem_get_info(self.torch_name)
-        return int(free) + reserved - active
+        return int(free) + int(self._calls.memory_reserved(self.torch_name)) - allocated
 
     def peak_bytes(self) -> int | None:
         return None if self._kind == "mps" else int(self._calls.max_memory_allocated(self.torch_name))
@@ -274,7 +290,8 @@ class AcceleratorDevice(Device):
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
         if stream is None:
-            target.copy_(source)
+            # From pinned memory the thread goes on at once; torch keeps such memory until the copy is done.
+            target.copy_(source, non_blocking=self._kind != "mps" and source.is_pinned())
             return
         with self._calls.stream(stream):
             target.copy_(source, non_blocking=True)

@@ -63,11 +63,17 @@ def _limits(root: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _droppable_bytes(folder: Path) -> int:
+    """Pages of files, those used again too: the kernel drops them before it ends a process of the group. A checkpoint
+    that was read twice is `active`, and would look like memory in use.
+    """
     try:
         fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return 0
-    return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+    return sum(
+        int(fields.get(f"total_{name}", fields.get(name, 0)))  # with `total_`: of version 1, inner groups counted
+        for name in ("inactive_file", "active_file")
+    )
 
 
 def _number(path: Path) -> int | None:

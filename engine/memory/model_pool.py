@@ -428,7 +428,7 @@ class ModelPool:
             coming = [entry for entry in entries if id(entry.resident.device) == key]
             for entry in coming:
                 entry.resident.working_bytes = working_bytes
-            coming_bytes = sum(_missing(entry.resident) for entry in coming)
+            coming_bytes = sum(_missing(entry.resident) for entry in coming) + working_bytes
             self._make_room_in_ram(coming_bytes, in_ram=not device.has_own_memory)
             if device.has_own_memory:
                 self._bring_to_device(coming, device, working_bytes)
@@ -513,7 +513,7 @@ class ModelPool:
     # --- RAM ---------------------------------------------------------------------------------------------------------
 
     def _make_room_in_ram(self, coming_bytes: int, *, in_ram: bool) -> None:
-        """Models that are not in use leave RAM, to be read again, while it is short. `in_ram`: so does what comes."""
+        """Models that are not in use leave RAM, to be read again, while it is short. `in_ram`: for what comes, too."""
         idle = {entry_id: entry for entry_id, entry in self._entries.items() if not entry.uses}
         if not idle:
             return

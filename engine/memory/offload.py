@@ -208,7 +208,9 @@ class ModuleWeights:
     def _hooked_bytes(self) -> int:
         """What hooked weights take, those in place and those remembered."""
         hooked = [weight.held for weight in self._by_key.values() if weight.below is not None]
-        hooked += [tensor for made in self._hooked.values() for tensor in made.values()]
+        hooked += [
+            tensor for made in list(self._hooked.values()) for tensor in made.values()
+        ]  # also asked from outside
         return sum({id(tensor): tensor.nbytes for tensor in hooked if tensor is not None}.values())
 
     @property
@@ -217,7 +219,7 @@ class ModuleWeights:
 
         Views of a mapped file do not count, nor what is only to be read again.
         """
-        homes = sum(weight.home.nbytes for weight in self._in_ram() if weight.home is not None)
+        homes = sum(home.nbytes for _, home in self._in_ram())
         if self.device.has_own_memory:
             return homes
         return (
@@ -227,7 +229,7 @@ class ModuleWeights:
     @property
     def droppable_bytes(self) -> int:
         """What `drop` would give back."""
-        return sum(weight.home.nbytes for weight in self._droppable() if weight.home is not None)
+        return sum(home.nbytes for _, home in self._droppable())
 
     # --- places ------------------------------------------------------------------------------------------------------
 
@@ -275,8 +277,10 @@ class ModuleWeights:
 
     def drop(self) -> int:
         """Forget the homes that the file can give again; `load` reads them. Returns the bytes of RAM given back."""
-        dropped = list(self._droppable())
-        num_bytes = sum(weight.home.nbytes for weight in dropped if weight.home is not None)
+        found = list(self._droppable())
+        num_bytes = sum(home.nbytes for _, home in found)
+        dropped = [weight for weight, _ in found]
+        del found
         had_pinned = any(weight.is_pinned for weight in dropped)
         for weight in dropped:
             weight.home, weight.is_pinned = None, False
@@ -427,7 +431,9 @@ class ModuleWeights:
             return weight.home
         if self._source is not None and key in self._source.names:
             return next(tensor for _, tensor in self._read([key]))
-        return self._copy_in_ram(weight)
+        copied = self._copy_in_ram(weight)
+        assert copied is not None, f"{self.name} {key}: nobody has it"
+        return copied
 
     def current_weight(self, key: str) -> torch.Tensor:
         """The weight with the patches and hooks of now, wherever it is. Raises KeyError as `original_weight`."""
@@ -538,7 +544,10 @@ class ModuleWeights:
             self._bring_up_to_date(weight)
 
     def _take_back(self, block: Block) -> None:
+        names = () if self._source is None else self._source.names
         for weight in block.weights:
+            if weight.home is weight.held and self.device.has_own_memory and weight.key in names:
+                weight.home = None  # an original that had just come to stay
             weight.held, weight.applied = None, ()
             weight.show(weight.home)
 
@@ -569,14 +578,12 @@ class ModuleWeights:
             weight.applied = ()
         block.is_there = False
 
-    def _copy_in_ram(self, weight: Weight) -> torch.Tensor:
-        """What the device has of the original, else what the file has."""
+    def _copy_in_ram(self, weight: Weight) -> torch.Tensor | None:
+        """Of what the device has of the original; None where only the file has it: leaving waits for no disk."""
         if weight.home is not None:
             return weight.home.to("cpu", copy=True)
         held = weight.held if weight.below is None else weight.below
-        if held is None or weight.applied:
-            return next(tensor for _, tensor in self._read([weight.key]))
-        return held.to("cpu", copy=True)
+        return None if held is None or weight.applied else held.to("cpu", copy=True)
 
     def _bring_up_to_date(self, weight: Weight) -> None:
         """Let what the device holds carry the patches of now."""
@@ -751,20 +758,21 @@ class ModuleWeights:
         assert self._source is not None, f"{self.name} {wanted[0]}: there is no file to read it from"
         return self._source.read(wanted)
 
-    def _in_ram(self) -> Iterator[Weight]:
-        """Weights whose homes take RAM."""
+    def _in_ram(self) -> Iterator[tuple[Weight, torch.Tensor]]:
+        """Weights whose homes take RAM, and these; also while another thread moves them."""
         for weight in self._by_key.values():
+            home = weight.home
             is_view = not weight.is_pinned and self._is_view(weight.key)
             stays = self.device.has_own_memory and not self.can_leave and weight.held is not None
-            if weight.home is not None and weight.home.device.type == "cpu" and not is_view and not stays:
-                yield weight
+            if home is not None and home.device.type == "cpu" and not is_view and not stays:
+                yield weight, home
 
-    def _droppable(self) -> Iterator[Weight]:
+    def _droppable(self) -> Iterator[tuple[Weight, torch.Tensor]]:
         names = () if self._source is None else self._source.names
-        for weight in self._in_ram():
+        for weight, home in self._in_ram():
             is_needed = weight.applied and not self.device.has_own_memory
             if weight.key in names and not is_needed:
-                yield weight
+                yield weight, home
 
     def _weight(self, key: str) -> Weight:
         return self._by_key[key]

@@ -83,6 +83,7 @@ def upload(device: Device, pairs: Iterable[tuple[Tensor, RawWeight]], largest_by
             passage.end()
         finally:
             device.synchronize()
+            passage.let_go()
 
 
 class _Passage:
@@ -115,6 +116,10 @@ class _Passage:
         while self._pieces:
             self._pass_on()
         self._device.wait(None, self._device.mark(self._stream))
+
+    def let_go(self) -> None:
+        """Of what a failure has left on the way: a piece holds its passage, and both would stay on the device."""
+        self._pieces.clear()
 
     def _landing(self, target: Tensor, dtype: Dtype) -> Tensor:
         """Memory on the device for what only passes through."""

@@ -31,8 +31,9 @@ def test_without_a_limit_it_is_the_machines(tmp_path: Path) -> None:
 def test_a_limit_counts_before_the_machine_and_dropped_page_cache_is_free(tmp_path: Path) -> None:
     machine(tmp_path, "0::/box")
     group = "sys/fs/cgroup/box/memory"
-    write(tmp_path, {f"{group}.max": 8 * GIB, f"{group}.current": 7 * GIB, f"{group}.stat": f"inactive_file {2 * GIB}"})
-    assert (available_bytes(tmp_path), total_bytes(tmp_path)) == (3 * GIB, 8 * GIB)
+    stat = f"anon {3 * GIB}\ninactive_file {2 * GIB}\nactive_file {GIB}"  # active: a checkpoint that was read twice
+    write(tmp_path, {f"{group}.max": 8 * GIB, f"{group}.current": 7 * GIB, f"{group}.stat": stat})
+    assert (available_bytes(tmp_path), total_bytes(tmp_path)) == (4 * GIB, 8 * GIB)
 
 
 def test_the_tightest_of_nested_groups_counts(tmp_path: Path) -> None:
@@ -49,6 +50,8 @@ def test_version_one_groups_are_read_too(tmp_path: Path) -> None:
     write(tmp_path, {f"{group}.limit_in_bytes": 6 * GIB, f"{group}.usage_in_bytes": 2 * GIB})
     write(tmp_path, {"sys/fs/cgroup/memory/memory.limit_in_bytes": 9223372036854771712})
     assert available_bytes(tmp_path) == 4 * GIB
+    write(tmp_path, {f"{group}.stat": f"active_file 0\ntotal_inactive_file {GIB // 2}\ntotal_active_file {GIB // 2}"})
+    assert available_bytes(tmp_path) == 5 * GIB
 
 
 def test_a_kernel_that_tells_nothing_leaves_nothing(tmp_path: Path) -> None:

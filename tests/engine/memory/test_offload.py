@@ -58,7 +58,8 @@ def test_patched_weights_made_on_the_device_itself_leave_it_without_their_patche
     original = torch.ones(4, 4)
     weight = weights._by_key["weight"]
     weight.home, weight.held, weight.applied = original, original + 1, ((1.0, (original,), 1.0, None, None),)
-    assert torch.equal(weights._copy_in_ram(weight), original)
+    copied = weights._copy_in_ram(weight)
+    assert copied is not None and torch.equal(copied, original)
 
 
 def test_pinned_memory_is_counted_as_torch_takes_it_and_not_asked_for_again_once_refused() -> None:

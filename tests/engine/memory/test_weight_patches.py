@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.memory.offload import ModuleWeights
-from engine.memory.weight_patches import calculate_weight
+from engine.memory.weight_patches import calculate_weight, patched
 
 
 def _module() -> torch.nn.Module:
@@ -121,3 +121,23 @@ def test_an_offset_patches_a_part_and_a_patch_of_another_shape_is_left_out(caplo
 def test_an_unknown_kind_of_patch_is_refused() -> None:
     with pytest.raises(ValueError, match="no weight patch of kind 'swap'"):
         calculate_weight([(1.0, ("swap", (torch.ones(1),)), 1.0, None, None)], torch.zeros(1), "w")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_a_patch_smaller_than_float8_can_tell_is_there_in_the_mean_and_the_same_every_time(dtype: torch.dtype) -> None:
+    weight = torch.cat([torch.full((10_000,), value) for value in (1.0, -1.0, 2.0**-9, 0.0)]).to(dtype)
+    small = torch.cat([torch.full((10_000,), value) for value in (0.01, 0.01, 2.0**-11, 2.0**-12)])
+    entries = [(1.0, ("diff", (small,)), 1.0, None, None)]
+    once, again, other = (patched(entries, weight, key).float() for key in ("a", "a", "b"))
+    assert torch.equal(once, again) and not torch.equal(once, other)
+    wanted = weight.float() + small
+    step = {torch.float8_e4m3fn: (0.125, 2.0**-9), torch.float8_e5m2: (0.25, 2.0**-11)}[dtype]  # above 1, near 0
+    for part, values, exact in zip(range(4), once.view(4, -1), wanted.view(4, -1), strict=True):
+        assert (values - exact).abs().max() < step[part >= 2]
+        assert abs(values.mean() - exact[0]) < step[part >= 2] / 50
+    unchanged = patched([(0.0, ("diff", (small,)), 1.0, None, None)], weight, "a")
+    assert torch.equal(unchanged.float(), weight.float()), "what float8 can tell stays as it is"
+    assert torch.equal(
+        patched([(1e6, ("diff", (torch.ones(40_000),)), 1.0, None, None)], weight, "a").float().max(),
+        torch.tensor(torch.finfo(dtype).max),
+    )
