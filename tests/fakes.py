@@ -123,6 +123,10 @@ class FakeEngine:
     def is_idle(self) -> bool:
         return self._running is None and not self._pending
 
+    @property
+    def num_pending(self) -> int:
+        return len(self._pending)
+
     async def drop_sockets(self) -> None:
         for socket in list(self._sockets.values()):
             await socket.close()

@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, Sett
 from worker.errors import SettingsInvalid
 from worker.guard.loopback import is_loopback
 from worker.jobs.cost import Workload
+from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS
 from worker.outputs.keys import find_template_problem
 
 MIB = 1024 * 1024
@@ -186,6 +187,7 @@ class QueueLimits:
     sync_grace_seconds: float
     result_ttl_seconds: float
     min_free_memory_bytes: int = 0
+    priority_step_seconds: float = DEFAULT_PRIORITY_STEP_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,7 @@ class Settings(BaseSettings):
     # jobs
     max_queue_size: PositiveInt = 100
     max_queue_time: PositiveSeconds | None = None
+    priority_step_seconds: Annotated[float, Field(ge=0, le=1e7)] = DEFAULT_PRIORITY_STEP_SECONDS
     max_request_bytes: PositiveInt = 100 * MIB
     job_timeout: PositiveSeconds = 3600.0
     sync_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
@@ -555,6 +558,7 @@ class Settings(BaseSettings):
             job_timeout_seconds=self.job_timeout,
             sync_grace_seconds=self.sync_grace_seconds,
             result_ttl_seconds=self.result_ttl,
+            priority_step_seconds=self.priority_step_seconds,
         )
 
     def retention_config(self) -> RetentionConfig:

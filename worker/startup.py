@@ -40,6 +40,7 @@ from worker.observe.engine_metrics import EngineMetrics
 from worker.observe.health import Floor
 from worker.observe.memory import MachineMemory
 from worker.observe.metrics import Metrics
+from worker.observe.recent import Recent
 from worker.observe.traffic import Traffic
 from worker.observe.words import say
 from worker.outputs.public import public_record
@@ -80,7 +81,7 @@ class Front:
             prepare=self._prepare,
             memory=self._memory,
         )
-        self.store = JobStore(settings.state_path())
+        self.store = JobStore(settings.state_path(), settings.queue_limits().priority_step_seconds)
         self._traffic = Traffic()
         self._edges = Edges(settings, self._traffic)
         self._outbox = Outbox(self.store, self._edges.webhook_sender, settings.webhook_config(), self._traffic)
@@ -123,9 +124,15 @@ class Front:
         limits = settings.queue_limits()
         pool = self._fleet.pool
         gate, clock = Gate(), RunClock()
-        queue_info = QueueInfo(self.store.jobs.values, lambda: len(pool.clients_serving), clock)
-        free_bytes = free_bytes_of(settings.state_path(), self._edges.input_directory)
-        admission = Admission(self.store, gate, limits, queue_info, free_bytes, self._memory.available_bytes)
+        queue_info = QueueInfo(
+            self.store.jobs.values,
+            lambda: len(pool.clients_serving),
+            clock,
+            lambda priority: self.store.turn_ms(int(time.time() * 1000), priority),
+        )
+        free_bytes = Recent(free_bytes_of(settings.state_path(), self._edges.input_directory))
+        available_bytes = Recent(self._memory.available_bytes)
+        admission = Admission(self.store, gate, limits, queue_info, free_bytes, available_bytes)
         pipeline = Pipeline(
             self.store,
             pool,
@@ -158,7 +165,7 @@ class Front:
             supervision=settings.supervision_config(),
             floors=lambda: [
                 Floor("disk", free_bytes(), limits.min_free_disk_bytes),
-                Floor("memory", self._memory.available_bytes(), limits.min_free_memory_bytes),
+                Floor("memory", available_bytes(), limits.min_free_memory_bytes),
             ],
             max_request_bytes=settings.max_request_bytes,
             check_webhook_url=self._edges.check_webhook_url,

@@ -35,7 +35,7 @@ from worker.errors import (
     WorkerError,
 )
 from worker.inputs.uploads import ReceivedFile
-from worker.jobs.admission import Admitted, clean_id
+from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash
 from worker.jobs.random_values import resolve
 from worker.outputs.options import OutputOptions
@@ -89,8 +89,11 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         wishes = parsed.wants_base64, parsed.wants_engine_response
         digest = await _apart(size_bytes, body_hash, parsed.raw, *wishes, is_large=size_bytes >= LARGE_BODY_BYTES)
         named = parsed.input.request_id or request.headers.get("idempotency-key", "")
-        job_id = clean_id(named or await _repeated_id(services, envelope, digest))
-        admitted = await services.admission.admit(job_id, digest, make_job, parsed.input.priority, begin)
+        named = named or await _repeated_id(services, envelope, digest)
+        job_id = clean_id(named) if named else fresh_id()
+        admitted = await services.admission.admit(
+            job_id, digest, make_job, parsed.input.priority, begin, is_fresh=not named
+        )
         if admitted.is_new:
             begin(admitted.job)
         else:

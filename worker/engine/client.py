@@ -44,6 +44,7 @@ GIVE_UP_SECONDS = 30.0
 HEARTBEAT_SECONDS = 10.0
 UPLOAD_FOLDER = "darkroom"
 LOSS_SECONDS = 1.0  # in which the end of an engine's process is told after its connections broke
+RECALL_LOOK_SECONDS = 0.05
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 
 log = structlog.get_logger("engine.client")
@@ -62,6 +63,12 @@ class EngineLost(EngineUnreachable):
         self.loss = loss or Loss(LossReason.GONE)
 
 
+class PromptRecalled(EngineLost):
+    """The prompt was taken back before it began, because it can begin sooner elsewhere."""
+
+    code = "prompt_recalled"
+
+
 @dataclass(slots=True)
 class _Run:
     """A prompt that the engine has and that somebody awaits."""
@@ -71,6 +78,7 @@ class _Run:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     should_look: bool = False  # in the history, because it may have ended
     is_sent: bool = False
+    is_recalled: bool = False
     started_at: float | None = None  # the event loop's clock
     lost: EngineLost | None = None
 
@@ -267,6 +275,16 @@ class EngineClient:
             await self._request("POST", "/queue", json_body={"delete": [prompt_id]})
             await self._request("POST", "/interrupt", json_body={"prompt_id": prompt_id})
 
+    async def recall_waiting(self) -> None:
+        """Takes back every prompt that has not begun: its run ends with PromptRecalled. One that begins now stays."""
+        for run in [run for run in self._runs.values() if run.started_at is None]:
+            while not run.is_sent and run.prompt_id in self._runs:  # noqa: ASYNC110 - being sent has no event
+                await asyncio.sleep(RECALL_LOOK_SECONDS)
+            with contextlib.suppress(EngineUnreachable):
+                await self._request("POST", "/queue", json_body={"delete": [run.prompt_id]})
+                run.is_recalled = run.should_look = True
+                run.wake.set()
+
     async def free(self) -> None:
         """Asks the engine to give back all memory that it can do without, before its next prompt."""
         with contextlib.suppress(EngineUnreachable):
@@ -370,6 +388,8 @@ class EngineClient:
             except EngineUnreachable as error:
                 silent_since = silent_since or clock()
                 is_silent = not self._is_supervised and clock() - silent_since > GIVE_UP_SECONDS
+                if isinstance(error, EngineLost) and run.is_recalled and run.started_at is None:
+                    raise PromptRecalled("The prompt was taken back before it began") from None
                 if isinstance(error, EngineLost) or is_silent:
                     raise EngineLost(error.message, was_running=run.started_at is not None) from None
                 await asyncio.sleep(LOOK_SECONDS_WITHOUT_SOCKET)

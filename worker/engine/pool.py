@@ -1,5 +1,7 @@
 """EnginePool: which engine takes the next prompt. At most one running and one waiting prompt each.
 
+A prompt that waits behind another is taken back when an engine has nothing to do, or when its own is to be left out.
+
 An engine serves when it is up and fit; somebody else decides about both. One that is unfit takes no prompt but those
 that it has already.
 """
@@ -31,11 +33,17 @@ class _Slot:
     is_fit: bool = True
     num_taken: int = 0
     num_holds: int = 0
+    last_order: Order = (0, 0)  # of what was handed out last
+    is_relieved: bool = False  # what waits there is being taken back
     became_idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def serves(self) -> bool:
         return self.is_up and self.is_fit
+
+    @property
+    def takes(self) -> bool:
+        return self.serves and not self.num_holds
 
 
 @dataclass(order=True, slots=True)
@@ -62,6 +70,7 @@ class EnginePool:
         self._give_up_seconds = give_up_seconds
         self._waiters: list[_Waiter] = []
         self._is_paused = False
+        self._relieving: set[asyncio.Task[None]] = set()
 
     @property
     def clients(self) -> list[EngineClient]:
@@ -145,6 +154,7 @@ class EnginePool:
         """
         slot = self._slot_of(client)
         slot.num_holds += 1
+        self._relieve()
         try:
             while slot.num_taken:
                 slot.became_idle.clear()
@@ -207,9 +217,39 @@ class EnginePool:
                 continue
             slot = min(fitting, key=lambda slot: slot.num_taken)
             slot.num_taken += 1
+            slot.last_order = waiter.order
             waiter.turn.set_result(slot.client)
         for waiter in passed_over:
             heapq.heappush(self._waiters, waiter)
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """What was taken back comes here again as its job's turn for an engine."""
+        for slot in () if self._is_paused else _to_relieve(self._slots):
+            slot.is_relieved = True
+            task = asyncio.create_task(self._take_back(slot), name=f"recall-{slot.client.url}")
+            self._relieving.add(task)
+            task.add_done_callback(self._relieving.discard)
+
+    async def _take_back(self, slot: _Slot) -> None:
+        try:
+            await slot.client.recall_waiting()
+        finally:
+            slot.is_relieved = False
+
+
+def _to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
+    """Where a prompt waits that would begin sooner elsewhere: at all that are left out while others serve, and for one
+    that is idle at the one whose prompt comes first. Pure.
+    """
+    crowded = [slot for slot in slots if slot.is_up and slot.num_taken > 1 and not slot.is_relieved]
+    taking = [slot for slot in slots if slot.takes]
+    left_out = [slot for slot in crowded if not slot.takes] if taking else []
+    is_any_idle = any(not slot.num_taken for slot in taking)
+    is_on_its_way = any(slot.is_relieved for slot in slots)
+    if left_out or not is_any_idle or is_on_its_way or not crowded:
+        return left_out
+    return [min(crowded, key=lambda slot: slot.last_order)]
 
 
 def _may_take(slot: _Slot, waiter: _Waiter) -> bool:

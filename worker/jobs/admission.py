@@ -34,10 +34,15 @@ from worker.settings import QueueLimits
 PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+def fresh_id() -> str:
+    """An id that no job has."""
+    return str(uuid.uuid4())
+
+
 def clean_id(raw: str) -> str:
     """An id that is safe as a folder name and in a URL: the same for the same text, different for different texts."""
     if not raw:
-        return str(uuid.uuid4())
+        return fresh_id()
     if PLAIN_ID.fullmatch(raw) and ".." not in raw:
         return raw
     plain = re.sub(r"[^A-Za-z0-9_-]+", "_", raw).strip("_-")[:80]
@@ -106,15 +111,18 @@ class Admission:
         make_job: Callable[[], Awaitable[Job]],
         priority: int = 0,
         begin: Callable[[Job], None] = lambda job: None,
+        *,
+        is_fresh: bool = False,
     ) -> Admitted:
         """The job for a request: the one there is under this id, or a new one that `make_job` checks and builds.
 
-        A new job is on disk when this returns. Where the caller is cancelled while it is being written, `begin` is
-        called with it once it is. Raises RequestIdConflict, TryLater and what `make_job` raises.
+        `is_fresh`: nobody can know the id, so no job is looked for. A new job is on disk when this returns. Where the
+        caller is cancelled while it is being written, `begin` is called with it once it is. Raises RequestIdConflict,
+        TryLater and what `make_job` raises.
         """
         while (arriving := self._arriving.get(job_id)) is not None:
             await asyncio.shield(arriving)
-        existing = await self._store.find(job_id)
+        existing = None if is_fresh else await self._store.find(job_id)
         if existing is None and job_id not in self._arriving:
             return await self._admit_new(job_id, make_job, priority, begin)
         if existing is None:

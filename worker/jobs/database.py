@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +90,11 @@ def _migrate(path: Path) -> None:
 
 def whole_row(job: Job) -> dict[str, Any]:
     """All columns of a job, for its insertion."""
-    request = asdict(job.request)
     return {
         "id": job.id,
         "number": job.number,
         "body_hash": job.body_hash,
-        "request": _dump(request),
+        "request": _dump(job.request),
         "prompt": _dump(job.prompt),
         **changing_row(job),
     }
@@ -113,8 +112,8 @@ def changing_row(job: Job) -> dict[str, Any]:
         "message": job.message.encode(errors="replace").decode(),  # a foreign engine's words may be no valid text
         "outputs": _dump(job.outputs),
         "engine_response": _dump(job.engine_response),
-        "failure": None if job.failure is None else _dump(asdict(job.failure)),
-        "times": _dump(asdict(job.times)),
+        "failure": None if job.failure is None else _dump(job.failure),
+        "times": _dump(job.times),
         "finished_ms": job.times.completed_at_ms if job.state.is_terminal else None,
     }
 
@@ -147,4 +146,12 @@ def _webhook_target(stored: dict[str, Any] | None) -> WebhookTarget | None:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return _ENCODER.encode(value)
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """Of a dataclass, which `asdict` would copy to the last leaf first."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_fields_of)

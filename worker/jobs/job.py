@@ -24,6 +24,7 @@ from worker.outputs.options import OutputOptions
 
 MAX_ATTEMPTS = 2
 MIN_PRIORITY, MAX_PRIORITY = -10, 10
+DEFAULT_PRIORITY_STEP_SECONDS = 60.0
 
 WebhookEvent = Literal["started", "progress"]
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -173,6 +174,7 @@ class Job:
     run_seconds: float | None = None  # how long the engine was at it, its queue not counted
     is_sparing: bool = False  # memory was short: it runs once more with less
     last_loss: Loss | None = None  # of the engine, while it ran
+    turn_ms: int = 0  # given by the store, see `turn_ms_of`
 
     @property
     def prompt_id(self) -> str:
@@ -180,8 +182,8 @@ class Job:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sorts waiting jobs: the higher priority first, then who came first."""
-        return -self.request.priority, self.number
+        """Sorts waiting jobs: whose turn is earlier, then who came first."""
+        return self.turn_ms, self.number
 
     @property
     def waiting_stage(self) -> Stage:
@@ -228,6 +230,15 @@ class Job:
         self.progress.begin_again()
         self.note(message, self.waiting_stage)
         return True
+
+
+def turn_ms_of(since_ms: int, priority: int, step_ms: int) -> int:
+    """A job's place in time: as if it had come earlier by a step for each degree of its priority.
+
+    So a higher priority overtakes, and yet nobody waits for ever: after a while what comes with the highest priority
+    has a later turn than what has waited with the lowest. The order of two jobs never changes.
+    """
+    return since_ms - priority * step_ms
 
 
 def body_hash(

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from worker.demo_model import note_on
-from worker.engine.client import EngineClient, EngineLost
+from worker.engine.client import EngineClient, EngineLost, PromptRecalled
 from worker.engine.loss import Loss, LossReason, error_of_loss
 from worker.engine.outcome import RunOutcome
 from worker.engine.pool import EnginePool
@@ -263,10 +263,11 @@ class Pipeline:
     async def _generate(self, job: Job) -> None:
         """Fetches, runs and collects; a second time when the engine was lost during the run or memory was short."""
         may_be_there, num_losses = job.is_recovered, 0
+        prompt: Mapping[str, Any] | None = None
         while True:
             try:
                 began = time.monotonic()
-                prompt = await self._fetch(job)
+                prompt = prompt or await self._fetch(job)
                 if job.times.preprocess_ms is None:
                     job.times.preprocess_ms = _since(began)
                 self._queue_for_engine(job)
@@ -275,9 +276,13 @@ class Pipeline:
                 job.times.generation_ms = _since(began)
                 if not isinstance(outcome.error, OutOfMemory) or not await self._spare_memory(job, engine):
                     break
-                may_be_there = False
+                may_be_there, prompt = False, None
+            except PromptRecalled:
+                job.is_at_engine = may_be_there = False
+                job.note(QUEUED_WORDS, job.waiting_stage)
+                self._changed(job)
             except EngineLost as lost:
-                job.is_at_engine = False
+                job.is_at_engine, prompt = False, None
                 # Only its answer may have been lost; but what a failed device made of it is no answer.
                 may_be_there = lost.loss.reason is not LossReason.DEVICE_LOST
                 if (num_losses := num_losses + 1) > MAX_LOSSES:
@@ -302,8 +307,9 @@ class Pipeline:
         job.engine_response = outcome.entry if job.request.wants_engine_response else {}
         job.progress.finish()
         self._move(job, JobState.GENERATED, "Generation complete. Queued for post-processing.", Stage.DELIVERING)
-        with contextlib.suppress(StateUnusable):  # then the job's end is what waits for the disk
-            await asyncio.shield(self._store.save(job))  # so that it is never drawn again
+        if self._outputs.sends_away(job):
+            with contextlib.suppress(StateUnusable):  # then the job's end is what waits for the disk
+                await asyncio.shield(self._store.save(job))  # so that it is never drawn again
 
     async def _collect(self, job: Job, outcome: RunOutcome, engine: EngineClient) -> Sequence[OutputRecord]:
         """The files of a run, also from an engine that goes away for a while: they are not drawn again."""

@@ -1,7 +1,6 @@
 """QueueInfo: how many jobs are in each part of the way, where each of them stands, and how long it will wait.
 
-The line is the order in which the engines take jobs: what runs, what has been handed to an engine, then the higher
-priority first and within one priority who came first.
+The line is the order in which the engines take jobs: what runs, what has been handed to an engine, then by `Job.order`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ class _Line:
 
 
 class QueueInfo:
-    """`jobs` gives all that have not ended, `num_engines` how many engines are up, `run_clock` what runs take.
+    """`jobs` gives all that have not ended, `num_engines` how many engines are up, `run_clock` what runs take;
+    `turn_ms` the turn of a job that came now with a priority.
 
     With many streams open the line is computed once for all of them, and is at most FRESH_SECONDS old.
     """
@@ -50,8 +50,10 @@ class QueueInfo:
         jobs: Callable[[], Iterable[Job]],
         num_engines: Callable[[], int],
         run_clock: RunClock,
+        turn_ms: Callable[[int], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._turn_ms = turn_ms
         self._jobs = jobs
         self._num_engines = num_engines
         self._run_clock = run_clock
@@ -87,7 +89,8 @@ class QueueInfo:
     def wait_of_a_new_job(self, priority: int = 0) -> float:
         """Seconds until a job that came now with this priority would begin."""
         running, waiting = self._running_and_waiting()
-        before = [job for job in waiting if job.is_at_engine or job.request.priority >= priority]
+        turn_ms = self._turn_ms(priority)
+        before = [job for job in waiting if job.is_at_engine or job.turn_ms <= turn_ms]
         return self._starts(before, running)[-1]
 
     def listed(self) -> list[dict[str, Any]]:

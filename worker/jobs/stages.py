@@ -62,6 +62,10 @@ class OutputStage(Protocol):
         self, job: Job, outcome: RunOutcome, directory: Path, engine: EngineClient
     ) -> Sequence[OutputRecord]: ...
 
+    def sends_away(self, job: Job) -> bool:
+        """Whether delivery reaches beyond this machine. What does not is over before a commit would be."""
+        ...
+
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
         """The job's outputs as its request wants them, with `url` or `upload_error` added. One that fails does not fail
         the others.

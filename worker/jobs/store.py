@@ -28,7 +28,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from worker.errors import StateUnusable
 from worker.jobs.database import FACTS, JOBS, WEBHOOKS, changing_row, job_of, open_engine, whole_row
-from worker.jobs.job import Job, Stage
+from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS, Job, Stage, turn_ms_of
 from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, webhook_update
 
 FINISHED_IN_MEMORY = 200
@@ -127,9 +127,11 @@ def _joined(first: Mapping[str, list[Any]], second: Mapping[str, list[Any]]) -> 
 class JobStore:
     """Use as `await store.open()` ... `await store.close()`; `jobs` holds every job that has not ended."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, priority_step_seconds: float = DEFAULT_PRIORITY_STEP_SECONDS) -> None:
         self.directory = directory
         self.jobs: dict[str, Job] = {}
+        self._priority_step_ms = round(priority_step_seconds * 1000)
+        self._latest_ms = 0
         self._finished: OrderedDict[str, Job] = OrderedDict()
         self._lock = FileLock(directory / "lock", thread_local=False)  # taken on one thread, given back on another
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="job-database")
@@ -188,10 +190,19 @@ class JobStore:
         self._next_number += 1
         return number
 
+    def turn_ms(self, at_ms: int, priority: int) -> int:
+        """The turn of a job that comes at this time. A clock that was set back puts nobody before his elders."""
+        return turn_ms_of(max(at_ms, self._latest_ms), priority, self._priority_step_ms)
+
+    def _give_turn(self, job: Job) -> None:
+        job.turn_ms = self.turn_ms(job.times.queued_at_ms, job.request.priority)
+        self._latest_ms = max(self._latest_ms, job.times.queued_at_ms)
+
     async def insert(self, job: Job) -> None:
         """Returns when the job is on disk. If that fails the job is not there. Raises StateUnusable, or what is wrong
         with this job where others could be written.
         """
+        self._give_turn(job)
         self.jobs[job.id] = job
         self._group.new[job.id] = job
         inserted = self._group.inserted[job.id] = asyncio.get_running_loop().create_future()
@@ -442,6 +453,7 @@ class JobStore:
             job = job_of(row)
             job.is_recovered = True
             job.is_sparing = job.stage is Stage.SPARING
+            self._give_turn(job)
             self.jobs[job.id] = job
         self._connection.rollback()
 

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -106,6 +106,14 @@ class Output:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """`item` Listed: it is not here. `origin`: the file of the engine's output folder that it was taken from."""
+
+    item: Output | Said | Listed
+    origin: Path | None = None
+
+
 def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed | Said]:
     """Everything in a history entry's `outputs`, whatever its list is called; temporary files and previews are not.
 
@@ -143,8 +151,15 @@ async def collect_outputs(
     """
     taken_over = taken_over or TakenOver(keeps=True)
     try:
-        await asyncio.to_thread(_make_empty, job_directory)
-        return [await _take_any(listed, job_directory, source, taken_over) for listed in listed_outputs(outputs)]
+        listed = listed_outputs(outputs)
+        here = await asyncio.to_thread(_take_what_is_here, listed, job_directory, source, taken_over.holder_of)
+        for taken in here:
+            if taken.origin is not None and isinstance(taken.item, Output):
+                taken_over.take_over(taken.origin, taken.item.path)
+        items = (taken.item for taken in here)
+        return [
+            await _take_from_afar(item, job_directory, source) if isinstance(item, Listed) else item for item in items
+        ]
     except OSError as error:
         await asyncio.to_thread(_make_empty, job_directory)  # else what is half there takes the room for the job's end
         raise DeliveryFailed(f"The outputs cannot be kept: {error.strerror or error}") from None
@@ -153,12 +168,30 @@ async def collect_outputs(
         raise
 
 
-async def _take_any(listed: Listed | Said, directory: Path, source: FileSource, taken_over: TakenOver) -> Output | Said:
-    if isinstance(listed, Listed):
-        return await _take(listed, directory, source, taken_over)
-    if len(listed.content) <= MAX_INLINE_BYTES:
-        return listed
-    return await asyncio.to_thread(_write_down, listed, directory)
+def _take_what_is_here(
+    listed: Sequence[Listed | Said], directory: Path, source: FileSource, holder_of: Callable[[Path], Path | None]
+) -> list[_Taken]:
+    """In one go, for each wait of a thread costs as much as a link."""
+    _make_empty(directory)
+    return [_take_here(item, directory, source, holder_of) for item in listed]
+
+
+def _take_here(
+    item: Listed | Said, directory: Path, source: FileSource, holder_of: Callable[[Path], Path | None]
+) -> _Taken:
+    if isinstance(item, Said):
+        return _Taken(item if len(item.content) <= MAX_INLINE_BYTES else _write_down(item, directory))
+    folder = source.folder_of(item.kind)
+    if folder is None:
+        return _Taken(item)
+    origin, path = _take_local(folder, item, directory, clean_name(item.filename), holder_of)
+    return _Taken(_output(item, path), origin if item.kind == "output" else None)
+
+
+async def _take_from_afar(listed: Listed, directory: Path, source: FileSource) -> Output:
+    path = await asyncio.to_thread(_reserve, directory, clean_name(listed.filename))
+    await source.view(listed.filename, listed.subfolder, listed.kind, path)
+    return await asyncio.to_thread(_output, listed, path)
 
 
 def _write_down(said: Said, directory: Path) -> Output:
@@ -185,19 +218,10 @@ def _make_empty(directory: Path) -> None:
             path.unlink()
 
 
-async def _take(listed: Listed, directory: Path, source: FileSource, taken_over: TakenOver) -> Output:
-    name = clean_name(listed.filename)
-    folder = source.folder_of(listed.kind)
-    if folder is None:
-        path = await asyncio.to_thread(_reserve, directory, name)
-        await source.view(listed.filename, listed.subfolder, listed.kind, path)
-    else:
-        origin, path = await asyncio.to_thread(_take_local, folder, listed, directory, name, taken_over.holder_of)
-        if listed.kind == "output":
-            taken_over.take_over(origin, path)
-    media_type, size_bytes = await asyncio.to_thread(_look_at, path)
+def _output(listed: Listed, path: Path) -> Output:
+    media_type, size_bytes = _look_at(path)
     return Output(
-        filename=name,
+        filename=clean_name(listed.filename),
         path=path,
         subfolder=clean_subfolder(listed.subfolder),
         kind=listed.kind,

@@ -86,12 +86,15 @@ class DeliveredOutputs:
             await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
         return [output.as_record() for output in outputs]
 
+    def sends_away(self, job: Job) -> bool:
+        return choose_target(_asked_s3(job), self._config) is not None
+
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
         """The job's outputs as its request wants them, with `url` or `upload_error` added. One that fails does not fail
         the others.
         """
         records = await self._finish(job, directory)
-        asked = (None if job.credentials is None else job.credentials.s3) or {}
+        asked = _asked_s3(job)
         target = choose_target(asked, self._config)
         if target is None:
             return records
@@ -147,6 +150,10 @@ class DeliveredOutputs:
 
     def _level(self, job: Job) -> MetadataLevel:
         return job.request.output.metadata or self._default_metadata
+
+
+def _asked_s3(job: Job) -> Mapping[str, Any]:
+    return (None if job.credentials is None else job.credentials.s3) or {}
 
 
 def texts_of(entry: Mapping[str, Any]) -> dict[str, str]:

@@ -124,14 +124,14 @@ class Qualifier:
         `is_forced`: no earlier result will do. `preloaded` are the models that were just read, as the engine told.
         """
         if self._config.mode == "off" and not is_forced:
-            return _now(skipped("BENCHMARK=off"))
+            return now(skipped("BENCHMARK=off"))
         try:
             made = await self._qualify(engine, is_forced, preloaded)
         except WorkerError as error:
-            return _now(failed(error.message))
+            return now(failed(error.message))
         except Exception as error:  # noqa: BLE001 - the benchmark: a fault of its own must not end the worker
             log.exception("the benchmark broke")
-            return _now(failed(f"The benchmark broke: {type(error).__name__}: {error}"))
+            return now(failed(f"The benchmark broke: {type(error).__name__}: {error}"))
         problem = not_as_named(self._config, made.report)
         if problem is None:
             return made
@@ -145,7 +145,7 @@ class Qualifier:
         facts = await read_facts(engine, self._models)
         workload = await self._choose(facts, engine)
         if workload is None:
-            return _now(
+            return now(
                 skipped("The engine has neither a full-size checkpoint nor DarkroomRandomCheckpoint", facts.device)
             )
         sensors, missing = await asyncio.to_thread(
@@ -437,5 +437,5 @@ def _read_prompts() -> tuple[str, ...]:
     return found or ("a photograph",)
 
 
-def _now(report: BenchmarkReport) -> Qualified:
+def now(report: BenchmarkReport) -> Qualified:
     return Qualified(report, False, time.time())

@@ -17,13 +17,13 @@ from typing import Any, Literal, Protocol
 
 import structlog
 
-from benchmark.qualify.verdict import Verdict
+from benchmark.qualify.verdict import Verdict, failed
 from worker.engine.client import EngineClient
 from worker.engine.pool import EnginePool
 from worker.errors import NotReady
 from worker.jobs.admission import Gate
 from worker.qualification.phases import Phase, StartUpPhases
-from worker.qualification.qualifier import Qualified, Qualifier
+from worker.qualification.qualifier import Qualified, Qualifier, now
 from worker.qualification.state import Qualification, report_of
 from worker.qualification.warm_up import WarmUp
 
@@ -107,6 +107,7 @@ class Readiness:
         self._waiting: list[asyncio.Future[None]] = []  # for the next round
         self._sharing: list[asyncio.Future[None]] | None = None  # for the one that runs, where it was asked for
         self._found: dict[EngineClient, Qualified] = {}
+        self._warm: set[EngineClient] = set()  # which have run the warm-up's workflows
         self._suspect: set[EngineClient] = set()  # whose device was lost: no earlier result will do
         self._num_bad = 0  # rounds in a row that left the worker closed
         self._num_partial = 0  # rounds in a row that left engines out
@@ -172,9 +173,11 @@ class Readiness:
         self._news.set()
 
     async def prepare(self, client: EngineClient) -> None:
-        """An engine was started anew: before it takes prompts, it reads its models again."""
+        """An engine was started anew: before it takes prompts, it reads its models again, and is warm if it was."""
         if client.has_check:
             await self._warm_up.preload(client)
+        if client.has_check and client in self._warm:
+            await self._warm_up.run_workflows(client)
 
     async def _benchmark_now(self) -> None:
         if not self._pool.clients_up:
@@ -288,16 +291,28 @@ class Readiness:
         return await self._warm_and_open([client for client in up if self._is_fit(client)])
 
     async def _warm_and_open(self, up: Sequence[EngineClient]) -> Action:
-        """The warm-up belongs to the way to ready; a worker that is ready already needs none."""
+        """The warm-up belongs to an engine's way to its first job. Where it must succeed and does not, the engine is
+        left out if others serve, and else the worker stays closed.
+        """
         report = self._qualification.report
-        if not self._phases.is_over or not self._gate.is_open:
-            with self._phases.phase(Phase.WARM_UP):
-                ran = [entry for client in up for entry in await self._warm_up.run_workflows(client)]
-            report["warm_up"] = ran
-            broken = [entry for entry in (*report["preloaded"], *ran) if "error" in entry]
-            if broken and self._warm_up.must_succeed:
-                self._close(f"The warm-up failed: {broken[0]['error']}", Verdict.FAILED)
-                return Action.STAY_CLOSED
+        cold = {client: list(report["preloaded"]) for client in up if client not in self._warm}
+        with self._phases.phase(Phase.WARM_UP):
+            for client, entries in cold.items():
+                entries += await self._warm_up.run_workflows(client)
+        if cold:
+            num_preloaded = len(report["preloaded"])
+            report["warm_up"] = [entry for entries in cold.values() for entry in entries[num_preloaded:]]
+        errors = {client: entry["error"] for client, entries in cold.items() for entry in entries if "error" in entry}
+        stay_cold = set(errors) if self._warm_up.must_succeed else set()
+        self._warm.update(cold.keys() - stay_cold)
+        if stay_cold and not self._warm.intersection(self._fit()):
+            self._close(f"The warm-up failed: {errors[next(iter(errors))]}", Verdict.FAILED)
+            return Action.STAY_CLOSED
+        for client in stay_cold:
+            self._found[client] = now(failed(f"The warm-up failed: {errors[client]}"))
+        if stay_cold:
+            self._share_out()
+            self._note(report["preloaded"])
         self._open()
         return Action.OPEN
 

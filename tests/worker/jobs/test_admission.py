@@ -24,7 +24,7 @@ class Place:
     def __init__(self, store: JobStore) -> None:
         self.store, self.gate, self.free = store, Gate(), 10_000
         self.clock = RunClock()
-        info = QueueInfo(self.store.jobs.values, lambda: 1, self.clock)
+        info = QueueInfo(self.store.jobs.values, lambda: 1, self.clock, lambda priority: 0)
         self.admission = Admission(self.store, self.gate, LIMITS, info, lambda: self.free)
         self.num_made = 0
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.jobs.job import LEGAL_MOVES, IllegalMove, Job, JobRequest, JobState, JobTimes, body_hash
+from worker.jobs.job import LEGAL_MOVES, IllegalMove, Job, JobRequest, JobState, JobTimes, body_hash, turn_ms_of
 
 ORDER = [JobState.PENDING, JobState.PROCESSING, JobState.GENERATING, JobState.GENERATED, JobState.COMPLETED]
 
@@ -59,3 +59,10 @@ def test_the_body_hash_knows_everything_but_the_id() -> None:
     assert same != body_hash({"a": 1}, True, False)
     text = {"a": ['\u20ac\\"', 1.5, None, {"c": 2, "b": "x" * 100_000}]}
     assert body_hash(text, True, False) == body_hash(text, True, False, is_large=True)
+
+
+def test_a_low_priority_waits_for_so_many_steps_and_no_longer() -> None:
+    step_ms = 60_000
+    low = turn_ms_of(0, -10, step_ms)
+    assert turn_ms_of(20 * step_ms - 1, 10, step_ms) < low < turn_ms_of(20 * step_ms + 1, 10, step_ms)
+    assert turn_ms_of(5, 10, 0) > turn_ms_of(4, -10, 0)

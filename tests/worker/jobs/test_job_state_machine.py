@@ -206,7 +206,7 @@ class JobsOfAWorker(RuleBasedStateMachine):
     async def open(self) -> None:
         self.store = JobStore(self.folder)
         await self.store.open()
-        gate, info = Gate(), QueueInfo(self.store.jobs.values, lambda: 1, RunClock())
+        gate, info = Gate(), QueueInfo(self.store.jobs.values, lambda: 1, RunClock(), lambda priority: 0)
         gate.open()
         self.admission = Admission(self.store, gate, LIMITS, info, lambda: 2**40)
 

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
-from worker.jobs.job import Job, JobRequest, JobState, JobTimes, Stage
+from worker.jobs.job import Job, JobRequest, JobState, JobTimes, Stage, turn_ms_of
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.wait_estimate import RunClock
 
+STEP_MS, NOW_MS = 1000, 100
+
 
 def a_job(number: int, priority: int = 0, state: JobState = JobState.GENERATING, stage: Stage = Stage.WAITING) -> Job:
+    request, turn_ms = JobRequest(priority=priority), turn_ms_of(number, priority, STEP_MS)
     times = JobTimes(queued_at_ms=number)
-    return Job(f"j{number}", number, "hash", JobRequest(priority=priority), {}, times, state=state, stage=stage)
+    return Job(f"j{number}", number, "hash", request, {}, times, state=state, stage=stage, turn_ms=turn_ms)
 
 
 def info_of(jobs: list[Job], num_engines: int = 1, now: float = 100.0) -> QueueInfo:
     clock = RunClock()
     clock.add(seconds=10.0, cost=100.0)
-    return QueueInfo(lambda: jobs, lambda: num_engines, clock, lambda: now)
+    return QueueInfo(
+        lambda: jobs, lambda: num_engines, clock, lambda priority: turn_ms_of(NOW_MS, priority, STEP_MS), lambda: now
+    )
 
 
 def running(number: int, since: float) -> Job:
@@ -37,6 +42,12 @@ def test_a_higher_priority_waits_less_and_equals_wait_for_their_elders() -> None
     info = info_of([running(1, since=95.0), a_job(2), a_job(3, priority=5)])
     assert info.waits_by_priority() == {"-10": 25.0, "0": 25.0, "10": 5.0}
     assert (info.wait_of_a_new_job(5), info.wait_of_a_new_job(6)) == (15.0, 5.0)
+
+
+def test_who_has_waited_long_is_not_overtaken_by_a_higher_priority_that_comes_now() -> None:
+    low = a_job(NOW_MS - 5 * STEP_MS, priority=-2)
+    info = info_of([running(1, since=95.0), low])
+    assert (info.wait_of_a_new_job(2), info.wait_of_a_new_job(3), info.wait_of_a_new_job(4)) == (15.0, 15.0, 5.0)
 
 
 def test_two_engines_halve_the_line() -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from tests.worker.databases import opened
+from tests.worker.databases import give_database, opened
 from worker.errors import StateUnusable
 from worker.jobs import database
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
@@ -260,3 +260,25 @@ def test_the_migrated_tables_are_those_the_store_uses(tmp_path: Path) -> None:
     for table in database.METADATA.tables.values():
         assert {column["name"] for column in inspector.get_columns(table.name)} == set(table.columns.keys())
     engine.dispose()
+
+
+async def test_turns_hold_over_a_restart_and_over_a_clock_that_is_set_back(tmp_path: Path) -> None:
+    give_database(tmp_path / "state")
+
+    def job_at(store: JobStore, time_ms: int, priority: int = 0) -> Job:
+        number = store.take_number()
+        request = JobRequest(priority=priority)
+        return Job(f"job-{number}", number, "hash", request, {"1": {"class_type": "A"}}, JobTimes(time_ms))
+
+    store = JobStore(tmp_path / "state", priority_step_seconds=1.0)
+    await store.open()
+    for time_ms, priority in ((50_000, 0), (10_000, 0), (10_000, 2), (50_500, 0), (50_500, 1)):
+        await store.insert(job_at(store, time_ms, priority))
+    before = sorted(store.jobs.values(), key=lambda job: job.order)
+    await store.close()
+    again = JobStore(tmp_path / "state", priority_step_seconds=1.0)
+    await again.open()
+    after = sorted(again.jobs.values(), key=lambda job: job.order)
+    await again.close()
+    assert [job.number for job in before] == [3, 5, 1, 2, 4]
+    assert [job.order for job in after] == [job.order for job in before]

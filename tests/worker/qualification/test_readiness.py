@@ -377,6 +377,34 @@ async def test_a_warm_up_that_fails_may_keep_the_worker_closed(tmp_path: Path, e
         assert (await told(front))["error"] is None
 
 
+async def test_an_engine_that_comes_later_is_warm_before_its_first_job_or_left_out(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    async with FakeEngine(folders[0]) as one, BrokenEngine(folders[1]) as two:
+        two.is_down = True
+        file = workflow(tmp_path, draw("warm"), "warm.json")
+        changes: dict[str, Any] = {"ENGINE_URL": f"{one.url},{two.url}"}
+        changes |= {"warmup_workflows": file, "warmup_on_fail": "error"}
+        async with running_front(tmp_path, one, **changes) as front:
+            assert (len(one.runs), two.runs) == (1, [])
+            two.is_down = False
+
+            async def is_left_out() -> bool:
+                report = await told(front)
+                return [engine["serves"] for engine in report.get("engines", ())] == [True, False]
+
+            await until(is_left_out)
+            assert two.runs and (await front.sync(draw())).status_code == 200
+            two.is_mended = True
+
+            async def serves_too() -> bool:
+                return len(front.front.services.pool.clients_serving) == 2
+
+            await until(serves_too)
+            assert len(one.runs) == 2 and all("warm" in path.read_text() for path in folders[1].iterdir())
+
+
 async def test_a_foreign_engine_cannot_be_told_to_read_models(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine, preload_models="vae/x.safetensors") as front:
         (entry,) = (await told(front))["preloaded"]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.fakes import FakeEngine, draw, wait
+from tests.worker.running_front import RunningFront, running_front, until
+
+
+@contextlib.asynccontextmanager
+async def two_engines(tmp_path: Path) -> AsyncIterator[tuple[FakeEngine, FakeEngine, RunningFront]]:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    async with (
+        FakeEngine(folders[0]) as one,
+        FakeEngine(folders[1]) as two,
+        running_front(tmp_path, one, ENGINE_URL=f"{one.url},{two.url}") as front,
+    ):
+        yield one, two, front
+
+
+async def is_waiting_at(engine: FakeEngine) -> bool:
+    return engine.num_pending == 1
+
+
+async def test_what_waits_behind_a_long_prompt_goes_to_an_engine_that_falls_idle(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as (one, two, front):
+        long = asyncio.create_task(front.sync(wait(60), request_id="long"))
+        short = asyncio.create_task(front.sync(wait(60), request_id="short"))
+        await front.until_message("long", "Progress")
+        await front.until_message("short", "Progress")
+        behind = [asyncio.create_task(front.sync(draw(), request_id=name)) for name in ("behind-1", "behind-2")]
+        await until(lambda: is_waiting_at(one))
+        await until(lambda: is_waiting_at(two))
+        busy, idle = (one, two) if one.runs == ["long-1"] else (two, one)
+        await front.http.post("/cancel/short")
+        assert [(await task).status_code for task in (short, *behind)] == [499, 200, 200]
+        assert (busy.runs, set(idle.runs)) == (["long-1"], {"short-1", "behind-1-1", "behind-2-1"})
+        assert (await front.http.get("/result/behind-2")).json()["status"] == "completed"
+        await front.http.post("/cancel/long")
+        await long
+
+
+async def test_what_waits_at_an_engine_that_turns_out_bad_goes_to_one_that_serves(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as (one, two, front):
+        pool = front.front.services.pool
+        pool.set_fit(pool.clients[1], False)
+        long = asyncio.create_task(front.sync(wait(60), request_id="long"))
+        behind = asyncio.create_task(front.sync(draw(), request_id="behind"))
+        await until(lambda: is_waiting_at(one))
+        pool.set_fit(pool.clients[0], False)
+        assert two.runs == []
+        pool.set_fit(pool.clients[1], True)
+        assert (await behind).status_code == 200
+        assert (one.runs, two.runs) == (["long-1"], ["behind-1"])
+        await front.http.post("/cancel/long")
+        assert (await long).status_code == 499
+
+
+async def test_what_waits_at_the_only_engine_stays_there(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine) as front:
+        pool = front.front.services.pool
+        long = asyncio.create_task(front.sync(wait(60), request_id="long"))
+        behind = asyncio.create_task(front.sync(draw(), request_id="behind"))
+        await until(lambda: is_waiting_at(engine))
+        async with asyncio.TaskGroup() as group:
+            holding = group.create_task(_hold(front))
+            await asyncio.sleep(0.1)
+            assert engine.num_pending == 1 and not holding.done()
+            await front.http.post("/cancel/long")
+        assert ((await long).status_code, (await behind).status_code) == (499, 200)
+        assert not pool.is_held(pool.clients[0])
+
+
+async def _hold(front: RunningFront) -> None:
+    pool = front.front.services.pool
+    async with pool.hold(pool.clients[0]):
+        pass

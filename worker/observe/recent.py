@@ -1,0 +1,29 @@
+"""A figure of the machine that is asked for with every request, read from the system only now and then.
+
+A look at the control groups and at two file systems costs more than everything else that admission does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+RECENT_SECONDS = 0.2
+
+
+class Recent(Generic[Value]):
+    """Calls like `read`, and gives what that gave at most `RECENT_SECONDS` ago."""
+
+    def __init__(self, read: Callable[[], Value], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
+        self._clock = clock
+        self._held: tuple[float, Value] | None = None
+
+    def __call__(self) -> Value:
+        now = self._clock()
+        if self._held is None or now - self._held[0] > RECENT_SECONDS:
+            self._held = now, self._read()
+        return self._held[1]
