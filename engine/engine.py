@@ -49,6 +49,7 @@ from engine.nodes.catalogue import Catalogue, object_info
 from engine.nodes.custom import PackReport, load_custom_nodes
 from engine.nodes.model_store import PRELOADED_KINDS, ModelStore
 from engine.nodes.needs import PromptNeeds, needs_of
+from engine.nodes.recent_models import RecentModels
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.lru import LruCache
@@ -77,6 +78,7 @@ __all__ = [
 ]
 
 NUM_WRITERS = 2
+NUM_RECENT_FILES = 8
 GIB = 1024**3
 DEFAULT_HEADROOM_BYTES = 4 * GIB
 
@@ -101,6 +103,7 @@ class Engine:
         self._instances = InstanceCache()
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="finisher")  # one, so that runs end in their order
         self._ending: Future[None] | None = None
+        self._recent = _recent_models(settings)
         self._garbage = GarbageCollection()
         self._services = self._run_services()
         self._lock = threading.Lock()
@@ -275,6 +278,7 @@ class Engine:
             with self._lock:
                 self._running = None
                 del self._runs[number]
+            self._recent.make_place()
             self.memory.pool.after_run()
             self._garbage.after_run()
             self._idle.start()
@@ -297,6 +301,7 @@ class Engine:
         if free_memory:
             self._results.clear()
             self._instances.clear()
+            self._recent.forget()
         if unload_models or free_memory:
             self.memory.unload()
         if free_memory:
@@ -325,7 +330,14 @@ class Engine:
             results=self._results,
             instances=self._instances,
             signatures=lambda find_node, find_rules: Signatures(find_node, find_rules, unique),
-            models=ModelStore(self.folders, keep, types, self.resolved.device),
+            models=ModelStore(
+                self.folders,
+                keep,
+                types,
+                self.resolved.device,
+                recent=self._recent,
+                make_room=self.memory.make_room_to_read,
+            ),
             open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files),
             file_is_there=self._file_is_there,
             device_errors=translate_device_error,
@@ -406,6 +418,15 @@ def _result_cache(settings: CacheSettings) -> ResultCache:
     if settings.strategy == "ram":
         return RamPressureCache(_ram_headroom_bytes(settings), machine_memory.available_bytes)
     return NoCache() if settings.strategy == "none" else ClassicCache()
+
+
+def _recent_models(settings: EngineSettings) -> RecentModels:
+    """Beside the classic cache; the other strategies say themselves what stays."""
+    is_wanted = settings.cache.strategy == "classic" and settings.memory.smart_memory
+    return RecentModels(
+        NUM_RECENT_FILES if is_wanted else 0,
+        lambda: machine_memory.available_bytes() < _ram_headroom_bytes(settings.cache),
+    )
 
 
 def _ram_headroom_bytes(settings: CacheSettings) -> int:

@@ -24,6 +24,7 @@ from engine.settings import EngineSettings, MemorySettings, ResolvedSettings
 
 GIB = 1 << 30
 DEFAULT_STREAMS = 2
+MOST_GROWTH = 2  # of a file when it is read: float16 kept as float32
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,11 @@ class ModelMemory:
             compute_dtype=self._compute_dtype(role),
         )
         return self.pool.add(weights, role)
+
+    def make_room_to_read(self, file_bytes: int) -> None:
+        """Where models live in RAM: before a file so large comes there, those that are not in use leave if need be."""
+        if not self.device.has_own_memory:
+            self.pool.make_room_in_ram(MOST_GROWTH * file_bytes)
 
     def relief(self) -> Iterator[Relief]:
         """The steps to take, each once the caller has let go of what it can, for the node that ran out of memory.

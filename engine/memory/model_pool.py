@@ -512,6 +512,10 @@ class ModelPool:
 
     # --- RAM ---------------------------------------------------------------------------------------------------------
 
+    def make_room_in_ram(self, num_bytes: int) -> None:
+        """So much is about to come to RAM."""
+        self._make_room_in_ram(num_bytes, in_ram=True)
+
     def _make_room_in_ram(self, coming_bytes: int, *, in_ram: bool) -> None:
         """Models that are not in use leave RAM, to be read again, while it is short. `in_ram`: for what comes, too."""
         idle = {entry_id: entry for entry_id, entry in self._entries.items() if not entry.uses}

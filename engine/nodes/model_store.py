@@ -29,6 +29,7 @@ from engine.models.unet import UnetModel
 from engine.nodes.clip_value import Clip
 from engine.nodes.control_value import ControlNet
 from engine.nodes.model_value import Model, WeightHandle
+from engine.nodes.recent_models import RecentModels
 from engine.nodes.upscale_value import UpscaleModel
 from engine.nodes.vae_value import Vae
 
@@ -45,9 +46,22 @@ class KeepsWeights(Protocol):
 
 
 class ModelStore:
-    """Loads by kind and name. A file that is still in use somewhere is not read again unless it changed on disk."""
+    """Loads by kind and name. A file that is still in use somewhere is not read again unless it changed on disk, nor
+    are those that `recent` holds.
 
-    def __init__(self, folders: ModelFolders, keep: KeepsWeights, types: LoadTypes, device: str = "cpu") -> None:
+    `make_room(bytes of a file)` is called before one is read.
+    """
+
+    def __init__(
+        self,
+        folders: ModelFolders,
+        keep: KeepsWeights,
+        types: LoadTypes,
+        device: str = "cpu",
+        *,
+        recent: RecentModels | None = None,
+        make_room: Callable[[int], None] = lambda num_bytes: None,
+    ) -> None:
         self._folders = folders
         self._keep = keep
         self._types = types
@@ -55,12 +69,15 @@ class ModelStore:
         self._tokenizer = ClipTokenizer(EmbeddingFinder(lambda: folders.roots("embeddings")))
         self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._kept: dict[tuple[str, str], list[WeightHandle]] = {}
+        self._recent = RecentModels(0) if recent is None else recent
+        self._make_room = make_room
 
     def checkpoint(self, name: str) -> tuple[Model, Clip, Vae]:
         """A whole checkpoint. Raises `BadModelFile`, also when there is no such file."""
         path = self._path("checkpoints", name)
         handles = self._known(path, ("unet", "clip", "vae"))
         if handles is None:
+            self._make_room(path.stat().st_size)
             loaded = load_checkpoint(path, self._types)
             networks = (self._denoiser(loaded.family, loaded.unet), loaded.text_encoder, loaded.vae)
             handles = self._take(path, ("unet", "clip", "vae"), networks)
@@ -183,24 +200,31 @@ class ModelStore:
     def _one(self, path: Path, part: Any, load: Callable[[], torch.nn.Module], *, on_cpu: bool = False) -> WeightHandle:
         handles = self._known(path, (part,))
         if handles is None:
+            self._make_room(path.stat().st_size)
             handles = self._take(path, (part,), (load(),), on_cpu=on_cpu)
         return handles[0]
 
     def _known(self, path: Path, parts: tuple[Any, ...]) -> list[WeightHandle] | None:
         handles = [self._handles.get((*_identity(path), part)) for part in parts]
         found = [handle for handle in handles if handle is not None]
-        return found if len(found) == len(parts) else None
+        if len(found) < len(parts):
+            return None
+        self._recent.use((*_identity(path), parts))
+        return found
 
     def _take(
         self, path: Path, parts: tuple[Any, ...], networks: tuple[torch.nn.Module, ...], *, on_cpu: bool = False
     ) -> list[WeightHandle]:
         handles = []
-        for part, network in zip(parts, networks, strict=True):
+        sources = [source_of(network) for network in networks]
+        for part, network, source in zip(parts, networks, sources, strict=True):
             label = part if isinstance(part, str) else part[0]
-            role, source = ROLES.get(label, "other"), source_of(network)
+            role = ROLES.get(label, "other")
             handle = self._keep(f"{path.name} {label}", network, role=role, on_cpu=on_cpu, source=source)
             self._handles[(*_identity(path), part)] = handle
             handles.append(handle)
+        if None not in sources:  # what cannot be read again would not leave RAM
+            self._recent.note((*_identity(path), parts), handles)
         return handles
 
 

@@ -1,0 +1,62 @@
+"""What is asked of torch for a card, and what is made of the answers; the card itself is a stand-in."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine.errors import OutOfMemory
+from engine.memory.device import AcceleratorDevice, translate_device_error
+from engine.memory.device_facts import DeviceKind
+
+GIB = 1 << 30
+
+
+def card(kind: DeviceKind = "cuda", *, name: str = "NVIDIA A10G", chip: str = "", capability: int = 8) -> Any:
+    device = AcceleratorDevice("cuda:0", kind)
+    device._calls = SimpleNamespace(  # type: ignore[assignment]
+        mem_get_info=lambda name: (3 * GIB, 24 * GIB),
+        memory_reserved=lambda name: 8 * GIB,
+        memory_allocated=lambda name: 5 * GIB,
+        get_device_name=lambda torch_name: name,
+        get_device_capability=lambda torch_name: (capability, 0),
+        get_device_properties=lambda torch_name: SimpleNamespace(gcnArchName=chip, total_memory=24 * GIB),
+        is_bf16_supported=lambda including_emulation: kind == "rocm" or capability >= 8,
+    )
+    return device
+
+
+def test_what_torch_holds_without_using_is_free() -> None:
+    assert (card().free_bytes(), card().total_bytes()) == (3 * GIB + 8 * GIB - 5 * GIB, 24 * GIB)
+    report = card().report()
+    assert (report.torch_vram_total_bytes, report.torch_vram_free_bytes) == (8 * GIB, 3 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("device", "float16", "bfloat16"),
+    [
+        (card(), True, True),
+        (card(name="Tesla V100", capability=7), True, False),
+        (card(name="Quadro P4000", capability=6), False, False),
+        (card(name="NVIDIA GeForce GTX 1660", capability=7), False, False),
+        (card(name="NVIDIA T1000", capability=7), False, False),
+        (card("rocm", name="AMD Instinct", chip="gfx942"), True, True),
+        (card("rocm", name="AMD Radeon", chip="gfx1030:xnack-"), True, False),
+    ],
+)
+def test_types_are_those_that_the_card_computes_fast_and_rightly(
+    device: AcceleratorDevice, float16: bool, bfloat16: bool
+) -> None:
+    facts = device.facts()
+    assert (facts.computes_float16, facts.computes_bfloat16) == (float16, bfloat16)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"],
+)
+def test_every_way_of_saying_that_memory_ran_out_is_taken_for_that(said: str) -> None:
+    with pytest.raises(OutOfMemory), translate_device_error():
+        raise RuntimeError(said)
