@@ -1,4 +1,4 @@
-"""The small checkpoint that ships with the engine: when it is drawn with, in what size, and how a result says so. Pure.
+"""The small checkpoint that ships with the engine: when it is drawn with, in what size, how a result says so. Pure.
 
 The user's checkpoints come first. Only where there is none of them do the modifiers fall back on it.
 """
@@ -13,6 +13,7 @@ from modifiers.text_to_image import Text2Image
 DEMO_CHECKPOINT: Final = "darkroom-emoji.safetensors"
 # What it was trained for. A modifier without one of these fields passes over it.
 DEMO_DEFAULTS: Final[Mapping[str, Any]] = {"width": 128, "height": 128, "cfg_scale": 4.0}
+DEMO_PROMPT: Final = "a red apple on a blue background"
 NOTE: Final = f"Drawn by the built-in demo model {DEMO_CHECKPOINT}, which knows some emoji at 128x128 and nothing else."
 
 
@@ -38,6 +39,21 @@ def defaults_among(names: Sequence[str], modifications: Mapping[str, Any]) -> di
     if len(others) == 1:
         return {"ckpt_name": others[0]}
     return {} if others or not names else {"ckpt_name": DEMO_CHECKPOINT, **DEMO_DEFAULTS}
+
+
+def suited_example(example: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A modifier's example for a machine with these checkpoints.
+
+    One that names the demo model names another where there is one; else it asks for what the demo model knows, in its
+    own size.
+    """
+    if example.get("ckpt_name") != DEMO_CHECKPOINT:
+        return dict(example)
+    others = [name for name in names if name != DEMO_CHECKPOINT]
+    if others:
+        return {**example, "ckpt_name": others[0]}
+    suited = {key: value for key, value in example.items() if key not in ("width", "height", "negative_prompt")}
+    return {**suited, "prompt": DEMO_PROMPT} if "prompt" in suited else suited
 
 
 def note_on(prompt: Mapping[str, Any]) -> str:

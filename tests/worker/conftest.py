@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import structlog
 from tests.fakes import FakeEngine
 from tests.worker.receiver import Receiver, running_receiver
 from tests.worker.running_front import RunningFront, running_front
+from worker.engine import client, watch
+from worker.qualification import readiness
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,6 +25,17 @@ def _plain_traces() -> None:
             structlog.dev.ConsoleRenderer(),
         ]
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_looks() -> Iterator[None]:
+    """The front looks at its engines every few seconds; tests that take one away need not wait so long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "LOOK_SECONDS", 0.2)
+        patch.setattr(watch, "LOOK_SECONDS_FOREIGN", 0.2)
+        patch.setattr(client, "LOOK_SECONDS", 1.0)
+        patch.setattr(readiness, "LATE_SECONDS", 0.5)
+        yield
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from modifiers.registry import build_registry
-from worker.demo_model import DEMO_CHECKPOINT, DEMO_DEFAULTS, modifier_defaults, note_on
+from worker.demo_model import DEMO_CHECKPOINT, DEMO_DEFAULTS, DEMO_PROMPT, modifier_defaults, note_on, suited_example
 
 SD15 = "v1-5-pruned-emaonly-fp16.safetensors"
 
@@ -49,3 +49,23 @@ def test_a_checkpoint_of_the_user_comes_first(names: tuple[str, ...], expected: 
 
 def test_a_picture_of_another_model_has_no_note() -> None:
     assert note_on({"1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": SD15}}}) == ""
+
+
+def test_an_example_for_the_demo_model_asks_for_what_it_knows_in_its_own_size() -> None:
+    example = {"prompt": "a lighthouse", "negative_prompt": "blurry", "width": 256, "height": 256, "steps": 8}
+    example["ckpt_name"] = DEMO_CHECKPOINT
+    expected = {"prompt": DEMO_PROMPT, "steps": 8, "ckpt_name": DEMO_CHECKPOINT}
+    assert suited_example(example, [DEMO_CHECKPOINT]) == expected
+    assert suited_example({"ckpt_name": DEMO_CHECKPOINT, "scale": 2}, [DEMO_CHECKPOINT]) == {
+        "ckpt_name": DEMO_CHECKPOINT,
+        "scale": 2,
+    }
+
+
+def test_an_example_names_a_checkpoint_of_the_user_where_there_is_one() -> None:
+    example = {"prompt": "a lighthouse", "width": 256, "ckpt_name": DEMO_CHECKPOINT}
+    assert suited_example(example, [DEMO_CHECKPOINT, "mine.safetensors"]) == {
+        **example,
+        "ckpt_name": "mine.safetensors",
+    }
+    assert suited_example({"prompt": "a boat"}, [DEMO_CHECKPOINT]) == {"prompt": "a boat"}

@@ -94,7 +94,7 @@ async def test_a_prompt_that_a_foreign_engine_still_has_is_awaited_and_not_sent_
     tmp_path: Path, engine: FakeEngine
 ) -> None:
     async with front_process(tmp_path, engine) as front:
-        await front.http.post("/generate", json=body(wait(1.5), "long"))
+        await front.http.post("/generate", json=body(wait(1.2), "long"))
 
         async def has_begun() -> bool:
             await asyncio.sleep(0.1)  # so that "running" is on disk

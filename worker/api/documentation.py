@@ -18,6 +18,7 @@ from modifiers.modifier import Choices
 from modifiers.registry import ModifierRegistry
 from worker.api.results import services_of
 from worker.api.schemas import GenerateRequest
+from worker.demo_model import defaults_among, suited_example
 from worker.engine.choices import choices_in
 from worker.errors import EngineUnreachable
 
@@ -73,10 +74,12 @@ async def openapi(request: Request) -> dict[str, Any]:
 def examples_of(modifiers: ModifierRegistry, choices: Choices) -> dict[str, dict[str, Any]]:
     """Name -> request body, one for each modifier that this engine has the files for, and one with a whole workflow."""
     made: dict[str, dict[str, Any]] = {}
+    checkpoints = choices("CheckpointLoaderSimple", "ckpt_name") or ()
     for name, modifications in modifiers.examples(choices).items():
-        made[name] = {"input": {"modifier": name, "modifications": modifications}}
+        made[name] = {"input": {"modifier": name, "modifications": suited_example(modifications, checkpoints)}}
     if "Text2Image" in made:
-        workflow = modifiers.build("Text2Image", made["Text2Image"]["input"]["modifications"])
+        asked = made["Text2Image"]["input"]["modifications"]
+        workflow = modifiers.build("Text2Image", asked, defaults_among(checkpoints, asked))
         made[OWN_WORKFLOW] = {"input": {"workflow_json": workflow, "return_outputs_as_base64": True}}
     return made
 

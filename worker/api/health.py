@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from worker.api.results import services_of
+from worker.demo_model import suited_example
 from worker.engine.choices import choices_in
 from worker.engine.watch import EngineState
 from worker.errors import EngineUnreachable
@@ -80,4 +81,10 @@ async def modifiers(request: Request) -> list[dict[str, Any]]:
         object_info = await services.pool.any_client.object_info()
     except EngineUnreachable:
         return services.modifiers.describe()
-    return services.modifiers.describe(choices_in(object_info))
+    choices = choices_in(object_info)
+    checkpoints = choices("CheckpointLoaderSimple", "ckpt_name") or ()
+    shown = services.modifiers.describe(choices)
+    return [
+        {**item, "example": suited_example(item["example"], checkpoints)} if item.get("example") else item
+        for item in shown
+    ]

@@ -29,7 +29,10 @@ from worker.settings import RunPodConfig, Settings, VastConfig, runpod_environme
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """`vast` None: Vast's session routes and reports are not there. `vast_config` is what Vast said in any case."""
+    """`vast` None: Vast's session routes and reports are not there. `vast_config` is what Vast said in any case.
+
+    `http` asks Vast; None where nobody does.
+    """
 
     autoscaler: Autoscaler
     envelopes: EnvelopeOpener
@@ -37,7 +40,7 @@ class Platform:
     vast_config: VastConfig
     workload: Workload
     keys: PublicKeySource | None
-    http: httpx.AsyncClient
+    http: httpx.AsyncClient | None
     _asking: list[asyncio.Task[None]] = field(default_factory=list)
 
     def cost_of(self, prompt: Mapping[str, Any]) -> float:
@@ -72,7 +75,8 @@ class Platform:
         for task in self._asking:
             task.cancel()
         await self.autoscaler.close()
-        await self.http.aclose()
+        if self.http is not None:
+            await self.http.aclose()
 
 
 def build_platform(
@@ -86,10 +90,12 @@ def build_platform(
 
     Raises SettingsInvalid when the platform's package is not there.
     """
-    config, http = settings.vast_config(), httpx.AsyncClient()
+    config = settings.vast_config()
     has_token = bool(config.master_token.get_secret_value())
-    keys = PublicKeySource(config.report_addresses, http, timing) if has_token and not config.is_unsecured else None
-    vast = _build_vast(config, keys, http, cancel_job, timing) if settings.is_under_vast else None
+    http = httpx.AsyncClient() if has_token or settings.is_under_vast else None
+    is_signed = has_token and not config.is_unsecured
+    keys = PublicKeySource(config.report_addresses, http, timing) if http is not None and is_signed else None
+    vast = _build_vast(config, keys, http, cancel_job, timing) if http is not None and settings.is_under_vast else None
     members: list[Autoscaler] = [PlainAutoscaler(registry)]
     if vast is not None:
         members.append(vast)

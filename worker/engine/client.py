@@ -75,6 +75,7 @@ class _Run:
 
     prompt_id: str
     on_message: OnMessage
+    is_told_of: bool = True  # on our socket; False of what the front before us has sent
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     should_look: bool = False  # in the history, because it may have ended
     is_sent: bool = False
@@ -241,7 +242,7 @@ class EngineClient:
         JobTimedOut. When cancelled, the prompt is taken from the engine's queue or interrupted. `is_there`: it was sent
         before, only await it.
         """
-        run = _Run(prompt_id, on_message)
+        run = _Run(prompt_id, on_message, is_told_of=not is_there)
         self._runs[prompt_id] = run
         sending = None if is_there else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}))
         try:
@@ -372,7 +373,8 @@ class EngineClient:
         clock = asyncio.get_running_loop().time
         silent_since: float | None = None
         while True:
-            pause = LOOK_SECONDS if self._is_listening else LOOK_SECONDS_WITHOUT_SOCKET
+            is_hearing = self._is_listening and run.is_told_of
+            pause = LOOK_SECONDS if is_hearing else LOOK_SECONDS_WITHOUT_SOCKET
             if run.started_at is not None:
                 pause = min(pause, max(0.0, run.started_at + timeout_seconds - clock()))
             was_woken = await _wait(run.wake, pause)

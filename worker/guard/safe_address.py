@@ -109,8 +109,16 @@ class _PinnedTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, guard: AddressGuard) -> None:
         self._guard = guard
-        # No connection is kept: a kept one is found again by address, and two names may share an address.
-        self._inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=0), trust_env=False)
+        self._made: httpx.AsyncHTTPTransport | None = None
+
+    @property
+    def _inner(self) -> httpx.AsyncHTTPTransport:
+        """Made for the first request, because reading the machine's certificates takes 20 ms."""
+        if self._made is None:
+            # No connection is kept: a kept one is found again by address, and two names may share an address.
+            limits = httpx.Limits(max_keepalive_connections=0)
+            self._made = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+        return self._made
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         pinned = await self._guard.pin(str(request.url))
@@ -131,7 +139,8 @@ class _PinnedTransport(httpx.AsyncBaseTransport):
         raise httpx.ConnectError("no address to connect to", request=request)
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        if self._made is not None:
+            await self._made.aclose()
 
 
 async def resolve_host(host: str, port: int) -> list[str]:

@@ -117,14 +117,14 @@ class WebhookSender:
     def __init__(
         self, guard: AddressGuard, now: Callable[[], float] = time.time, rng: random.Random | None = None
     ) -> None:
-        self._trusted = httpx.AsyncClient(follow_redirects=False)
+        self._trusted: httpx.AsyncClient | None = None  # made when it is needed: it reads the machine's certificates
         self._guarded = httpx.AsyncClient(transport=guard.transport(), trust_env=False, follow_redirects=False)
         self._now = now
         self._rng = rng or random.Random()
 
     async def deliver(self, row: OutboxRow) -> DeliveryOutcome:
         """One try. Never raises for what the receiver or the network does."""
-        http = self._trusted if row.is_trusted else self._guarded
+        http = self._trusted_client() if row.is_trusted else self._guarded
         num_tries, chance = row.attempts + 1, self._rng.random()
         try:
             host_and_port(row.url)
@@ -147,8 +147,14 @@ class WebhookSender:
             error = type(broken).__name__
         return DeliveryOutcome(False, next_wait_seconds(num_tries, chance), error)
 
+    def _trusted_client(self) -> httpx.AsyncClient:
+        if self._trusted is None:
+            self._trusted = httpx.AsyncClient(follow_redirects=False)
+        return self._trusted
+
     async def close(self) -> None:
-        await self._trusted.aclose()
+        if self._trusted is not None:
+            await self._trusted.aclose()
         await self._guarded.aclose()
 
 

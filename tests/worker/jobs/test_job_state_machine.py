@@ -249,15 +249,22 @@ async def gather(*awaitables: Coroutine[Any, Any, Any]) -> list[Any]:
     return list(await asyncio.gather(*awaitables, return_exceptions=True))
 
 
-@pytest.mark.timeout(300)
-def test_whatever_happens_every_acknowledged_job_ends_once_and_nothing_shown_goes_back(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("num_examples", [10, pytest.param(200, marks=pytest.mark.slow)])
+def test_whatever_happens_every_acknowledged_job_ends_once_and_nothing_shown_goes_back(
+    tmp_path: Path, num_examples: int
+) -> None:
     give_database(tmp_path)
 
     class Jobs(JobsOfAWorker):
         template = tmp_path
 
     quiet = settings(
-        max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+        max_examples=num_examples,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
     )
     Jobs.TestCase.settings = quiet
     Jobs.TestCase().runTest()

@@ -143,7 +143,7 @@ async def test_switched_off_it_runs_on_demand(tmp_path: Path, engine: FakeEngine
 
 
 async def test_jobs_wait_for_a_benchmark_on_demand_and_none_is_refused(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, **measuring(tmp_path, wait(0.2))) as front:
+    async with running_front(tmp_path, engine, **measuring(tmp_path, wait(0.1))) as front:
         before = len(engine.runs)
         asked = asyncio.create_task(front.http.post("/benchmark"))
 
@@ -179,7 +179,7 @@ async def test_after_a_lost_device_the_worker_proves_itself_again(tmp_path: Path
         front.front.device_was_lost(front.front.services.pool.clients[0])
         assert json.loads(kept.read_text())["results"] == {}  # this front may end before it has measured anew
         assert await status_of(front) == 503
-        await asyncio.sleep(3)  # more than one try: none counts before the engine is there
+        await asyncio.sleep(0.5)  # longer than a look at it: no try counts before the engine is there
         engine.is_down = False
 
         async def is_ready() -> bool:
@@ -282,7 +282,7 @@ async def test_who_asks_is_told_when_no_engine_comes_back(
     tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "AWAY_SECONDS", 0.5)
-    async with running_front(tmp_path, engine, **measuring(tmp_path, wait(1))) as front:
+    async with running_front(tmp_path, engine, **measuring(tmp_path, wait(0.2))) as front:
         job = asyncio.create_task(front.sync(wait(60), request_id="job"))
         await front.until("job", "generating")
         asked = asyncio.create_task(front.http.post("/benchmark"))

@@ -51,7 +51,7 @@ async def test_a_request_outlives_its_worker_over_https_and_no_key_is_in_the_log
     url = f"https://127.0.0.1:{port}"
     async with running_engine(tmp_path) as engine, httpx.AsyncClient(verify=trusts, timeout=60) as http:
         settings = environment(autoscaler, port, http_port, certificates) | {"ENGINE_URL": engine.url}
-        body = {"auth_data": autoscaler.auth(url, 5), "payload": {"input": {"workflow_json": wait(2.0)}}}
+        body = {"auth_data": autoscaler.auth(url, 5), "payload": {"input": {"workflow_json": wait(1.0)}}}
 
         async def ask() -> httpx.Response:
             return await http.post(f"{url}/generate/sync", params={"api_key": API_KEY}, json=body)
