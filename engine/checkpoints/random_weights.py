@@ -38,7 +38,7 @@ def random_networks(
     generator.manual_seed(seed)
     for network, dtype in ((unet, types.unet), (text_encoder, types.text_encoder), (vae, types.vae)):
         network.requires_grad_(False).to(dtype).to_empty(device=device).eval()
-        if wants_channels_last(dtype):
+        if wants_channels_last(dtype, on_processor=device == "cpu"):
             for weight in network.parameters():
                 if weight.ndim == 4:
                     weight.data = weight.data.contiguous(memory_format=torch.channels_last)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from engine.models.attention import attention
+from engine.models.layers import Linear
 
 START_TOKEN, END_TOKEN = 49406, 49407
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class ClipAttention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(width, width) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = attention(self.q_proj(x), self.k_proj(x), self.v_proj(x), self.heads, is_causal=True)
@@ -47,7 +48,7 @@ class ClipAttention(nn.Module):
 class ClipMlp(nn.Module):
     def __init__(self, width: int, inner_width: int) -> None:
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(width, inner_width), nn.Linear(inner_width, width)
+        self.fc1, self.fc2 = Linear(width, inner_width), Linear(inner_width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.fc1(x)
@@ -106,7 +107,7 @@ class ClipTextModel(nn.Module):
     def __init__(self, config: ClipTextConfig) -> None:
         super().__init__()
         self.text_model = ClipTextTower(config)
-        self.text_projection = nn.Linear(config.width, config.width, bias=False)
+        self.text_projection = Linear(config.width, config.width, bias=False)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.text_model.embeddings.token_embedding

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from engine.models.layers import Conv2d, Linear
 from engine.models.unet import BlockSpec, TimestepEmbedSequential, UnetConfig, build_block, timestep_embedding
 
 # The hint's convolutions: (channels out, stride); the last one has the network's width.
@@ -29,7 +30,7 @@ class ControlNetModel(nn.Module):
         self.model_channels = config.model_channels
         self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
         width = config.model_channels * 4
-        self.time_embed = nn.Sequential(nn.Linear(config.model_channels, width), nn.SiLU(), nn.Linear(width, width))
+        self.time_embed = nn.Sequential(Linear(config.model_channels, width), nn.SiLU(), Linear(width, width))
         self.input_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.input_blocks)
         self.zero_convs = nn.ModuleList(_zero_conv(_channels(spec)) for spec in config.input_blocks)
         self.input_hint_block = _hint_block(hint_channels, config.model_channels)
@@ -71,14 +72,14 @@ def _channels(block: BlockSpec) -> int:
 
 def _zero_conv(channels: int) -> TimestepEmbedSequential:
     """A 1x1 convolution that training starts from zero, hence its name."""
-    return TimestepEmbedSequential(nn.Conv2d(channels, channels, 1))
+    return TimestepEmbedSequential(Conv2d(channels, channels, 1))
 
 
 def _hint_block(hint_channels: int, model_channels: int) -> TimestepEmbedSequential:
     layers: list[nn.Module] = []
     channels = hint_channels
     for out_channels, stride in HINT_LAYERS:
-        layers += [nn.Conv2d(channels, out_channels, 3, padding=1, stride=stride), nn.SiLU()]
+        layers += [Conv2d(channels, out_channels, 3, padding=1, stride=stride), nn.SiLU()]
         channels = out_channels
-    layers.append(nn.Conv2d(channels, model_channels, 3, padding=1))
+    layers.append(Conv2d(channels, model_channels, 3, padding=1))
     return TimestepEmbedSequential(*layers)

@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.models.attention import optimized_attention
+from engine.models.layers import Conv2d, Linear, linear
 
 Options = dict[str, Any]
 
@@ -100,17 +101,17 @@ class ResBlock(nn.Module):
         self.in_layers = nn.Sequential(
             nn.GroupNorm(32, spec.in_channels),
             nn.SiLU(),
-            nn.Conv2d(spec.in_channels, spec.out_channels, 3, padding=1),
+            Conv2d(spec.in_channels, spec.out_channels, 3, padding=1),
         )
-        self.emb_layers = nn.Sequential(nn.SiLU(), nn.Linear(embedding_width, spec.out_channels))
+        self.emb_layers = nn.Sequential(nn.SiLU(), Linear(embedding_width, spec.out_channels))
         self.out_layers = nn.Sequential(
             nn.GroupNorm(32, spec.out_channels),
             nn.SiLU(),
             nn.Identity(),  # a dropout in training; it keeps the convolution's name
-            nn.Conv2d(spec.out_channels, spec.out_channels, 3, padding=1),
+            Conv2d(spec.out_channels, spec.out_channels, 3, padding=1),
         )
         same = spec.in_channels == spec.out_channels
-        self.skip_connection = nn.Identity() if same else nn.Conv2d(spec.in_channels, spec.out_channels, 1)
+        self.skip_connection = nn.Identity() if same else Conv2d(spec.in_channels, spec.out_channels, 1)
 
     def forward(self, x: torch.Tensor, emb: torch.Tensor) -> torch.Tensor:
         h = self.in_layers(x)
@@ -122,7 +123,7 @@ class ResBlock(nn.Module):
 class Downsample(nn.Module):
     def __init__(self, spec: DownSpec) -> None:
         super().__init__()
-        self.op = nn.Conv2d(spec.channels, spec.out_channels, 3, stride=2, padding=1)
+        self.op = Conv2d(spec.channels, spec.out_channels, 3, stride=2, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.op(x)
@@ -132,7 +133,7 @@ class Downsample(nn.Module):
 class Upsample(nn.Module):
     def __init__(self, spec: UpSpec) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(spec.channels, spec.out_channels, 3, padding=1)
+        self.conv = Conv2d(spec.channels, spec.out_channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor, output_shape: Sequence[int] | None = None) -> torch.Tensor:
         """Twice the size, or that of the skip connection it will meet (odd sizes)."""
@@ -146,7 +147,7 @@ class Geglu(nn.Module):
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.proj = nn.Linear(width, inner * 2)
+        self.proj = Linear(width, inner * 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         value, gate = self.proj(x).chunk(2, dim=-1)
@@ -157,7 +158,7 @@ class Geglu(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.net = nn.Sequential(Geglu(width, width * 4), nn.Identity(), nn.Linear(width * 4, width))
+        self.net = nn.Sequential(Geglu(width, width * 4), nn.Identity(), Linear(width * 4, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.net(x)
@@ -168,10 +169,10 @@ class CrossAttention(nn.Module):
     def __init__(self, width: int, context_dim: int, heads: int) -> None:
         super().__init__()
         self.heads, self.dim_head = heads, width // heads
-        self.to_q = nn.Linear(width, width, bias=False)
-        self.to_k = nn.Linear(context_dim, width, bias=False)
-        self.to_v = nn.Linear(context_dim, width, bias=False)
-        self.to_out = nn.Sequential(nn.Linear(width, width))
+        self.to_q = Linear(width, width, bias=False)
+        self.to_k = Linear(context_dim, width, bias=False)
+        self.to_v = Linear(context_dim, width, bias=False)
+        self.to_out = nn.Sequential(Linear(width, width))
 
     def forward(
         self,
@@ -278,12 +279,12 @@ class TokenConvolution(nn.Conv2d):
     """A 1x1 convolution of tokens [B, T, C]: the same linear map for every cell, without a second change of layout."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return functional.linear(input, self.weight.flatten(1), self.bias)
+        return linear(input, self.weight.flatten(1), self.bias)
 
 
 def _projection(spec: TransformerSpec) -> nn.Module:
     if spec.uses_linear:
-        return nn.Linear(spec.channels, spec.channels)
+        return Linear(spec.channels, spec.channels)
     return TokenConvolution(spec.channels, spec.channels, 1)
 
 
@@ -343,14 +344,14 @@ class UnetModel(nn.Module):
         self.in_channels = config.in_channels
         self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
         width = config.model_channels * 4
-        self.time_embed = nn.Sequential(nn.Linear(config.model_channels, width), nn.SiLU(), nn.Linear(width, width))
+        self.time_embed = nn.Sequential(Linear(config.model_channels, width), nn.SiLU(), Linear(width, width))
         self.input_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.input_blocks)
         self.middle_block = build_block(config.middle_block, config, width)
         self.output_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.output_blocks)
         self.out = nn.Sequential(
             nn.GroupNorm(32, config.model_channels),
             nn.SiLU(),
-            nn.Conv2d(config.model_channels, config.out_channels, 3, padding=1),
+            Conv2d(config.model_channels, config.out_channels, 3, padding=1),
         )
 
     @property
@@ -409,7 +410,7 @@ def build_block(specs: BlockSpec, config: UnetConfig, embedding_width: int) -> T
 def _layer(spec: LayerSpec, config: UnetConfig, embedding_width: int) -> nn.Module:
     match spec:
         case ConvSpec():
-            return nn.Conv2d(spec.in_channels, spec.out_channels, 3, padding=1)
+            return Conv2d(spec.in_channels, spec.out_channels, 3, padding=1)
         case ResSpec():
             return ResBlock(spec, embedding_width)
         case TransformerSpec():

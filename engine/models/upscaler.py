@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from engine.models.layers import Conv2d
+
 RESIDUAL_SCALE = 0.2
 SLOPE = 0.2  # of the leaky rectifiers, below zero
 
@@ -48,10 +50,10 @@ class DenseBlock(nn.Module):
     def __init__(self, width: int, growth: int, is_plus: bool) -> None:
         super().__init__()
         self.conv1, self.conv2, self.conv3, self.conv4 = (
-            nn.Conv2d(width + index * growth, growth, 3, padding=1) for index in range(4)
+            Conv2d(width + index * growth, growth, 3, padding=1) for index in range(4)
         )
-        self.conv5 = nn.Conv2d(width + 4 * growth, width, 3, padding=1)
-        self.conv1x1 = nn.Conv2d(width, growth, 1, bias=False) if is_plus else None
+        self.conv5 = Conv2d(width + 4 * growth, width, 3, padding=1)
+        self.conv1x1 = Conv2d(width, growth, 1, bias=False) if is_plus else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x1 = functional.leaky_relu(self.conv1(x), SLOPE)
@@ -84,14 +86,14 @@ class RrdbNet(nn.Module):
         self.config = config
         self.scale, self.out_channels = config.scale, config.out_channels
         width = config.width
-        self.conv_first = nn.Conv2d(config.in_channels * config.shuffle**2, width, 3, padding=1)
+        self.conv_first = Conv2d(config.in_channels * config.shuffle**2, width, 3, padding=1)
         self.body = nn.Sequential(
             *(ResidualInResidual(width, config.growth, config.is_plus) for _ in range(config.num_blocks))
         )
-        self.conv_body = nn.Conv2d(width, width, 3, padding=1)
-        self.conv_ups = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(config.num_doublings))
-        self.conv_hr = nn.Conv2d(width, width, 3, padding=1)
-        self.conv_last = nn.Conv2d(width, config.out_channels, 3, padding=1)
+        self.conv_body = Conv2d(width, width, 3, padding=1)
+        self.conv_ups = nn.ModuleList(Conv2d(width, width, 3, padding=1) for _ in range(config.num_doublings))
+        self.conv_hr = Conv2d(width, width, 3, padding=1)
+        self.conv_last = Conv2d(width, config.out_channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         height, width = x.shape[2:]
@@ -116,9 +118,9 @@ class CompactNet(nn.Module):
         layers: list[nn.Module] = []
         channels = config.in_channels
         for _ in range(config.num_layers):
-            layers += [nn.Conv2d(channels, config.width, 3, padding=1), nn.PReLU(config.width)]
+            layers += [Conv2d(channels, config.width, 3, padding=1), nn.PReLU(config.width)]
             channels = config.width
-        layers.append(nn.Conv2d(channels, config.out_channels * config.scale**2, 3, padding=1))
+        layers.append(Conv2d(channels, config.out_channels * config.scale**2, 3, padding=1))
         self.body = nn.Sequential(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
+from engine.models.layers import Conv2d
+
 
 @dataclass(frozen=True, slots=True)
 class VaeConfig:
@@ -30,10 +32,10 @@ class ResnetBlock(nn.Module):
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         self.norm1 = nn.GroupNorm(32, in_channels, eps=1e-6)
-        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, padding=1)
+        self.conv1 = Conv2d(in_channels, out_channels, 3, padding=1)
         self.norm2 = nn.GroupNorm(32, out_channels, eps=1e-6)
-        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1)
-        self.nin_shortcut = nn.Conv2d(in_channels, out_channels, 1) if in_channels != out_channels else nn.Identity()
+        self.conv2 = Conv2d(out_channels, out_channels, 3, padding=1)
+        self.nin_shortcut = Conv2d(in_channels, out_channels, 1) if in_channels != out_channels else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.conv1(functional.silu(self.norm1(x)))
@@ -48,8 +50,8 @@ class AttnBlock(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(32, channels, eps=1e-6)
-        self.q, self.k, self.v = (nn.Conv2d(channels, channels, 1) for _ in range(3))
-        self.proj_out = nn.Conv2d(channels, channels, 1)
+        self.q, self.k, self.v = (Conv2d(channels, channels, 1) for _ in range(3))
+        self.proj_out = Conv2d(channels, channels, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, channels, height, width = x.shape
@@ -66,7 +68,7 @@ class AttnBlock(nn.Module):
 class Downsample(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+        self.conv = Conv2d(channels, channels, 3, stride=2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.conv(functional.pad(x, (0, 1, 0, 1)))
@@ -76,7 +78,7 @@ class Downsample(nn.Module):
 class Upsample(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv = Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.conv(functional.interpolate(x, scale_factor=2.0, mode="nearest"))
@@ -123,7 +125,7 @@ class Encoder(nn.Module):
     def __init__(self, config: VaeConfig) -> None:
         super().__init__()
         levels = config.level_channels
-        self.conv_in = nn.Conv2d(config.picture_channels, config.base_channels, 3, padding=1)
+        self.conv_in = Conv2d(config.picture_channels, config.base_channels, 3, padding=1)
         self.down = nn.ModuleList(
             Level(
                 config.base_channels if i == 0 else levels[i - 1],
@@ -135,7 +137,7 @@ class Encoder(nn.Module):
         )
         self.mid = Middle(levels[-1])
         self.norm_out = nn.GroupNorm(32, levels[-1], eps=1e-6)
-        self.conv_out = nn.Conv2d(levels[-1], config.latent_channels * 2, 3, padding=1)
+        self.conv_out = Conv2d(levels[-1], config.latent_channels * 2, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.conv_in(x)
@@ -149,7 +151,7 @@ class Decoder(nn.Module):
     def __init__(self, config: VaeConfig) -> None:
         super().__init__()
         levels = config.level_channels
-        self.conv_in = nn.Conv2d(config.latent_channels, levels[-1], 3, padding=1)
+        self.conv_in = Conv2d(config.latent_channels, levels[-1], 3, padding=1)
         self.mid = Middle(levels[-1])
         # Level 0 is the full picture and comes last; the list keeps the checkpoint's numbers.
         self.up = nn.ModuleList(
@@ -157,7 +159,7 @@ class Decoder(nn.Module):
             for i, channels in enumerate(levels)
         )
         self.norm_out = nn.GroupNorm(32, levels[0], eps=1e-6)
-        self.conv_out = nn.Conv2d(levels[0], config.picture_channels, 3, padding=1)
+        self.conv_out = Conv2d(levels[0], config.picture_channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.mid(self.conv_in(x))
@@ -175,8 +177,8 @@ class AutoencoderKl(nn.Module):
         self.downscale_ratio = 2 ** (len(config.level_channels) - 1)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        self.quant_conv = nn.Conv2d(config.latent_channels * 2, config.embedding_channels * 2, 1)
-        self.post_quant_conv = nn.Conv2d(config.embedding_channels, config.latent_channels, 1)
+        self.quant_conv = Conv2d(config.latent_channels * 2, config.embedding_channels * 2, 1)
+        self.post_quant_conv = Conv2d(config.embedding_channels, config.latent_channels, 1)
 
     def encode(self, pictures: torch.Tensor) -> torch.Tensor:
         """The mean of the posterior."""

@@ -1,0 +1,95 @@
+"""Linear layers and convolutions as torch's, and faster on a processor; everywhere else they are torch's own.
+
+Two things cost most of a float32 step of SD1.5 on a processor, and neither is arithmetic. torch multiplies float32
+matrices by Intel's MKL, whose widest kernels other makers' processors do not get; oneDNN, which is in torch as well,
+picks its kernels by what the processor can do. And a convolution first brings its weights into another order at every
+call, which for many channels over few cells (8x8, 4x4) takes longer than the convolution; there, gathering the cells
+under the kernel and multiplying once is faster, because it takes the weights as they lie.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+@cache
+def has_onednn_linear() -> bool:
+    """Whether oneDNN multiplies float32 matrices here: on x86, where torch itself would take MKL."""
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return is_x86 and torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`functional.linear`: `x` [..., I], `weight` [O, I], `bias` [O] -> [..., O]."""
+    if not (_is_plain(x, weight, bias, (torch.float32,)) and x.numel() and has_onednn_linear()):
+        return functional.linear(x, weight, bias)
+    out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
+    return out
+
+
+def _is_plain(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtypes: tuple[torch.dtype, ...]
+) -> bool:
+    """Whether they are tensors of one of these types on the processor, of which no gradient is wanted."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    return (
+        all(tensor.device.type == "cpu" and tensor.dtype == x.dtype for tensor in tensors)
+        and x.dtype in dtypes
+        and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+class Linear(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(input, self.weight, self.bias)
+
+
+class Conv2d(nn.Conv2d):
+    """A convolution that multiplies matrices where the weights are more than the cells.
+
+    Custom nodes replace `_conv_forward` of layers that are there (seamless pictures), so that is what differs here.
+    """
+
+    def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if not self._is_matrix(input, weight, bias):
+            out: torch.Tensor = super()._conv_forward(input, weight, bias)
+            return out
+        above, left = _both(self.padding)
+        padded = functional.pad(input, (left, left, above, above))
+        (high, wide), (down, right) = self.kernel_size, self.stride
+        cells = padded.unfold(2, high, down).unfold(3, wide, right)  # [B, I, h, w, kernel height, kernel width]
+        batch, _, height, width = cells.shape[:4]
+        is_last = weight.is_contiguous(memory_format=torch.channels_last)
+        rows = cells.permute(0, 2, 3, 4, 5, 1) if is_last else cells.permute(0, 2, 3, 1, 4, 5)
+        columns = weight.permute(0, 2, 3, 1) if is_last else weight
+        out = linear(rows.reshape(batch * height * width, -1), columns.reshape(self.out_channels, -1), bias)
+        out = out.view(batch, height, width, self.out_channels).permute(0, 3, 1, 2)
+        return out if is_last else out.contiguous()
+
+    def _is_matrix(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+        if (
+            x.ndim != 4
+            or isinstance(self.padding, str)
+            or (self.padding_mode, self.groups, self.dilation) != ("zeros", 1, (1, 1))
+            or not _is_plain(x, weight, bias, (torch.float32, torch.bfloat16))
+        ):
+            return False
+        height, width = (
+            (size + 2 * pad - kernel) // step + 1
+            for size, pad, kernel, step in zip(
+                x.shape[2:], _both(self.padding), self.kernel_size, self.stride, strict=True
+            )
+        )
+        return height > 0 and width > 0 and 0 < x.shape[0] * height * width <= self.out_channels
+
+
+def _both(padding: Any) -> tuple[int, int]:
+    """Padding above and left. Custom nodes set it to one number, which torch takes too."""
+    return padding if isinstance(padding, tuple) else (padding, padding)
