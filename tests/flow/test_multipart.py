@@ -32,7 +32,7 @@ def leftovers(worker: RunningWorker) -> list[str]:
 
 
 def test_a_file_part_is_what_its_name_stands_for(worker: RunningWorker) -> None:
-    response = send(worker, image_request("photo"), photo=decode_data_uri(EXAMPLE_PICTURE))
+    response = send(worker, image_request("photo"), photo=bytes(decode_data_uri(EXAMPLE_PICTURE)))
     assert response.status_code == 200, response.text
     inline = worker.generate(image_request(EXAMPLE_PICTURE))
     assert worker.output_bytes(response.json()) == worker.output_bytes(inline.json())
@@ -57,7 +57,7 @@ def test_the_same_request_with_the_same_file_runs_once_and_with_another_is_refus
 def test_one_file_may_stand_in_several_places_and_several_files_in_one_request(worker: RunningWorker) -> None:
     modifications = {"prompt": "a fox", "input_image": "photo", "mask_image": "mask", "steps": 2}
     body = {"input": {"modifier": "Inpaint", "modifications": modifications}}
-    assert send(worker, body, photo=picture(), mask=decode_data_uri(EXAMPLE_PICTURE)).status_code == 200
+    assert send(worker, body, photo=picture(), mask=bytes(decode_data_uri(EXAMPLE_PICTURE))).status_code == 200
     modifications["mask_image"] = "photo"
     assert send(worker, body, photo=picture()).status_code == 200
 

@@ -14,16 +14,15 @@ def check_length(request: Request, max_bytes: int) -> None:
         raise _too_large(max_bytes)
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
+async def read_body(request: Request, max_bytes: int) -> bytearray:
     """Raises RequestTooLarge, as soon as that shows."""
     check_length(request, max_bytes)
-    chunks, size = [], 0
+    body = bytearray()
     async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
+        if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
-        chunks.append(chunk)
-    return b"".join(chunks)
+        body += chunk
+    return body
 
 
 def _too_large(max_bytes: int) -> RequestTooLarge:

@@ -26,7 +26,7 @@ MAX_NAME_LENGTH = 200
 class Received:
     """What came. `content` is the JSON, `files` by the names of their parts."""
 
-    content: bytes
+    content: bytes | bytearray
     files: dict[str, ReceivedFile] = field(default_factory=dict)
 
     def discard(self) -> None:
@@ -106,7 +106,7 @@ class _Reader:
         if self._json is None:
             known = " or ".join(JSON_PARTS)
             raise RequestRejected([Problem(f"there is no part {known} with the JSON of the request", field="body")])
-        return Received(bytes(self._json), self._files)
+        return Received(self._json, self._files)
 
     def discard(self) -> None:
         if self._upload is not None:

@@ -76,7 +76,7 @@ async def _submit(request: Request) -> Job | Response:
     job_id = str(uuid.uuid4())
     try:
         check_caller(request)
-        body = parse_json(await read_body(request, services.max_request_bytes))
+        body = await asyncio.to_thread(parse_json, await read_body(request, services.max_request_bytes))
         translated = translate(body.get("input"), job_id, wants_base64=True)
     except WorkerError as error:
         return refuse(error, job_id)
@@ -91,7 +91,8 @@ async def _submit(request: Request) -> Job | Response:
     transport = httpx.ASGITransport(app=request.app, raise_app_exceptions=False, client=(ITSELF, 0))
     try:
         async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
-            taken = await front.post("/generate", json=translated.body)
+            content = await asyncio.to_thread(lambda: json.dumps(translated.body).encode())
+            taken = await front.post("/generate", content=content, headers={"content-type": "application/json"})
     except (httpx.InvalidURL, UnicodeError):  # the latter from a name whose punycode is none
         return refuse(RequestRejected([Problem("is not a host's name or address", field="Host")]), job_id)
     answer = _answer_of(taken)

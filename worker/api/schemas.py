@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from worker import long_json
 from worker.errors import Problem, RequestRejected
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job, WebhookEvent
@@ -140,12 +140,10 @@ class ParsedRequest:
     files: Mapping[str, ReceivedFile] = field(default_factory=dict)
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes | bytearray) -> dict[str, Any]:
     """The JSON object of a body. Raises RequestRejected."""
     try:
-        value = json.loads(body, parse_constant=_no_number)
-        if b"\\u" in body:
-            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text: nothing could store it
+        value = long_json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise RequestRejected([Problem("invalid JSON", field="body")]) from None
     if not isinstance(value, dict):

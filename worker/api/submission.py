@@ -127,7 +127,7 @@ async def _apart(
     return await asyncio.to_thread(function, *arguments, **named)
 
 
-def _json_of(services: Services, content: bytes) -> dict[str, Any]:
+def _json_of(services: Services, content: bytes | bytearray) -> dict[str, Any]:
     """Raises RequestRejected, under Vast in the words of its own worker."""
     try:
         return parse_json(content)

@@ -36,6 +36,8 @@ from worker.s3_clients import S3Target
 from worker.settings import InputLimits
 
 CONNECT_SECONDS = 10.0
+DECODED_LENGTH = 1024 * 1024  # of base64, at a time
+OTHER_ALPHABET = str.maketrans("-_", "+/")
 BLOCK_BYTES = 4 * 1024 * 1024  # of a download, hashed and written at a time
 
 
@@ -235,7 +237,7 @@ class InputFetcher:
         return InputTooLarge(f"{shown} is over {limit} bytes", limit_bytes=limit)
 
 
-def decode_data_uri(text: str) -> bytes:
+def decode_data_uri(text: str) -> bytes | bytearray:
     """The content of a `data:` URI, base64 or percent-encoded. Raises ValueError."""
     header, comma, content = text.partition(",")
     if not comma:
@@ -245,12 +247,19 @@ def decode_data_uri(text: str) -> bytes:
     return urllib.parse.unquote_to_bytes(content)
 
 
-def _decode_base64(text: str) -> bytes:
-    """Both alphabets, with or without padding and line breaks."""
-    plain = "".join(text.split()).rstrip("=").translate(str.maketrans("-_", "+/"))
+def _decode_base64(text: str) -> bytearray:
+    """Both alphabets, with or without padding and line breaks. A piece at a time, so that others get their turn."""
+    made, held = bytearray(), ""
     try:
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-    except binascii.Error:
+        for start in range(0, len(text), DECODED_LENGTH):
+            held += "".join(text[start : start + DECODED_LENGTH].split()).translate(OTHER_ALPHABET)
+            whole = 0 if "=" in held else len(held) // 4 * 4
+            made += base64.b64decode(held[:whole], validate=True)
+            held = held[whole:]
+        plain = held.rstrip("=")
+        made += base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+        return made
+    except (binascii.Error, ValueError):
         raise ValueError("is not base64") from None
 
 

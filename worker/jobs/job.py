@@ -20,6 +20,7 @@ from worker.engine.loss import Loss
 from worker.errors import WorkerError, http_status
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.progress import Progress
+from worker.long_json import canonical_pieces
 from worker.outputs.options import OutputOptions
 
 MAX_ATTEMPTS = 2
@@ -246,11 +247,11 @@ def body_hash(
 ) -> str:
     """SHA-256 of the canonical JSON of the request's `input` without its id, and of the two result headers.
 
-    A large one, with pictures in it, is taken piece by piece: slower, but other threads get their turn.
+    A large one, with pictures in it, is taken piece by piece, so that other threads get their turn.
     """
     plain = {key: value for key, value in body_input.items() if key != "request_id"}
     hashed = [plain, wants_base64, wants_engine_response]
     digest = sha256()
-    for piece in CANONICAL.iterencode(hashed) if is_large else (CANONICAL.encode(hashed),):
-        digest.update(piece.encode())
+    for piece in canonical_pieces(hashed, CANONICAL) if is_large else (CANONICAL.encode(hashed).encode(),):
+        digest.update(piece)
     return digest.hexdigest()

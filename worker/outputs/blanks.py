@@ -59,6 +59,7 @@ def blank(source: Path, target: Path) -> bool:
         if not edits:
             return False
         file.seek(0)
+        target.parent.mkdir(mode=0o700, exist_ok=True)
         with target.open("wb") as out:
             for edit in edits:
                 _copy_until(file, out, edit.start)

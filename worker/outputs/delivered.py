@@ -99,7 +99,6 @@ def _converted(source: Path, folder: Path, name: str, form: ImageFormat, wanted:
 def _retold(source: Path, folder: Path, name: str, media_type: str, wanted: Finish) -> OutputRecord:
     """Without or with metadata. Where it cannot be had so, the record says so."""
     target = folder / DELIVERED / name
-    target.parent.mkdir(mode=0o700, exist_ok=True)
     try:
         if _rewrite(source, target, media_type, wanted):
             return _file_fields(folder, target, media_type)

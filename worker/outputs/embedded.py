@@ -43,12 +43,14 @@ def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, t
         if sorted(contents, key=str) == sorted(wanted.items(), key=str) if drops else said >= wanted.keys():
             return False
         added = wanted if drops else {key: text for key, text in wanted.items() if key not in said}
+        target.parent.mkdir(mode=0o700, exist_ok=True)
         rewrite_png(source, target, drops=drops, texts=added)
         return True
     holder = jpeg_segments if media_type == "image/jpeg" else webp_chunks
     says_something = holder.says_something(source)
     if (not says_something and not wanted) or (says_something and not drops):
         return False
+    target.parent.mkdir(mode=0o700, exist_ok=True)
     exif = exif_of(wanted, _orientation_in(holder.exif_in(source)))
     if media_type == "image/jpeg":
         jpeg_segments.rewrite_jpeg(source, target, drops=drops, exif=exif)

@@ -14,7 +14,7 @@ from tests.worker.running_front import RunningFront, running_front
 from worker.api import submission
 from worker.inputs.fetch import decode_data_uri
 
-PICTURE = decode_data_uri(EXAMPLE_PICTURE)
+PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
 LARGE = PICTURE + bytes(submission.LARGE_BODY_BYTES)  # what stands behind a PNG's end is nobody's concern
 
 

@@ -13,7 +13,7 @@ from tests.worker.running_front import running_front
 from worker.app import create_app
 from worker.inputs.fetch import decode_data_uri
 
-PICTURE = decode_data_uri(EXAMPLE_PICTURE)
+PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
 
 
 def parts(workflow: dict[str, object]) -> list[tuple[str, tuple[str, bytes | str]]]:
