@@ -5,12 +5,13 @@ from __future__ import annotations
 from engine.diffusion.samplers import ODE_SAMPLERS, SamplerFunction
 from engine.diffusion.samplers_cfg_pp import CFG_PP_SAMPLERS
 from engine.diffusion.samplers_dpm_solver import DPM_SOLVER_SAMPLERS
+from engine.diffusion.samplers_flow import with_flows
 from engine.diffusion.samplers_multistep import MULTISTEP_SAMPLERS
 from engine.diffusion.samplers_predictor_corrector import PREDICTOR_CORRECTOR_SAMPLERS
 from engine.diffusion.samplers_sde import SDE_SAMPLERS
 from engine.diffusion.samplers_stochastic import STOCHASTIC_SAMPLERS
 
-SAMPLER_FUNCTIONS: dict[str, SamplerFunction] = {
+SAMPLER_FUNCTIONS: dict[str, SamplerFunction] = with_flows({
     **ODE_SAMPLERS,
     **STOCHASTIC_SAMPLERS,
     **SDE_SAMPLERS,
@@ -18,7 +19,7 @@ SAMPLER_FUNCTIONS: dict[str, SamplerFunction] = {
     **MULTISTEP_SAMPLERS,
     **DPM_SOLVER_SAMPLERS,
     **PREDICTOR_CORRECTOR_SAMPLERS,
-}
+})  # fmt: skip
 
 SAMPLER_NAMES = (
     "euler", "euler_cfg_pp", "euler_ancestral", "euler_ancestral_cfg_pp", "heun", "heunpp2", "dpm_2", "dpm_2_ancestral",

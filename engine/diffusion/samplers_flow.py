@@ -1,0 +1,310 @@
+"""Samplers for models read as a rectified flow (ModelSamplingSD3, AuraFlow, Flux): x = (1 - sigma) x0 + sigma n.
+
+What samplers of the ODE do holds for a flow as it stands. Those that work in the signal-to-noise ratio run on
+y = x / (1 - sigma), which has the form they are written for, with the level s = sigma / (1 - sigma). Ancestral ones
+choose another level to step down to, so they are written here again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from engine.diffusion.brownian import brownian_noise_sampler
+from engine.diffusion.model_sampling_variants import RectifiedFlow
+from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.samplers import (
+    ModelFunction,
+    SamplerFunction,
+    StepCallback,
+    get_ancestral_step,
+    report,
+    to_d,
+)
+from engine.diffusion.samplers_cfg_pp import UnconditionalWatch
+
+FIRST_PERCENT = 1e-4  # pure noise has no ratio: the first step starts this far into the schedule instead
+BEFORE_NOISE = 0.9999
+LAST_LEVEL = 0.001
+
+
+def model_sampling_of(model: Any) -> Any | None:
+    """The parameterisation under a sampler's model; None where it is a plain function."""
+    return getattr(getattr(getattr(model, "inner_model", None), "inner_model", None), "model_sampling", None)
+
+
+def or_for_flow(sampler: SamplerFunction, for_flow: SamplerFunction) -> SamplerFunction:
+    """`for_flow` for models that are read as a flow, `sampler` for all others."""
+
+    def sample(model: ModelFunction, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        chosen = for_flow if isinstance(model_sampling_of(model), RectifiedFlow) else sampler
+        return chosen(model, x, sigmas, *args, **options)
+
+    return sample
+
+
+def by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None = None, has_tau: bool = False) -> SamplerFunction:
+    """A sampler of the signal-to-noise ratio for flows, too.
+
+    `path_on_cpu`: it draws its noise from a Brownian path over sigma, there or on the latent's device. `has_tau`: it
+    takes a function of sigma that says how much noise there is.
+    """
+
+    def for_flow(
+        model: ModelFunction,
+        x: torch.Tensor,
+        sigmas: torch.Tensor,
+        extra_args: Mapping[str, Any] | None = None,
+        callback: StepCallback | None = None,
+        disable: bool | None = None,
+        **options: Any,
+    ) -> torch.Tensor:
+        if len(sigmas) <= 1:
+            return x
+        schedule: Any = model_sampling_of(model)
+        levels = sigmas.clone()
+        if levels[0] >= 1:
+            levels[0] = schedule.percent_to_sigma(FIRST_PERCENT)
+        ratios = levels / (1 - levels)
+        exact: dict[float, torch.Tensor] = dict(zip(ratios.tolist(), levels, strict=True))
+
+        def sigma_of(ratio: Any) -> torch.Tensor:
+            asked: torch.Tensor = torch.as_tensor(ratio, dtype=ratios.dtype, device=ratios.device)
+            return exact.get(float(asked), asked / (1 + asked))
+
+        def denoise(y: torch.Tensor, ratio: torch.Tensor, **args: Any) -> torch.Tensor:
+            sigma = sigma_of(ratio[0])
+            return model(y * (1 - sigma), sigma * torch.ones_like(ratio), **args)
+
+        denoise.inner_model = model.inner_model  # type: ignore[attr-defined]
+
+        def tell(step: dict[str, Any]) -> None:
+            sigma = sigma_of(step["sigma"])
+            report(callback, step["i"], step["x"] * (1 - sigma), sigma, sigma, step["denoised"])
+
+        draw = options.pop("noise_sampler", None)
+        if draw is None and path_on_cpu is not None:
+            seed = (extra_args or {}).get("seed")
+            draw = brownian_noise_sampler(x, sigmas[sigmas > 0].min(), sigmas.max(), seed, on_cpu=path_on_cpu)
+        if draw is not None:
+            options["noise_sampler"] = lambda first, second: draw(sigma_of(first), sigma_of(second))
+        if has_tau:
+            options["tau_func"] = _tau_of_ratio(options.get("tau_func"), schedule, sigma_of)
+        y = sampler(denoise, x / (1 - levels[0]), ratios, extra_args, tell, disable, **options)
+        return y * (1 - levels[-1])
+
+    return or_for_flow(sampler, for_flow)
+
+
+def _tau_of_ratio(
+    tau: Callable[[Any], float] | None, schedule: Any, sigma_of: Callable[[Any], torch.Tensor]
+) -> Callable[[Any], float]:
+    def of_ratio(ratio: Any) -> float:
+        sigma = sigma_of(ratio)
+        if tau is not None:
+            return tau(sigma)
+        return float(schedule.percent_to_sigma(0.8) <= sigma <= schedule.percent_to_sigma(0.2))
+
+    return of_ratio
+
+
+def ancestral_step(
+    sigma: torch.Tensor, target: torch.Tensor, eta: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(level to step down to, factor of what is there, strength of fresh noise) on the way to `target`."""
+    down = target * (1 + (target / sigma - 1) * eta)
+    shrink = (1 - target) / (1 - down)
+    return down, shrink, (target**2 - down**2 * shrink**2) ** 0.5
+
+
+@torch.no_grad()
+def sample_euler_ancestral_flow(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """Euler steps to below the next level, then shrunk and noised up to it."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+            continue
+        down, shrink, noise = ancestral_step(sigmas[i], sigmas[i + 1], eta)
+        x = torch.lerp(denoised, x, down / sigmas[i])
+        if eta > 0:
+            x = shrink * x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * noise
+    return x
+
+
+@torch.no_grad()
+def sample_dpm_2_ancestral_flow(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """Midpoint steps to below the next level, then shrunk and noised up to it."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        down, shrink, noise = ancestral_step(sigmas[i], sigmas[i + 1], eta)
+        d = to_d(x, sigmas[i], denoised)
+        if down == 0:
+            x = x + d * (down - sigmas[i])
+            continue
+        middle = sigmas[i].log().lerp(down.log(), 0.5).exp()
+        x_2 = x + d * (middle - sigmas[i])
+        d_2 = to_d(x_2, middle, model(x_2, middle * ones, **extra_args))
+        x = x + d_2 * (down - sigmas[i])
+        x = shrink * x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * noise
+    return x
+
+
+@torch.no_grad()
+def sample_dpmpp_2s_ancestral_flow(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """DPM-Solver++(2S) to below the next level, by way of the middle in log ratio, then shrunk and noised up to it."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+            continue
+        down, shrink, noise = ancestral_step(sigmas[i], sigmas[i + 1], eta)
+        middle = torch.sigmoid((sigmas[i].logit() + down.logit()) / 2)
+        middle = torch.full_like(middle, BEFORE_NOISE) if sigmas[i] == 1 else middle
+        denoised_2 = model(torch.lerp(denoised, x, middle / sigmas[i]), middle * ones, **extra_args)
+        x = torch.lerp(denoised_2, x, down / sigmas[i])
+        if eta > 0:
+            x = shrink * x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * noise
+    return x
+
+
+@torch.no_grad()
+def sample_euler_ancestral_cfg_pp_flow(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """Euler's method with CFG++; how far down and up is reckoned in the ratio of noise to signal."""
+    uncond = UnconditionalWatch(extra_args)
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **uncond.extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+            continue
+        signal, next_signal = 1 - sigmas[i], 1 - sigmas[i + 1]
+        d = to_d(x, sigmas[i], signal * uncond.denoised)
+        down, up = get_ancestral_step(sigmas[i] / signal, sigmas[i + 1] / next_signal, eta=eta)
+        x = next_signal * (denoised + down * d)
+        if eta > 0 and s_noise > 0:
+            x = x + next_signal * noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * up
+    return x
+
+
+@torch.no_grad()
+def sample_euler_cfg_pp_flow(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+) -> torch.Tensor:
+    """`sample_euler_ancestral_cfg_pp_flow` without noise."""
+    return sample_euler_ancestral_cfg_pp_flow(model, x, sigmas, extra_args, callback, disable, eta=0.0, s_noise=0.0)
+
+
+@torch.no_grad()
+def sample_lcm_flow(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, Any] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """Predict, noise again as the flow does, repeat."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, sigmas[i] * ones, **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        x = denoised
+        if sigmas[i + 1] > 0:
+            x = torch.lerp(denoised, noise_sampler(sigmas[i], sigmas[i + 1]), sigmas[i + 1])
+    return x
+
+
+def ending_above_zero(sampler: SamplerFunction) -> SamplerFunction:
+    """UniPC ends at `LAST_LEVEL` instead of 0, and what is left of the signal there is scaled up, as in ComfyUI."""
+
+    def for_flow(
+        model: ModelFunction, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **options: Any
+    ) -> torch.Tensor:
+        result: torch.Tensor = sampler(model, x, sigmas, *args, **options)
+        return result / (1 - LAST_LEVEL) if len(sigmas) > 1 and sigmas[-1] == 0 else result
+
+    return or_for_flow(sampler, for_flow)
+
+
+def with_flows(samplers: Mapping[str, SamplerFunction]) -> dict[str, SamplerFunction]:
+    """The samplers by name, those that need it in a form that takes flows, too."""
+    again: dict[str, SamplerFunction] = {
+        "euler_ancestral": sample_euler_ancestral_flow, "dpm_2_ancestral": sample_dpm_2_ancestral_flow,
+        "dpmpp_2s_ancestral": sample_dpmpp_2s_ancestral_flow, "lcm": sample_lcm_flow,
+        "euler_cfg_pp": sample_euler_cfg_pp_flow, "euler_ancestral_cfg_pp": sample_euler_ancestral_cfg_pp_flow,
+    }  # fmt: skip
+    of_path = [f"{name}{device}" for name in ("dpmpp_sde", "dpmpp_2m_sde", "dpmpp_2m_sde_heun", "dpmpp_3m_sde")
+               for device in ("", "_gpu")]  # fmt: skip
+    return {
+        **samplers,
+        **{name: or_for_flow(samplers[name], for_flow) for name, for_flow in again.items()},
+        **{name: by_ratio(samplers[name], path_on_cpu=not name.endswith("_gpu")) for name in of_path},
+        **{name: by_ratio(samplers[name]) for name in ("er_sde", "seeds_2", "seeds_3")},
+        **{name: ending_above_zero(samplers[name]) for name in ("uni_pc", "uni_pc_bh2")},
+        **{name: by_ratio(samplers[name], has_tau=True) for name in ("sa_solver", "sa_solver_pece")},
+    }
