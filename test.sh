@@ -13,7 +13,15 @@ echo "ruff format --check"
 .venv/bin/ruff format --check --quiet .
 echo "ruff check"
 .venv/bin/ruff check --quiet .
-echo "mypy --strict"
-.venv/bin/python -m mypy
-echo "pytest"
-exec .venv/bin/python -m pytest -m "not slow and not gpu" "$@"
+# Tests wait a good part of their time, so types are checked beside them; what mypy has to say comes last.
+echo "mypy --strict, beside pytest"
+said=$(mktemp)
+.venv/bin/python -m mypy >"$said" 2>&1 &
+mypy=$!
+trap 'kill "$mypy" 2>/dev/null || true; rm -f "$said"' EXIT
+
+tests=0 types=0
+.venv/bin/python -m pytest -m "not slow and not gpu" "$@" || tests=$?
+wait "$mypy" || types=$?
+echo "mypy: $(cat "$said")"
+exit $((tests ? tests : types))

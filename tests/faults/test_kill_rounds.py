@@ -12,7 +12,7 @@ from tests.faults.kill_rounds import play
 
 @pytest.mark.timeout(600)
 async def test_a_few_kills_at_random_instants_lose_nothing(tmp_path: Path) -> None:
-    await lose_nothing(tmp_path, num_rounds=3)
+    await lose_nothing(tmp_path, num_rounds=2)
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ def test_a_machine_is_qualified_before_ready_and_a_restart_reuses_what_was_found
     )
     settings = {"BENCHMARK": "auto", "PRELOAD_MODELS": f"{CHECKPOINT},vae/none.safetensors"}
     settings["WARMUP_WORKFLOWS"] = str(workflow)
+    settings |= {"BENCHMARK_TEST_WIDTH": "128", "BENCHMARK_TEST_HEIGHT": "128", "BENCHMARK_TEST_STEPS": "4"}
     with running_worker(tmp_path, small_checkpoint, **settings) as worker:
         report = worker.get("/benchmark").json()
         finished(worker.generate(modifier_request(request_id="before")))
@@ -37,7 +38,7 @@ def test_a_machine_is_qualified_before_ready_and_a_restart_reuses_what_was_found
         while worker.get("/health").json()["restarts"] < 1:
             time.sleep(0.05)
         wait_until_ready(worker)
-        assert worker.log.read_text().count("warmed up") == num_read + 1  # the model was read again before any job
+        assert worker.log.read_text().count("warmed up") == num_read + 2  # model and workflow, before any job
         finished(worker.generate(modifier_request(request_id="after")))
         assert stop(worker) == 0
     assert (report["verdict"], report["error"], report["is_reused"]) == ("pass", None, False)

@@ -1,4 +1,4 @@
-"""The API's document: whole, and every example in it gives a picture when it is sent as it stands."""
+"""The API's document: whole, and every example in it gives a picture when it is sent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 from PIL import Image
 
 from tests.flow.running_worker import RunningWorker
@@ -40,14 +41,28 @@ def test_every_route_is_there_and_every_reference_leads_somewhere(studio: Runnin
     assert "priority" in document["components"]["schemas"]["GenerateInput"]["properties"]
 
 
-def test_every_example_gives_a_picture_as_it_stands(studio: RunningWorker) -> None:
+def with_steps(request: dict[str, Any], num_steps: int) -> dict[str, Any]:
+    """The same request with so many sampling steps wherever it says how many."""
+
+    def changed(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: num_steps if key in ("steps", "hires_steps") else changed(item) for key, item in value.items()}
+
+    small: dict[str, Any] = changed(request)
+    return small
+
+
+@pytest.mark.parametrize("num_steps", [1, pytest.param(None, marks=pytest.mark.slow, id="as it stands")])
+def test_every_example_gives_a_picture(studio: RunningWorker, num_steps: int | None) -> None:
     content = document_of(studio)["paths"]["/generate/sync"]["post"]["requestBody"]["content"]
     examples = content["application/json"]["examples"]
     built_in = {"Text2Image", "Image2Image", "Inpaint", "ControlNet", "LoraText2Image", "HiresFix", "Upscale"}
     assert set(examples) == {*built_in, "RawWorkflow", "Poster", "A workflow of your own"}
     with httpx.Client(timeout=100) as http:
         for name, example in examples.items():
-            response = http.post(f"{studio.url}/generate/sync", json=example["value"])
+            request = example["value"] if num_steps is None else with_steps(example["value"], num_steps)
+            response = http.post(f"{studio.url}/generate/sync", json=request)
             assert response.status_code == 200, (name, response.text)
             assert Image.open(io.BytesIO(http.get(response.json()["output"][0]["url"]).content)).format == "PNG"
 
