@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from benchmark.machine import describe_cpu
-from engine.checkpoints.load import LoadTypes, load_checkpoint
+from engine.checkpoints.load import Destination, LoadTypes, load_checkpoint
 from engine.checkpoints.random_weights import random_networks
 from engine.checkpoints.weight_source import source_of
 from engine.memory.model_memory import ModelMemory
@@ -63,7 +63,7 @@ def read_into_new_memory(path: Path) -> None:
 
 def load_to_device(path: Path) -> None:
     """As the engine does for a device that keeps weights as the file has them."""
-    loaded = load_checkpoint(path, replace(FLOAT16, later=True))
+    loaded = load_checkpoint(path, replace(FLOAT16, to=Destination.DEVICE))
     device = SimulatedDevice(64 * GIB)
     for network in (loaded.unet, loaded.text_encoder, loaded.vae):
         ModuleWeights("part", network, device=device, source=source_of(network)).load()

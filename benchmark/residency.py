@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from engine.checkpoints.load import load_unet
+from engine.checkpoints.load import Destination, load_unet
 from engine.checkpoints.weight_source import source_of
 from engine.memory.device import Device, device_of
 from engine.memory.lanes import Lanes, PinnedMemory
@@ -91,7 +91,7 @@ def _seconds_per_call(
 
 
 def _model(device: Device, work: Workload, *, num_streams: int) -> tuple[Residency, ModelPool, Lanes]:
-    _, unet = load_unet(work.path, work.dtype, later=True)
+    _, unet = load_unet(work.path, work.dtype, to=Destination.DEVICE)
     lanes = Lanes(device, num_streams)
     pinned = PinnedMemory(device, 16 * GIB)
     pool = ModelPool(VramState.NORMAL_VRAM, limits=Limits(0, 0))
@@ -101,7 +101,7 @@ def _model(device: Device, work: Workload, *, num_streams: int) -> tuple[Residen
 
 def _inputs(device: Device, work: Workload) -> tuple[torch.Tensor, ...]:
     cells = work.side_px // 8
-    _, unet = load_unet(work.path, work.dtype, later=True)
+    _, unet = load_unet(work.path, work.dtype, to=Destination.DEVICE)
     shapes = ((2, 4, cells, cells), (2,), (2, 77, unet.config.context_dim))
     return tuple(torch.ones(shape, dtype=work.dtype, device=device.torch_name) for shape in shapes)
 

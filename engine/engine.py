@@ -30,7 +30,7 @@ import torch
 
 from engine.cancel import CancelToken
 from engine.checkpoints.folders import BUILT_IN, ModelFolders, read_extra_model_paths
-from engine.checkpoints.load import LoadTypes
+from engine.checkpoints.load import Destination, LoadTypes
 from engine.compat.host import PackServer
 from engine.device_probe import DeviceFigures, measure
 from engine.disk_probe import DiskFigure, measure_disk
@@ -42,6 +42,7 @@ from engine.images.preview import latent_preview, picture_preview
 from engine.memory import device as devices
 from engine.memory import machine_memory
 from engine.memory.device import DeviceIdentity, DeviceReport, dtype_of, translate_device_error
+from engine.memory.device_facts import DeviceFacts
 from engine.memory.model_memory import MemoryReport, ModelMemory
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
@@ -321,7 +322,7 @@ class Engine:
             vae=dtype_of(resolved.vae_dtype),
             patched_text_encoder=None if self.settings.dtypes.text_encoder else torch.float16,
             unet_computed=computed,
-            later=self.memory.device.has_own_memory,
+            to=_destination(self.memory.facts),
         )
         keep: Any = self.memory.keep  # its handles only ever meet handles of the same pool, which their type cannot say
         return RunServices(
@@ -418,6 +419,12 @@ def _result_cache(settings: CacheSettings) -> ResultCache:
     if settings.strategy == "ram":
         return RamPressureCache(_ram_headroom_bytes(settings), machine_memory.available_bytes)
     return NoCache() if settings.strategy == "none" else ClassicCache()
+
+
+def _destination(facts: DeviceFacts) -> Destination:
+    if not facts.has_own_memory:
+        return Destination.RAM
+    return Destination.SIMULATED_DEVICE if facts.torch_name == "cpu" else Destination.DEVICE
 
 
 def _recent_models(settings: EngineSettings) -> RecentModels:

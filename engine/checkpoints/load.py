@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +32,18 @@ SD1 = "a Stable Diffusion 1 checkpoint with UNet, text encoder and VAE"
 T = TypeVar("T")
 
 
+class Destination(Enum):
+    """Where the weights of a network are to compute, which says when they are read and how they lie."""
+
+    RAM = "ram"  # the processor, with memory of their own, filled at once
+    DEVICE = "device"  # they are read when they are brought there
+    SIMULATED_DEVICE = "simulated device"  # likewise, and lie as for the processor, which computes: to the same bits
+
+    @property
+    def is_processor(self) -> bool:
+        return self is not Destination.DEVICE
+
+
 @dataclass(frozen=True, slots=True)
 class LoadTypes:
     """The types weights are kept in."""
@@ -40,7 +53,7 @@ class LoadTypes:
     vae: torch.dtype = torch.float32
     patched_text_encoder: torch.dtype | None = torch.float16  # what its patched weights are rounded to
     unet_computed: torch.dtype | None = None  # what a UNet is cast to while it computes; None: as it is kept
-    later: bool = False  # weights are read when they are brought to a device
+    to: Destination = Destination.RAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +69,9 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     file = open_weights(path)
     try:
         family = inspect.checkpoint_family(file.shapes, file.metadata)
-        unet = _unet(file, sd15.UNET_PREFIX, types.unet, later=types.later)
+        unet = _unet(file, sd15.UNET_PREFIX, types.unet, to=types.to)
         text_encoder = _text_encoder(file, sd15.TEXT_PREFIX + "transformer.", types)
-        vae = _vae(file, sd15.VAE_PREFIX, types.vae, later=types.later)
+        vae = _vae(file, sd15.VAE_PREFIX, types.vae, to=types.to)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, SD1) from error
     width = text_encoder.clip_l.config.width
@@ -68,7 +81,9 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     return LoadedCheckpoint(family, unet, text_encoder, vae)
 
 
-def load_unet(path: Path, dtype: torch.dtype, *, later: bool = False) -> tuple[CheckpointFamily, UnetModel]:
+def load_unet(
+    path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM
+) -> tuple[CheckpointFamily, UnetModel]:
     """The UNet of a file that holds one. Raises `BadModelFile`."""
     file = open_weights(path)
     try:
@@ -78,7 +93,7 @@ def load_unet(path: Path, dtype: torch.dtype, *, later: bool = False) -> tuple[C
         if prefix is None:
             raise NotRecognised(inspect.describe(file.shapes))
         family = inspect.unet_family(inspect.without_prefix(file.shapes, prefix), file.shapes, file.metadata)
-        return family, _unet(file, prefix, dtype, later=later)
+        return family, _unet(file, prefix, dtype, to=to)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, "the UNet of Stable Diffusion 1") from error
 
@@ -96,7 +111,7 @@ def load_text_encoder(path: Path, types: LoadTypes) -> ClipTextEncoder:
         raise BadModelFile(path.name, error.found, "a CLIP-L text encoder") from error
 
 
-def load_vae(path: Path, dtype: torch.dtype, *, later: bool = False) -> AutoencoderKl:
+def load_vae(path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM) -> AutoencoderKl:
     """The VAE of a file that holds one. Raises `BadModelFile`."""
     file = open_weights(path)
     try:
@@ -105,26 +120,26 @@ def load_vae(path: Path, dtype: torch.dtype, *, later: bool = False) -> Autoenco
         prefix = inspect.find_prefix(file.shapes, sd15.VAE_PREFIXES, "decoder.conv_in.weight")
         if prefix is None:
             raise NotRecognised(inspect.describe(file.shapes))
-        return _vae(file, prefix, dtype, later=later)
+        return _vae(file, prefix, dtype, to=to)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, "the VAE of Stable Diffusion 1") from error
 
 
-def _unet(file: WeightFile, prefix: str, dtype: torch.dtype, *, later: bool) -> UnetModel:
+def _unet(file: WeightFile, prefix: str, dtype: torch.dtype, *, to: Destination) -> UnetModel:
     names = _names(file, prefix)
     config = _read(file, lambda: inspect.unet_config({name: file.tensors[key].shape for name, key in names.items()}))
     with torch.device("meta"):
         network = UnetModel(config)
-    fill(network, file, names, dtype, later=later)
+    fill(network, file, names, dtype, to=to)
     return network
 
 
-def _vae(file: WeightFile, prefix: str, dtype: torch.dtype, *, later: bool) -> AutoencoderKl:
+def _vae(file: WeightFile, prefix: str, dtype: torch.dtype, *, to: Destination) -> AutoencoderKl:
     names = _names(file, prefix)
     config = _read(file, lambda: inspect.vae_config({name: file.tensors[key].shape for name, key in names.items()}))
     with torch.device("meta"):
         network = AutoencoderKl(config)
-    fill(network, file, names, dtype, later=later)
+    fill(network, file, names, dtype, to=to)
     return network
 
 
@@ -142,7 +157,7 @@ def _text_encoder(file: WeightFile, prefix: str, types: LoadTypes) -> ClipTextEn
     if "text_projection.weight" not in names:  # SD1 has none, and its pooled output is not projected
         projection.weight = nn.Parameter(torch.eye(config.width, dtype=dtype), requires_grad=False)
     names = {"clip_l.transformer." + name: key for name, key in names.items()}
-    fill(network, file, names, dtype, later=types.later)
+    fill(network, file, names, dtype, to=types.to)
     return network
 
 
@@ -160,19 +175,24 @@ def _read(file: WeightFile, read: Callable[[], T]) -> T:
 
 
 def fill(
-    network: nn.Module, file: WeightFile, names: Mapping[str, str], dtype: torch.dtype, *, later: bool = False
+    network: nn.Module,
+    file: WeightFile,
+    names: Mapping[str, str],
+    dtype: torch.dtype,
+    *,
+    to: Destination = Destination.RAM,
 ) -> None:
     """Give every weight of a network that has none (meta device) its values from the file, as `dtype`.
 
-    With `later` a mapped file is not read: its weights become views of it where they lie there as they are wanted, and
+    For a device a mapped file is not read: its weights become views of it where they lie there as they are wanted, and
     the others keep none; the network's `weight_source` gives them. Raises `BadModelFile` for a weight that is missing
     or of another shape; other tensors of the file are left alone.
     """
     wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
     _check(file, wanted, names)
-    layouts = {name: _layout(weight, dtype, later=later) for name, weight in wanted.items()}
+    layouts = {name: _layout(weight, dtype, to) for name, weight in wanted.items()}
     is_mapped = isinstance(file, SafetensorsFile)
-    later = later and is_mapped
+    later = is_mapped and to is not Destination.RAM
     source = FileWeights(file, names, layouts, copies=not later)
     found = {name: source.view(name) for name in wanted if source.is_view(name)} if later else dict(source.read(wanted))
     for name in wanted:
@@ -184,10 +204,10 @@ def fill(
     network.eval()
 
 
-def _layout(weight: torch.Tensor, dtype: torch.dtype, *, later: bool) -> torch.Tensor:
+def _layout(weight: torch.Tensor, dtype: torch.dtype, to: Destination) -> torch.Tensor:
     """A weight of the meta device in the type and layout it is kept in."""
     shaped = torch.empty(weight.shape, dtype=dtype, device="meta")
-    is_last = wants_channels_last(dtype, on_processor=not later) and weight.ndim == 4
+    is_last = wants_channels_last(dtype, on_processor=to.is_processor) and weight.ndim == 4
     return shaped.contiguous(memory_format=torch.channels_last) if is_last else shaped
 
 

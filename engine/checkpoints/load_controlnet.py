@@ -10,7 +10,7 @@ import torch
 from engine.checkpoints import inspect
 from engine.checkpoints.diffusers_names import unet_names
 from engine.checkpoints.inspect import NotRecognised
-from engine.checkpoints.load import fill
+from engine.checkpoints.load import Destination, fill
 from engine.checkpoints.weight_file import ChangedTensors, WeightFile, open_weights
 from engine.errors import BadModelFile
 from engine.models.controlnet import ControlNetModel
@@ -37,7 +37,7 @@ def load_controlnet(
     dtype: torch.dtype,
     base_weight: Callable[[str], torch.Tensor | None] | None = None,
     *,
-    later: bool = False,
+    to: Destination = Destination.RAM,
 ) -> ControlNetModel:
     """The network of a file. Raises `BadModelFile`.
 
@@ -57,7 +57,7 @@ def load_controlnet(
         file = _completed(file, names, base_weight)
     with torch.device("meta"):
         network = ControlNetModel(config, hint_channels=shapes["input_hint_block.0.weight"][1])
-    fill(network, file, names, dtype, later=later)
+    fill(network, file, names, dtype, to=to)
     return network
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from engine.checkpoints.load import fill
+from engine.checkpoints.load import Destination, fill
 from engine.checkpoints.weight_file import WeightFile, open_weights
 from engine.errors import BadModelFile
 from engine.models.upscaler import CompactConfig, CompactNet, RrdbConfig, RrdbNet
@@ -32,7 +32,7 @@ COMPACT = re.compile(r"^body\.(\d+)\.(weight|bias)$")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def load_upscaler(path: Path, *, later: bool = False) -> RrdbNet | CompactNet:
+def load_upscaler(path: Path, *, to: Destination = Destination.RAM) -> RrdbNet | CompactNet:
     """Raises `BadModelFile`."""
     file = open_weights(path)
     prefix = next((prefix for prefix in ("params_ema.", "params.", "module.") if _all_start(file, prefix)), "")
@@ -47,7 +47,7 @@ def load_upscaler(path: Path, *, later: bool = False) -> RrdbNet | CompactNet:
                 network = RrdbNet(_rrdb_config({name: file.tensors[key].shape for name, key in names.items()}))
     except (KeyError, IndexError, StopIteration) as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
-    fill(network, file, names, torch.float32, later=later)
+    fill(network, file, names, torch.float32, to=to)
     return network
 
 

@@ -567,6 +567,7 @@ class ModelPool:
         self._node = None
         self._node_began = self._clock
         self.economy = Economy()
+        self.notes.clear()  # of a node that was interrupted: the next run's first would be told to have taken them
         if not self._smart_memory:
             self.unload_all()
         if self._clock != self._clock_of_last_run:

@@ -116,7 +116,7 @@ class ModelStore:
 
     def vae(self, name: str) -> Vae:
         path = self._path("vae", name)
-        return Vae(self._one(path, "vae", lambda: load_vae(path, self._types.vae, later=self._types.later)))
+        return Vae(self._one(path, "vae", lambda: load_vae(path, self._types.vae, to=self._types.to)))
 
     def controlnet(self, name: str) -> ControlNet:
         path = self._path("controlnet", name)
@@ -137,7 +137,7 @@ class ModelStore:
 
     def upscaler(self, name: str) -> UpscaleModel:
         path = self._path("upscale_models", name)
-        return UpscaleModel(self._one(path, "upscaler", lambda: load_upscaler(path, later=self._types.later)))
+        return UpscaleModel(self._one(path, "upscaler", lambda: load_upscaler(path, to=self._types.to)))
 
     def hypernetwork(self, name: str) -> Model:
         path = self._path("hypernetworks", name)
@@ -155,7 +155,7 @@ class ModelStore:
         paths = diffusers_files(folder)
         unet = self._one(paths.unet, "diffusers unet", lambda: self._unet(paths.unet))
         clip = self._one(paths.text_encoder, "clip", lambda: load_text_encoder(paths.text_encoder, self._types))
-        vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types.vae, later=self._types.later))
+        vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types.vae, to=self._types.to))
         return Model(unet), Clip(clip, self._tokenizer), Vae(vae)
 
     def text(self, kind: str, name: str) -> str:
@@ -177,7 +177,7 @@ class ModelStore:
         return Model(handles[0]), Clip(handles[1], self._tokenizer), Vae(handles[2])
 
     def _unet(self, path: Path) -> Denoiser:
-        return self._denoiser(*load_unet(path, self._types.unet, later=self._types.later))
+        return self._denoiser(*load_unet(path, self._types.unet, to=self._types.to))
 
     def _denoiser(self, family: CheckpointFamily, unet: UnetModel) -> Denoiser:
         network = denoiser(unet, family)
@@ -187,7 +187,7 @@ class ModelStore:
     def _controlnet(
         self, path: Path, base_weight: Callable[[str], torch.Tensor | None] | None = None
     ) -> torch.nn.Module:
-        network = load_controlnet(path, self._types.unet, base_weight, later=self._types.later)
+        network = load_controlnet(path, self._types.unet, base_weight, to=self._types.to)
         network.compute_dtype = self._types.unet_computed
         return network
 

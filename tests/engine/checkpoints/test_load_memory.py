@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine.checkpoints.load import fill
+from engine.checkpoints.load import Destination, fill
 from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.checkpoints.weight_source import WeightInFile, source_of
 from engine.memory.lanes import Lanes
@@ -90,7 +90,7 @@ def test_what_is_read_later_is_not_read_when_a_file_is_opened(path: Path, monkey
     monkeypatch.setattr(SafetensorsFile, "_populate", lambda file, place: read.append(place))
     network = empty_network(NUM_LAYERS)
     names = {name: name for name in network.state_dict()}
-    fill(network, SafetensorsFile(path), names, torch.float16, later=True)
+    fill(network, SafetensorsFile(path), names, torch.float16, to=Destination.DEVICE)
     assert not read and torch.equal(network.state_dict()["0.weight"], SafetensorsFile(path).tensor("0.weight"))
     device = SimulatedDevice(1 << 30)
     weights = ModuleWeights("model", network, device=device, lanes=Lanes(device), source=source_of(network))

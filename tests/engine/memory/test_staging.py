@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from engine.checkpoints.load import fill
+from engine.checkpoints.load import Destination, fill
 from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.checkpoints.weight_source import WeightInFile, source_of
 from engine.errors import BadModelFile
@@ -77,7 +77,7 @@ def test_loading_takes_no_more_of_ram_and_of_the_device_than_was_said(
         write_safetensors(path, tensors)
         with torch.device("meta"):
             network = nn.Sequential(*(nn.Linear(inputs, outputs, bias=False) for outputs, inputs in shapes))
-        fill(network, SafetensorsFile(path), {name: name for name in tensors}, wanted, later=True)
+        fill(network, SafetensorsFile(path), {name: name for name in tensors}, wanted, to=Destination.DEVICE)
         device = SimulatedDevice(1 << 30)
         weights = ModuleWeights("model", network, device=device, source=source_of(network))
         weights.load()
