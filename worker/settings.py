@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -418,6 +419,13 @@ class Settings(BaseSettings):
             raise ValueError(f"is not JSON: {error}") from None
         if not isinstance(parsed, dict):
             raise ValueError('is not a JSON object, as in {"steps": 30}')
+        return value
+
+    @field_validator("public_url", "s3_endpoint_url", "webhook_url")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        if value and not re.match(r"https?://[^/?#\s]", value, re.IGNORECASE):
+            raise ValueError("is not an http:// or https:// address")
         return value
 
     @field_validator("engine_url", "report_addr")

@@ -29,6 +29,16 @@ def test_a_value_that_does_not_parse_names_every_such_variable(monkeypatch: pyte
         load_settings(env_file=None)
 
 
+@pytest.mark.parametrize("name", ["S3_ENDPOINT_URL", "WEBHOOK_URL", "PUBLIC_URL"])
+def test_an_address_that_is_none_stops_the_start(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for wrong in ("store.example.com:9000", "ftp://store", "https://"):
+        monkeypatch.setenv(name, wrong)
+        with pytest.raises(SettingsInvalid, match=f"{name}.*is not an http"):
+            load_settings(env_file=None)
+    monkeypatch.setenv(name, "HTTPS://store.example.com/below")
+    load_settings(env_file=None)
+
+
 def test_a_bad_value_is_not_repeated_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_QUEUE_SIZE", "planted-secret")
     with pytest.raises(SettingsInvalid) as caught:

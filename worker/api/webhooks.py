@@ -49,7 +49,7 @@ async def webhooks(
     request: Request,
     state: WebhookState | None = None,
     limit: int = Query(100, ge=1, le=MAX_PAGE),
-    before_ms: int | None = None,
+    before_ms: int | None = Query(None, ge=0, lt=2**63),
 ) -> dict[str, Any]:
     """The newest webhooks, those in one state if asked; `before_ms` (a `created_ms`) goes on from there."""
     rows, counts = await services_of(request).outbox.page(state, limit, before_ms)

@@ -27,6 +27,7 @@ from worker.engine.http import EngineHttp, Reply
 from worker.engine.loss import Loss, LossReason
 from worker.engine.model_folders import Kinds, folders_told, is_missing_model, kinds_told, with_folders
 from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
+from worker.engine.save_names import find_name_problems
 from worker.engine.wording import in_our_words
 from worker.errors import (
     DeliveryFailed,
@@ -220,6 +221,10 @@ class EngineClient:
                 problems = with_choices(problems, await self.object_info())
             if problems:
                 problems = in_our_words(problems, find_problems(prompt, await self.object_info(), pending_files))
+        problems = [
+            *problems,
+            *find_name_problems(prompt, None if self.folders is None else self.folders.output.absolute()),
+        ]
         if problems:
             hinted = with_hints(problems, await self.object_info())
             if any(is_missing_model(problem, kinds) for problem in hinted):

@@ -82,6 +82,9 @@ def _node(
     if not is_needed:
         return
     inputs = node.get("inputs") or {}
+    if not isinstance(inputs, Mapping):
+        yield Problem("inputs is an object", node_id=node_id, class_type=class_type, type="invalid_prompt")
+        return
     sections = declared.get("input") or {}
     for section in ("required", "optional"):
         for name, config in (sections.get(section) or {}).items():
@@ -151,7 +154,8 @@ def _link_problem(
     source = prompt.get(link[0])
     if not isinstance(source, Mapping):
         return "bad_linked_input", f"Linked node {link[0]!r} does not exist"
-    declared = object_info.get(source.get("class_type", ""))
+    class_type = source.get("class_type")
+    declared = object_info.get(class_type) if isinstance(class_type, str) else None
     if declared is None:
         return None  # reported at that node
     given = declared.get("output") or []

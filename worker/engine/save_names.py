@@ -1,0 +1,59 @@
+"""File names that no run could save under, found before the run costs anything. Pure.
+
+ComfyUI's saving nodes look at their `filename_prefix` only when the picture is there.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from worker.errors import Problem
+
+SAVING_CLASSES = frozenset(
+    {
+        *("SaveImage", "SaveLatent", "SaveAnimatedWEBP", "SaveAnimatedPNG", "SaveWEBM", "SaveVideo", "SaveSVGNode"),
+        *("SaveAudio", "SaveAudioMP3", "SaveAudioOpus", "SaveGLB", "SaveLoRA"),
+        *("CheckpointSave", "ModelSave", "CLIPSave", "VAESave"),
+    }
+)
+FIELD = "filename_prefix"
+MAX_PART_BYTES = 255
+COUNTER_BYTES = 20  # what is put behind the last part: a number and the ending
+ALLOWED = "a name, or a path below the output folder"
+
+
+def find_name_problems(prompt: Mapping[str, Any], output_folder: Path | None) -> list[Problem]:
+    """Every one in a prompt. `output_folder` is the engine's, None where that is not known."""
+    problems = []
+    for node_id, node in prompt.items():
+        inputs = node.get("inputs") if isinstance(node, Mapping) else None
+        class_type = node.get("class_type") if isinstance(node, Mapping) else None
+        prefix = inputs.get(FIELD) if isinstance(inputs, Mapping) else None
+        if not isinstance(class_type, str) or class_type not in SAVING_CLASSES or not isinstance(prefix, str):
+            continue
+        message = _problem_of(prefix, output_folder)
+        if message is not None:
+            kind = "invalid_filename_prefix"
+            problems.append(
+                Problem(message, field=FIELD, node_id=node_id, class_type=class_type, type=kind, allowed=ALLOWED)
+            )
+    return problems
+
+
+def _problem_of(prefix: str, output_folder: Path | None) -> str | None:
+    if "\0" in prefix:
+        return f"{FIELD} has a null character in it"
+    path = os.path.normpath(prefix)
+    is_absolute = os.path.isabs(path)
+    leaves = not is_absolute and path.split(os.sep)[0] == os.pardir
+    if leaves or (is_absolute and output_folder is not None and not Path(path).is_relative_to(output_folder)):
+        return f"{FIELD} leads out of the output folder"
+    if "%" in prefix:  # placeholders: how long it becomes shows only then
+        return None
+    *folders, name = path.split(os.sep)
+    if len(name.encode()) > MAX_PART_BYTES - COUNTER_BYTES or any(len(f.encode()) > MAX_PART_BYTES for f in folders):
+        return f"{FIELD} is too long: a part of it has more than {MAX_PART_BYTES - COUNTER_BYTES} bytes"
+    return None
