@@ -271,7 +271,7 @@ class Engine:
         with self._lock:
             self._running = number
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self.memory.device.computing():
                 return asyncio.run(run_nodes(request, self._services, cancel, on_event))
         except BaseException as error:  # noqa: BLE001 - the run: whoever waits for it gets its error
             return partial(_raise, error)

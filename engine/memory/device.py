@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from engine.errors import DeviceLost, OutOfMemory
 from engine.memory import machine_memory
@@ -38,6 +39,13 @@ WITHOUT_TENSOR_CORES = (
     "GTX 16", "T500", "T550", "T600", "MX550", "MX450", "CMP 30HX", "T1000", "T1200", "T2000",
 )  # fmt: skip
 AMD_WITHOUT_BFLOAT16 = ("gfx1030", "gfx1031", "gfx1010", "gfx1011", "gfx1012", "gfx906", "gfx900", "gfx803")
+
+ATTENTION_KERNELS = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 
 Tensor = torch.Tensor  # for the files of this package that see tensors without importing torch
 Dtype = torch.dtype
@@ -164,6 +172,10 @@ class Device:
 
     def synchronize(self) -> None:
         """Return when the device has done everything."""
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Entered for as long as models compute: the kernels that are best on this device are asked for first."""
+        return nullcontext()
 
     # --- only where somebody counts ----------------------------------------------------------------------------------
 
@@ -314,6 +326,13 @@ class AcceleratorDevice(Device):
 
     def synchronize(self) -> None:
         self._calls.synchronize()
+
+    def computing(self) -> AbstractContextManager[None]:
+        """On NVIDIA's cards attention is asked of cuDNN first, as in ComfyUI; what it does not take, the others do."""
+        if self._kind != "cuda":
+            return nullcontext()
+        kernels: AbstractContextManager[None] = sdpa_kernel(ATTENTION_KERNELS, set_priority=True)
+        return kernels
 
 
 def find_device(settings: EngineSettings) -> Device:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+MOST_AT_ONCE = 1 << 15  # of a batch; CUDA starts at most twice as many blocks along that side
+
 
 def attention(
     q: torch.Tensor,
@@ -33,7 +35,7 @@ def attention(
     if slices > 1 and not is_causal:
         out = _sliced(q, k, v, mask, slices)
     else:
-        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+        out = _attend(q, k, v, mask, is_causal=is_causal)
     return out.transpose(1, 2).reshape(batch, -1, width)
 
 
@@ -43,7 +45,23 @@ def _sliced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tenso
     for start in range(0, q.shape[2], step):
         rows = slice(start, start + step)
         part = mask if mask is None or mask.shape[-2] == 1 else mask[..., rows, :]
-        out[:, :, rows] = scaled_dot_product_attention(q[:, :, rows], k, v, attn_mask=part)
+        out[:, :, rows] = _attend(q[:, :, rows], k, v, part)
+    return out
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, *, is_causal: bool = False
+) -> torch.Tensor:
+    """Torch's attention, of so many of the batch at a time as a card's kernels take: nodes that attend along time make
+    every cell of a picture an item of it.
+    """
+    if q.shape[0] <= MOST_AT_ONCE:
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+    out = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype, device=q.device)
+    for start in range(0, q.shape[0], MOST_AT_ONCE):
+        items = slice(start, start + MOST_AT_ONCE)
+        part = mask if mask is None or mask.ndim < 4 or mask.shape[0] == 1 else mask[items]
+        out[items] = scaled_dot_product_attention(q[items], k[items], v[items], attn_mask=part, is_causal=is_causal)
     return out
 
 
@@ -78,5 +96,5 @@ def optimized_attention(
         q, k, v = (item.view(item.shape[0], -1, heads, item.shape[-1] // heads).transpose(1, 2) for item in (q, k, v))
     if mask is not None and mask.ndim == 3:
         mask = mask.unsqueeze(1)
-    out = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    out = _attend(q, k, v, mask)
     return out if skip_output_reshape else out.transpose(1, 2).flatten(2)

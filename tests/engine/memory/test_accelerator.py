@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from engine.errors import OutOfMemory
-from engine.memory.device import AcceleratorDevice, translate_device_error
+from engine.memory.device import ATTENTION_KERNELS, AcceleratorDevice, translate_device_error
 from engine.memory.device_facts import DeviceKind
 
 GIB = 1 << 30
@@ -51,6 +52,17 @@ def test_types_are_those_that_the_card_computes_fast_and_rightly(
 ) -> None:
     facts = device.facts()
     assert (facts.computes_float16, facts.computes_bfloat16) == (float16, bfloat16)
+
+
+def test_attention_is_asked_of_cudnn_first_while_models_compute_on_an_nvidia_card() -> None:
+    before = torch._C._get_sdp_priority_order()
+    with card("rocm").computing():
+        assert torch._C._get_sdp_priority_order() == before
+    with card().computing():
+        assert torch._C._get_sdp_priority_order()[:4] == [kernel.value for kernel in ATTENTION_KERNELS]
+        x = torch.ones(1, 1, 2, 8)
+        assert torch.equal(torch.nn.functional.scaled_dot_product_attention(x, x, x), x)
+    assert torch._C._get_sdp_priority_order() == before
 
 
 @pytest.mark.parametrize(
