@@ -1,4 +1,4 @@
-"""ControlNet files, in the original layout or that of the diffusers library, as networks with weights on the CPU."""
+"""ControlNet and T2I-Adapter files, original or in the layout of the diffusers library, as networks on the CPU."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from engine.checkpoints import inspect
 from engine.checkpoints.diffusers_names import unet_names
 from engine.checkpoints.inspect import NotRecognised
 from engine.checkpoints.load import Destination, fill
+from engine.checkpoints.load_t2i_adapter import is_t2i_adapter, load_t2i_adapter
 from engine.checkpoints.weight_file import ChangedTensors, WeightFile, open_weights
 from engine.errors import BadModelFile
 from engine.models.controlnet import ControlNetModel
+from engine.models.t2i_adapter import Adapter, LightAdapter
 from engine.models.unet import UnetConfig
 
-EXPECTED = "a ControlNet of Stable Diffusion 1"
+EXPECTED = "a ControlNet or T2I-Adapter of Stable Diffusion 1"
 PREFIX = "control_model."
 FIRST_ZERO_CONV = "zero_convs.0.0.weight"
 DIFFUSERS_MARK = "controlnet_cond_embedding.conv_in.weight"
@@ -27,8 +29,6 @@ OTHERS = (
     ("task_embedding", "a union ControlNet (Stable Diffusion XL)"),
     ("controlnet_blocks.0.", "a ControlNet of Stable Diffusion 3, Flux or Qwen"),
     ("after_proj_list.", "a ControlNet of Hunyuan DiT"),
-    ("adapter.", "a T2I adapter"),
-    ("body.0.", "a T2I adapter"),
 )
 
 
@@ -38,14 +38,16 @@ def load_controlnet(
     base_weight: Callable[[str], torch.Tensor | None] | None = None,
     *,
     to: Destination = Destination.RAM,
-) -> ControlNetModel:
-    """The network of a file. Raises `BadModelFile`.
+) -> ControlNetModel | Adapter | LightAdapter:
+    """The network of a file; a T2I-Adapter is one, too. Raises `BadModelFile`.
 
     Some files hold only the difference to the UNet that they were trained with: `base_weight` gives that UNet's weight
     by name, None for one that it does not have.
     """
     file = open_weights(path)
     try:
+        if is_t2i_adapter(file.tensors):
+            return load_t2i_adapter(file, to=to)
         is_difference = "difference" in file.tensors
         file, names = _names(file)
         shapes = {name: file.tensors[key].shape for name, key in names.items()}

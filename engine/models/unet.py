@@ -426,4 +426,4 @@ def _add_control(h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] 
     if not additions:
         return h
     addition = additions.pop()
-    return h if addition is None else h + addition
+    return h if addition is None else h + addition.to(h.dtype)  # a T2I-Adapter is float32

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -130,16 +131,23 @@ class ControlNet:
             before = self.previous_controlnet.get_control(x_noisy, t, cond, batched_number, transformer_options)
         if self.timestep_range is not None and not self.timestep_range[1] <= t[0] <= self.timestep_range[0]:
             return before
+        control = self.additions(x_noisy, t, cond, batched_number)
+        return self.control_merge(control, before)
+
+    def additions(
+        self, x_noisy: torch.Tensor, t: torch.Tensor, cond: Mapping[str, Any], batched_number: int
+    ) -> Mapping[str, Sequence[torch.Tensor | None]]:
+        """What this net alone adds, at strength 1."""
         network = self.control_model
         dtype = network.dtype
         hint = self._hint(x_noisy, dtype, batched_number)
         context = cond.get("crossattn_controlnet", cond["c_crossattn"]).to(x_noisy.device, dtype)
         timesteps = self.model_sampling_current.timestep(t)
         scaled = self.model_sampling_current.calculate_input(t, x_noisy)
-        control = network(
+        control: Mapping[str, Sequence[torch.Tensor | None]] = network(
             x=scaled.to(dtype), hint=hint, timesteps=timesteps.to(dtype), context=context, **self.extra_args
         )
-        return self.control_merge(control, before)
+        return control
 
     def _hint(self, x_noisy: torch.Tensor, dtype: torch.dtype, batched_number: int) -> torch.Tensor:
         assert self.cond_hint_original is not None, "a ControlNet without a picture"
@@ -152,11 +160,14 @@ class ControlNet:
             self.cond_hint = broadcast_image_to(self.cond_hint, x_noisy.shape[0], batched_number)
         return self.cond_hint
 
-    def control_merge(self, control: Mapping[str, Sequence[torch.Tensor]], before: Control | None) -> Control:
+    def control_merge(self, control: Mapping[str, Sequence[torch.Tensor | None]], before: Control | None) -> Control:
         """The network's additions at this net's strength, plus those of the chain."""
         merged: Control = {place: [] for place in PLACES}
         for place, additions in control.items():
             for addition in additions:
+                if addition is None:
+                    merged[place].append(None)
+                    continue
                 if self.global_average_pooling:
                     addition = addition.mean(dim=(2, 3), keepdim=True).expand_as(addition)
                 merged[place].append(addition * self.strength)
@@ -169,6 +180,40 @@ class ControlNet:
                     mine = own[index]
                     own[index] = value if mine is None else value + mine
         return merged
+
+
+class T2IAdapter(ControlNet):
+    """A T2I-Adapter: it reads only the picture, so what it adds is computed once for a batch and size."""
+
+    def __init__(self, weights: WeightHandle, global_average_pooling: bool = False) -> None:
+        super().__init__(weights, global_average_pooling)
+        self.control_input: Mapping[str, Sequence[torch.Tensor | None]] = {}
+        self._made_for: tuple[int, ...] = ()  # batch and latent size
+
+    def cleanup(self) -> None:
+        super().cleanup()
+        self.control_input, self._made_for = {}, ()
+
+    def additions(
+        self, x_noisy: torch.Tensor, t: torch.Tensor, cond: Mapping[str, Any], batched_number: int
+    ) -> Mapping[str, Sequence[torch.Tensor | None]]:
+        size = (x_noisy.shape[0], *x_noisy.shape[2:])
+        if self._made_for != size:
+            picture = broadcast_image_to(self._picture(x_noisy), x_noisy.shape[0], batched_number)
+            self.control_input, self._made_for = self.control_model(picture), size
+        return self.control_input
+
+    def _picture(self, x_noisy: torch.Tensor) -> torch.Tensor:
+        """The picture at the latent's size in pixels, rounded up to what the network can fold."""
+        assert self.cond_hint_original is not None, "a T2I-Adapter without a picture"
+        network = self.control_model
+        dtype = next(network.parameters()).dtype
+        unit = network.unshuffle_amount
+        height, width = (math.ceil(cells * self.compression_ratio / unit) * unit for cells in x_noisy.shape[2:])
+        picture = resize(self.cond_hint_original, width, height, self.upscale_algorithm, "center")
+        if network.input_channels == 1 and picture.shape[1] > 1:
+            picture = picture.mean(dim=1, keepdim=True)
+        return picture.to(x_noisy.device, dtype)
 
 
 def broadcast_image_to(image: torch.Tensor, batch_size: int, batched_number: int) -> torch.Tensor:

@@ -25,9 +25,10 @@ from engine.diffusion.denoiser import Denoiser, ModelConfig
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.errors import BadModelFile
 from engine.models.clip_tokens import ClipTokenizer
+from engine.models.controlnet import ControlNetModel
 from engine.models.unet import UnetModel
 from engine.nodes.clip_value import Clip
-from engine.nodes.control_value import ControlNet
+from engine.nodes.control_value import ControlNet, T2IAdapter
 from engine.nodes.model_value import Model, WeightHandle
 from engine.nodes.recent_models import RecentModels
 from engine.nodes.upscale_value import UpscaleModel
@@ -121,7 +122,7 @@ class ModelStore:
     def controlnet(self, name: str) -> ControlNet:
         path = self._path("controlnet", name)
         handle = self._one(path, "controlnet", lambda: self._controlnet(path))
-        return ControlNet(handle, averages_globally(path))
+        return _control_value(handle, path)
 
     def controlnet_upon(self, name: str, base: Model) -> ControlNet:
         """A ControlNet whose file may hold the difference to a UNet: that of `base`, with its patches."""
@@ -133,7 +134,7 @@ class ModelStore:
                 weights = {name: base.weights.current_weight(f"diffusion_model.{name}") for name in names}
                 return self._controlnet(path, weights.get)
 
-        return ControlNet(self._one(path, ("controlnet upon", base.patches_uuid), load), averages_globally(path))
+        return _control_value(self._one(path, ("controlnet upon", base.patches_uuid), load), path)
 
     def upscaler(self, name: str) -> UpscaleModel:
         path = self._path("upscale_models", name)
@@ -188,7 +189,8 @@ class ModelStore:
         self, path: Path, base_weight: Callable[[str], torch.Tensor | None] | None = None
     ) -> torch.nn.Module:
         network = load_controlnet(path, self._types.unet, base_weight, to=self._types.to)
-        network.compute_dtype = self._types.unet_computed
+        if isinstance(network, ControlNetModel):
+            network.compute_dtype = self._types.unet_computed
         return network
 
     def _path(self, kind: str, name: str) -> Path:
@@ -243,6 +245,11 @@ def _patcher(value: Any) -> Model:
     """What carries the weights of a MODEL, CLIP, VAE..."""
     patcher: Model = getattr(value, "patcher", None) or getattr(value, "control_model_wrapped", value)
     return patcher
+
+
+def _control_value(handle: WeightHandle, path: Path) -> ControlNet:
+    kind = ControlNet if isinstance(handle.module, ControlNetModel) else T2IAdapter
+    return kind(handle, averages_globally(path))
 
 
 def averages_globally(path: Path) -> bool:
