@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from engine.cancel import CancelToken
-from engine.checkpoints.folders import BUILT_IN, ModelFolders, read_extra_model_paths
+from engine.checkpoints.folders import BUILT_IN, SAVED_IN, ModelFolders, read_extra_model_paths
 from engine.checkpoints.load import Destination, LoadTypes
 from engine.compat.host import PackServer
 from engine.device_probe import DeviceFigures, measure
@@ -405,7 +405,10 @@ def _model_folders(settings: EngineSettings) -> ModelFolders:
     default = settings.base_path / "extra_model_paths.yaml"
     for path in (*([default] if default.is_file() else []), *settings.extra_model_paths_config):
         _add(extra, read_extra_model_paths(path))
-    return ModelFolders(settings.models_path, extra, BUILT_IN)
+    folders = ModelFolders(settings.models_path, extra, BUILT_IN)
+    for kind, name in SAVED_IN.items():
+        folders.add_folder(kind, settings.output_path / name)
+    return folders
 
 
 def _add(folders: dict[str, list[Path]], more: Mapping[str, list[Path]]) -> None:

@@ -19,6 +19,8 @@ from engine.server.websocket import Clients, serve_client
 from engine.settings import EngineSettings
 
 API_PREFIX = "/api"
+EVERYTHING_ELSE = "/{path:.*}"
+EVERYTHING = "/{path}"  # how the router names it
 
 
 def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
@@ -41,7 +43,7 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     app.add_routes(routes)
     app.add_routes(_below(API_PREFIX, routes))
     app.add_routes([*v1.ROUTES, *device.ROUTES, *model_memory.ROUTES, web.get("/websocket", get_ws)])
-    app.router.add_route("*", "/{path:.*}", get_from_packs)  # what nobody above has taken
+    app.router.add_route("*", EVERYTHING_ELSE, get_from_packs)  # what nobody above has taken
     app.cleanup_ctx.append(_run_prompts)
     app.on_shutdown.append(_say_goodbye)
     return app
@@ -53,10 +55,25 @@ async def get_ws(request: web.Request) -> web.StreamResponse:
 
 
 async def get_from_packs(request: web.Request) -> web.StreamResponse:
-    """Whatever the packs of custom nodes have registered."""
+    """Whatever the packs of custom nodes have registered; 405 for a path of ours that has no such method."""
     parts = services(request)
     await parts.start.engine()  # their routes are there when the packs are loaded
-    return await parts.packs.answer(request)
+    try:
+        return await parts.packs.answer(request)
+    except web.HTTPNotFound:
+        allowed = await _methods_of(request)
+        if not allowed:
+            raise
+        raise web.HTTPMethodNotAllowed(request.method, allowed) from None
+
+
+async def _methods_of(request: web.Request) -> set[str]:
+    """The methods that the server's own routes have for a path."""
+    allowed: set[str] = set()
+    for resource in request.app.router.resources():
+        if resource.canonical != EVERYTHING:
+            allowed |= (await resource.resolve(request))[1]
+    return allowed
 
 
 def _below(prefix: str, routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:

@@ -55,7 +55,8 @@ async def get_view(request: web.Request) -> web.StreamResponse:
             make = view_images.without_alpha if channel == "rgb" else view_images.alpha_only
             return web.Response(body=await asyncio.to_thread(make, path), content_type="image/png", headers=disposition)
     except (OSError, ValueError, Image.DecompressionBombError) as error:  # Pillow's ways to say that it cannot
-        raise web.HTTPUnprocessableEntity(text=f"{path.name} cannot be shown as a picture: {error}") from None
+        why = str(error).replace(str(path), path.name)
+        raise web.HTTPUnprocessableEntity(text=f"{path.name} cannot be shown as a picture: {why}") from None
     return web.FileResponse(path, headers={**disposition, "Content-Type": _media_type(path)})
 
 

@@ -102,3 +102,13 @@ def test_importing_the_package_imports_no_torch() -> None:
     modules = "engine, engine.settings, engine.graph.validate, engine.runtime.executor"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_models_that_nodes_have_saved_are_found_again(engine: Engine, tmp_path: Path) -> None:
+    for folder in ("checkpoints", "clip", "vae", "diffusion_models", "loras"):
+        saved = tmp_path / "output" / folder / "sub"
+        saved.mkdir(parents=True)
+        (saved / f"{folder}.safetensors").write_bytes(b"")
+    for kind, folder in (("checkpoints", "checkpoints"), ("text_encoders", "clip"), ("vae", "vae")):
+        assert f"sub/{folder}.safetensors" in engine.folders.names(kind)
+    assert engine.folders.path("loras", "sub/loras.safetensors") == tmp_path / "output/loras/sub/loras.safetensors"

@@ -183,3 +183,10 @@ async def test_history_shows_the_values_in_their_declared_types(server: Server) 
     await server.post("/prompt", prompt=prompt, prompt_id="cast")
     entry = await finished(server, "cast")
     assert entry["prompt"][2] == shown(4) and entry["outputs"] == {"2": {"number": [4]}}
+
+
+async def test_a_path_that_has_no_such_method_says_which_it_has(server: Server) -> None:
+    for path, allowed in (("/prompt", "GET,HEAD,POST"), ("/api/object_info", "GET,HEAD")):
+        answer = await server.client.put(path)
+        assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+    assert (await server.client.put("/nothing/here")).status == 404
