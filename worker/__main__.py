@@ -26,6 +26,7 @@ from worker.startup import Front
 
 GOODBYE_SECONDS = 2  # for replies that are still on their way when all jobs have ended
 EXIT_UNUSABLE = 1
+EXIT_BAD_SETTING = 2
 
 
 class FrontServer(uvicorn.Server):
@@ -62,7 +63,7 @@ def serve(**overrides: Any) -> int:
         loaded = load_settings(**overrides)
     except SettingsInvalid as error:
         sys.stderr.write(f"Settings: {error.message}\n")
-        return 2
+        return EXIT_BAD_SETTING
     settings = loaded.settings
     set_up_logs(settings.log_format, is_debug=settings.debug, known_secrets=known_secrets(settings))
     log = structlog.get_logger("main")
@@ -75,7 +76,7 @@ def serve(**overrides: Any) -> int:
         say("Application startup failed")
         if settings.is_under_vast:
             report_error_until_stopped(settings.vast_config(), str(error))
-        return 1
+        return EXIT_UNUSABLE
 
 
 class CannotStart(Exception):

@@ -199,7 +199,6 @@ class RetentionConfig:
     output_max_bytes: int
     input_max_bytes: int
     dead_webhook_ttl_seconds: float
-    keeps_engine_output: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,7 +574,6 @@ class Settings(BaseSettings):
             output_max_bytes=self.output_max_bytes,
             input_max_bytes=self.input_cache_max_bytes,
             dead_webhook_ttl_seconds=self.webhook_dead_ttl,
-            keeps_engine_output=self.keep_engine_output,
         )
 
     def output_config(self) -> OutputConfig:

@@ -20,10 +20,6 @@ class VramState(Enum):
     SHARED = "shared"  # the device has the machine's memory: models come whole, and leave for others
 
     @property
-    def offloads_to_cpu(self) -> bool:
-        return self in (VramState.NO_VRAM, VramState.LOW_VRAM, VramState.NORMAL_VRAM, VramState.SHARED)
-
-    @property
     def loads_in_part(self) -> bool:
         """Whether a model may be on the device in part, the rest of it being brought over block by block."""
         return self in (VramState.NO_VRAM, VramState.LOW_VRAM, VramState.NORMAL_VRAM)

@@ -32,7 +32,6 @@ class Peer:
     status: int = 200
     delay_seconds: float = 0.0
     num_asked: int = 0
-    num_here: int = 0
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -55,12 +54,8 @@ class Peer:
         """Waits as it was told to and gives the status to answer, which is that of the moment of asking."""
         status = self.status
         self.num_asked += 1
-        self.num_here += 1
-        try:
-            await asyncio.sleep(self.delay_seconds)
-            await self._released.wait()
-        finally:
-            self.num_here -= 1
+        await asyncio.sleep(self.delay_seconds)
+        await self._released.wait()
         return status
 
 

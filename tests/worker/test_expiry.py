@@ -27,7 +27,6 @@ CONFIG = RetentionConfig(
     output_max_bytes=10_000,
     input_max_bytes=0,
     dead_webhook_ttl_seconds=5000.0,
-    keeps_engine_output=True,
 )
 
 
