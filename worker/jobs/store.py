@@ -29,7 +29,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from worker.errors import StateUnusable
 from worker.jobs.database import FACTS, JOBS, WEBHOOKS, changing_row, job_of, open_engine, whole_row
 from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS, Job, Stage, turn_ms_of
-from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, webhook_update
+from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, is_due, webhook_update
 
 FINISHED_IN_MEMORY = 200
 LAZY_SECONDS = 0.05
@@ -258,7 +258,7 @@ class JobStore:
         """The oldest ones that are due, those `but` left out."""
         query = (
             sa.select(WEBHOOKS)
-            .where(WEBHOOKS.c.state == "pending", WEBHOOKS.c.next_at_ms <= now_ms, WEBHOOKS.c.id.not_in(list(but)))
+            .where(is_due(now_ms), WEBHOOKS.c.id.not_in(list(but)))
             .order_by(WEBHOOKS.c.next_at_ms)
             .limit(limit)
         )

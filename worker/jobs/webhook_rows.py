@@ -20,6 +20,17 @@ class WebhookState(StrEnum):
     DEAD = "dead"  # given up, kept for redelivery
 
 
+LONGEST_PAUSE_MS = 6 * 3600 * 1000
+"""Between two tries. What waits for longer does so because the clock was set back meanwhile, and is due."""
+
+
+def is_due(now_ms: int) -> sa.ColumnElement[bool]:
+    """Whether an entry is to be sent now."""
+    next_at_ms = WEBHOOKS.c.next_at_ms
+    is_time = sa.or_(next_at_ms <= now_ms, next_at_ms > now_ms + LONGEST_PAUSE_MS)
+    return sa.and_(WEBHOOKS.c.state == WebhookState.PENDING.value, is_time)
+
+
 class SecretSource(StrEnum):
     """Whose secret signs a webhook. The worker's own is read from the settings at each try and never stored."""
 

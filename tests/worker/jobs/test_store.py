@@ -282,3 +282,14 @@ async def test_turns_hold_over_a_restart_and_over_a_clock_that_is_set_back(tmp_p
     await again.close()
     assert [job.number for job in before] == [3, 5, 1, 2, 4]
     assert [job.order for job in after] == [job.order for job in before]
+
+
+async def test_a_clock_that_was_set_back_holds_up_no_webhook(tmp_path: Path) -> None:
+    hour_ms = 3600 * 1000
+    rows = [
+        WebhookRow(f"msg_{hours}", "one", "http://x", b"{}", None, 3.0, False, "pending", 1, 1, hours * hour_ms)
+        for hours in (0, 5, 30)
+    ]
+    async with opened(tmp_path) as store:
+        await store.write(*map(webhook_insert, rows))
+        assert [row.id for row in await store.due_webhooks(now_ms=1)] == ["msg_0", "msg_30"]
