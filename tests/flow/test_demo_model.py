@@ -15,7 +15,11 @@ from tests.flow.running_worker import RunningWorker
 from worker.demo_model import DEMO_CHECKPOINT
 
 EXPECTED = Path(__file__).parent / "expected"
-DEMO_PICTURES = {"demo_apple.png": "a red apple on a blue background", "demo_heart.png": "a blue heart"}
+DEMO_PICTURES = {
+    "demo_apple.png": "a red apple on a blue background",
+    "demo_heart.png": "a blue heart",
+    "demo_star.png": "a yellow star on a black background",
+}
 Pixels = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -62,7 +66,7 @@ def test_a_red_apple_is_red_and_its_background_blue(apple: Pixels) -> None:
     assert red > green + 60 and red > blue + 60
     red, green, blue = rim(apple)
     assert blue > red + 60 and blue > green + 40
-    assert np.abs(expected("demo_apple.png", apple)).mean() < 6
+    assert np.abs(expected("demo_apple.png", apple)).mean() < 1
 
 
 def test_a_blue_heart_is_blue_on_white(worker: RunningWorker) -> None:
@@ -70,7 +74,15 @@ def test_a_blue_heart_is_blue_on_white(worker: RunningWorker) -> None:
     red, _, blue = middle(heart)
     assert blue > red + 60
     assert rim(heart).min() > 190
-    assert np.abs(expected("demo_heart.png", heart)).mean() < 6
+    assert np.abs(expected("demo_heart.png", heart)).mean() < 1
+
+
+def test_a_yellow_star_is_yellow_on_black(worker: RunningWorker) -> None:
+    star = drawn(worker, prompt=DEMO_PICTURES["demo_star.png"])
+    red, green, blue = middle(star)
+    assert min(red, green) > blue + 60
+    assert rim(star).max() < 60
+    assert np.abs(expected("demo_star.png", star)).mean() < 1
 
 
 def test_a_little_noise_keeps_the_picture_and_much_follows_the_words(worker: RunningWorker, apple: Pixels) -> None:
