@@ -108,6 +108,7 @@ class Readiness:
         self._sharing: list[asyncio.Future[None]] | None = None  # for the one that runs, where it was asked for
         self._found: dict[EngineClient, Qualified] = {}
         self._warm: set[EngineClient] = set()  # which have run the warm-up's workflows
+        self._warms_well: set[EngineClient] = set()  # without any error: they are not what ends an engine
         self._suspect: set[EngineClient] = set()  # whose device was lost: no earlier result will do
         self._num_bad = 0  # rounds in a row that left the worker closed
         self._num_partial = 0  # rounds in a row that left engines out
@@ -176,8 +177,10 @@ class Readiness:
         """An engine was started anew: before it takes prompts, it reads its models again, and is warm if it was."""
         if client.has_check:
             await self._warm_up.preload(client)
-        if client.has_check and client in self._warm:
-            await self._warm_up.run_workflows(client)
+        if client.has_check and client in self._warms_well:
+            self._warms_well.discard(client)
+            if not any("error" in entry for entry in await self._warm_up.run_workflows(client)):
+                self._warms_well.add(client)
 
     async def _benchmark_now(self) -> None:
         if not self._pool.clients_up:
@@ -305,6 +308,7 @@ class Readiness:
         errors = {client: entry["error"] for client, entries in cold.items() for entry in entries if "error" in entry}
         stay_cold = set(errors) if self._warm_up.must_succeed else set()
         self._warm.update(cold.keys() - stay_cold)
+        self._warms_well.update(cold.keys() - errors.keys())
         if stay_cold and not self._warm.intersection(self._fit()):
             self._close(f"The warm-up failed: {errors[next(iter(errors))]}", Verdict.FAILED)
             return Action.STAY_CLOSED
