@@ -44,6 +44,7 @@ from engine.memory import machine_memory
 from engine.memory.device import DeviceIdentity, DeviceReport, dtype_of, translate_device_error
 from engine.memory.device_facts import DeviceFacts
 from engine.memory.model_memory import MemoryReport, ModelMemory
+from engine.memory.state import VramState
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
@@ -104,7 +105,7 @@ class Engine:
         self._instances = InstanceCache()
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="finisher")  # one, so that runs end in their order
         self._ending: Future[None] | None = None
-        self._recent = _recent_models(settings)
+        self._recent = _recent_models(settings, self.memory.pool.state)
         self._garbage = GarbageCollection()
         self._services = self._run_services()
         self._lock = threading.Lock()
@@ -430,9 +431,11 @@ def _destination(facts: DeviceFacts) -> Destination:
     return Destination.SIMULATED_DEVICE if facts.torch_name == "cpu" else Destination.DEVICE
 
 
-def _recent_models(settings: EngineSettings) -> RecentModels:
-    """Beside the classic cache; the other strategies say themselves what stays."""
-    is_wanted = settings.cache.strategy == "classic" and settings.memory.smart_memory
+def _recent_models(settings: EngineSettings, state: VramState) -> RecentModels:
+    """Beside the classic cache; the other strategies say themselves what stays. None where models never leave their
+    device: those nobody needs any more would fill it.
+    """
+    is_wanted = settings.cache.strategy == "classic" and settings.memory.smart_memory and not state.keeps_on_device
     return RecentModels(
         NUM_RECENT_FILES if is_wanted else 0,
         lambda: machine_memory.available_bytes() < _ram_headroom_bytes(settings.cache),

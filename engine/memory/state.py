@@ -20,6 +20,11 @@ class VramState(Enum):
     SHARED = "shared"  # the device has the machine's memory: models come whole, and leave for others
 
     @property
+    def keeps_on_device(self) -> bool:
+        """Whether some models stay on the device for good."""
+        return self in (VramState.HIGH_VRAM, VramState.GPU_ONLY)
+
+    @property
     def loads_in_part(self) -> bool:
         """Whether a model may be on the device in part, the rest of it being brought over block by block."""
         return self in (VramState.NO_VRAM, VramState.LOW_VRAM, VramState.NORMAL_VRAM)

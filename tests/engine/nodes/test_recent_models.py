@@ -104,9 +104,15 @@ def test_prompts_of_two_checkpoints_in_turns_read_each_file_once(
 
 @pytest.mark.parametrize(
     "options",
-    [{"memory": MemorySettings(smart_memory=False)}, {"cache": CacheSettings("none")}],
+    [
+        {"memory": MemorySettings(smart_memory=False)},
+        {"cache": CacheSettings("none")},
+        {"memory": MemorySettings("gpu_only", simulate_vram_gb=0.06)},  # of a device with room for one of them
+    ],
 )
-def test_nothing_stays_for_who_asked_for_that(base: Path, num_read: list[str], options: dict[str, Any]) -> None:
+def test_nothing_stays_for_who_asked_for_that_or_where_it_would_never_leave(
+    base: Path, num_read: list[str], options: dict[str, Any]
+) -> None:
     with Engine(EngineSettings(base_directory=base, cpu=True, **options)) as engine:
         draw(engine, "aba")
         assert num_read == ["a.safetensors", "b.safetensors", "a.safetensors"]
