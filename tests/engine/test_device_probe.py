@@ -13,14 +13,19 @@ from engine.disk_probe import measure_disk
 
 
 def test_the_known_checksum_is_that_of_the_product_in_whole_numbers() -> None:
-    first, second = (matrix.numpy() for matrix in fixed_matrices())
-    assert checksum(torch.from_numpy(first @ second)) == FIXED_CHECKSUM
+    first, second = fixed_matrices()
+    product = first.double() @ second.double()
+    rows = slice(500, 532)  # of all of them integers take seconds
+    assert torch.equal(product[rows].long(), first[rows] @ second)
+    assert checksum(product) == FIXED_CHECKSUM
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_every_type_gives_the_same_product(dtype: torch.dtype) -> None:
     first, second = fixed_matrices()
-    assert checksum(first.to(dtype) @ second.to(dtype)) == FIXED_CHECKSUM
+    rows = slice(0, 64) if dtype is torch.float16 else slice(None)  # which a processor multiplies slowly
+    product = first.double() @ second.double()
+    assert torch.equal((first[rows].to(dtype) @ second.to(dtype)).double(), product[rows])
 
 
 @pytest.mark.parametrize("wrong", [1.0, -3.0, float("nan"), float("inf")])
@@ -53,7 +58,7 @@ def test_a_sound_processor_has_figures_and_no_fault() -> None:
 
 def test_the_pattern_that_is_copied_uses_all_bits() -> None:
     pattern = device_probe.pattern(CPU_AMOUNT.copied_bytes, "cpu")
-    assert len(set(pattern.tolist())) == len(pattern)
+    assert len(pattern.unique()) == len(pattern)
     assert int(pattern.min()) < -(2**30) and int(pattern.max()) > 2**30
 
 
