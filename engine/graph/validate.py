@@ -22,7 +22,7 @@ LONGEST_LIST_SHOWN = 20  # longer lists of choices are not sent back
 LINK_ONLY = frozenset(
     {
         "MODEL", "CLIP", "VAE", "CONDITIONING", "LATENT", "IMAGE", "MASK", "CONTROL_NET", "CLIP_VISION", "STYLE_MODEL",
-        "UPSCALE_MODEL", "SAMPLER", "SIGMAS", "NOISE", "GUIDER", "HOOKS",
+        "UPSCALE_MODEL", "SAMPLER", "SIGMAS", "NOISE", "GUIDER", "HOOKS", "GLIGEN",
     }
 )  # fmt: skip
 _MISSING = object()

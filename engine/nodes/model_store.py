@@ -16,6 +16,7 @@ from engine.checkpoints.folders import ModelFolders
 from engine.checkpoints.inspect import CheckpointFamily
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
 from engine.checkpoints.load_controlnet import load_controlnet
+from engine.checkpoints.load_gligen import load_gligen
 from engine.checkpoints.load_hypernetwork import load_hypernetwork
 from engine.checkpoints.load_upscaler import load_upscaler
 from engine.checkpoints.random_weights import random_networks
@@ -147,6 +148,10 @@ class ModelStore:
                 path, "hypernetwork", lambda: load_hypernetwork(path, self._types.unet_computed or self._types.unet)
             )
         )
+
+    def gligen(self, name: str) -> Model:
+        path = self._path("gligen", name)
+        return Model(self._one(path, "gligen", lambda: load_gligen(path, to=self._types.to)))
 
     def diffusers(self, name: str) -> tuple[Model, Clip, Vae]:
         """A model in the folder layout of the diffusers library."""
