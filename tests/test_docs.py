@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from typer.main import get_group
 
+from modifiers.registry import build_registry
 from tests.markdown import anchors, code_blocks, links, table_rows
 from worker.cli import app
 from worker.errors import HTTP_STATUS, WorkerError, http_status
@@ -109,3 +113,30 @@ def test_every_command_and_option_that_is_named_exists() -> None:
         options = {option for parameter in commands[name].params for option in parameter.opts}
         if name in ("serve", "generate", "benchmark"):
             assert {word for word in words if word.startswith("-")} <= options, line
+
+
+def test_the_modifiers_of_their_page_work_as_they_stand(tmp_path: Path) -> None:
+    page = text_of(ROOT / "docs" / "modifiers.md")
+    (declaration,), (code,) = code_blocks(page, "toml"), code_blocks(page, "python")
+    (tmp_path / "Poster.toml").write_text(declaration)
+    (tmp_path / "postcard.py").write_text(code)
+    for name in ("poster_workflow.json", "postcard_workflow.json"):
+        shutil.copy(ROOT / "modifiers" / "workflows" / "text_to_image.json", tmp_path / name)
+    registry = build_registry(tmp_path)
+    assert registry.broken == ()
+    assert registry.build("Poster", {"subject": "a lighthouse"})["6"]["inputs"]["text"] == "a lighthouse"
+    assert "says hello" in registry.build("Postcard", {"greeting": "hello"})["6"]["inputs"]["text"]
+
+
+def test_the_engine_in_a_program_of_ones_own_runs_as_it_stands(tmp_path: Path) -> None:
+    (program,) = code_blocks(text_of(ROOT / "README.md"), "python")
+    image = {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 0}}
+    save = {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "own"}}
+    (tmp_path / "workflow.json").write_text(json.dumps({"1": image, "2": save}))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "own_00001_.png" in done.stdout.splitlines()[-1]
+    assert (tmp_path / "base" / "output" / "own_00001_.png").is_file()

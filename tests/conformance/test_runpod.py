@@ -22,7 +22,7 @@ from tests.s3_server import free_ports
 from tests.worker.running_front import until
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("runpod") is None, reason="pip install 'darkroom[runpod]' brings RunPod's package"
+    importlib.util.find_spec("runpod") is None, reason="pip install 'runpod>=1.12' brings RunPod's package"
 )
 
 

@@ -114,7 +114,7 @@ def build_platform(
 
 def _build_runpod(config: RunPodConfig, stop_front: Callable[[int], None]) -> RunPodAutoscaler:
     if importlib.util.find_spec("runpod") is None:
-        raise SettingsInvalid("AUTOSCALER: RunPod's package is not there; pip install 'darkroom[runpod]'")
+        raise SettingsInvalid("AUTOSCALER: RunPod's package is not there; pip install 'runpod>=1.12'")
     arguments = [config.front_url, "--concurrency", str(config.num_jobs)]
     arguments += ["--refresh-worker"] if config.is_refreshed else []
     arguments += ["--uploads"] if config.has_store else []
