@@ -81,6 +81,7 @@ __all__ = [
 
 NUM_WRITERS = 2
 NUM_RECENT_FILES = 8
+RECENT_LEAVE_SHARE = 0.25  # of RAM; the front replaces an engine that takes more than 85 % of it
 GIB = 1024**3
 DEFAULT_HEADROOM_BYTES = 4 * GIB
 
@@ -438,7 +439,7 @@ def _recent_models(settings: EngineSettings, state: VramState) -> RecentModels:
     is_wanted = settings.cache.strategy == "classic" and settings.memory.smart_memory and not state.keeps_on_device
     return RecentModels(
         NUM_RECENT_FILES if is_wanted else 0,
-        lambda: machine_memory.available_bytes() < _ram_headroom_bytes(settings.cache),
+        lambda: machine_memory.available_bytes() < machine_memory.total_bytes() * RECENT_LEAVE_SHARE,
     )
 
 

@@ -11,10 +11,18 @@ import torch
 
 from engine.engine import Engine
 from engine.events import MemoryRelieved
+from engine.memory import machine_memory
 from engine.settings import VramChoice
-from tests.engine.simulated_card import MIB, engine_of, latent_of, run, workflow, write_small_models
+from tests.engine.simulated_card import GIB, MIB, engine_of, latent_of, run, workflow, write_small_models
 
 SMALL: dict[str, Any] = {"second": None, "size": 32, "steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def _plenty_of_ram(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else runs here: which models of earlier prompts stay depends on it."""
+    monkeypatch.setattr(machine_memory, "total_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 48 * GIB)
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _plenty_of_ram(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else runs here."""
+    monkeypatch.setattr(machine_memory, "total_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 48 * GIB)
+
+
 @pytest.fixture
 def num_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the checkpoints that were opened."""
@@ -127,7 +134,6 @@ def test_they_leave_ram_before_another_file_is_read_into_it(
         file_bytes = (base / "models/checkpoints/b.safetensors").stat().st_size
         free_bytes = 2 * GIB + 2 * file_bytes - 1  # the floor, the file as float32, but for one byte
         seen: list[int] = []
-        monkeypatch.setattr(machine_memory, "total_bytes", lambda: 64 * GIB)
         monkeypatch.setattr(machine_memory, "available_bytes", lambda: free_bytes)
         really_load = load._unet
 
