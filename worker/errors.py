@@ -59,6 +59,21 @@ class CallerError(WorkerError):
     code = "caller_error"
 
 
+MAX_SHOWN_LENGTH = 2000
+MAX_SHOWN_ITEMS = 50
+
+
+def shortened(value: Any) -> Any:
+    """A JSON value that came with a request, as an answer repeats it: long texts and lists are cut."""
+    if isinstance(value, str) and len(value) > MAX_SHOWN_LENGTH:
+        return f"{value[:MAX_SHOWN_LENGTH]}... ({len(value)} characters)"
+    if isinstance(value, list | tuple):
+        return [shortened(item) for item in value[:MAX_SHOWN_ITEMS]]
+    if isinstance(value, Mapping):
+        return {key: shortened(item) for key, item in list(value.items())[:MAX_SHOWN_ITEMS]}
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with a request: where (`field` of the body, or a node and its input), what, and what would do."""
@@ -75,7 +90,8 @@ class Problem:
     def sentence(self) -> str:
         """The message; one that speaks of a modification without naming it gets the name before it."""
         name = (self.field or "").removeprefix("input.modifications.")
-        return f"{name}: {self.message}" if name != (self.field or "") and name not in self.message else self.message
+        is_said = name == (self.field or "") or name in self.message
+        return str(shortened(self.message if is_said else f"{name}: {self.message}"))
 
     def as_json(self) -> dict[str, Any]:
         shown = {
@@ -83,9 +99,9 @@ class Problem:
             "node_id": self.node_id,
             "class_type": self.class_type,
             "type": self.type,
-            "message": self.message,
+            "message": shortened(self.message),
             "allowed": self.allowed,
-            "extra": dict(self.extra) if self.extra else None,
+            "extra": shortened(self.extra) if self.extra else None,
         }
         return {key: value for key, value in shown.items() if value is not None}
 

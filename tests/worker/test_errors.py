@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 
 import worker
-from worker.errors import TryLater, WorkerError, http_status, http_status_for_vast
+from worker.errors import MAX_SHOWN_LENGTH, Problem, TryLater, WorkerError, http_status, http_status_for_vast
 
 
 def all_subclasses(cls: type[WorkerError]) -> set[type[WorkerError]]:
@@ -29,3 +30,10 @@ def test_only_what_can_pass_asks_to_come_back() -> None:
 
 def test_vasts_client_is_never_told_to_repeat_a_job_that_failed_for_good() -> None:
     assert [http_status_for_vast(status) for status in (500, 504, 502, 503, 422)] == [422, 422, 502, 503, 422]
+
+
+def test_a_problem_repeats_no_more_than_the_beginning_of_a_long_value() -> None:
+    long = "x" * (MAX_SHOWN_LENGTH + 1)
+    problem = Problem(f"Value {long}", field="input.modifications.a", extra={"received": [{"b": long}] * 100})
+    shown = json.dumps(problem.as_json()) + problem.sentence
+    assert len(shown) < 60 * (MAX_SHOWN_LENGTH + 100) and f"({len(long)} characters)" in shown

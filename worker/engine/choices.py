@@ -11,6 +11,8 @@ from typing import Any
 from worker.engine.outcome import allowed_by
 from worker.errors import Problem
 
+MAX_HINTS = 30
+MAX_NAME_LENGTH = 300  # to compare a megabyte with anything takes seconds, too
 NOT_IN_LIST = "value_not_in_list"
 UNKNOWN_CLASSES = frozenset({"unknown_class", "missing_node_type", "invalid_prompt"})
 
@@ -33,8 +35,12 @@ def choices_in(object_info: Mapping[str, Any]) -> Callable[[str, str], Sequence[
 
 
 def with_hints(problems: Iterable[Problem], object_info: Mapping[str, Any]) -> list[Problem]:
-    """The problems, those of a wrong name with the nearest right one in their words."""
-    return [_with_hint(problem, object_info) for problem in problems]
+    """The problems, those of a wrong name with the nearest right one in their words.
+
+    Of very many only the first: to compare thousands of names with all that there are takes seconds.
+    """
+    listed = list(problems)
+    return [_with_hint(problem, object_info) for problem in listed[:MAX_HINTS]] + listed[MAX_HINTS:]
 
 
 def _with_hint(problem: Problem, object_info: Mapping[str, Any]) -> Problem:
@@ -48,6 +54,8 @@ def _with_hint(problem: Problem, object_info: Mapping[str, Any]) -> Problem:
 
 def nearest_choice(given: str, choices: Sequence[Any]) -> str | None:
     """The choice that looks most like what was given: the same file in another folder, another ending, another case."""
+    if len(given) > MAX_NAME_LENGTH:
+        return None
     folded = {_folded(str(choice)): str(choice) for choice in choices}
     same = folded.get(_folded(given))
     if same is not None:

@@ -24,6 +24,7 @@ from worker.engine.choices import with_hints
 from worker.engine.foreign_check import find_problems
 from worker.engine.heartbeat import Heartbeat
 from worker.engine.http import EngineHttp, Reply
+from worker.engine.long_names import find_long_names
 from worker.engine.loss import Loss, LossReason
 from worker.engine.model_folders import Kinds, folders_told, is_missing_model, kinds_told, with_folders
 from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
@@ -203,6 +204,9 @@ class EngineClient:
 
     async def check(self, prompt: Mapping[str, Any], pending_files: Collection[str] = ()) -> None:
         """Raises RequestRejected with every problem of the prompt; spends no time of the GPU."""
+        too_long = find_long_names(prompt)
+        if too_long:
+            raise RequestRejected(too_long)
         kinds: Kinds = {}
         if not self.has_check:
             problems = find_problems(prompt, await self.object_info(), pending_files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,5 @@ def resolve(value: Any, draw: Callable[[], int]) -> Any:
     if isinstance(value, str) and RANDOM_INT in value:
         if value == RANDOM_INT:
             return draw()
-        while RANDOM_INT in value:
-            value = value.replace(RANDOM_INT, str(draw()), 1)
+        return re.sub(RANDOM_INT, lambda _: str(draw()), value)
     return value

@@ -11,3 +11,9 @@ def test_the_whole_word_is_a_number_and_a_part_of_a_text_is_text() -> None:
     drawn = resolve(prompt, lambda: next(numbers))
     assert drawn == {"1": {"inputs": {"seed": 7, "text": "a 8 b", "link": ["2", 0]}}}
     assert prompt["1"]["inputs"]["seed"] == "__RANDOM_INT__"
+
+
+def test_a_text_that_is_full_of_them_takes_no_longer_for_each() -> None:
+    numbers = count()
+    drawn = resolve("__RANDOM_INT__," * 50_000, lambda: next(numbers))
+    assert drawn.startswith("0,1,2,") and drawn.endswith(",49999,")

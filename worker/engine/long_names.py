@@ -1,0 +1,25 @@
+"""Names of nodes and classes that are none by their length: what is said about them would be as long. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from worker.errors import Problem
+
+MAX_NAME_LENGTH = 1000
+
+
+def find_long_names(prompt: Mapping[str, Any]) -> list[Problem]:
+    """Every node whose id or class is too long to be one."""
+    return [
+        Problem(f"{what} of {len(name)} characters is none; up to {MAX_NAME_LENGTH} are allowed", field="workflow_json")
+        for node_id, node in prompt.items()
+        for what, name in (("A node id", node_id), ("A class_type", _class_of(node)))
+        if len(name) > MAX_NAME_LENGTH
+    ]
+
+
+def _class_of(node: Any) -> str:
+    class_type = node.get("class_type") if isinstance(node, Mapping) else None
+    return class_type if isinstance(class_type, str) else ""
