@@ -7,6 +7,7 @@ either way.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from worker.errors import Problem
@@ -17,12 +18,20 @@ def in_our_words(of_engine: Sequence[Problem], of_front: Sequence[Problem]) -> l
 
     What the front alone finds is left out: the engine knows better.
     """
-    said = [problem for problem in of_front if any(_is_same(other, problem) for other in of_engine)]
-    return said + [problem for problem in of_engine if not any(_is_same(problem, other) for other in of_front)]
+    engines, fronts = _by_node(of_engine), _by_node(of_front)
+    said = [problem for problem in of_front if any(_is_same(other, problem) for other in engines[problem.node_id])]
+    others = (problem for problem in of_engine if not any(_is_same(problem, own) for own in fronts[problem.node_id]))
+    return [*said, *others]
+
+
+def _by_node(problems: Sequence[Problem]) -> defaultdict[str | None, list[Problem]]:
+    """Of thousands each is compared with those of its own node alone."""
+    grouped: defaultdict[str | None, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        grouped[problem.node_id].append(problem)
+    return grouped
 
 
 def _is_same(of_engine: Problem, of_front: Problem) -> bool:
-    """An engine's problem may name no input, when its check of the node broke off there."""
-    if of_engine.node_id != of_front.node_id:
-        return False
+    """Of one node. An engine's problem may name no input, when its check of the node broke off there."""
     return of_engine.node_id is None or of_engine.field in (None, of_front.field) or of_front.field is None
