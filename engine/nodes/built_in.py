@@ -31,6 +31,7 @@ from engine.nodes import (
     model_sampling,
     model_saving,
     old_loaders,
+    other_families,
     primitives,
     samplers,
     sampling,
@@ -83,6 +84,7 @@ FAMILIES = (
     hypernetwork,
     model_saving,
     old_loaders,
+    other_families,
 )
 
 
