@@ -90,13 +90,14 @@ def test_a_picture_too_large_for_the_card_is_decoded_in_tiles_and_the_client_is_
 
 
 @pytest.mark.parametrize("num_prompts", [16, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("models_stay", [True, False])
 @pytest.mark.timeout(600)
-def test_alternating_prompts_leave_memory_where_it_was(base: Path, num_prompts: int) -> None:
+def test_alternating_prompts_leave_memory_where_it_was(base: Path, num_prompts: int, models_stay: bool) -> None:
     variants = [
         workflow(first=first, lora=lora, control=control, **SMALL)
         for first, lora, control in (("a", 0.5, True), ("b", None, False), ("a", 0.9, True), ("b", 0.5, True))
     ]
-    with engine_of(base, card_bytes=24 * MIB) as engine:
+    with engine_of(base, card_bytes=24 * MIB, smart_memory=models_stay) as engine:
         seen = []
         for number in range(num_prompts):
             prompt = variants[number % len(variants)]
