@@ -76,6 +76,7 @@ async def test_a_request_outlives_its_worker_over_https_and_no_key_is_in_the_log
             assert (await autoscaler.until_end(5))["status"] == "Success"
             async with httpx.AsyncClient() as plain:
                 assert (await plain.post(f"http://127.0.0.1:{http_port}/session/end", content=b"{")).status_code == 422
+            await http.aclose()  # over TLS the server would wait for its goodbye
         assert len(engine.runs) == 1
     log = front.log.read_text()
     assert "job ended" in log and "BACKENDS_READY" in log
