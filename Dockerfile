@@ -45,6 +45,6 @@ VOLUME /base
 EXPOSE 8000
 # Starting takes as long as the weights take to read; a worker that dies meanwhile ends the container by itself.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=600s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as web; web.urlopen('http://127.0.0.1:' + os.environ['WORKER_PORT'] + '/health', timeout=4)"]
+    CMD ["python", "-c", "import os, ssl, urllib.request as web; scheme = 'https' if os.environ.get('USE_SSL', '').lower() in ('true', '1', 'yes', 'on') else 'http'; web.urlopen(scheme + '://127.0.0.1:' + os.environ['WORKER_PORT'] + '/health', timeout=4, context=ssl._create_unverified_context())"]
 STOPSIGNAL SIGTERM
 CMD ["darkroom", "serve"]

@@ -6,14 +6,18 @@ import json
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
+import threading
 import zipfile
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.engine.server.certificate import write_certificate
 from tests.installed import InstalledWheel, copy_tracked_files, tracked_files
 
 ROOT = Path(__file__).parents[1]
@@ -88,10 +92,31 @@ def test_the_image_runs_as_a_user_without_rights_and_keeps_its_base_directory_ou
     assert json.loads(values("CMD")[-1]) == ["darkroom", "serve"]
 
 
-def test_the_health_check_asks_the_workers_own_route() -> None:
-    command = json.loads(values("HEALTHCHECK")[0].partition("CMD ")[2])
-    compile(command[-1], "healthcheck", "exec")
-    assert "/health" in command[-1]
+class _Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("uses_ssl", ["false", "True"])
+def test_the_health_check_asks_the_workers_own_route(uses_ssl: str, tmp_path: Path) -> None:
+    command = [sys.executable, *json.loads(values("HEALTHCHECK")[0].partition("CMD ")[2])[1:]]
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Healthy) as server:
+        if uses_ssl == "True":
+            key, certificate = write_certificate(tmp_path)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate, key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        environment = {"WORKER_PORT": str(server.server_port), "USE_SSL": uses_ssl}
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        server.shutdown()
+    gone = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert there.returncode == 0, there.stderr
+    assert gone.returncode != 0
 
 
 def test_no_weights_but_the_demo_models_travel_with_the_image() -> None:
