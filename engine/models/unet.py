@@ -11,6 +11,7 @@ of the time embedding.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from engine.models.attention import optimized_attention
 from engine.models.layers import Conv2d, Linear, linear
 
 Options = dict[str, Any]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,4 +429,17 @@ def _add_control(h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] 
     if not additions:
         return h
     addition = additions.pop()
-    return h if addition is None else h + addition.to(h.dtype)  # a T2I-Adapter is float32
+    if addition is None:
+        return h
+    if not _fits(addition.shape, h.shape):  # one made for another network; ComfyUI draws without it, too
+        log.warning("a control of shape %s does not fit %s and is left out", list(addition.shape), list(h.shape))
+        return h
+    return h + addition.to(h.dtype)  # a T2I-Adapter is float32
+
+
+def _fits(shape: torch.Size, target: torch.Size) -> bool:
+    """Whether a tensor can be added to one of the target's shape."""
+    try:
+        return torch.broadcast_shapes(shape, target) == target
+    except RuntimeError:
+        return False

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from engine.checkpoints.families import sd15
@@ -75,6 +76,12 @@ def test_controls_are_added_from_the_ends_of_their_lists() -> None:
     assert not torch.equal(_run(unet, control={"middle": ones}), _run(unet))
     assert ones == []
     assert torch.equal(_run(unet, control={"middle": [None]}), _run(unet))
+
+
+def test_a_control_for_another_network_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    unet = _unet()
+    assert torch.equal(_run(unet, control={"middle": [torch.ones(1, 3, 5, 7)]}), _run(unet))
+    assert "[1, 3, 5, 7] does not fit" in caplog.text
 
 
 def test_odd_sizes_come_back_as_they_went() -> None:
