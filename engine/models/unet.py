@@ -439,7 +439,5 @@ def _add_control(h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] 
 
 def _fits(shape: torch.Size, target: torch.Size) -> bool:
     """Whether a tensor can be added to one of the target's shape."""
-    try:
-        return torch.broadcast_shapes(shape, target) == target
-    except RuntimeError:
-        return False
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(size in (1, wanted) for size, wanted in pairs)
