@@ -38,11 +38,12 @@ def random_networks(
     generator.manual_seed(seed)
     for network, dtype in ((unet, types.unet), (text_encoder, types.text_encoder), (vae, types.vae)):
         network.requires_grad_(False).to(dtype).to_empty(device=device).eval()
+        _draw(network, generator)
+        # Only now: torch fills a tensor in the order of its memory, and the weights shall not depend on their layout.
         if wants_channels_last(dtype, on_processor=device == "cpu"):
             for weight in network.parameters():
                 if weight.ndim == 4:
                     weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-        _draw(network, generator)
     _carry_latent(unet)
     return unet, text_encoder, vae
 

@@ -108,7 +108,7 @@ class Readiness:
         self._sharing: list[asyncio.Future[None]] | None = None  # for the one that runs, where it was asked for
         self._found: dict[EngineClient, Qualified] = {}
         self._warm: set[EngineClient] = set()  # which have run the warm-up's workflows
-        self._warms_well: set[EngineClient] = set()  # without any error: they are not what ends an engine
+        self._warms_well: set[EngineClient] = set()  # where none of them failed: they are not what ends an engine
         self._suspect: set[EngineClient] = set()  # whose device was lost: no earlier result will do
         self._num_bad = 0  # rounds in a row that left the worker closed
         self._num_partial = 0  # rounds in a row that left engines out
@@ -302,13 +302,14 @@ class Readiness:
         with self._phases.phase(Phase.WARM_UP):
             for client, entries in cold.items():
                 entries += await self._warm_up.run_workflows(client)
+        num_preloaded = len(report["preloaded"])
+        ran = {client: entries[num_preloaded:] for client, entries in cold.items()}
         if cold:
-            num_preloaded = len(report["preloaded"])
-            report["warm_up"] = [entry for entries in cold.values() for entry in entries[num_preloaded:]]
+            report["warm_up"] = [entry for entries in ran.values() for entry in entries]
         errors = {client: entry["error"] for client, entries in cold.items() for entry in entries if "error" in entry}
         stay_cold = set(errors) if self._warm_up.must_succeed else set()
         self._warm.update(cold.keys() - stay_cold)
-        self._warms_well.update(cold.keys() - errors.keys())
+        self._warms_well.update(client for client, entries in ran.items() if not any("error" in e for e in entries))
         if stay_cold and not self._warm.intersection(self._fit()):
             self._close(f"The warm-up failed: {errors[next(iter(errors))]}", Verdict.FAILED)
             return Action.STAY_CLOSED
