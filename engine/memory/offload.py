@@ -495,6 +495,8 @@ class ModuleWeights:
     def _hold_all(self, blocks: Sequence[Block]) -> None:
         """Bring blocks to the device: what has no home straight from the file, one tensor after the other."""
         lacking = {weight.key: weight for block in blocks for weight in block.weights if weight.held is None}
+        names = () if self._source is None else self._source.names
+        homes = {key: weight.home for key, weight in lacking.items() if key in names}
         try:
             if self.device.has_own_memory and self._source is not None:
                 self._upload([weight for key, weight in lacking.items() if self._comes_from_file(key)])
@@ -509,7 +511,7 @@ class ModuleWeights:
         finally:
             for block in blocks:
                 if not block.is_there:  # the device had no room for all of it
-                    self._take_back(block)
+                    self._take_back(block, homes)
 
     def _comes_from_file(self, key: str) -> bool:
         """Whether the file is where to bring a weight from: its home is a view of it, or there is none."""
@@ -543,11 +545,11 @@ class ModuleWeights:
                 weight.home = weight.held  # it never leaves
             self._bring_up_to_date(weight)
 
-    def _take_back(self, block: Block) -> None:
-        names = () if self._source is None else self._source.names
+    def _take_back(self, block: Block, homes: Mapping[str, torch.Tensor | None]) -> None:
+        """Forget what came, also originals that had just come to stay; `homes` is where the file's weights were."""
         for weight in block.weights:
-            if weight.home is weight.held and self.device.has_own_memory and weight.key in names:
-                weight.home = None  # an original that had just come to stay
+            if self.device.has_own_memory and not self.can_leave and weight.key in homes:
+                weight.home = homes[weight.key]
             weight.held, weight.applied = None, ()
             weight.show(weight.home)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
@@ -167,6 +167,7 @@ steps = st.one_of(
     st.floats(0.1, 2.5),
     st.booleans(),
 )
+@example([(("use", 0, (1, 0.5), None), 120)], 1.0, False)  # at a patch, when originals have just come to stay
 def test_whatever_fails_the_next_use_gives_the_same_bits(
     state: VramState, sequence: list[tuple[Any, int | None]], share: float, pins: bool
 ) -> None:
