@@ -140,6 +140,16 @@ class Lanes:
             lane.close()
         self._num_open = 0
 
+    def give(self, num_bytes: int) -> int:
+        """Between two blocks: go on with fewer buffers, at least one, until so many bytes came free. What came free."""
+        before = self.buffers_bytes
+        if self._num_open > 1:
+            self._device.synchronize()
+        while self._num_open > 1 and before - self.buffers_bytes < num_bytes:
+            self._num_open -= 1
+            self._lanes[self._num_open].close()
+        return before - self.buffers_bytes
+
     def next(self, num_bytes: int, buffer_bytes: int = 0) -> Lane:
         """The lane for the next block, of which so many bytes are brought, with a buffer of at least that size.
 

@@ -473,7 +473,9 @@ class ModelPool:
             lanes.open(plan.num_buffers, plan.buffer_bytes)
 
     def make_room(self, device: DeviceMemory, least_bytes: int, best_bytes: int) -> None:
-        """While models compute: idle ones leave until the best is free, blocks of those in use until the least is."""
+        """While models compute: idle ones leave until the best is free, blocks of those in use and buffers until the
+        least is.
+        """
         free_bytes = before_bytes = device.free_bytes() if best_bytes else 0
         if free_bytes >= best_bytes:
             return
@@ -482,9 +484,12 @@ class ModelPool:
                 break
             self._evict(self._entries[occupant.id], best_bytes - free_bytes)
             free_bytes += occupant.loaded_bytes
-        for entry in self._entries.values():
-            if free_bytes < least_bytes and entry.uses and entry.resident.device is device:
-                free_bytes += entry.resident.give(least_bytes - free_bytes)
+        in_use = [entry.resident for entry in self._entries.values() if entry.uses and entry.resident.device is device]
+        for resident in in_use:
+            if free_bytes < least_bytes:
+                free_bytes += resident.give(least_bytes - free_bytes)
+        if in_use and free_bytes < least_bytes:
+            free_bytes += in_use[0].lanes.give(least_bytes - free_bytes)
         if free_bytes > before_bytes:
             device.empty_cache()
 

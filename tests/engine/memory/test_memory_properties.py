@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.memory.model_pool import Residency
@@ -74,6 +74,7 @@ REFERENCE = Reference()
 
 @settings(max_examples=40, deadline=None)
 @given(sequences, st.floats(0.05, 2.0), st.sampled_from(STATES), st.integers(0, 3), st.booleans())
+@example([("run", 0, None, 1, [])], 0.0625, VramState.NO_VRAM, 3, False)  # a hook's patch has the room of two buffers
 def test_whatever_happens_results_are_the_same_bits_and_the_budget_holds(
     sequence: list[tuple[Any, ...]], share: float, state: VramState, streams: int, pins: bool
 ) -> None:
