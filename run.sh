@@ -25,8 +25,7 @@ if ! grep -qsE '^(export )?(BASE_DIRECTORY|COMFYUI_INSTALL_PATH)=' .env && [ -z 
   export BASE_DIRECTORY=${BASE_DIRECTORY:-$PWD/base}
 fi
 settings=$("$python" misc/where.py)
-base=${settings%%$'\n'*}
-url=${settings##*$'\n'}
+{ read -r base && read -r url && read -r certificate || true; } <<<"$settings"
 mkdir -p "$base/models/checkpoints" "$base/input" "$base/output" "$base/temp"
 
 # What to draw with: Stable Diffusion 1.5 if it is here or can be had, else the small model that ships with the engine.
@@ -44,8 +43,10 @@ elif ! nvidia-smi -L >/dev/null 2>&1; then
   echo "No NVIDIA GPU here: the picture is drawn on the CPU, smaller and in fewer steps, which takes some minutes."
 fi
 
-address=${url#http://}
-if (exec 3<>"/dev/tcp/${address%:*}/${address##*:}") 2>/dev/null; then
+address=${url#*://}
+host=${address%:*}
+host=${host#[}
+if (exec 3<>"/dev/tcp/${host%]}/${address##*:}") 2>/dev/null; then
   echo "Something listens at $url already; stop it, or set WORKER_PORT to another port." >&2
   exit 1
 fi
@@ -66,7 +67,7 @@ stop_worker() { # ends the worker and passes on how it ended; asked to stop, it 
 trap 'trap "" INT TERM; echo; echo "Stopping"; stop_worker && exit 0 || exit 1' INT TERM
 
 drawn=0
-"$python" misc/first_picture.py --url "$url" --process-id "$worker" --checkpoint "$checkpoint" \
+"$python" misc/first_picture.py --url "$url" --certificate "$certificate" --process-id "$worker" --checkpoint "$checkpoint" \
   --prompt "$prompt" --size "$size" --steps "$steps" --output "$base/first-picture.png" &
 wait $! || drawn=$?
 

@@ -12,6 +12,7 @@ import argparse
 import base64
 import json
 import os
+import ssl
 import sys
 import time
 import urllib.error
@@ -35,15 +36,30 @@ class Answer:
     body: dict[str, Any]
 
 
-def ask(url: str, body: dict[str, Any] | None = None, timeout_seconds: float = 10.0) -> Answer:
+def ask(
+    url: str,
+    body: dict[str, Any] | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+    timeout_seconds: float = 10.0,
+) -> Answer:
     """GET, or POST of a JSON body. Raises OSError or HTTPException when nobody answers."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as response:
+        with urllib.request.urlopen(request, timeout=timeout_seconds, context=tls) as response:
             return Answer(response.status, parse(response.read()))
     except urllib.error.HTTPError as error:
         return Answer(error.code, parse(error.read()))
+
+
+def trusting(certificate: str) -> ssl.SSLContext:
+    """Takes the server that shows this very certificate, whatever name that is for. Raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cafile=certificate)
+    return context
 
 
 def parse(text: bytes) -> dict[str, Any]:
@@ -68,14 +84,14 @@ def is_alive(process_id: int) -> bool:
     return state != "Z"
 
 
-def wait_until_ready(url: str, process_id: int) -> float:
+def wait_until_ready(url: str, process_id: int, tls: ssl.SSLContext | None) -> float:
     """Seconds until `/ready` said 200. Raises WorkerGone."""
     started = time.monotonic()
     next_note = started + SECONDS_BETWEEN_NOTES
     reason = "nothing answers yet"
     while is_alive(process_id):
         try:
-            answer = ask(f"{url}/ready")
+            answer = ask(f"{url}/ready", tls=tls)
         except (OSError, HTTPException):
             answer = Answer(0, {})
         if answer.status == 200:
@@ -113,6 +129,7 @@ def without_data(result: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
+    parser.add_argument("--certificate", default="", help="what an https worker shows")
     parser.add_argument("--process-id", type=int, required=True, help="the worker, to stop waiting when it has died")
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--prompt", required=True)
@@ -130,10 +147,11 @@ def main() -> int:
     }
     body = {"input": {"modifier": "Text2Image", "modifications": modifications, "return_outputs_as_base64": True}}
     try:
-        print(f"Ready after {wait_until_ready(arguments.url, arguments.process_id):.1f} s at {arguments.url}")
+        tls = trusting(arguments.certificate) if arguments.certificate else None
+        print(f"Ready after {wait_until_ready(arguments.url, arguments.process_id, tls):.1f} s at {arguments.url}")
         print(f"POST /generate/sync {json.dumps(body)}", flush=True)
         started = time.monotonic()
-        answer = ask(f"{arguments.url}/generate/sync", body, timeout_seconds=3600.0)
+        answer = ask(f"{arguments.url}/generate/sync", body, tls=tls, timeout_seconds=3600.0)
     except (WorkerGone, OSError, HTTPException) as error:
         print(f"No picture: {error}", file=sys.stderr)
         return 1

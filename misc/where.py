@@ -1,4 +1,5 @@
-"""Prints where the worker will keep its files and where it will listen, as the settings have it: two lines.
+"""Prints where the worker will keep its files, where it will listen and what certificate it will show (empty: none), as
+the settings have it: three lines.
 
 Exit code 2, and the variable's name, when a setting does not parse.
 """
@@ -10,8 +11,6 @@ import sys
 from worker.errors import SettingsInvalid
 from worker.settings import load_settings
 
-EVERYWHERE = {"0.0.0.0", "::"}
-
 
 def main() -> int:
     try:
@@ -22,9 +21,10 @@ def main() -> int:
     if not settings.worker_port:
         print("Settings: WORKER_PORT: 0 leaves the port to chance; run.sh needs a certain one", file=sys.stderr)
         return 2
-    host = "127.0.0.1" if settings.worker_host in EVERYWHERE else settings.worker_host
+    tls = settings.tls_files()
     print(settings.base_directory.absolute())
-    print(f"http://{host}:{settings.worker_port}")
+    print(settings.local_url)
+    print("" if tls is None else tls.certificate.absolute())
     return 0
 
 

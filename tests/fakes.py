@@ -82,6 +82,7 @@ class FakeEngine:
         self.is_down = False  # drops every request, as when the process is gone
         self.seconds_to_take = 0.0  # how long it looks at a prompt before it has it
         self.loses_answers = 0  # so many prompts are taken without the sender hearing of it
+        self.loses_answers_to = "/prompt"  # or what else is posted
         self._queue: asyncio.Queue[tuple[str, dict[str, Any], str]] = asyncio.Queue()
         self._pending: list[str] = []
         self._extra_data: dict[str, Any] = {}
@@ -143,7 +144,8 @@ class FakeEngine:
         if self.is_down and request.transport is not None:
             request.transport.abort()
         response: web.StreamResponse = await handler(request)
-        if self.loses_answers and request.path == "/prompt" and request.transport is not None:
+        is_lost = self.loses_answers and (request.method, request.path) == ("POST", self.loses_answers_to)
+        if is_lost and request.transport is not None:
             self.loses_answers -= 1
             request.transport.abort()
         return response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 import time
@@ -19,15 +20,16 @@ LOOK_SECONDS = 0.1
 STOP_SECONDS = 30.0
 
 
-def run_benchmark(url: str, api_key: str = "") -> dict[str, Any]:
+def run_benchmark(url: str, api_key: str = "", verify: ssl.SSLContext | bool = True) -> dict[str, Any]:
     """The report of a fresh run. Raises httpx.TransportError when nobody answers, HTTPStatusError for a refusal."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return _object(httpx.post(f"{url}/benchmark", headers=headers, timeout=httpx.Timeout(5.0, read=None)))
+    timeout = httpx.Timeout(5.0, read=None)
+    return _object(httpx.post(f"{url}/benchmark", headers=headers, timeout=timeout, verify=verify))
 
 
-def last_benchmark(url: str) -> dict[str, Any]:
+def last_benchmark(url: str, verify: ssl.SSLContext | bool = True) -> dict[str, Any]:
     """The report there is. Raises as `run_benchmark`."""
-    return _object(httpx.get(f"{url}/benchmark"))
+    return _object(httpx.get(f"{url}/benchmark", verify=verify))
 
 
 def run_benchmark_alone() -> dict[str, Any]:

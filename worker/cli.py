@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import os
+import ssl
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,13 +21,28 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from worker.client_stream import NobodyAnswers, ResultStream
-from worker.errors import WorkerError
+from worker.errors import SettingsInvalid, WorkerError
+from worker.guard.own_certificate import trusting
 from worker.models import commands as model_commands
 from worker.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A serverless GPU worker for node-graph images.")
 app.add_typer(model_commands, name="models")
+EXIT_BAD_SETTING = 2
+INSECURE = "take whatever certificate an https worker shows"
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """Where a worker is, and how its certificate is looked at."""
+
+    url: str
+    verify: ssl.SSLContext | bool
+
+    def no_answer(self, error: Exception) -> str:
+        hint = "; --insecure takes any certificate" if "certificate" in str(error).lower() else ""
+        return f"{self.url} does not answer: {error}{hint}"
 
 
 @app.command()
@@ -60,6 +77,7 @@ def generate(
     checkpoint: Annotated[str | None, typer.Option(help="file name below models/checkpoints")] = None,
     priority: Annotated[int, typer.Option(min=-10, max=10, help="higher ones are made first")] = 0,
     api_key: Annotated[str, typer.Option(help="for a worker that asks for one")] = "",
+    insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
     """Draws PROMPT with Text2Image, shows the progress and saves the pictures."""
     modifications: dict[str, Any] = {"prompt": prompt, "negative_prompt": negative, "width": width, "height": height}
@@ -67,7 +85,8 @@ def generate(
     known = {name: value for name, value in modifications.items() if value is not None}
     request = {"modifier": "Text2Image", "modifications": known, "priority": priority, "return_outputs_as_base64": True}
     console = Console(stderr=True)
-    result = _result_of(url.rstrip("/") or _local_url(), request, api_key, console)
+    worker = _worker_at(url, is_insecure=insecure)
+    result = _result_of(worker, request, api_key, console)
     if result.get("status") != "completed":
         console.print(f"[red]{escape(str(result.get('message')))}[/red]")
         for problem in (result.get("error") or {}).get("problems", ()):
@@ -75,11 +94,11 @@ def generate(
         raise typer.Exit(1)
     for index, item in enumerate(result["output"]):
         path = output if index == 0 else output.with_stem(f"{output.stem}_{index + 1}")
-        path.write_bytes(base64.b64decode(item["data"]) if item.get("data") else _fetched(item["url"]))
+        path.write_bytes(base64.b64decode(item["data"]) if item.get("data") else _fetched(item["url"], worker))
         typer.echo(path)
 
 
-def _result_of(url: str, request: dict[str, Any], api_key: str, console: Console) -> dict[str, Any]:
+def _result_of(worker: _Worker, request: dict[str, Any], api_key: str, console: Console) -> dict[str, Any]:
     """The result envelope, a progress bar shown until it is there."""
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("queued", total=100)
@@ -89,14 +108,15 @@ def _result_of(url: str, request: dict[str, Any], api_key: str, console: Console
             bar.update(task, description=str(event.get("message", "")), completed=percent)
 
         try:
-            return ResultStream(url, request, show, api_key=api_key).run()
+            return ResultStream(worker.url, request, show, api_key=api_key, verify=worker.verify).run()
         except NobodyAnswers as error:
-            console.print(f"[red]{url} does not answer: {escape(error.reason)}[/red]")
+            console.print(f"[red]{escape(worker.no_answer(error))}[/red]")
             raise typer.Exit(2) from None
 
 
-def _fetched(url: str) -> bytes:
-    return httpx.get(url, timeout=60).raise_for_status().content
+def _fetched(url: str, worker: _Worker) -> bytes:
+    verify = worker.verify if url.startswith(f"{worker.url}/") else True  # else it lies in a store
+    return httpx.get(url, timeout=60, verify=verify).raise_for_status().content
 
 
 @app.command()
@@ -104,27 +124,30 @@ def benchmark(
     url: Annotated[str, typer.Option(help="a worker that runs; else the local one, else one is started")] = "",
     last: Annotated[bool, typer.Option("--last", help="show what was measured last, run nothing")] = False,
     api_key: Annotated[str, typer.Option(help="for a worker on another machine")] = "",
+    insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
     """Runs the start-up benchmark now and shows its report; exit code 1 says that the machine did not pass."""
     from worker import benchmark_command  # 0.1 s that the other commands need not wait
 
-    address = url.rstrip("/") or _local_url()
+    worker = _worker_at(url, is_insecure=insecure)
     try:
         report = (
-            benchmark_command.last_benchmark(address) if last else benchmark_command.run_benchmark(address, api_key)
+            benchmark_command.last_benchmark(worker.url, worker.verify)
+            if last
+            else benchmark_command.run_benchmark(worker.url, api_key, worker.verify)
         )
     except httpx.TransportError as error:
         if url or last:
-            typer.echo(f"{address} does not answer: {error}", err=True)
+            typer.echo(worker.no_answer(error), err=True)
             raise typer.Exit(2) from None
-        typer.echo(f"No worker answers at {address}: starting one for the benchmark", err=True)
+        typer.echo(f"No worker answers at {worker.url}: starting one for the benchmark", err=True)
         try:
             report = benchmark_command.run_benchmark_alone()
         except WorkerError as failure:
             typer.echo(failure.message, err=True)
             raise typer.Exit(2) from None
     except httpx.HTTPStatusError as error:
-        typer.echo(f"{address} refused: {error.response.status_code} {error.response.text}", err=True)
+        typer.echo(f"{worker.url} refused: {error.response.status_code} {error.response.text}", err=True)
         raise typer.Exit(2) from None
     Console().print_json(data=report)
     raise typer.Exit(0 if report["verdict"] in ("pass", "skipped") else 1)
@@ -147,11 +170,26 @@ def _engine_command(arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "engine", *arguments])
 
 
-def _local_url() -> str:
+def _worker_at(url: str, *, is_insecure: bool) -> _Worker:
+    """The worker at this address; without one the one on this machine, as the settings have it.
+
+    Raises SettingsInvalid.
+    """
+    if url:
+        return _Worker(url.rstrip("/"), not is_insecure)
     settings = load_settings().settings
-    host = "127.0.0.1" if settings.worker_host in ("0.0.0.0", "::") else settings.worker_host
-    return f"http://{host}:{settings.worker_port}"
+    tls = settings.tls_files()
+    if tls is None or is_insecure:
+        return _Worker(settings.local_url, not is_insecure)
+    try:
+        return _Worker(settings.local_url, trusting(tls.certificate))
+    except OSError as error:
+        raise SettingsInvalid(f"SSL_CERTFILE: {tls.certificate} cannot be used: {error.strerror or error}") from None
 
 
 def main() -> None:
-    app(prog_name="darkroom")
+    try:
+        app(prog_name="darkroom")
+    except SettingsInvalid as error:
+        typer.echo(f"Settings: {error.message}", err=True)
+        sys.exit(EXIT_BAD_SETTING)

@@ -7,6 +7,7 @@ sends the same request once more if the front never had it. Either way the job r
 from __future__ import annotations
 
 import json
+import ssl
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -43,13 +44,18 @@ class ResultStream:
         on_event: OnEvent,
         *,
         api_key: str = "",
+        verify: ssl.SSLContext | bool = True,
         pause: Any = time.sleep,
     ) -> None:
-        """`request` is the `input` object; `on_event` gets every event but the result; `pause` sleeps."""
+        """`request` is the `input` object; `on_event` gets every event but the result; `pause` sleeps.
+
+        `verify`: how the server's certificate is looked at, as httpx takes it.
+        """
         self._url = url.rstrip("/")
         self._input = {"request_id": str(uuid.uuid4()), **request}
         self._on_event = on_event
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._verify = verify
         self._pause = pause
         self._last_id = ""
         self._was_taken = False
@@ -58,7 +64,7 @@ class ResultStream:
     def run(self) -> dict[str, Any]:
         """The result envelope, or that of a refusal. Raises NobodyAnswers."""
         timeout = httpx.Timeout(10.0, read=SILENCE_SECONDS)
-        with httpx.Client(timeout=timeout, headers=self._headers) as http:
+        with httpx.Client(timeout=timeout, headers=self._headers, verify=self._verify) as http:
             while True:
                 try:
                     return self._follow(http)

@@ -61,16 +61,19 @@ class CallerError(WorkerError):
 
 MAX_SHOWN_LENGTH = 2000
 MAX_SHOWN_ITEMS = 50
+MAX_SHOWN_DEPTH = 20
 
 
-def shortened(value: Any) -> Any:
-    """A JSON value that came with a request, as an answer repeats it: long texts and lists are cut."""
+def shortened(value: Any, depth: int = MAX_SHOWN_DEPTH) -> Any:
+    """A JSON value that came with a request, as an answer repeats it: long texts, lists and deep ones are cut."""
     if isinstance(value, str) and len(value) > MAX_SHOWN_LENGTH:
         return f"{value[:MAX_SHOWN_LENGTH]}... ({len(value)} characters)"
+    if depth == 0 and isinstance(value, list | tuple | Mapping):
+        return "..."
     if isinstance(value, list | tuple):
-        return [shortened(item) for item in value[:MAX_SHOWN_ITEMS]]
+        return [shortened(item, depth - 1) for item in value[:MAX_SHOWN_ITEMS]]
     if isinstance(value, Mapping):
-        return {key: shortened(item) for key, item in list(value.items())[:MAX_SHOWN_ITEMS]}
+        return {key: shortened(item, depth - 1) for key, item in list(value.items())[:MAX_SHOWN_ITEMS]}
     return value
 
 

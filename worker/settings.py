@@ -166,6 +166,7 @@ class RunPodConfig:
     """How RunPod's loop reaches the front, and what it does. `has_store`: the environment names an S3 store."""
 
     front_url: str
+    front_certificate: Path | None
     num_jobs: int
     is_refreshed: bool
     has_store: bool
@@ -469,6 +470,12 @@ class Settings(BaseSettings):
         """`worker_host`; where nothing is said, Vast's port map needs all interfaces."""
         return "0.0.0.0" if self.is_under_vast and "worker_host" not in self.model_fields_set else self.worker_host
 
+    @property
+    def local_url(self) -> str:
+        """Where the worker is reached from its own machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen_host, self.listen_host)
+        return f"{'https' if self.use_ssl else 'http'}://{f'[{host}]' if ':' in host else host}:{self.worker_port}"
+
     def state_path(self) -> Path:
         return (self.state_directory or self.base_directory / "state").absolute()
 
@@ -536,8 +543,7 @@ class Settings(BaseSettings):
         )
 
     def runpod_config(self) -> RunPodConfig:
-        host = "127.0.0.1" if self.listen_host in ("0.0.0.0", "::") else self.listen_host
-        scheme = "https" if self.use_ssl else "http"
+        tls = self.tls_files()
         has_store = all(
             (
                 self.s3_access_key_id.get_secret_value(),
@@ -546,7 +552,8 @@ class Settings(BaseSettings):
             )
         )
         return RunPodConfig(
-            front_url=f"{scheme}://{host}:{self.worker_port}",
+            front_url=self.local_url,
+            front_certificate=None if tls is None else tls.certificate,
             num_jobs=self.runpod_concurrency,
             is_refreshed=self.refresh_worker,
             has_store=has_store,
@@ -630,7 +637,9 @@ def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> Loa
         settings = Settings(_env_file=env_file, **named)  # type: ignore[call-arg]  # pydantic-settings' own argument
     except ValidationError as error:
         raise SettingsInvalid(_explain(error)) from None
-    return LoadedSettings(settings, tuple(find_name_problems(seen) + find_open_doors(settings)))
+    return LoadedSettings(
+        settings, tuple(find_name_problems(seen) + find_open_doors(settings) + find_half_a_store(settings))
+    )
 
 
 def child_environment(secret_names: frozenset[str] | None = None) -> dict[str, str]:
@@ -701,6 +710,19 @@ def find_open_doors(settings: Settings) -> list[str]:
             "its envelopes are not checked"
         )
     return warnings
+
+
+def find_half_a_store(settings: Settings) -> list[str]:
+    """A warning where S3 is meant and something is missing, for then nothing is uploaded."""
+    given = {
+        "S3_ACCESS_KEY_ID": settings.s3_access_key_id.get_secret_value(),
+        "S3_SECRET_ACCESS_KEY": settings.s3_secret_access_key.get_secret_value(),
+        "S3_BUCKET_NAME": settings.s3_bucket_name,
+    }
+    missing = [name for name, value in given.items() if not value]
+    if len(missing) in (0, len(given)):
+        return []
+    return [f"{' and '.join(missing)} not set: only outputs of requests that bring what is missing are uploaded"]
 
 
 def _names_and_values(env_file: Path | None) -> dict[str, str]:

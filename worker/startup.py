@@ -98,6 +98,7 @@ class Front:
         await self.services.platform.start()
         self._outbox.start()
         self._spawn(self._bring_up())
+        self._spawn(self._edges.outputs.look_at_store())
         expiry = self._build_expiry()
         await expiry.remove_orphans()
         self._spawn(expiry.run_forever())

@@ -98,9 +98,18 @@ async def running_front(
     **changes: Any,
 ) -> AsyncIterator[RunningFront]:
     give_database(folder / "state")
-    front = Front(settings_for(folder / "state", engine.url, **changes), lambda code: None, vast_timing)
+    settings = settings_for(folder / "state", engine.url, **changes)
+    front, tls = Front(settings, lambda code: None, vast_timing), settings.tls_files()
     app = create_app(front.services, front.lifespan())
-    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app,
+        port=0,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
+    )
     server = ServerWithoutSignals(config)
     serving = asyncio.create_task(server.serve())
 
@@ -108,7 +117,7 @@ async def running_front(
         return server.started
 
     await until(is_started)
-    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, verify=False) as http:
 
         async def is_ready() -> bool:

@@ -1,20 +1,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+from tests.engine.server.certificate import write_certificate
 from tests.fakes import FakeEngine
 from tests.worker.running_front import running_front
 
 
-async def darkroom(*arguments: str) -> tuple[int, str, str]:
-    return await ended([sys.executable, "-c", "from worker.cli import main; main()", *arguments])
+async def darkroom(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    return await ended([sys.executable, "-c", "from worker.cli import main; main()", *arguments], **environment)
 
 
-async def ended(command: list[str]) -> tuple[int, str, str]:
+async def ended(command: list[str], **environment: str) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command,
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     stdout, stderr = await process.communicate()
     return process.returncode or 0, stdout.decode(), stderr.decode()
@@ -51,3 +59,26 @@ async def test_generate_says_when_nobody_answers(tmp_path: Path) -> None:
     code, _, stderr = await darkroom("generate", "a fox", "--url", "http://127.0.0.1:9")
     assert code == 2
     assert "does not answer" in stderr
+
+
+async def test_a_worker_with_a_certificate_that_nobody_signed_is_spoken_to(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    key, certificate = write_certificate(tmp_path, "203.0.113.5")  # a machine's public address
+    tls: dict[str, Any] = {"USE_SSL": "true", "SSL_CERTFILE": str(certificate), "SSL_KEYFILE": str(key)}
+    async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine, **tls) as front:
+        local = {**tls, "WORKER_PORT": str(urlsplit(front.url).port)}
+        code, stdout, stderr = await darkroom("benchmark", "--last", **local)
+        assert (code, json.loads(stdout)["verdict"]) == (0, "skipped"), stderr
+        code, _, stderr = await darkroom("generate", "a fox", **local)
+        assert (code, "KSampler" in stderr) == (1, True), stderr  # which the fake engine has not
+        code, _, stderr = await darkroom("generate", "a fox", "--url", front.url)
+        assert (code, "--insecure" in stderr) == (2, True), stderr
+        code, _, stderr = await darkroom("generate", "a fox", "--url", front.url, "--insecure")
+        assert (code, "KSampler" in stderr) == (1, True), stderr
+
+
+async def test_a_setting_that_does_not_parse_is_named(tmp_path: Path) -> None:
+    code, _, stderr = await darkroom("benchmark", "--last", WORKER_PORT="eighty")
+    assert (code, "WORKER_PORT" in stderr, "Traceback" in stderr) == (2, True, False)
+    code, _, stderr = await darkroom("generate", "a fox", USE_SSL="true", SSL_CERTFILE=str(tmp_path / "none.crt"))
+    assert (code, stderr.startswith("Settings: SSL_CERTFILE")) == (2, True), stderr

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,19 @@ def test_a_value_that_does_not_parse_names_every_such_variable(monkeypatch: pyte
     monkeypatch.setenv("ENGINE_URL", "localhost:8188")
     with pytest.raises(SettingsInvalid, match="(?s)WORKER_PORT.*ENGINE_URL.*METADATA"):
         load_settings(env_file=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "url"),
+    [
+        ({}, "http://127.0.0.1:8000"),
+        ({"worker_host": "0.0.0.0", "use_ssl": True}, "https://127.0.0.1:8000"),
+        ({"worker_host": "::", "worker_port": 80}, "http://[::1]:80"),
+        ({"worker_host": "192.0.2.1"}, "http://192.0.2.1:8000"),
+    ],
+)
+def test_the_worker_is_found_from_its_own_machine(changes: dict[str, Any], url: str) -> None:
+    assert load_settings(env_file=None, **changes).settings.local_url == url
 
 
 @pytest.mark.parametrize("name", ["S3_ENDPOINT_URL", "WEBHOOK_URL", "PUBLIC_URL"])
@@ -172,3 +186,12 @@ def test_runpods_loop_cannot_be_locked_out(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(name, value)
     with pytest.raises(SettingsInvalid, match="TRUST_LOOPBACK"):
         load_settings(env_file=None)
+
+
+def test_half_a_store_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not load_settings(env_file=None).warnings
+    monkeypatch.setenv("S3_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("S3_SECRET_ACCESS_KEY", "secret")
+    assert any(line.startswith("S3_BUCKET_NAME not set") for line in load_settings(env_file=None).warnings)
+    monkeypatch.setenv("S3_BUCKET_NAME", "pictures")
+    assert not load_settings(env_file=None).warnings

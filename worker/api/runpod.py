@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, Response
 
 from worker.api.bodies import read_body
 from worker.api.results import check_caller, public_outputs, refuse, services_of
-from worker.api.schemas import parse_json, result_of
+from worker.api.schemas import nested_too_deeply, parse_json, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
 from worker.errors import Problem, RequestRejected, WorkerError
 from worker.guard.loopback import ITSELF
@@ -77,9 +77,11 @@ async def _submit(request: Request) -> Job | Response:
     try:
         check_caller(request)
         body = await asyncio.to_thread(parse_json, await read_body(request, services.max_request_bytes))
-        translated = translate(body.get("input"), job_id, wants_base64=True)
+        translated = await asyncio.to_thread(translate, body.get("input"), job_id, wants_base64=True)
     except WorkerError as error:
         return refuse(error, job_id)
+    except RecursionError:
+        return refuse(nested_too_deeply(), job_id)
     except InputRefused as refused:
         reply = refused.as_reply()
         return JSONResponse(

@@ -155,6 +155,11 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
+def nested_too_deeply() -> RequestRejected:
+    """For what can be read, and not be gone through."""
+    return RequestRejected([Problem("is nested too deeply", field="body")])
+
+
 def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:
     """Raises RequestRejected with every problem of the form."""
     try:

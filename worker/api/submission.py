@@ -22,7 +22,15 @@ from modifiers.registry import UnknownModifier
 from worker.api.bodies import check_length, read_body
 from worker.api.multipart import Received, is_multipart, read_multipart
 from worker.api.results import check_caller, refuse, services_of
-from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput, parse_generate, parse_json, says_yes
+from worker.api.schemas import (
+    GenerateInput,
+    ParsedRequest,
+    WebhookInput,
+    nested_too_deeply,
+    parse_generate,
+    parse_json,
+    says_yes,
+)
 from worker.autoscaler.autoscaler import Caller
 from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
 from worker.demo_model import modifier_defaults
@@ -98,7 +106,8 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
             begin(admitted.job)
         else:
             services.platform.job_accepted(admitted.job, caller)
-    except WorkerError as error:
+    except (WorkerError, RecursionError) as raised:
+        error = raised if isinstance(raised, WorkerError) else nested_too_deeply()
         services.metrics.refused(error.code)
         services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, error)
         return refuse(error, job_id, is_vast=is_vast)

@@ -116,6 +116,7 @@ def _build_runpod(config: RunPodConfig, stop_front: Callable[[int], None]) -> Ru
     if importlib.util.find_spec("runpod") is None:
         raise SettingsInvalid("AUTOSCALER: RunPod's package is not there; pip install 'runpod>=1.12'")
     arguments = [config.front_url, "--concurrency", str(config.num_jobs)]
+    arguments += [] if config.front_certificate is None else ["--certificate", str(config.front_certificate)]
     arguments += ["--refresh-worker"] if config.is_refreshed else []
     arguments += ["--uploads"] if config.has_store else []
     return RunPodAutoscaler(arguments, runpod_environment(), stop_front)

@@ -288,12 +288,17 @@ class EngineClient:
     async def recall_waiting(self) -> None:
         """Takes back every prompt that has not begun: its run ends with PromptRecalled. One that begins now stays."""
         for run in [run for run in self._runs.values() if run.started_at is None]:
-            while not run.is_sent and run.prompt_id in self._runs:  # noqa: ASYNC110 - being sent has no event
+            while not run.is_sent and self._is_awaited(run):  # noqa: ASYNC110 - being sent has no event
                 await asyncio.sleep(RECALL_LOOK_SECONDS)
+            if not self._is_awaited(run):  # it has ended, and its prompt may have been sent here once more since
+                continue
             with contextlib.suppress(EngineUnreachable):
                 await self._request("POST", "/queue", json_body={"delete": [run.prompt_id]})
                 run.is_recalled = run.should_look = True
                 run.wake.set()
+
+    def _is_awaited(self, run: _Run) -> bool:
+        return self._runs.get(run.prompt_id) is run
 
     async def free(self) -> None:
         """Asks the engine to give back all memory that it can do without, before its next prompt."""

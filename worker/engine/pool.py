@@ -21,6 +21,7 @@ PROMPTS_PER_ENGINE = 2
 GIVE_UP_SECONDS = 120.0
 LOOK_SECONDS = 5.0
 LOOK_DOWN_SECONDS = 0.05
+RELIEVE_AGAIN_SECONDS = 0.5
 
 Order = tuple[int, int]
 """Who goes first: the lower one."""
@@ -232,10 +233,13 @@ class EnginePool:
             task.add_done_callback(self._relieving.discard)
 
     async def _take_back(self, slot: _Slot) -> None:
+        """What could not be taken back, as it was still on its way or the engine did not answer, is asked for again."""
         try:
             await slot.client.recall_waiting()
         finally:
             slot.is_relieved = False
+        await asyncio.sleep(RELIEVE_AGAIN_SECONDS)
+        self._relieve()
 
 
 def _to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:

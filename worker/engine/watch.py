@@ -121,12 +121,26 @@ class WatchedEngine:
                 self.client.forget_object_info()
                 self.client.uploaded.clear()  # what comes up may be another server, with another disk
                 if is_up and self._has_been_up.is_set():
-                    await self._prepare(self.client)
+                    is_up = await self._is_prepared()
             self._pool().set_up(self.client, is_up)
             if is_up:
                 self._has_been_up.set()
             pause = LOOK_SECONDS_FOREIGN if self.process is None else LOOK_SECONDS
             await asyncio.sleep(pause if is_up else LOOK_DOWN_SECONDS)
+
+    async def _is_prepared(self) -> bool:
+        """Whether it is still there when it has been prepared. One that hangs at that is replaced as at a job."""
+        num_restarts = None if self.process is None else self.process.num_restarts
+        preparing = asyncio.ensure_future(self._prepare(self.client))
+        try:
+            while not preparing.done():
+                await asyncio.wait({preparing}, timeout=LOOK_SECONDS)
+                if self.process is not None and self.process.is_answering:
+                    await self._look()
+        finally:
+            preparing.cancel()
+        await preparing
+        return self.process is None or (self.process.is_answering and self.process.num_restarts == num_restarts)
 
     def lost(self, loss: Loss) -> None:
         """Its process has ended: the pool and every run hear of it at once."""

@@ -148,7 +148,7 @@ class Admission:
         return Admitted(job, is_new=True)
 
     async def _insert(self, job: Job, begin: Callable[[Job], None]) -> None:
-        inserting = asyncio.ensure_future(self._store.insert(job))
+        inserting = self._store.insert(job)  # which counts from here on, so that not one too many gets in
         try:
             await asyncio.shield(inserting)
         except asyncio.CancelledError:

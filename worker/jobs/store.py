@@ -198,15 +198,19 @@ class JobStore:
         job.turn_ms = self.turn_ms(job.times.queued_at_ms, job.request.priority)
         self._latest_ms = max(self._latest_ms, job.times.queued_at_ms)
 
-    async def insert(self, job: Job) -> None:
-        """Returns when the job is on disk. If that fails the job is not there. Raises StateUnusable, or what is wrong
-        with this job where others could be written.
+    def insert(self, job: Job) -> asyncio.Task[None]:
+        """The job is held at once, and on disk when the task is done. If that fails the job is not there.
+
+        It raises StateUnusable, or what is wrong with this job where others could be written.
         """
         self._give_turn(job)
         self.jobs[job.id] = job
         self._group.new[job.id] = job
         inserted = self._group.inserted[job.id] = asyncio.get_running_loop().create_future()
         self._wake.set()
+        return asyncio.create_task(self._await_insertion(job, inserted), name=f"insert-{job.id}")
+
+    async def _await_insertion(self, job: Job, inserted: asyncio.Future[None]) -> None:
         try:
             await asyncio.shield(inserted)
         except Exception:

@@ -14,6 +14,7 @@ from worker.s3_clients import S3Clients, S3Target, store_reason
 
 PART_BYTES = 8 * 1024 * 1024
 UPLOAD_THREADS = 4
+MAY_NOT_LIST = "AccessDenied"
 
 
 class UploadFailed(DeliveryFailed):
@@ -31,6 +32,21 @@ class S3Uploader:
     async def upload(self, target: S3Target, path: Path, key: str, media_type: str, *, presign_seconds: int) -> str:
         """Stores the file and gives a link to it that holds for `presign_seconds`. Raises UploadFailed."""
         return await in_own_thread(self._upload, target, path, key, media_type, presign_seconds)
+
+    async def find_problem(self, target: S3Target) -> str | None:
+        """Why nothing could be stored there, as far as a list of the bucket tells; None where it tells nothing bad."""
+        return await in_own_thread(self._find_problem, target)
+
+    def _find_problem(self, target: S3Target) -> str | None:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            self._clients.client(target).list_objects_v2(Bucket=target.bucket_name, MaxKeys=1)
+        except (ClientError, BotoCoreError, OSError, ValueError, InputRejected) as error:
+            if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == MAY_NOT_LIST:
+                return None  # a key that may only write
+            return error.message if isinstance(error, InputRejected) else store_reason(error)
+        return None
 
     def _upload(self, target: S3Target, path: Path, key: str, media_type: str, presign_seconds: int) -> str:
         from boto3.exceptions import Boto3Error

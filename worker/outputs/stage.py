@@ -86,6 +86,22 @@ class DeliveredOutputs:
             await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
         return [output.as_record() for output in outputs]
 
+    async def look_at_store(self) -> None:
+        """Tells the log whether the operator's store can be used, before the first picture needs it."""
+        target = choose_target(None, self._config)
+        if target is None:
+            return
+        try:
+            problem = await self._uploader.find_problem(target)
+        except Exception:  # noqa: BLE001 - the look at the store: outputs are delivered without it
+            log.exception("the store cannot be looked at for a reason of ours")
+            return
+        about = {"bucket": target.bucket_name, "endpoint": target.endpoint_url or "AWS"}
+        if problem is None:
+            log.info("the store answers", **about)
+        else:
+            log.error("the store of S3_* cannot be used: outputs will have an upload_error", reason=problem, **about)
+
     def sends_away(self, job: Job) -> bool:
         return choose_target(_asked_s3(job), self._config) is not None
 

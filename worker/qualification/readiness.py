@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
@@ -291,21 +291,22 @@ class Readiness:
         if action is not Action.OPEN:
             self._close(f"The benchmark's verdict is {verdict.value}: {self._qualification.report['reason']}", verdict)
             return action
-        return await self._warm_and_open([client for client in up if self._is_fit(client)])
+        return await self._warm_and_open(
+            {client: entries for client, entries in zip(up, preloaded, strict=True) if self._is_fit(client)}
+        )
 
-    async def _warm_and_open(self, up: Sequence[EngineClient]) -> Action:
+    async def _warm_and_open(self, preloaded: Mapping[EngineClient, list[dict[str, Any]]]) -> Action:
         """The warm-up belongs to an engine's way to its first job. Where it must succeed and does not, the engine is
-        left out if others serve, and else the worker stays closed.
+        left out if others serve, and else the worker stays closed. `preloaded`: what its models came to on each.
         """
         report = self._qualification.report
-        cold = {client: list(report["preloaded"]) for client in up if client not in self._warm}
         with self._phases.phase(Phase.WARM_UP):
-            for client, entries in cold.items():
-                entries += await self._warm_up.run_workflows(client)
-        num_preloaded = len(report["preloaded"])
-        ran = {client: entries[num_preloaded:] for client, entries in cold.items()}
-        if cold:
+            ran = {
+                client: await self._warm_up.run_workflows(client) for client in preloaded if client not in self._warm
+            }
+        if ran:
             report["warm_up"] = [entry for entries in ran.values() for entry in entries]
+        cold = {client: [*preloaded[client], *entries] for client, entries in ran.items()}
         errors = {client: entry["error"] for client, entries in cold.items() for entry in entries if "error" in entry}
         stay_cold = set(errors) if self._warm_up.must_succeed else set()
         self._warm.update(cold.keys() - stay_cold)

@@ -1,4 +1,4 @@
-"""A TLS key and a certificate for 127.0.0.1 that it signs itself."""
+"""A TLS key and a certificate that it signs itself."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def write_certificate(folder: Path) -> tuple[Path, Path]:
+def write_certificate(folder: Path, host: str = "127.0.0.1") -> tuple[Path, Path]:
     """The files of the key and of the certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.datetime.now(datetime.UTC)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))

@@ -49,6 +49,18 @@ async def test_422_for_whatever_is_wrong_with_a_request_and_no_time_of_the_gpu(f
     assert front.engine.runs == []
 
 
+@pytest.mark.parametrize("depth", [900, 5000])
+@pytest.mark.parametrize("filling", ["", "x" * 300_000])  # a large body goes another way
+async def test_422_for_a_body_that_is_nested_too_deeply(front: RunningFront, depth: int, filling: str) -> None:
+    nested = "[" * depth + "]" * depth
+    workflow = f'{{"1": {{"class_type": "Draw", "inputs": {{"text": {nested}, "size": 8}}}}}}'
+    for route, field in (("/generate", "workflow_json"), ("/runsync", "workflow")):
+        body = f'{{"input": {{"{field}": {workflow}, "filling": "{filling}"}}}}'
+        response = await front.http.post(route, content=body)
+        assert response.status_code == 422, (route, response.text[:500])
+    assert front.engine.runs == []
+
+
 async def test_404_for_an_unknown_id_and_200_for_one_that_waits(front: RunningFront) -> None:
     for path in ("/result/nobody", "/stream/nobody"):
         assert (await front.http.get(path)).status_code == 404

@@ -114,6 +114,20 @@ async def test_a_run_cancelled_while_its_prompt_is_on_the_way_leaves_the_engine_
     assert outcome.error is None and not outcome.was_interrupted
 
 
+async def test_a_prompt_that_was_sent_once_more_meanwhile_is_not_taken_back(
+    client: EngineClient, engine: FakeEngine
+) -> None:
+    engine.seconds_to_take = 0.2
+    first = asyncio.create_task(client.run(wait(), "p-1", ignore, timeout_seconds=60))
+    await asyncio.sleep(0.05)
+    recalling = asyncio.create_task(client.recall_waiting())
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    again = asyncio.create_task(client.run(draw(), "p-1", ignore, timeout_seconds=60))
+    await asyncio.wait_for(recalling, 10)
+    assert (await again).outputs
+
+
 async def test_a_lost_engine_ends_its_runs_at_once_and_says_whether_they_had_begun(client: EngineClient) -> None:
     first = asyncio.create_task(client.run(wait(), "p-1", ignore, timeout_seconds=60))
     second = asyncio.create_task(client.run(wait(), "p-2", ignore, timeout_seconds=60))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
+from worker.engine.client import EngineClient
+from worker.engine.pool import EnginePool
 
 
 @contextlib.asynccontextmanager
@@ -60,6 +62,40 @@ async def test_what_waits_at_an_engine_that_turns_out_bad_goes_to_one_that_serve
         assert (await long).status_code == 499
 
 
+async def test_a_prompt_runs_once_whatever_breaks_while_it_moves_to_another_engine(tmp_path: Path) -> None:
+    def lose_the_answer_to_its_recall(one: FakeEngine, _two: FakeEngine) -> None:
+        one.loses_answers, one.loses_answers_to = 1, "/queue"
+
+    def lose_the_answer_to_its_arrival(_one: FakeEngine, two: FakeEngine) -> None:
+        two.loses_answers = 1
+
+    def restart_the_engine_that_it_leaves(one: FakeEngine, _two: FakeEngine) -> None:
+        one.forget_everything()
+
+    def restart_the_engine_that_it_leaves_and_lose_its_arrival(one: FakeEngine, two: FakeEngine) -> None:
+        one.forget_everything()
+        two.loses_answers = 1
+
+    async with two_engines(tmp_path) as (one, two, front):
+        pool = front.front.services.pool
+        for break_something in (
+            lose_the_answer_to_its_recall,
+            lose_the_answer_to_its_arrival,
+            restart_the_engine_that_it_leaves,
+            restart_the_engine_that_it_leaves_and_lose_its_arrival,
+        ):
+            pool.set_fit(pool.clients[1], False)
+            long, behind = f"long-{break_something.__name__}", f"behind-{break_something.__name__}"
+            waiting = asyncio.create_task(front.sync(wait(1.0), request_id=long))
+            moving = asyncio.create_task(front.sync(draw(), request_id=behind))
+            await until(lambda: is_waiting_at(one))
+            pool.set_fit(pool.clients[1], True)
+            break_something(one, two)
+            assert ((await moving).status_code, (await waiting).status_code) == (200, 200), break_something
+            assert [*one.runs, *two.runs].count(f"{behind}-1") == 1, break_something
+            assert f"{behind}-2" not in [*one.runs, *two.runs], break_something
+
+
 async def test_what_waits_at_the_only_engine_stays_there(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine) as front:
         pool = front.front.services.pool
@@ -79,3 +115,26 @@ async def _hold(front: RunningFront) -> None:
     pool = front.front.services.pool
     async with pool.hold(pool.clients[0]):
         pass
+
+
+class CountingClient(EngineClient):
+    """An engine that nobody reaches, so that nothing of it can be taken back."""
+
+    num_asked = 0
+
+    async def recall_waiting(self) -> None:
+        self.num_asked += 1
+
+
+async def test_what_could_not_be_taken_back_is_asked_for_again_as_long_as_an_engine_is_idle() -> None:
+    crowded, idle = (CountingClient(f"http://127.0.0.1:{port}") for port in (1, 2))
+    pool = EnginePool([crowded, idle])
+    pool.set_up(idle, False)
+
+    async def is_asked_twice() -> bool:
+        return crowded.num_asked >= 2
+
+    async with pool.engine((0, 1)), pool.engine((0, 2)):
+        pool.set_up(idle, True)
+        await until(is_asked_twice)
+    assert idle.num_asked == 0

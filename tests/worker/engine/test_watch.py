@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +57,9 @@ async def nothing_to_prepare(_client: EngineClient) -> None: ...
 
 
 @asynccontextmanager
-async def watched_engine(folder: Path, max_restarts: int = 5) -> AsyncIterator[Watched]:
+async def watched_engine(
+    folder: Path, max_restarts: int = 5, prepare: Callable[[EngineClient], Awaitable[None]] = nothing_to_prepare
+) -> AsyncIterator[Watched]:
     losses: list[LossReason] = []
 
     def lost(loss: Loss) -> None:
@@ -69,7 +71,7 @@ async def watched_engine(folder: Path, max_restarts: int = 5) -> AsyncIterator[W
     client = EngineClient(process.url, has_check=True, is_supervised=True, heartbeat_seconds=0.1)
     pool = EnginePool([client], give_up_seconds=None)
     pool.set_up(client, False)
-    engine = WatchedEngine(client, process, lambda: pool, LIMITS, nothing_to_prepare)
+    engine = WatchedEngine(client, process, lambda: pool, LIMITS, prepare)
     await process.start()
     watching = asyncio.create_task(engine.watch())
     watched = Watched(engine, process, pool, folder, losses)
@@ -151,3 +153,37 @@ async def test_starts_that_come_to_nothing_count_too(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         await watched.until(lambda: watched.process.state is ProcessState.FAILED)
         assert watched.engine.report(None, 0).last_loss is not None
+
+
+async def test_an_engine_that_ends_while_it_is_prepared_takes_no_prompt_before_it_has_been_prepared_again(
+    tmp_path: Path,
+) -> None:
+    was_up: list[bool] = []
+
+    async def prepare(_client: EngineClient) -> None:
+        was_up.append(watched.engine.is_up)
+        if len(was_up) == 1:
+            assert watched.process.pid is not None
+            os.kill(watched.process.pid, signal.SIGKILL)
+            await watched.until(lambda: watched.process.num_restarts == 2)
+
+    async with watched_engine(tmp_path, prepare=prepare) as watched:
+        assert watched.process.pid is not None
+        os.kill(watched.process.pid, signal.SIGKILL)
+        await watched.until(lambda: len(was_up) == 2)
+        await watched.until(lambda: watched.engine.state is EngineState.UP)
+    assert was_up == [False, False]
+
+
+async def test_an_engine_that_hangs_while_it_is_prepared_is_replaced(tmp_path: Path) -> None:
+    async def prepare(_client: EngineClient) -> None:
+        if watched.losses == [LossReason.CRASHED]:
+            watched.beat("warm-up", 6.0)
+            await watched.until(lambda: len(watched.losses) == 2)
+            watched.beat()
+
+    async with watched_engine(tmp_path, prepare=prepare) as watched:
+        assert watched.process.pid is not None
+        os.kill(watched.process.pid, signal.SIGKILL)
+        await watched.until(lambda: watched.losses == [LossReason.CRASHED, LossReason.HUNG])
+        await watched.until(lambda: watched.engine.state is EngineState.UP)

@@ -59,14 +59,21 @@ async def test_requests_with_one_id_that_arrive_together_are_one_job(place: Plac
     assert place.num_made == 1
 
 
+async def test_of_many_that_arrive_together_as_many_get_in_as_there_is_room_for(place: Place) -> None:
+    asked = (place.admission.admit(name, "hash", lambda name=name: place.make(name)) for name in "abcdefgh")  # type: ignore[misc]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(answer) for answer in answers].count(QueueFull) == 8 - LIMITS.max_queued
+    assert len(place.store.jobs) == LIMITS.max_queued
+
+
 async def test_a_job_whose_caller_leaves_while_it_is_written_is_begun_all_the_same(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, insert = asyncio.Event(), place.store.insert
 
-    async def insert_as_the_caller_leaves(job: Job) -> None:
+    def insert_as_the_caller_leaves(job: Job) -> asyncio.Task[None]:
         admitting.cancel()
-        await insert(job)
+        return insert(job)
 
     monkeypatch.setattr(place.store, "insert", insert_as_the_caller_leaves)
     admitting = asyncio.ensure_future(place.admission.admit("one", "hash", place.make, begin=lambda job: begun.set()))

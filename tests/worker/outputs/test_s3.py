@@ -122,6 +122,14 @@ async def test_a_wrong_secret_is_refused_and_not_repeated(seaweed_url: str, tmp_
     assert "planted-secret" not in str(caught.value.as_json())
 
 
+async def test_a_look_at_the_store_tells_what_is_wrong_with_it(seaweed_url: str, moto_url: str) -> None:
+    look = uploader().find_problem
+    assert (await look(target_at(seaweed_url)), await look(target_at(moto_url))) == (None, None)
+    assert "SignatureDoesNotMatch" in str(await look(target_at(seaweed_url, secret="wrong")))
+    assert "NoSuchBucket" in str(await look(target_at(moto_url, bucket="no-such-bucket-here")))
+    assert await look(target_at("http://127.0.0.1:9")) == "the store cannot be reached"
+
+
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "not a url", "https://["])
 async def test_a_store_that_cannot_be_reached_is_an_upload_error(endpoint: str, tmp_path: Path) -> None:
     path = tmp_path / "a.png"

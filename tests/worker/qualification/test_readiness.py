@@ -14,12 +14,34 @@ import pytest
 from benchmark.qualify.verdict import Verdict
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
+from worker.engine.client import EngineClient
 from worker.engine.supervisor import free_port
 from worker.qualification import readiness
 from worker.qualification.readiness import EXIT_UNQUALIFIED, Action, action_for, pause_after
+from worker.qualification.warm_up import WarmUp
 
 GOOD = draw("picture __RANDOM_INT__")
 BROKEN = {"1": {"class_type": "Fail", "inputs": {"kind": "ValueError"}}}
+
+
+RAISING_MODIFIER = """
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from modifiers.modifier import Into, Modifier
+
+
+class Mine(Modifier):
+    workflow_file: ClassVar[str] = "mine_workflow.json"
+    example: ClassVar[Mapping[str, Any]] = {"text": "first"}
+
+    text: Annotated[str, Into("1", "text")] = "first"
+
+    def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
+        if self.text == "second":
+            1 / 0
+        return super().fill(workflow)
+"""
 
 
 def workflow(tmp_path: Path, body: Any = GOOD, name: str = "mine.json") -> str:
@@ -403,6 +425,35 @@ async def test_an_engine_that_comes_later_is_warm_before_its_first_job_or_left_o
 
             await until(serves_too)
             assert len(one.runs) == 2 and all("warm" in path.read_text() for path in folders[1].iterdir())
+
+
+async def test_of_two_engines_that_come_together_only_the_one_that_lacks_a_model_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    async with FakeEngine(folders[0]) as one, FakeEngine(folders[1]) as two:
+
+        async def preload(_warm_up: WarmUp, engine: EngineClient) -> list[dict[str, Any]]:
+            return [{"name": "a.safetensors", **({"error": "is not there"} if engine.url == two.url else {})}]
+
+        monkeypatch.setattr(WarmUp, "preload", preload)
+        changes: dict[str, Any] = {"ENGINE_URL": f"{one.url},{two.url}", "warmup_on_fail": "error"}
+        async with running_front(tmp_path, one, **changes) as front:
+            report = await told(front)
+    assert {engine["url"]: engine["serves"] for engine in report["engines"]} == {one.url: True, two.url: False}
+
+
+async def test_a_modifier_that_raises_fails_the_warm_up_and_no_more(tmp_path: Path, engine: FakeEngine) -> None:
+    folder = tmp_path / "modifiers"
+    folder.mkdir()
+    workflow(folder, draw(), "mine_workflow.json")
+    (folder / "mine.py").write_text(RAISING_MODIFIER)
+    file = workflow(tmp_path, {"input": {"modifier": "Mine", "modifications": {"text": "second"}}}, "warm.json")
+    async with running_front(tmp_path, engine, warmup_workflows=file, modifiers_directory=folder) as front:
+        (entry,) = (await told(front))["warm_up"]
+    assert entry["error"] == "ZeroDivisionError: division by zero"
 
 
 async def test_a_foreign_engine_cannot_be_told_to_read_models(tmp_path: Path, engine: FakeEngine) -> None:

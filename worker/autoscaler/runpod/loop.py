@@ -10,16 +10,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import ssl
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
 from worker.autoscaler.runpod.shapes import InputRefused, Translated, reply_of, translate
+from worker.guard.own_certificate import trusting
 
 PROGRESS_SECONDS: Final = 1.0  # at least, between two updates of one job
 JOIN_SECONDS: Final = 5.0
@@ -41,6 +44,7 @@ class Handler:
     front_url: str
     wants_base64: bool
     update: ProgressUpdate
+    verify: ssl.SSLContext | bool = True
 
     async def __call__(self, job: dict[str, Any]) -> dict[str, Any]:
         job_id = str(job["id"])
@@ -50,7 +54,9 @@ class Handler:
             return refused.as_reply()
         progress = Progress(job, self.update)
         timeout = httpx.Timeout(30, read=None)
-        async with httpx.AsyncClient(base_url=self.front_url, timeout=timeout, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=self.front_url, timeout=timeout, trust_env=False, verify=self.verify
+        ) as http:
             try:
                 result = await self._run(http, translated, progress)
             except asyncio.CancelledError:
@@ -136,6 +142,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="worker.autoscaler.runpod.loop")
     parser.add_argument("front_url")
+    parser.add_argument("--certificate", type=Path, help="what the front shows, where it serves https")
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--refresh-worker", action="store_true")
     parser.add_argument("--uploads", action="store_true", help="outputs go to S3, so no data need be returned")
@@ -144,7 +151,8 @@ def main() -> None:
 
     import runpod  # an extra; importing it reads credentials and makes a folder
 
-    handler = Handler(given.front_url, not given.uploads, runpod.serverless.progress_update)
+    verify = True if given.certificate is None else trusting(given.certificate)
+    handler = Handler(given.front_url, not given.uploads, runpod.serverless.progress_update, verify)
 
     async def handle(job: dict[str, Any]) -> dict[str, Any]:
         return await handler(job)

@@ -20,6 +20,8 @@ from urllib.parse import parse_qs, urlsplit
 OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
 """Fields of worker-comfyui's input that `/generate` does not know."""
 
+CHECKED_LENGTH: Final = 1024 * 1024  # of base64, at a time; a multiple of four
+
 PICTURES: Final = frozenset({"images", "gifs"})
 DEVICE_FAULTS: Final = frozenset(
     {"engine_unreachable", "engine_crashed", "engine_hung", "engine_start_failed", "device_lost"}
@@ -92,13 +94,19 @@ def read_pictures(images: Any) -> dict[str, str]:
     for image in images:
         content = image["image"].partition(",")[2] if "," in image["image"] else image["image"]
         try:
-            base64.b64decode("".join(content.split()), validate=True)
+            _check_base64("".join(content.split()))
         except (binascii.Error, ValueError) as error:
             wrong.append(f"Error decoding base64 for {image['name']}: {error}")
         uris[image["name"]] = f"data:{_media_type(image['name'])};base64,{content}"
     if wrong:
         raise InputRefused("Failed to upload one or more input images", wrong)
     return uris
+
+
+def _check_base64(text: str) -> None:
+    """A piece at a time, so that other threads get their turn. Raises ValueError."""
+    for start in range(0, len(text), CHECKED_LENGTH):
+        base64.b64decode(text[start : start + CHECKED_LENGTH], validate=True)
 
 
 def put_in(workflow: Mapping[str, Any], pictures: Mapping[str, str]) -> dict[str, Any]:
