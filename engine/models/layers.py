@@ -48,6 +48,8 @@ def _is_plain(
 
 class Linear(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not input.is_cpu:  # asked first: on a fast card every microsecond before a kernel counts
+            return functional.linear(input, self.weight, self.bias)
         return linear(input, self.weight, self.bias)
 
 
@@ -58,7 +60,7 @@ class Conv2d(nn.Conv2d):
     """
 
     def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if not self._is_matrix(input, weight, bias):
+        if not (input.is_cpu and self._is_matrix(input, weight, bias)):
             out: torch.Tensor = super()._conv_forward(input, weight, bias)
             return out
         above, left = _both(self.padding)
