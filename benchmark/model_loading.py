@@ -34,7 +34,7 @@ from engine.checkpoints.load import Destination, LoadTypes, load_checkpoint
 from engine.checkpoints.random_weights import random_networks
 from engine.checkpoints.weight_source import source_of
 from engine.memory.model_memory import ModelMemory
-from engine.memory.offload import ModuleWeights
+from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice
 from engine.settings import EngineSettings
 

@@ -20,10 +20,11 @@ from engine.checkpoints.load import Destination, load_unet
 from engine.checkpoints.weight_source import source_of
 from engine.memory.device import Device, device_of
 from engine.memory.lanes import Lanes, PinnedMemory
-from engine.memory.model_pool import ModelPool, Residency
-from engine.memory.offload import ModuleWeights
+from engine.memory.model_pool import ModelPool
+from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import Limits
 from engine.memory.relief import Economy
+from engine.memory.residency import Residency
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.state import VramState
 

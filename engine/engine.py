@@ -273,6 +273,7 @@ class Engine:
         with self._lock:
             self._running = number
         try:
+            self._forget_changed_files()
             with torch.inference_mode(), self.memory.device.computing():
                 return asyncio.run(run_nodes(request, self._services, cancel, on_event))
         except BaseException as error:  # noqa: BLE001 - the run: whoever waits for it gets its error
@@ -285,6 +286,15 @@ class Engine:
             self.memory.pool.after_run()
             self._garbage.after_run()
             self._idle.start()
+
+    def _forget_changed_files(self) -> None:
+        """Results may hold what a model file was before it was downloaded anew: prompts get it as it is now."""
+        changed = self.models.forget_changed()
+        if changed:
+            log.warning("model files have changed and are read again: %s", ", ".join(changed))
+            self._results.clear()
+            self._instances.clear()
+            self._recent.forget()
 
     def _unload_idle(self) -> None:
         """Called by the timer, on a thread of its own."""

@@ -48,7 +48,7 @@ RULES = (
     Rule("engine.images", (), TORCH),
     Rule("engine.memory", ("engine.errors", "engine.settings"), NOTHING),
     Rule("engine.memory.device", ("engine.errors", "engine.settings"), TORCH),
-    Rule("engine.memory.offload", ("engine.errors", "engine.settings"), TORCH),
+    Rule("engine.memory.offload", ("engine.errors", "engine.settings", "engine.memory"), TORCH),
     Rule("engine.memory.weight_patches", ("engine.errors", "engine.settings"), TORCH),
     Rule("engine.checkpoints", ("engine.models", "engine.errors", "engine.memory.device"), TORCH),
     Rule(

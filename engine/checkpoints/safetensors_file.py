@@ -43,15 +43,16 @@ class TensorPlace:
 
 
 class SafetensorsFile:
-    """An open file. Tensors are views of the mapping, which lives as long as they do; writing to one copies its pages.
+    """An open file. Tensors are views of `mapping`, which lives as long as they do; writing to one copies its pages.
 
     Raises `BadModelFile` when the file is not whole and well-formed.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        size = path.stat().st_size
         with path.open("rb") as file:
+            self._opened_as = _size_and_time(file.fileno())
+            size, _ = self._opened_as
             prefix = file.read(8)
             if len(prefix) < 8:
                 raise BadModelFile(path.name, f"a file of {size} bytes", EXPECTED)
@@ -62,7 +63,7 @@ class SafetensorsFile:
             if header_bytes + 8 > size:
                 raise BadModelFile(path.name, f"a file cut off within its header, at {size} bytes", EXPECTED)
             header = _parse_header(path.name, file.read(header_bytes))
-            self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self.mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._file_number = os.dup(file.fileno())  # the mapping's own file, whatever the path names later
         weakref.finalize(self, os.close, self._file_number)
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
@@ -75,6 +76,17 @@ class SafetensorsFile:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: place.shape for name, place in self.tensors.items()}
 
+    def check(self) -> None:
+        """Raises `BadModelFile` when the file was written to since it was opened, by a download of the same name say.
+
+        Pages that were cut off end the process that touches them (SIGBUS), and new ones hold other weights. A file that
+        was put in its place under its name is no such thing: this one stays what it was.
+        """
+        size, _ = now = _size_and_time(self._file_number)
+        if now != self._opened_as:
+            found = f"a file that was changed while it was in use, from {self._opened_as[0]:,} to {size:,} bytes"
+            raise BadModelFile(self.path.name, found, "one that stays as it is; the next prompt reads it anew")
+
     def tensor(self, name: str, *, is_needed_now: bool = True) -> torch.Tensor:
         """A view of the mapping; unless it is needed now, its pages come when they are touched."""
         place = self.tensors[name]
@@ -82,8 +94,9 @@ class SafetensorsFile:
         if count == 0:
             return torch.empty(place.shape, dtype=place.dtype)
         if is_needed_now:
+            self.check()
             self._populate(place)
-        flat = torch.frombuffer(self._mapping, dtype=torch.uint8, count=place.num_bytes, offset=place.start)
+        flat = torch.frombuffer(self.mapping, dtype=torch.uint8, count=place.num_bytes, offset=place.start)
         if place.start % place.dtype.itemsize:
             flat = flat.clone()  # a header of odd length leaves tensors where their type may not lie
         return flat.view(place.dtype).view(place.shape)
@@ -109,7 +122,7 @@ class SafetensorsFile:
     def forget_pages(self) -> None:
         """Unmap what was read: it stays in the page cache, and no longer counts as this process's memory."""
         with contextlib.suppress(OSError, AttributeError):  # a system without it: pages go when memory is short
-            self._mapping.madvise(mmap.MADV_DONTNEED)
+            self.mapping.madvise(mmap.MADV_DONTNEED)
 
     def _populate(self, place: TensorPlace) -> None:
         """Map a large tensor's pages in one call instead of one fault each: halves the time of a load."""
@@ -117,7 +130,7 @@ class SafetensorsFile:
             return
         start = place.start // mmap.PAGESIZE * mmap.PAGESIZE
         try:
-            self._mapping.madvise(MADV_POPULATE_READ, start, place.start + place.num_bytes - start)
+            self.mapping.madvise(MADV_POPULATE_READ, start, place.start + place.num_bytes - start)
         except (OSError, AttributeError):
             return  # a system without it (Linux before 5.14): pages come as they are touched
 
@@ -143,6 +156,12 @@ def write_safetensors(
             if tensor.numel():
                 file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     unfinished.replace(path)
+
+
+def _size_and_time(file_number: int) -> tuple[int, int]:
+    """What changes when a file is written to: its size, and when that happened."""
+    found = os.fstat(file_number)
+    return found.st_size, found.st_mtime_ns
 
 
 def _content(first_bytes: bytes) -> str | None:

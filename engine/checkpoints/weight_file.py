@@ -56,9 +56,8 @@ def open_weights(path: Path) -> WeightFile:
     return PickleFile(path)
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a file by name; those of a mapped file take memory only as they are read."""
-    file = open_weights(path)
+def all_tensors(file: WeightFile) -> dict[str, torch.Tensor]:
+    """By name; those of a mapped file take memory only as they are read."""
     return dict(tensors_of(file, {name: name for name in file.tensors}))
 
 

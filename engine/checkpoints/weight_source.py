@@ -45,6 +45,11 @@ class FileWeights:
         place = self._file.tensors[self._names[name]]
         return place.dtype == like.dtype and like.is_contiguous() and place.start % place.dtype.itemsize == 0
 
+    def check(self) -> None:
+        """Raises `BadModelFile` when the file was written to since it was opened."""
+        if isinstance(self._file, SafetensorsFile):
+            self._file.check()
+
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """In the file's order. What is no view is converted one tensor at a time."""
         order = sorted(names, key=lambda name: self._file.tensors[self._names[name]].start)
@@ -95,6 +100,7 @@ class JoinedWeights:
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts = {prefix + name: (part, name) for prefix, part in parts.items() for name in part.names}
+        self._sources = tuple(parts.values())
 
     @property
     def names(self) -> Collection[str]:
@@ -106,6 +112,11 @@ class JoinedWeights:
         part, inner = self._parts[name]
         is_view: bool = part.is_view(inner)
         return is_view
+
+    def check(self) -> None:
+        """Raises `BadModelFile` when a file was written to since it was opened."""
+        for source in self._sources:
+            source.check()
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         for part, by_inner in self._groups(names):

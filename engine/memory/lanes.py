@@ -120,9 +120,17 @@ class Lanes:
         return len(self._lanes)
 
     @property
+    def num_open(self) -> int:
+        return self._num_open
+
+    @property
     def buffers_bytes(self) -> int:
         """What the buffers take on the device now."""
         return sum(lane.buffer_bytes for lane in self._lanes)
+
+    @property
+    def largest_buffer_bytes(self) -> int:
+        return max(lane.buffer_bytes for lane in self._lanes)
 
     def open(self, num_buffers: int, buffer_bytes: int) -> None:
         """Have that many buffers, each at least so large; those there are already stay. Raises `OutOfMemory`."""

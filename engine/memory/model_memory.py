@@ -13,11 +13,14 @@ from engine.memory import machine_memory
 from engine.memory.device import Device, DeviceReport, dtype_of, find_device
 from engine.memory.device_facts import DeviceFacts
 from engine.memory.lanes import PINNED_SHARE_ELSEWHERE, PINNED_SHARE_LINUX, Lanes, PinnedMemory
-from engine.memory.model_pool import ModelPool, PoolReport, Residency
-from engine.memory.offload import ModuleWeights, WeightSource
+from engine.memory.model_pool import ModelPool
+from engine.memory.offload.homes import WeightSource
+from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.placement import Role, place_of
 from engine.memory.plan import Limits, limits_of
+from engine.memory.pool_report import PoolReport
 from engine.memory.relief import Economy, ReliefStep, economies
+from engine.memory.residency import Residency
 from engine.memory.resolve import resolve_settings, state_of
 from engine.memory.simulated_device import SimulatedDevice
 from engine.settings import EngineSettings, MemorySettings, ResolvedSettings

@@ -49,7 +49,8 @@ class Newcomer:
     """A model that is about to run. `fixed_bytes` cannot be brought over block by block; `block_bytes` is what the
     largest of the other blocks takes while it is (0: there are none). `casts`: all blocks pass through the buffers,
     also those on the device, since they are kept in another type than they compute in. `landing_bytes` are taken while
-    it loads, `patching_bytes` while it loads and, for blocks that are away, while it computes.
+    it loads, `patching_bytes` while it loads and, for blocks that are away, while it computes. `beside_bytes` are what
+    its patched weights will take more than now, beside originals that stay on the device.
     """
 
     id: int
@@ -60,6 +61,7 @@ class Newcomer:
     casts: bool = False
     landing_bytes: int = 0
     patching_bytes: int = 0
+    beside_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ def plan_residency(
     working_bytes: int = 0,
     limits: Limits,
     max_buffers: int = 2,
+    open_buffers: tuple[int, int] = (0, 0),
     in_part: bool = True,
     weights_share: float = 1.0,
 ) -> ResidencyPlan:
@@ -119,15 +122,19 @@ def plan_residency(
     Whole if the others can leave for that; else, where `in_part` allows, as much as fits beside the margin for
     inference and the buffers; at the least the blocks that cannot be brought over and one buffer, the margin
     notwithstanding. `weights_share` below 1 lets only that share of the weights come, 0 as few as possible.
+
+    `open_buffers` are those of other uses, how many and of what size: they count as free, and stay.
     """
+    num_open, open_bytes = open_buffers
+    beside_bytes = sum(item.beside_bytes for item in newcomers)
     landing_bytes = max((item.landing_bytes for item in newcomers), default=0)
     patching_bytes = max((item.patching_bytes for item in newcomers), default=0)
     kept_free = limits.kept_free(max(working_bytes, landing_bytes, patching_bytes))
     size_bytes = sum(item.size_bytes for item in newcomers)
     missing_bytes = size_bytes - sum(item.loaded_bytes for item in newcomers)
-    buffer_bytes = max((item.block_bytes for item in newcomers if item.casts), default=0)
-    num_buffers = max_buffers if buffer_bytes else 0
-    wanted = missing_bytes + num_buffers * buffer_bytes + kept_free
+    casting_bytes = max((item.block_bytes for item in newcomers if item.casts), default=0)
+    buffer_bytes, num_buffers = max(casting_bytes, open_bytes), max_buffers if casting_bytes else num_open
+    wanted = missing_bytes + beside_bytes + num_buffers * buffer_bytes + kept_free
     takes_all = weights_share >= 1.0
     if takes_all:
         evict, lacking = _evictions(occupants, wanted - free_bytes)
@@ -138,16 +145,18 @@ def plan_residency(
     kept_free = limits.kept_free(least_free)
     own_bytes = size_bytes - missing_bytes
     free_for_all = free_bytes + own_bytes + sum(item.loaded_bytes for item in occupants)
-    block_bytes = max((item.block_bytes for item in newcomers), default=0)
+    block_bytes = max(open_bytes, max((item.block_bytes for item in newcomers), default=0))
+    least_buffers = max(num_open, 1 if block_bytes else 0)
+    kept_free += beside_bytes
     fixed_bytes = sum(item.fixed_bytes for item in newcomers)
     most_bytes = fixed_bytes + int((size_bytes - fixed_bytes) * weights_share)
-    for num_buffers in range(max_buffers, 0, -1) if block_bytes else (0,):
+    for num_buffers in range(max_buffers, least_buffers - 1, -1) if block_bytes else (0,):
         room = min(most_bytes, free_for_all - kept_free - num_buffers * block_bytes)
         if room >= fixed_bytes:
             break
     else:
-        num_buffers, room = (1 if block_bytes else 0), fixed_bytes
-        kept_free = least_free
+        num_buffers, room = least_buffers, fixed_bytes
+        kept_free = least_free + beside_bytes
     evict, lacking = _evictions(occupants, room + num_buffers * block_bytes + kept_free - own_bytes - free_bytes)
     return ResidencyPlan(evict, _shared_out(newcomers, room), num_buffers, block_bytes, max(0, lacking))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -20,7 +20,8 @@ from engine.checkpoints.load_gligen import load_gligen
 from engine.checkpoints.load_hypernetwork import load_hypernetwork
 from engine.checkpoints.load_upscaler import load_upscaler
 from engine.checkpoints.random_weights import random_networks
-from engine.checkpoints.weight_file import read_tensors
+from engine.checkpoints.safetensors_file import SafetensorsFile
+from engine.checkpoints.weight_file import all_tensors, open_weights
 from engine.checkpoints.weight_source import source_of
 from engine.diffusion.denoiser import Denoiser, ModelConfig
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
@@ -47,6 +48,14 @@ class KeepsWeights(Protocol):
     ) -> WeightHandle: ...
 
 
+class FileState(NamedTuple):
+    """A file as it was when it was read."""
+
+    path: str
+    mtime_ns: int
+    num_bytes: int
+
+
 class ModelStore:
     """Loads by kind and name. A file that is still in use somewhere is not read again unless it changed on disk, nor
     are those that `recent` holds.
@@ -70,6 +79,7 @@ class ModelStore:
         self._device = device
         self._tokenizer = ClipTokenizer(EmbeddingFinder(lambda: folders.roots("embeddings")))
         self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+        self._mapped: weakref.WeakKeyDictionary[Any, FileState] = weakref.WeakKeyDictionary()  # by its mapping
         self._kept: dict[tuple[str, str], list[WeightHandle]] = {}
         self._recent = RecentModels(0) if recent is None else recent
         self._make_room = make_room
@@ -77,12 +87,13 @@ class ModelStore:
     def checkpoint(self, name: str) -> tuple[Model, Clip, Vae]:
         """A whole checkpoint. Raises `BadModelFile`, also when there is no such file."""
         path = self._path("checkpoints", name)
-        handles = self._known(path, ("unet", "clip", "vae"))
+        file = _state_of(path)
+        handles = self._known(file, ("unet", "clip", "vae"))
         if handles is None:
-            self._make_room(path.stat().st_size)
+            self._make_room(file.num_bytes)
             loaded = load_checkpoint(path, self._types)
             networks = (self._denoiser(loaded.family, loaded.unet), loaded.text_encoder, loaded.vae)
-            handles = self._take(path, ("unet", "clip", "vae"), networks)
+            handles = self._take(file, ("unet", "clip", "vae"), networks)
         unet, clip, vae = handles
         return Model(unet), Clip(clip, self._tokenizer), Vae(vae)
 
@@ -170,7 +181,32 @@ class ModelStore:
 
     def tensors(self, kind: str, name: str) -> dict[str, torch.Tensor]:
         """The tensors of a file that is no network of its own (a LoRA); of a mapped file only as they are read."""
-        return read_tensors(self._path(kind, name))
+        path = self._path(kind, name)
+        state, file = _state_of(path), open_weights(path)
+        if isinstance(file, SafetensorsFile):
+            self._mapped[file.mapping] = state
+        return all_tensors(file)
+
+    def forget_changed(self) -> list[str]:
+        """Paths of files from which something that is still there was read, and which hold something else by now:
+        written to, or others in their place. They are read again when they are asked for; told once.
+        """
+        read = {file for file, _ in list(self._handles)} | set(self._mapped.values())
+        changed = {file for file in read if _has_changed(file)}
+        if changed:
+            for file, part in list(self._handles):
+                if file in changed:
+                    del self._handles[file, part]
+            for mapping, file in list(self._mapped.items()):
+                if file in changed:
+                    del self._mapped[mapping]
+            paths = {file.path for file in changed}
+            self._kept = {
+                (kind, name): handles
+                for (kind, name), handles in self._kept.items()
+                if str(self._folders.path(kind, name)) not in paths
+            }
+        return sorted(file.path for file in changed)
 
     def random_checkpoint(self, family: str, scale: str, seed: int = 0) -> tuple[Model, Clip, Vae]:
         """Networks of full shape whose weights are drawn on the device; nothing is read."""
@@ -205,33 +241,35 @@ class ModelStore:
         return path
 
     def _one(self, path: Path, part: Any, load: Callable[[], torch.nn.Module], *, on_cpu: bool = False) -> WeightHandle:
-        handles = self._known(path, (part,))
+        file = _state_of(path)
+        handles = self._known(file, (part,))
         if handles is None:
-            self._make_room(path.stat().st_size)
-            handles = self._take(path, (part,), (load(),), on_cpu=on_cpu)
+            self._make_room(file.num_bytes)
+            handles = self._take(file, (part,), (load(),), on_cpu=on_cpu)
         return handles[0]
 
-    def _known(self, path: Path, parts: tuple[Any, ...]) -> list[WeightHandle] | None:
-        handles = [self._handles.get((*_identity(path), part)) for part in parts]
+    def _known(self, file: FileState, parts: tuple[Any, ...]) -> list[WeightHandle] | None:
+        handles = [self._handles.get((file, part)) for part in parts]
         found = [handle for handle in handles if handle is not None]
         if len(found) < len(parts):
             return None
-        self._recent.use((*_identity(path), parts))
+        self._recent.use((file, parts))
         return found
 
     def _take(
-        self, path: Path, parts: tuple[Any, ...], networks: tuple[torch.nn.Module, ...], *, on_cpu: bool = False
+        self, file: FileState, parts: tuple[Any, ...], networks: tuple[torch.nn.Module, ...], *, on_cpu: bool = False
     ) -> list[WeightHandle]:
         handles = []
         sources = [source_of(network) for network in networks]
         for part, network, source in zip(parts, networks, sources, strict=True):
             label = part if isinstance(part, str) else part[0]
             role = ROLES.get(label, "other")
-            handle = self._keep(f"{path.name} {label}", network, role=role, on_cpu=on_cpu, source=source)
-            self._handles[(*_identity(path), part)] = handle
+            name = f"{Path(file.path).name} {label}"
+            handle = self._keep(name, network, role=role, on_cpu=on_cpu, source=source)
+            self._handles[file, part] = handle
             handles.append(handle)
         if None not in sources:  # what cannot be read again would not leave RAM
-            self._recent.note((*_identity(path), parts), handles)
+            self._recent.note((file, parts), handles)
         return handles
 
 
@@ -280,9 +318,18 @@ def denoiser(unet: Any, family: CheckpointFamily) -> Denoiser:
     return Denoiser(unet, model_sampling=sampling, config=config, concat_keys=concat)
 
 
-def _identity(path: Path) -> tuple[str, int, int]:
+def _state_of(path: Path) -> FileState:
+    """Taken before a file is opened, so that one that changes meanwhile is known to have changed."""
     state = path.stat()
-    return str(path), state.st_mtime_ns, state.st_size
+    return FileState(str(path), state.st_mtime_ns, state.st_size)
+
+
+def _has_changed(file: FileState) -> bool:
+    """One that is gone has not: what was read of it is still good."""
+    try:
+        return _state_of(Path(file.path)) != file
+    except OSError:
+        return False
 
 
 # What a network of a part is to the pool.

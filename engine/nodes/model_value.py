@@ -56,6 +56,16 @@ class WeightHandle(Protocol):
         """
         ...
 
+    def prepare(
+        self,
+        *,
+        patches: Mapping[str, Sequence[WeightPatch]] | None = None,
+        patches_id: object = None,
+        compute_dtype: torch.dtype | None = None,
+    ) -> None:
+        """For a network that another's `in_use` brings along: what it is to carry then."""
+        ...
+
     def patch_hooks(
         self, patches: Mapping[str, Sequence[WeightPatch]], hooks_id: object, *, keep: bool = False
     ) -> None:
@@ -386,6 +396,13 @@ class Model(HookedModel):
     def in_use(self, *, working_bytes: int = 0, together_with: Sequence[Model] = ()) -> Iterator[Any]:
         """While open: weights on `load_device` with this clone's patches, and its object patches in place."""
         others = [model.weights for model in together_with]
+        for model in together_with:
+            if model.weights is not self.weights:
+                model.weights.prepare(
+                    patches=model.patches,
+                    patches_id=model.patches_uuid,
+                    compute_dtype=model.object_patches.get("manual_cast_dtype"),
+                )
         handle = self.weights.in_use(
             working_bytes=working_bytes,
             patches=self.patches,

@@ -110,3 +110,24 @@ def test_alternating_prompts_leave_memory_where_it_was(base: Path, num_prompts: 
                 num_tensors = sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects())
                 seen.append((report.allocated_bytes, report.pool.num_models, report.pool.ram_bytes, num_tensors))
         assert len(seen) == num_prompts // 8 and len(set(seen)) == 1, seen
+
+
+@pytest.mark.parametrize("card_mib", [None, 12])
+def test_a_checkpoint_that_is_downloaded_again_in_its_place_is_read_anew(
+    base: Path, tmp_path: Path, card_mib: int | None
+) -> None:
+    source, target = base / "models" / "checkpoints", tmp_path / "models" / "checkpoints" / "a.safetensors"
+    first, second = (source / f"{name}.safetensors" for name in "ab")
+    target.parent.mkdir(parents=True)
+    target.write_bytes(first.read_bytes())
+    prompt, latents = workflow(lora=None, control=False, **SMALL), []
+    with engine_of(tmp_path, card_bytes=None if card_mib is None else card_mib * MIB) as engine:
+        latents.append(latent_of(engine, run(engine, prompt)[0]))
+        with target.open("r+b") as download:
+            download.truncate(first.stat().st_size // 2)
+        with pytest.raises(AssertionError, match="a.safetensors: a file cut off at"):
+            run(engine, prompt)
+        for path in (second, first):
+            target.write_bytes(path.read_bytes())
+            latents.append(latent_of(engine, run(engine, prompt)[0]))
+    assert torch.equal(latents[0], latents[2]) and not torch.equal(latents[0], latents[1])

@@ -10,10 +10,11 @@ import torch
 
 from engine.memory.device import device_of
 from engine.memory.lanes import Lanes, PinnedMemory
-from engine.memory.model_pool import ModelPool, Residency
-from engine.memory.offload import ModuleWeights
+from engine.memory.model_pool import ModelPool
+from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import Limits
 from engine.memory.relief import Economy
+from engine.memory.residency import Residency
 from engine.memory.state import VramState
 from tests.engine.memory.simulated import network, patch
 from tests.engine.simulated_card import engine_of, latent_of, run, workflow, write_small_models

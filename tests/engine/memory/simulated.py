@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from engine.memory.device import Device
 from engine.memory.lanes import Lanes, PinnedMemory
-from engine.memory.model_pool import ModelPool, Residency
-from engine.memory.offload import ModuleWeights
+from engine.memory.model_pool import ModelPool
+from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import Limits
+from engine.memory.residency import Residency
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.state import VramState
 
@@ -35,6 +37,12 @@ def patch(model: nn.Module, seed: int, strength: float = 0.5) -> dict[str, list[
         for index, (name, weight) in enumerate(model.state_dict().items())
         if index % 2 == seed % 2
     }
+
+
+class ElsewhereDevice(Device):
+    """A device whose tensors cannot be mixed with the CPU's."""
+
+    has_own_memory = True
 
 
 class Card:

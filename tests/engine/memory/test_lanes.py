@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.errors import OutOfMemory
-from engine.memory.device import Device
+from engine.memory.device import AcceleratorDevice, Device
 from engine.memory.lanes import LOOK_BYTES, Lanes, PinnedMemory
 from engine.memory.simulated_device import SimulatedDevice, StreamHazard
 
@@ -121,3 +121,9 @@ def test_pinned_memory_follows_what_ram_is_free() -> None:
     assert len(kept) == 12 and free[0] == 0 and len(looks) <= 11, "asked once for so many bytes"
     free[0] = LOOK_BYTES
     assert any(pinned.pin(quarter) is not None for _ in range(5)), "again, once there is some"
+
+
+def test_pinned_memory_is_counted_as_torch_takes_it_and_not_asked_for_again_once_refused() -> None:
+    assert [AcceleratorDevice("cuda:0", "cuda").pinned_cost(size) for size in (1, 4096, 4097)] == [1, 4096, 8192]
+    pinned = PinnedMemory(Device(), 1000)  # a device without it
+    assert pinned.pin(torch.zeros(4)) is None and pinned.limit_bytes == 0

@@ -8,8 +8,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.memory.model_pool import Residency
 from engine.memory.relief import Economy
+from engine.memory.residency import Residency
 from engine.memory.state import VramState
 from tests.engine.memory.simulated import Card, network, patch
 

@@ -11,9 +11,10 @@ from torch import nn
 from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.checkpoints.weight_source import FileWeights
 from engine.memory.device import Device
-from engine.memory.model_pool import ModelPool, Residency
-from engine.memory.offload import ModuleWeights
+from engine.memory.model_pool import ModelPool
+from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import Limits
+from engine.memory.residency import Residency
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.state import VramState
 from tests.engine.memory.simulated import network, patch

@@ -16,7 +16,7 @@ from engine.checkpoints.load import Destination, fill
 from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.checkpoints.weight_source import WeightInFile, source_of
 from engine.errors import BadModelFile
-from engine.memory.offload import ModuleWeights
+from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.staging import MOST_CHUNK_BYTES, landing_bytes_at_once, plan_chunks, upload
 

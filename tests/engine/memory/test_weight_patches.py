@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.memory.offload import ModuleWeights
+from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.weight_patches import calculate_weight, patched
 
 

@@ -8,16 +8,9 @@ from torch import nn
 
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.random_weights import random_networks
-from engine.memory.device import AcceleratorDevice, Device
-from engine.memory.lanes import Lanes, PinnedMemory
-from engine.memory.offload import ModuleWeights
-from tests.engine.memory.simulated import Card
-
-
-class ElsewhereDevice(Device):
-    """A device whose tensors cannot be mixed with the CPU's."""
-
-    has_own_memory = True
+from engine.memory.lanes import Lanes
+from engine.memory.offload.module_weights import ModuleWeights
+from tests.engine.memory.simulated import Card, ElsewhereDevice
 
 
 def test_rows_of_a_table_that_is_away_are_asked_for_where_the_table_goes() -> None:
@@ -49,30 +42,6 @@ def test_of_a_table_that_is_cast_only_the_rows_asked_for_are() -> None:
             assert torch.equal(used[0](torch.tensor([5, 7, 5])), expected)
             assert card.lanes.buffers_bytes < 10_000, "no buffer for the whole table"
         card.pool.check_integrity()
-
-
-def test_patched_weights_made_on_the_device_itself_leave_it_without_their_patches() -> None:
-    layer = nn.Linear(4, 4, device="meta").requires_grad_(False)
-    device = ElsewhereDevice("meta")
-    weights = ModuleWeights("random", layer, device=device, lanes=Lanes(device, 0))
-    original = torch.ones(4, 4)
-    weight = weights._by_key["weight"]
-    weight.home, weight.held, weight.applied = original, original + 1, ((1.0, (original,), 1.0, None, None),)
-    copied = weights._copy_in_ram(weight)
-    assert copied is not None and torch.equal(copied, original)
-
-
-def test_pinned_memory_is_counted_as_torch_takes_it_and_not_asked_for_again_once_refused() -> None:
-    assert [AcceleratorDevice("cuda:0", "cuda").pinned_cost(size) for size in (1, 4096, 4097)] == [1, 4096, 8192]
-    pinned = PinnedMemory(Device(), 1000)  # a device without it
-    assert pinned.pin(torch.zeros(4)) is None and pinned.limit_bytes == 0
-
-
-def test_weights_made_on_another_device_come_to_the_cpu_when_their_place_is_there() -> None:
-    weights = ModuleWeights("random", nn.Linear(4, 4, device="meta").requires_grad_(False))
-    for weight in weights._by_key.values():
-        weight.home = weight.shown
-    assert not any(weights._is_at_home(weight.shown) for weight in weights._by_key.values())
 
 
 @pytest.mark.parametrize("room", [0, None])

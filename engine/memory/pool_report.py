@@ -1,0 +1,65 @@
+"""The pool's figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """One model: all its weights, those where it computes, what more it takes there, and what RAM its homes take.
+
+    `on_device`: it computes on a device with memory of its own.
+    """
+
+    name: str
+    role: str
+    on_device: bool
+    size_bytes: int
+    loaded_bytes: int
+    more_bytes: int
+    ram_bytes: int
+    is_kept: bool
+    in_use: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReport:
+    """Figures for metrics. Those that start with `num_` grow from the engine's start on."""
+
+    models: tuple[ModelReport, ...]
+    num_loads: int
+    num_evictions: int
+    evicted_bytes: int
+    num_dropped: int
+    num_leaks: int
+
+    @property
+    def num_models(self) -> int:
+        return len(self.models)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(item.size_bytes for item in self.models)
+
+    @property
+    def loaded_bytes(self) -> int:
+        return sum(item.loaded_bytes for item in self.models)
+
+    @property
+    def device_bytes(self) -> int:
+        """What models take on a device with memory of its own."""
+        return sum(item.loaded_bytes + item.more_bytes for item in self.models if item.on_device)
+
+    @property
+    def ram_bytes(self) -> int:
+        return sum(item.ram_bytes for item in self.models)
+
+
+@dataclass
+class PoolCounters:
+    loads: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+    dropped: int = 0
+    leaks: int = 0

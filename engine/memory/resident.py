@@ -1,0 +1,125 @@
+"""What the pool keeps, and the device it keeps it on, as far as the pool knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.memory.lanes import Lanes
+
+Patches = Mapping[str, Sequence[Any]]
+
+
+class DeviceMemory(Protocol):
+    """What the pool asks of a device."""
+
+    torch_name: str
+    has_own_memory: bool
+
+    def free_bytes(self) -> int: ...
+
+    def empty_cache(self) -> None: ...
+
+    def allocated_bytes(self) -> int | None: ...
+
+    def peak_bytes(self) -> int | None: ...
+
+    def reset_peak(self) -> None: ...
+
+
+class Resident(Protocol):
+    """Something with a size that can be on a device, in part too, and can be patched (`offload/module_weights.py`)."""
+
+    name: str
+    module: Any
+    working_bytes: int
+    can_leave: bool
+    size_bytes: int
+    fixed_bytes: int
+
+    @property
+    def device(self) -> Any: ...
+
+    @property
+    def lanes(self) -> Lanes: ...
+
+    @property
+    def load_device(self) -> str: ...
+
+    @property
+    def offload_device(self) -> str: ...
+
+    @property
+    def loaded_bytes(self) -> int: ...
+
+    @property
+    def block_bytes(self) -> int: ...
+
+    @property
+    def landing_bytes(self) -> int: ...
+
+    @property
+    def patching_bytes(self) -> int: ...
+
+    @property
+    def beside_bytes(self) -> int: ...
+
+    @property
+    def casts(self) -> bool: ...
+
+    @property
+    def more_bytes(self) -> int: ...
+
+    @property
+    def ram_bytes(self) -> int: ...
+
+    @property
+    def droppable_bytes(self) -> int: ...
+
+    def load(self, room: int | None = None) -> None: ...
+
+    def unload(self, num_bytes: int | None = None, *, into_ram: bool = True) -> int: ...
+
+    def drop(self) -> int: ...
+
+    def release(self) -> None: ...
+
+    def set_compute_dtype(self, dtype: Any) -> None: ...
+
+    @property
+    def patches_now(self) -> tuple[Patches, object]: ...
+
+    @property
+    def hooks_now(self) -> tuple[Patches, object]: ...
+
+    def patch(self, patches: Patches, patches_id: object) -> None: ...
+
+    def want_patches(self, patches: Patches, patches_id: object) -> None: ...
+
+    def apply_patches(self) -> None: ...
+
+    def patch_hooks(self, patches: Patches, hooks_id: object, *, keep: bool) -> None: ...
+
+    def hooking_bytes(self, patches: Patches, hooks_id: object) -> tuple[int, int]: ...
+
+    def give(self, num_bytes: int) -> int: ...
+
+    def end_use(self) -> None: ...
+
+    def original_weight(self, key: str) -> Any: ...
+
+    def current_weight(self, key: str) -> Any: ...
+
+    def check_integrity(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The node that brought a model in."""
+
+    node_id: str
+    class_type: str
+
+    def __str__(self) -> str:
+        return f"{self.class_type} (node {self.node_id})"
