@@ -20,11 +20,14 @@ from modifiers.registry import build_registry
 from tests.markdown import anchors, code_blocks, links, table_rows
 from worker.cli import app
 from worker.errors import HTTP_STATUS, WorkerError, http_status
+from worker.guard.safe_address import AddressRefused
+from worker.inputs.refusals import DownloadFailed
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "demo" / "README.md"]
 PLACES = ("benchmark", "demo", "docs", "engine", "misc", "modifiers", "tests", "worker")
 A_USERS_OWN = {"misc/benchmark.json"}
+INPUT_ERRORS = (DownloadFailed.__module__, AddressRefused.__module__)
 NOT_FOR_CALLERS = {
     "engine_start_failed",
     "state_unusable",
@@ -87,12 +90,12 @@ def test_the_table_of_errors_is_that_of_the_code() -> None:
 
 
 def _all_errors() -> list[type[WorkerError]]:
-    """Those of `worker/errors.py`; a platform's own words are its page's subject."""
+    """Those of `worker/errors.py` and of inputs; a platform's own words are its page's subject."""
     found, ahead = [], [WorkerError]
     while ahead:
         ahead += (error := ahead.pop()).__subclasses__()
         found.append(error)
-    return [error for error in found if error.__module__ == WorkerError.__module__]
+    return [error for error in found if error.__module__ in (WorkerError.__module__, *INPUT_ERRORS)]
 
 
 def test_metrics_that_are_named_exist() -> None:

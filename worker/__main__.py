@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -21,7 +22,7 @@ from worker.errors import SettingsInvalid, WorkerError
 from worker.guard.loopback import LOOPBACK
 from worker.observe.logs import set_up_logs
 from worker.observe.words import say
-from worker.settings import Settings, load_settings
+from worker.settings import Settings, TlsFiles, load_settings
 from worker.startup import Front
 
 GOODBYE_SECONDS = 2  # for replies that are still on their way when all jobs have ended
@@ -95,6 +96,7 @@ def run_front(settings: Settings) -> int:
     try:
         front = Front(settings, stop)
         front.take_state_directory()
+        check_tls(settings.tls_files())
         server.append(FrontServer(server_config(settings, front), front.begin_to_drain))
         structlog.get_logger("main").info("listening", host=settings.listen_host, port=settings.worker_port)
         server[0].run()
@@ -105,6 +107,19 @@ def run_front(settings: Settings) -> int:
     if not server[0].started:
         raise CannotStart("the log says why")
     return max(exit_codes)
+
+
+def check_tls(files: TlsFiles | None) -> None:
+    """Raises CannotStart, for the server's own words name no file."""
+    if files is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.certificate, files.key)
+    except OSError as error:
+        reason = error.strerror or error
+        raise CannotStart(
+            f"SSL_CERTFILE {files.certificate} and SSL_KEYFILE {files.key} cannot be used: {reason}"
+        ) from error
 
 
 def server_config(settings: Settings, front: Front) -> uvicorn.Config:

@@ -9,13 +9,16 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
 
 from worker.api import benchmark, documentation, generate, health, jobs, runpod, stream, vast, webhooks
 from worker.api.attendance import Attendance
 from worker.api.results import refuse
 from worker.api.schemas import problem_of, refusal
-from worker.errors import RequestRejected, WorkerError
+from worker.errors import MethodNotAllowed, RequestRejected, RouteNotFound, WorkerError
 from worker.services import Services
+
+MAX_PATH_LENGTH = 200
 
 log = structlog.get_logger("api")
 
@@ -47,6 +50,18 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     @app.exception_handler(RequestValidationError)
     async def _malformed(_request: Request, error: RequestValidationError) -> Response:
         return refuse(RequestRejected([problem_of(entry) for entry in error.errors()]))
+
+    @app.exception_handler(404)
+    async def _no_such_route(request: Request, _error: Exception) -> Response:
+        return refuse(RouteNotFound(f"There is no route {request.url.path[:MAX_PATH_LENGTH]}; /docs shows all"))
+
+    @app.exception_handler(405)
+    async def _no_such_method(request: Request, error: HTTPException) -> Response:
+        allowed = (error.headers or {}).get("Allow", "")
+        said = MethodNotAllowed(f"{request.method} is not for this route, {allowed} is", allowed=allowed.split(", "))
+        response = refuse(said)
+        response.headers["Allow"] = allowed
+        return response
 
     @app.exception_handler(Exception)
     async def _unknown(request: Request, error: Exception) -> JSONResponse:

@@ -62,6 +62,7 @@ class CallerError(WorkerError):
 MAX_SHOWN_LENGTH = 2000
 MAX_SHOWN_ITEMS = 50
 MAX_SHOWN_DEPTH = 20
+PLACES = ("input.modifications.", "input.", "query.")
 
 
 def shortened(value: Any, depth: int = MAX_SHOWN_DEPTH) -> Any:
@@ -91,9 +92,10 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        """The message; one that speaks of a modification without naming it gets the name before it."""
-        name = (self.field or "").removeprefix("input.modifications.")
-        is_said = name == (self.field or "") or name in self.message
+        """The message; one that speaks of a field of the request without naming it gets the name before it."""
+        field = self.field or ""
+        name = next((field.removeprefix(place) for place in PLACES if field.startswith(place)), field)
+        is_said = name == field or name in self.message
         return str(shortened(self.message if is_said else f"{name}: {self.message}"))
 
     def as_json(self) -> dict[str, Any]:
@@ -131,6 +133,16 @@ class InputRejected(CallerError):
 
 class JobNotFound(CallerError):
     code = "job_not_found"
+
+
+class RouteNotFound(CallerError):
+    code = "route_not_found"
+
+
+class MethodNotAllowed(CallerError):
+    """`fields`: allowed, the methods that the route has."""
+
+    code = "method_not_allowed"
 
 
 class RequestIdConflict(CallerError):
@@ -275,6 +287,8 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     RequestRejected: 422,
     InputRejected: 422,
     JobNotFound: 404,
+    RouteNotFound: 404,
+    MethodNotAllowed: 405,
     RequestIdConflict: 409,
     WebhookNotFound: 404,
     WebhookNotReady: 409,

@@ -17,12 +17,14 @@ from worker.observe.health import engine_as_json, find_troubles
 router = APIRouter()
 
 
+@router.head("/live", include_in_schema=False)
 @router.get("/live")
 async def live() -> dict[str, str]:
     """The process answers."""
     return {"status": "alive"}
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready")
 async def ready(request: Request) -> JSONResponse:
     """200 when a job sent now would be accepted and run."""
@@ -34,6 +36,7 @@ async def ready(request: Request) -> JSONResponse:
     return JSONResponse({"status": "not ready", "reason": reason}, status_code=503, headers={"Retry-After": "5"})
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health(request: Request) -> JSONResponse:
     """503 when the worker does not get on and should be replaced: what is wrong stands in `problems`."""

@@ -69,6 +69,7 @@ async def queue_info(request: Request) -> dict[str, Any]:
     return shown
 
 
+@router.head("/outputs/{job_id}/{file_name:path}", include_in_schema=False)
 @router.get("/outputs/{job_id}/{file_name:path}")
 async def output(job_id: str, file_name: str, request: Request, expires: str = "", signature: str = "") -> Response:
     """One output file, by the signed link that its result shows."""

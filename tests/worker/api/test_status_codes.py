@@ -61,6 +61,27 @@ async def test_422_for_a_body_that_is_nested_too_deeply(front: RunningFront, dep
     assert front.engine.runs == []
 
 
+async def test_404_and_405_for_what_is_no_route_in_the_form_of_every_refusal(front: RunningFront) -> None:
+    unknown, wrong = await front.http.get("/generat"), await front.http.get("/generate/sync")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "route_not_found")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert wrong.headers["Allow"] == "POST" and wrong.json()["error"]["allowed"] == ["POST"]
+    assert unknown.json()["status"] == wrong.json()["status"] == "failed"
+
+
+async def test_whoever_only_wants_to_know_may_ask_by_head(front: RunningFront) -> None:
+    (output,) = (await front.sync(draw("ab", 2))).json()["output"]
+    for path, num_bytes in ((output["url"], 4), ("/live", 18), ("/ready", 18)):
+        response = await front.http.head(path)
+        assert (response.status_code, response.headers["content-length"]) == (200, str(num_bytes)), path
+
+
+async def test_the_headline_of_a_refusal_names_the_field(front: RunningFront) -> None:
+    for given, named in (({"priority": 11}, "priority: "), ({"output": {"format": "gif"}}, "output.format: ")):
+        response = await front.http.post("/generate", json={"input": {"workflow_json": draw(), **given}})
+        assert response.json()["message"].startswith(named)
+
+
 async def test_404_for_an_unknown_id_and_200_for_one_that_waits(front: RunningFront) -> None:
     for path in ("/result/nobody", "/stream/nobody"):
         assert (await front.http.get(path)).status_code == 404
