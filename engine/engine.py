@@ -319,7 +319,10 @@ class Engine:
             self.memory.unload()
         if free_memory:
             gc.collect()
+            self.memory.pool.find_leaks()
         self.memory.device.empty_cache()
+        if free_memory:
+            machine_memory.give_heap_back()
 
     def _rules_of_now(self) -> Callable[[str], NodeRules | None]:
         return lambda class_type: self.catalogue.rules(class_type, self.environment)

@@ -20,7 +20,7 @@ from worker.engine.gpus import find_gpus, share_out
 from worker.engine.heartbeat import HeartbeatLimits
 from worker.engine.loss import Loss, LossReason, RestartBudget
 from worker.engine.pool import GIVE_UP_SECONDS, EnginePool
-from worker.engine.recycling import MemoryUse, engine_to_recycle, soft_limit_bytes
+from worker.engine.recycling import MemoryUse, engine_to_recycle, is_too_much, soft_limit_bytes
 from worker.engine.supervisor import STOP_SECONDS, EngineProcess, free_port
 from worker.engine.watch import EngineReport, EngineState, WatchedEngine
 from worker.errors import EngineStartFailed
@@ -188,26 +188,38 @@ class EngineFleet:
             name = self._too_large()
             for engine in self.engines:
                 if engine.client.url == name:
-                    log.info("engine over the memory limit: replaced when its jobs have ended", url=name)
-                    await engine.recycle()
+                    log.info("engine over the memory limit: relieved or replaced when its jobs have ended", url=name)
+                    await engine.recycle(self._is_too_much)
 
     def _too_large(self) -> str | None:
-        now, limit = time.monotonic(), soft_limit_bytes(self._config.soft_limit_bytes, self._memory.total_bytes())
+        now = time.monotonic()
         uses = [
             MemoryUse(
                 name=engine.client.url,
                 rss_bytes=self._bytes_of(engine) or 0,
                 num_prompts=engine.client.num_run,
-                age_seconds=now - engine.process.answering_since,
-                num_recycled=engine.num_recycled,
+                age_seconds=now - max(engine.process.answering_since, engine.freed_at),
+                num_recycled=engine.num_recycled + engine.num_freed,
             )
             for engine in self.engines
             if engine.process is not None and engine.process.is_answering and not self.pool.is_held(engine.client)
         ]
+        return engine_to_recycle(uses, self._front_bytes(), self._limit_bytes(), is_below_floor=self._is_below_floor())
+
+    def _is_too_much(self) -> bool:
+        engines_bytes = sum(self._bytes_of(engine) or 0 for engine in self.engines)
+        total = self._front_bytes() + engines_bytes
+        return is_too_much(total, self._limit_bytes(), is_below_floor=self._is_below_floor())
+
+    def _limit_bytes(self) -> int | None:
+        return soft_limit_bytes(self._config.soft_limit_bytes, self._memory.total_bytes())
+
+    def _is_below_floor(self) -> bool:
         left = self._memory.available_bytes()
-        is_below_floor = left is not None and left < self._config.min_free_bytes
-        front_bytes = self._memory.process_bytes(os.getpid()) or 0
-        return engine_to_recycle(uses, front_bytes, limit, is_below_floor=is_below_floor)
+        return left is not None and left < self._config.min_free_bytes
+
+    def _front_bytes(self) -> int:
+        return self._memory.process_bytes(os.getpid()) or 0
 
     def _bytes_of(self, engine: WatchedEngine) -> int | None:
         pid = None if engine.process is None else engine.process.pid

@@ -1,4 +1,4 @@
-"""When the memory of the engines asks for one of them to be replaced. Pure.
+"""When the memory of the engines asks for one of them to be replaced, unless what it can give back is enough. Pure.
 
 One that legitimately needs more than the limit would be replaced after every job; so each replacement that did not help
 for long doubles the time until the next.
@@ -16,7 +16,9 @@ DEFAULT_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """One engine of ours: its memory, how many prompts it has run, since when it runs, how often it was replaced."""
+    """One engine of ours: its memory, how many prompts it has run, since when it runs or gave all it could back, how
+    often it was replaced or that was enough.
+    """
 
     name: str
     rss_bytes: int
@@ -32,6 +34,10 @@ def soft_limit_bytes(asked: int | None, total: int | None) -> int | None:
     return None if total is None else round(total * DEFAULT_SHARE)
 
 
+def is_too_much(total_bytes: int, limit_bytes: int | None, *, is_below_floor: bool) -> bool:
+    return is_below_floor or (limit_bytes is not None and total_bytes > limit_bytes)
+
+
 def engine_to_recycle(
     engines: Sequence[MemoryUse], front_bytes: int, limit_bytes: int | None, *, is_below_floor: bool
 ) -> str | None:
@@ -40,7 +46,7 @@ def engine_to_recycle(
     An engine that has run nothing since its start would come back as it is.
     """
     total = front_bytes + sum(engine.rss_bytes for engine in engines)
-    if not is_below_floor and (limit_bytes is None or total <= limit_bytes):
+    if not is_too_much(total, limit_bytes, is_below_floor=is_below_floor):
         return None
     may_be = [engine for engine in engines if engine.num_prompts > 0 and engine.age_seconds >= rest_seconds(engine)]
     largest = max(may_be, key=lambda engine: engine.rss_bytes, default=None)

@@ -25,6 +25,7 @@ from worker.errors import EngineUnreachable
 LOOK_SECONDS = 1.0
 LOOK_SECONDS_FOREIGN = 2.0
 LOOK_DOWN_SECONDS = 0.1
+FREE_LOOKS = 20  # in these pauses, before giving memory back has not been enough
 
 log = structlog.get_logger("engines")
 
@@ -83,6 +84,8 @@ class WatchedEngine:
         self.client = client
         self.process = process
         self.num_recycled = 0
+        self.num_freed = 0  # how often giving memory back was enough
+        self.freed_at = 0.0  # the last time, monotonic
         self._pool = pool
         self._limits = limits
         self._prepare = prepare
@@ -148,10 +151,11 @@ class WatchedEngine:
         self._pool().set_up(self.client, False)
         self.client.mark_lost(loss)
 
-    async def recycle(self) -> None:
+    async def recycle(self, is_still_needed: Callable[[], bool] = lambda: True) -> None:
         """Replaces our engine between jobs: it gets no further prompt, ends those that it has, and starts anew.
 
-        Returns when the new one is up. Nothing is lost: what waits in the front goes on waiting there.
+        Before that it is asked for all the memory that it can do without; it stays if then `is_still_needed` says no.
+        Returns when an engine is up. Nothing is lost: what waits in the front goes on waiting there.
         """
         assert self.process is not None
         self._is_draining = True
@@ -159,6 +163,8 @@ class WatchedEngine:
         try:
             async with self._pool().hold(self.client):
                 if self.process.num_restarts != num_restarts:  # it has been replaced already, for another reason
+                    return
+                if await self._is_enough_given_back(is_still_needed):
                     return
                 self.num_recycled += 1
                 self.process.replace(LossReason.RECYCLED)
@@ -168,6 +174,17 @@ class WatchedEngine:
                     await asyncio.sleep(LOOK_DOWN_SECONDS)
         finally:
             self._is_draining = False
+
+    async def _is_enough_given_back(self, is_still_needed: Callable[[], bool]) -> bool:
+        await self.client.free()
+        for _ in range(FREE_LOOKS):
+            if not is_still_needed():
+                self.num_freed += 1
+                self.freed_at = time.monotonic()
+                log.info("engine gave enough memory back: not replaced", url=self.client.url)
+                return True
+            await asyncio.sleep(LOOK_DOWN_SECONDS)
+        return False
 
     def report(self, memory_bytes: int | None, num_prompts: int) -> EngineReport:
         pulse, process = self._pulse, self.process

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import pytest
 
 from engine.memory import machine_memory
 from engine.memory.machine_memory import available_bytes, total_bytes
@@ -60,3 +63,18 @@ def test_a_kernel_that_tells_nothing_leaves_nothing(tmp_path: Path) -> None:
 
 def test_this_machine_has_memory() -> None:
     assert 0 < machine_memory.available_bytes() <= machine_memory.total_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems are not told")
+def test_what_many_small_things_took_goes_back_to_the_system() -> None:
+    things = [bytes(4000) for _ in range(20_000)]
+    last = bytes(4000)  # above them in the heap, which cannot simply shrink therefore
+    before = own_bytes()
+    del things
+    machine_memory.give_heap_back()
+    assert before - own_bytes() > 40_000_000 and len(last) == 4000
+
+
+def own_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))

@@ -272,6 +272,8 @@ def _do(rig: Rig, step: Any) -> None:
         case ("share", weights_share):
             rig.pool.economy = Economy(weights_share=weights_share)
         case ("budget", share):
-            rig.device.budget_bytes = _budget(share, rig.state)
+            rig.device.budget_bytes = max(
+                _budget(share, rig.state), rig.device.charged_bytes
+            )  # others take what is free
         case ("ram", num_bytes):
             rig.ram_bytes = num_bytes

@@ -1,6 +1,7 @@
 """An engine's process as the supervisor sees it, told by files in its working directory what to answer.
 
 `beat.json` is its heartbeat, an existing `silent` makes it answer nothing, an existing `broken` ends it at its start.
+It writes to `freed` what it was asked for last.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def do_POST(self) -> None:
+        Path("freed").write_text(self.path)
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def log_message(self, *_: object) -> None:
         pass

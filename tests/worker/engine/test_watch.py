@@ -134,6 +134,16 @@ async def test_an_engine_is_recycled_between_jobs_and_whoever_waits_gets_the_new
         assert watched.engine.num_recycled == 1
 
 
+async def test_an_engine_that_gives_enough_memory_back_is_not_replaced(tmp_path: Path) -> None:
+    async with watched_engine(tmp_path) as watched:
+        before = watched.process.pid
+        await watched.engine.recycle(is_still_needed=lambda: not (tmp_path / "freed").exists())
+        assert (tmp_path / "freed").read_text() == "/free"
+        assert watched.process.pid == before and watched.losses == []
+        assert (watched.engine.num_freed, watched.engine.num_recycled) == (1, 0)
+        assert watched.engine.state is EngineState.UP
+
+
 async def test_an_engine_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
     async with watched_engine(tmp_path, max_restarts=1) as watched:
         for _ in range(2):
