@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -54,3 +56,26 @@ async def test_the_loss_of_one_engine_loses_nothing_and_the_other_goes_on(rig: R
     assert sum(rig.num_begun(name) for name in names) <= 7  # only what the lost one was at is drawn once more
     await until_both_are_up(rig)
     assert sum(sum(engine["restarts"].values()) for engine in await engines_of(rig)) == 1
+
+
+async def test_engines_that_die_again_and_again_while_prompts_move_lose_nothing(tmp_path: Path) -> None:
+    chance = random.Random(20261121)
+    names = [f"job-{number}" for number in range(40)]
+    async with a_rig(tmp_path, ENGINES="2", ENGINE_MAX_RESTARTS="1000") as rig:
+        await rig.start()
+        await until_both_are_up(rig)
+        for name in names:
+            await rig.submit(name, draw(name, seconds=chance.choice((0.05, 0.2, 1.5))))
+        num_killed = 0
+        while num_killed < 8:
+            pids = [engine["pid"] for engine in await engines_of(rig) if engine["prompts"]]
+            if pids:
+                rig.kill_process(chance.choice(pids))
+                num_killed += 1
+            await asyncio.sleep(chance.uniform(0.2, 1.5))
+        ended = {name: await rig.until(name) for name in names}
+    lost_twice = {name for name, result in ended.items() if result["status"] != "completed"}
+    assert all(ended[name]["error"]["code"] == "engine_crashed" for name in lost_twice)
+    begun = {name: rig.num_begun(name) for name in names}
+    assert set(begun.values()) <= {1, 2} and {name for name in names if begun[name] < 2}.isdisjoint(lost_twice)
+    assert sum(begun.values()) <= len(names) + num_killed  # only what a lost one was at is drawn once more
