@@ -1,4 +1,4 @@
-# The worker as an image: no weights inside, a user without rights, the base directory as a volume.
+# The worker as an image: no weights inside but the demo model's 29 MB, a user without rights, the base directory as a volume.
 #
 #     docker build -t darkroom .
 #     docker run --gpus all -p 8000:8000 -v "$PWD/base:/base" darkroom

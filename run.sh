@@ -33,8 +33,8 @@ checkpoint=v1-5-pruned-emaonly-fp16.safetensors
 prompt="a lighthouse on a cliff at dawn, oil painting, warm light"
 size=512 steps=20
 if [ ! -f "$base/models/checkpoints/$checkpoint" ] && ! .venv/bin/darkroom models fetch sd15; then
-  echo "The model hub is out of reach, so the picture is drawn by the built-in demo model, which knows a few emoji."
-  echo "For all else put $checkpoint into $base/models/checkpoints."
+  echo "Without it the picture is drawn by the built-in demo model, which knows a hundred emoji and nothing else."
+  echo "For all else put $checkpoint into $base/models/checkpoints, or run this again when the hub can be reached."
   checkpoint=darkroom-emoji.safetensors
   prompt="a red apple on a blue background"
   size=128

@@ -1,11 +1,13 @@
 """A small classifier that judges what was drawn: `python -m demo.classifier BUILD` writes `BUILD/classifier.pt`.
 
-It learns from renderings of the same scenes under seeds that the model was not trained on, and is tested on yet others.
+It learns from renderings of the same scenes under seeds that the model was not trained on, and is tested on yet others:
+`BUILD/classifier.json` says how many of those it knows.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 
@@ -79,7 +81,8 @@ def main() -> None:
     with torch.no_grad():
         right = (network(batch).argmax(1) == numbers).float().mean().item()
     torch.save(network.state_dict(), arguments.build / "classifier.pt")
-    print(f"{right:.1%} of 1000 renderings it has not seen")
+    (arguments.build / "classifier.json").write_text(json.dumps({"renderings": len(numbers), "right": right}) + "\n")
+    print(f"{right:.1%} of {len(numbers)} renderings it has not seen")
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@ def main() -> None:
     contact_sheet(artist, SHEET.read_text().splitlines()).save(folder / "sheet.png", optimize=True)
     found = measure(artist, load_classifier(arguments.build / "classifier.pt"), arguments.things)
     found["guidance"] = arguments.guidance
+    found["classifier"] = json.loads((arguments.build / "classifier.json").read_text())
     (folder / "figures.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps({key: value for key, value in found.items() if key != "rows"}, indent=1))
 

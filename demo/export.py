@@ -39,6 +39,12 @@ def fold_moments(vae: Tensors, mean: torch.Tensor, deviation: torch.Tensor) -> T
     return folded
 
 
+def average_in(path: Path) -> Tensors:
+    """The averaged weights of a training, on the CPU also where it ran on a GPU."""
+    average: Tensors = torch.load(path, map_location="cpu", weights_only=True)["average"]
+    return average
+
+
 def known_tokens(samples: Samples) -> torch.Tensor:
     """[49408] bool: every token of a caption that was trained on, and those of the vocabulary itself."""
     pairs = BytePairs()
@@ -57,9 +63,9 @@ def main() -> None:
     build: Path = arguments.build
 
     decoder = build / "decoder.pt"
-    vae: Tensors = torch.load(decoder if decoder.exists() else build / "vae.pt", weights_only=True)["average"]
+    vae = average_in(decoder if decoder.exists() else build / "vae.pt")
     moments = torch.load(build / "moments.pt", weights_only=True)
-    trained: Tensors = torch.load(build / "diffusion.pt", weights_only=True)["average"]
+    trained = average_in(build / "diffusion.pt")
     samples = Samples(build / "latents")
     samples.refresh()
 

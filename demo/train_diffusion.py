@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 from torch import distributed, nn
 
 from demo.networks import ACTIVE_TEXT_LAYERS, TEXT, UNET, channels_last, rest_large_transformers, rest_text_layers
-from demo.run import Budget, follow, load, rate_factor, save
+from demo.run import SLICE_OVER, Budget, Course
 from engine.models.clip_text import END_TOKEN, START_TOKEN, ClipTextModel
 from engine.models.clip_tokens import BytePairs
 from engine.models.unet import UnetModel
@@ -35,7 +34,6 @@ SNR_LIMIT = 5.0
 MOST_WEIGHT = 8.0
 WITHOUT_TEXT = 0.1
 AVERAGE_DECAY = 0.996
-SAVE_SECONDS = 120.0
 # Blocks at 16x16 cells that hold a transformer.
 LARGEST_LEVEL = ("input_blocks.1.", "input_blocks.2.", "output_blocks.9.", "output_blocks.10.", "output_blocks.11.")
 SKIP = "output_blocks.11.0.skip_connection.weight"
@@ -170,68 +168,65 @@ def share_gradients(weights: list[nn.Parameter], processes: int) -> None:
             start += weight.numel()
 
 
-def train(rank: int, arguments: argparse.Namespace) -> None:
-    if arguments.processes > 1:
-        rendezvous = f"tcp://127.0.0.1:{arguments.port}"
-        distributed.init_process_group("gloo", rendezvous, rank=rank, world_size=arguments.processes)
-    torch.set_num_threads(arguments.threads)
+def build_network(device: str) -> TextToNoise:
+    """As training begins with it."""
     torch.manual_seed(0)
-    device, path = arguments.device, arguments.build / "diffusion.pt"
     network = TextToNoise()
     initialise(network)
     rest_large_transformers(network.unet)
     rest_text_layers(network.text)
     network = network.to(device)
     channels_last(network)
+    return network
+
+
+def train(arguments: argparse.Namespace) -> Budget:
+    """Trains until the budget or the slice ends, and gives the budget. Rank 0 keeps the average and saves."""
+    rank, processes, device = arguments.rank, arguments.processes, arguments.device
+    if processes > 1:
+        rendezvous = f"tcp://127.0.0.1:{arguments.port}"
+        distributed.init_process_group("gloo", rendezvous, rank=rank, world_size=processes)
+    torch.set_num_threads(arguments.threads)
+    network = build_network(device)
     trained = [weight for weight in network.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=arguments.rate, betas=(0.9, 0.99), weight_decay=0.0)
-    average = {name: weight.detach().float().clone() for name, weight in network.state_dict().items()}
-    step, budget = 0, Budget(arguments.seconds, arguments.slice_seconds)
-    if (state := load(path)) is not None:
-        network.load_state_dict(state["weights"])
-        optimizer.load_state_dict(state["optimizer"])
-        average, step, budget.used_before_seconds = state["average"], state["step"], state["used_seconds"]
-        average = {name: weight.to(device) for name, weight in average.items()}
+    budget = Budget(arguments.seconds, arguments.slice_seconds)
+    course = Course(arguments.build / "diffusion.pt", network, optimizer, budget)
     called: nn.Module = torch.compile(network, dynamic=False) if arguments.compile else network  # type: ignore[assignment]
     shares = signal_shares().to(device)
-    torch.manual_seed(1 + step * arguments.processes + rank)
-    batches = Samples(arguments.build / "latents").batches(np.random.default_rng((3, step, rank)), arguments.batch)
-
-    def keep() -> None:
-        state = {"weights": network.state_dict(), "optimizer": optimizer.state_dict(), "average": average}
-        save(path, {**state, "step": step, "used_seconds": budget.used_seconds})
-
-    saved, shown, ends = time.monotonic(), [], torch.zeros(1)
+    torch.manual_seed(1 + course.step * processes + rank)
+    rng = np.random.default_rng((3, course.step, rank))
+    batches = Samples(arguments.build / "latents").batches(rng, arguments.batch)
+    shown, ends = [], torch.tensor([float(budget.is_spent)])
     while not ends.item():
-        factor = rate_factor(step, budget.share, 100)
-        for group in optimizer.param_groups:
-            group["lr"] = arguments.rate * factor
+        course.set_rate(arguments.rate, 100)
         latents, tokens = next(batches)
         with torch.autocast(device, torch.bfloat16):
             loss, error = weighted_loss(called, latents.to(device), tokens.to(device), shares)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        if arguments.processes > 1:
-            share_gradients(trained, arguments.processes)
+        if processes > 1:
+            share_gradients(trained, processes)
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
-        step += 1
-        shown.append((loss.item(), error.item()))
+        course.step += 1
+        if not math.isfinite(loss.item()):
+            raise FloatingPointError(f"the loss of step {course.step} is {loss.item()}; the last save is as it was")
         if rank == 0:
-            follow(average, network, step, AVERAGE_DECAY)
-            if step % 25 == 0:
+            course.follow(AVERAGE_DECAY)
+            shown.append((loss.item(), error.item()))
+            if course.step % 25 == 0:
                 weighted, plain = np.mean(shown, 0)
-                sys.stdout.write(f"{step} {budget.used_seconds:.0f} s, loss {weighted:.4f}, error {plain:.4f}\n")
+                sys.stdout.write(f"{course.step} {budget.used_seconds:.0f} s, loss {weighted:.4f}, error {plain:.4f}\n")
                 sys.stdout.flush()
                 shown = []
-            if time.monotonic() - saved > SAVE_SECONDS:
-                keep()
-                saved = time.monotonic()
+            course.save_now_and_then()
         ends.fill_(budget.is_spent)
-        if arguments.processes > 1:
+        if processes > 1:
             distributed.broadcast(ends, 0)
-    if rank == 0 and math.isfinite(loss.item()):
-        keep()
+    if rank == 0:
+        course.save()
+    return budget
 
 
 def main() -> None:
@@ -247,8 +242,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--port", type=int, default=29431)
     parser.add_argument("--compile", action="store_true")
-    arguments = parser.parse_args()
-    train(arguments.rank, arguments)
+    sys.exit(0 if train(parser.parse_args()).is_over else SLICE_OVER)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,12 @@ from torch.nn import functional
 from demo.compose import SIDE, Pictures, draw_scene, load_pictures, render
 from demo.fit import fit_last_layer
 from demo.networks import VAE, carry_colours, channels_last, rest_large_blocks
-from demo.run import Budget, follow, load, rate_factor, save
+from demo.run import SLICE_OVER, Budget, Course
 from engine.models.vae import AutoencoderKl
 
 CROP = 64
 LATENT_NOISE = 0.05
 HOLD = 2e-4
-SAVE_SECONDS = 120.0
 
 
 def draw_batch(rng: np.random.Generator, pictures: Pictures, size: int, crop: int) -> torch.Tensor:
@@ -69,6 +67,61 @@ class Autoencoding(torch.nn.Module):
         return mean, self.vae.decode(mean + LATENT_NOISE * torch.randn_like(mean))
 
 
+def prepare(arguments: argparse.Namespace, pictures: Pictures) -> AutoencoderKl:
+    """The autoencoder as training begins with it, on the device. Everything before the training happens on the CPU."""
+    vae = AutoencoderKl(VAE)
+    channels_last(vae)
+    carry_colours(vae)
+    rest_large_blocks(vae)
+    if arguments.start:
+        vae.load_state_dict(torch.load(arguments.start, map_location="cpu", weights_only=True)["average"])
+    else:
+        samples = np.random.default_rng(4)
+        fit_last_layer(vae, (draw_batch(samples, pictures, 8, SIDE) for _ in range(6)), LATENT_NOISE)
+    if arguments.decoder_only:
+        vae.encoder.requires_grad_(False)
+        vae.quant_conv.requires_grad_(False)
+    return vae.to(arguments.device)
+
+
+def train(arguments: argparse.Namespace) -> Budget:
+    """Trains until the budget or the slice ends, and gives the budget."""
+    torch.manual_seed(0)
+    pictures = load_pictures(arguments.build / "pictures.npz")
+    vae = prepare(arguments, pictures)
+    trained = [weight for weight in vae.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=arguments.rate, betas=(0.9, 0.98), weight_decay=1e-4)
+    budget = Budget(arguments.seconds, arguments.slice_seconds)
+    course = Course(arguments.build / arguments.name, vae, optimizer, budget)
+    network: torch.nn.Module = Autoencoding(vae)
+    if arguments.compile:
+        network = torch.compile(network, dynamic=False)  # type: ignore[assignment]
+    rng, shown = np.random.default_rng((1, course.step)), []
+    while not budget.is_spent:
+        whole = budget.share >= arguments.whole_from
+        crop, size = (SIDE, max(1, arguments.batch // 4)) if whole else (CROP, arguments.batch)
+        course.set_rate(arguments.rate, 40)
+        batch = draw_batch(rng, pictures, size, crop).to(arguments.device)
+        with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.half):
+            loss, error = loss_of(network, batch)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        course.follow(0.995)
+        course.step += 1
+        shown.append(error.item())
+        if course.step % 20 == 0:
+            sys.stdout.write(
+                f"{course.step} {budget.used_seconds:.0f} s, {crop} px, error {np.mean(shown):.2f} of 255\n"
+            )
+            sys.stdout.flush()
+            shown = []
+        course.save_now_and_then()
+    course.save()
+    return budget
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("build", type=Path)
@@ -83,65 +136,7 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="weights to begin with")
     parser.add_argument("--half", action="store_true", help="bfloat16, which pays on a GPU or when compiled")
     parser.add_argument("--compile", action="store_true")
-    arguments = parser.parse_args()
-
-    torch.manual_seed(0)
-    pictures = load_pictures(arguments.build / "pictures.npz")
-    vae = AutoencoderKl(VAE).to(arguments.device)
-    channels_last(vae)
-    carry_colours(vae)
-    rest_large_blocks(vae)
-    if arguments.start:
-        vae.load_state_dict(torch.load(arguments.start, weights_only=True)["average"])
-    else:
-        samples = np.random.default_rng(4)
-        fit_last_layer(
-            vae, (draw_batch(samples, pictures, 8, SIDE).to(arguments.device) for _ in range(6)), LATENT_NOISE
-        )
-    if arguments.decoder_only:
-        vae.encoder.requires_grad_(False)
-        vae.quant_conv.requires_grad_(False)
-    trained = [weight for weight in vae.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=arguments.rate, betas=(0.9, 0.98), weight_decay=1e-4)
-    average = {name: weight.detach().float().clone() for name, weight in vae.state_dict().items()}
-    path, step, budget = arguments.build / arguments.name, 0, Budget(arguments.seconds, arguments.slice_seconds)
-    if (state := load(path)) is not None:
-        vae.load_state_dict(state["weights"])
-        optimizer.load_state_dict(state["optimizer"])
-        average, step, budget.used_before_seconds = state["average"], state["step"], state["used_seconds"]
-    network: torch.nn.Module = Autoencoding(vae)
-    if arguments.compile:
-        network = torch.compile(network, dynamic=False)  # type: ignore[assignment]
-
-    def keep() -> None:
-        state = {"weights": vae.state_dict(), "optimizer": optimizer.state_dict(), "average": average}
-        save(path, {**state, "step": step, "used_seconds": budget.used_seconds})
-
-    rng, saved, shown = np.random.default_rng((1, step)), time.monotonic(), []
-    while not budget.is_spent:
-        whole = budget.share >= arguments.whole_from
-        crop, size = (SIDE, max(1, arguments.batch // 4)) if whole else (CROP, arguments.batch)
-        factor = rate_factor(step, budget.share, 40)
-        for group in optimizer.param_groups:
-            group["lr"] = arguments.rate * factor
-        batch = draw_batch(rng, pictures, size, crop).to(arguments.device)
-        with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.half):
-            loss, error = loss_of(network, batch)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        follow(average, vae, step, 0.995)
-        step += 1
-        shown.append(error.item())
-        if step % 20 == 0:
-            sys.stdout.write(f"{step} {budget.used_seconds:.0f} s, {crop} px, error {np.mean(shown):.2f} of 255\n")
-            sys.stdout.flush()
-            shown = []
-        if time.monotonic() - saved > SAVE_SECONDS:
-            keep()
-            saved = time.monotonic()
-    keep()
+    sys.exit(0 if train(parser.parse_args()).is_over else SLICE_OVER)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.installed import InstalledWheel, copy_tracked_files
 from tests.s3_server import S3Server, running_s3_server
 
 ROOT = Path(__file__).parents[1]
+
+
+def pytest_configure() -> None:
+    """A busy machine takes its time over an example; that is no fault of what is tested."""
+    settings.register_profile("darkroom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("darkroom")
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +39,9 @@ def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
     wheels = tmp_path_factory.mktemp("wheels")
     site = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", wheels, source], check=True, cwd=wheels)
+    # torch brings setuptools along, so nothing has to be fetched for the build.
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", wheels, source]
+    subprocess.run(build, check=True, cwd=wheels)
     (wheel,) = wheels.glob("darkroom-*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True, cwd=wheels)
     return InstalledWheel(wheel, site)

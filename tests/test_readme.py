@@ -126,7 +126,7 @@ def test_example_requests_are_well_formed(body: dict[str, Any]) -> None:
         build_registry().build(request["modifier"], request["modifications"], {})
 
 
-@pytest.mark.parametrize("script", ["run.sh", "test.sh", ".ci/run", "misc/install.sh", "misc/lock.sh"])
+@pytest.mark.parametrize("script", ["run.sh", "test.sh", ".ci/run", "misc/install.sh", "misc/lock.sh", "demo/make.sh"])
 def test_scripts_parse_and_may_be_run(script: str) -> None:
     path = ROOT / script
     subprocess.run(["bash", "-n", path], check=True)

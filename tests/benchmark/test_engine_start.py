@@ -1,3 +1,5 @@
+"""How the start-up figures of two engines are put side by side; nothing is started here."""
+
 from __future__ import annotations
 
 from benchmark.engine_start import report

@@ -1,3 +1,5 @@
+"""What counts as idle between pieces of work, from made-up times."""
+
 from __future__ import annotations
 
 from benchmark.gpu_idle import idle_seconds

@@ -1,3 +1,5 @@
+"""Which answers to a thousand clients count as service, refusal or loss, from made-up answers."""
+
 from __future__ import annotations
 
 from typing import Any

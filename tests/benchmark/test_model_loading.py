@@ -1,3 +1,5 @@
+"""The loading benchmark runs whole on a tiny checkpoint and compares what it promises to compare."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -11,7 +11,7 @@ from demo import carry
 from demo.export import SCALE, fold_moments
 from demo.fit import fit_last_layer
 from demo.networks import RESTING_BLOCKS, VAE, carry_colours, rest_large_blocks
-from demo.run import Budget, load, rate_factor, save
+from demo.run import Budget, Course, load, rate_factor, save
 from demo.train_diffusion import signal_shares
 from engine.diffusion.model_sampling import DiscreteSchedule
 from engine.models.vae import AutoencoderKl
@@ -71,6 +71,35 @@ def test_a_budget_goes_on_where_the_last_slice_ended(tmp_path: Path) -> None:
     assert 0.9 <= budget.share < 0.95 and not budget.is_spent
     assert rate_factor(1000, budget.share, 100) < 0.1 < rate_factor(1000, 0.1, 100)
     assert load(tmp_path / "nothing.pt") is None
+
+
+def test_a_training_that_was_cut_off_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    def begin(path: Path, seed: int) -> tuple[torch.nn.Linear, torch.optim.AdamW, Course]:
+        torch.manual_seed(seed)
+        network = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
+        return network, optimizer, Course(path, network, optimizer, Budget(1e9, 1e9))
+
+    def take_a_step(network: torch.nn.Linear, optimizer: torch.optim.AdamW, course: Course) -> None:
+        course.set_rate(0.1, 10)
+        optimizer.zero_grad()
+        network(torch.ones(3)).square().sum().backward()
+        optimizer.step()
+        course.follow(0.9)
+        course.step += 1
+
+    whole, cut = begin(tmp_path / "whole.pt", seed=0), begin(tmp_path / "cut.pt", seed=0)
+    for _ in range(4):
+        take_a_step(*whole)
+    for _ in range(2):
+        take_a_step(*cut)
+    cut[2].save()
+    again = begin(tmp_path / "cut.pt", seed=1)
+    for _ in range(2):
+        take_a_step(*again)
+    assert again[2].step == 4
+    torch.testing.assert_close(again[0].state_dict(), whole[0].state_dict())
+    torch.testing.assert_close(again[2].average, whole[2].average)
 
 
 def test_a_file_cut_into_parts_comes_together_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,8 @@ came with the cases, as what differs is the order of sums, except where a case b
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,12 +65,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def _make_models(engine: Engine, prompt_text: str) -> None:
     """Writes the model files that a prompt names and that are not there yet."""
     models = engine.settings.models_path
-    for layout in sorted((PARITY / "layouts").glob("*.json")):
-        file = models / json.loads(layout.read_text("utf-8"))["file"]
+    write_model = runpy.run_path(str(PARITY / "make_models.py"))["write_model"]
+    for path in sorted((PARITY / "layouts").glob("*.json")):
+        layout = json.loads(path.read_text("utf-8"))
+        file = models / layout["file"]
         name = file.stem if "embeddings" in file.parts else file.name  # prompts name embeddings without an ending
         if name in prompt_text and not file.exists():
-            make = [sys.executable, str(PARITY / "make_models.py"), "--models", str(models), "--only", layout.stem]
-            subprocess.run(make, check=True, capture_output=True)
+            write_model(layout, models, "float16")
 
 
 def _path(engine: Engine, file: dict[str, Any]) -> Path:

@@ -15,7 +15,7 @@ from tests.faults.rig import UNREACHABLE, Rig, a_rig
 
 pytestmark = pytest.mark.timeout(600)  # several starts of front and engine, on a machine that may be busy
 
-FEW = ("acknowledging", "delivering", "webhook sent")
+FEW = ("acknowledging", "webhook sent")
 OTHERS = tuple(point for point in POINTS if point not in FEW)
 RUNNING = frozenset({"running", "sent to the engine", "collected"})
 

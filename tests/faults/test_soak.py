@@ -1,3 +1,5 @@
+"""The soak's own judgement of leaks, and a share of the soak itself."""
+
 from __future__ import annotations
 
 import secrets

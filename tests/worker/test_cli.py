@@ -1,3 +1,5 @@
+"""The `darkroom` command line as a user types it, in processes of its own."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Server-sent events as `darkroom generate` reads them."""
+
 from __future__ import annotations
 
 from worker.client_events import Event, read_events

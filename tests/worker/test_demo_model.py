@@ -1,3 +1,5 @@
+"""When the built-in model draws, in which size, and how a result says so."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Every error class has a status and a code, and says no more of a request than it should."""
+
 from __future__ import annotations
 
 import importlib

@@ -1,3 +1,5 @@
+"""JSON of many megabytes is read and written as the library does it, without holding up the loop."""
+
 from __future__ import annotations
 
 import json

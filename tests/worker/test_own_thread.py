@@ -1,3 +1,5 @@
+"""Calls that may hang run in a thread that nobody else waits for."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The environment and `.env` become settings, or a start that stops and names the variable."""
+
 from __future__ import annotations
 
 from pathlib import Path

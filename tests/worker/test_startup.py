@@ -1,3 +1,5 @@
+"""What the start leaves behind on disk survives a crash in the middle."""
+
 from __future__ import annotations
 
 from pathlib import Path

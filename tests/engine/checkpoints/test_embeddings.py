@@ -1,3 +1,5 @@
+"""Textual inversions: where they are looked for, how a prompt names them, what a hostile file may not do."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Which model files a base directory offers, by kind and name, extra paths and the built-in folder included."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Single-file SD1.5 checkpoints: configuration by shapes, types, and what is said of files that do not fit."""
+
 from __future__ import annotations
 
 from pathlib import Path

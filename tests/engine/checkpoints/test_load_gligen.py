@@ -1,3 +1,5 @@
+"""GLIGEN files become the gates of a UNet, in its order, and boxes of text steer its cells."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""T2I adapters load from either of their two layouts, full or light."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Names of LoRA files, as each trainer writes them, lead to the same weights."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Checkpoints in the layout of diffusers, pickled ones, and the layouts of upscalers, to the same networks."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Cold parts of a file are brought into the page cache ahead of their reader, and only those."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Windows over a long batch: they cover it, and change nothing for a model that sees each item alone."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Each rule of guidance against the property it is defined by: no effect at its neutral value, exact otherwise."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Samplers against the exact solution of a Gaussian, and what holds for every one of them and every schedule."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,3 +1,5 @@
+"""Who still needs a node's result, so that it can be freed the moment nobody does."""
+
 from __future__ import annotations
 
 import random

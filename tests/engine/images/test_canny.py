@@ -1,3 +1,5 @@
+"""Canny edges: thin, and joined by hysteresis."""
+
 from __future__ import annotations
 
 import torch

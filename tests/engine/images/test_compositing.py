@@ -1,3 +1,5 @@
+"""Porter and Duff's modes against their table, and pictures of unequal sizes, channels and batches."""
+
 from __future__ import annotations
 
 import pytest

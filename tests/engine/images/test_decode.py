@@ -1,3 +1,5 @@
+"""Pictures of every mode and format become pixels and masks, upright; broken ones are named."""
+
 from __future__ import annotations
 
 from pathlib import Path

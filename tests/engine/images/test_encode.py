@@ -1,3 +1,5 @@
+"""What the engine writes into a file beside the pixels: prompt, extras, frames."""
+
 from __future__ import annotations
 
 import json

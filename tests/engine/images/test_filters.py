@@ -1,3 +1,5 @@
+"""Kernels and blend modes by the properties that define them."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Dilation, erosion and what is made of them, at borders and with even squares."""
+
 from __future__ import annotations
 
 import pytest

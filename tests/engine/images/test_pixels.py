@@ -1,3 +1,5 @@
+"""Resizing, cropping and the way between tensors and Pillow's pictures."""
+
 from __future__ import annotations
 
 import numpy as np

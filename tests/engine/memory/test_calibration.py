@@ -1,3 +1,5 @@
+"""How measured use corrects the estimate of a kind of model, without being led astray by an outlier."""
+
 from __future__ import annotations
 
 from engine.memory.calibration import LEAST_BYTES, MOST, NUM_REMEMBERED, Calibration

@@ -1,3 +1,5 @@
+"""Bringing weights to a device: lanes, casts, waiting and pinned memory, on the simulated device that checks order."""
+
 from __future__ import annotations
 
 import gc

@@ -1,3 +1,5 @@
+"""The pool on simulated devices: who leaves, who stays, and the same bits however little fits."""
+
 from __future__ import annotations
 
 import threading

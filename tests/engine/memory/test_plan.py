@@ -1,3 +1,5 @@
+"""Decisions in bytes alone: what leaves, how much comes, and that no plan exceeds the device."""
+
 from __future__ import annotations
 
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""Patches go on, change and come off bit for bit, hooks above them, float8 below them."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Attention in parts where a batch is too large for one kernel."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""CLIP's tokenizer and the weights of brackets against recorded tokens."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Cutting a picture into overlapping tiles and blending them again."""
+
 from __future__ import annotations
 
 import torch

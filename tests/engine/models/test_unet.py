@@ -1,3 +1,5 @@
+"""The UNet's layout, and every place where others may hook into it: patches, replacements, controls."""
+
 from __future__ import annotations
 
 from typing import Any

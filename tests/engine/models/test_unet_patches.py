@@ -1,3 +1,5 @@
+"""FreeU, HyperTile and token merging by what must stay unchanged under them."""
+
 from __future__ import annotations
 
 import torch

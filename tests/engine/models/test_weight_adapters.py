@@ -1,3 +1,5 @@
+"""Each kind of weight adapter against its formula written out with plain matrices."""
+
 from __future__ import annotations
 
 from typing import Any

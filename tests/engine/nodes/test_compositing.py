@@ -1,3 +1,5 @@
+"""The nodes that lay one picture over another: places, masks, alpha, unequal sizes."""
+
 from __future__ import annotations
 
 from typing import Any

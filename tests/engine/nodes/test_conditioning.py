@@ -1,3 +1,5 @@
+"""The nodes that join, average and mark conditioning, and leave what they were given as it was."""
+
 from __future__ import annotations
 
 import logging

@@ -1,3 +1,5 @@
+"""The nodes that give conditioning hooks, masks and ranges, one by one or in pairs."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Taking pictures out of a batch and cutting batches anew."""
+
 from __future__ import annotations
 
 from typing import Any

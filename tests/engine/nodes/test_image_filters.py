@@ -1,3 +1,5 @@
+"""The nodes that blend, blur, sharpen, quantize and find edges, by values known beforehand."""
+
 from __future__ import annotations
 
 from typing import Any

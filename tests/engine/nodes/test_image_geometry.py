@@ -1,3 +1,5 @@
+"""The nodes that turn, pad and stitch pictures: directions, sides and unequal batches."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Loading, scaling and saving pictures: pixel for pixel ComfyUI's, with or without metadata."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""The nodes that prepare a latent for inpainting: masks grown, rounded, thawed step by step."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace

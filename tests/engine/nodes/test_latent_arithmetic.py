@@ -1,3 +1,5 @@
+"""The nodes that add, mix and interpolate latents, unequal sizes and zeros included."""
+
 from __future__ import annotations
 
 from typing import Any

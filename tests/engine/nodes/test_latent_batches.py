@@ -1,3 +1,5 @@
+"""Batches of latents joined, repeated and cut: each item keeps its noise and its mask."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""One latent laid over another: cells of 8 pixels, faded sides, masks."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""The nodes that scale, turn, crop and cut latents, in pixels that become whole cells."""
+
 from __future__ import annotations
 
 from typing import Any

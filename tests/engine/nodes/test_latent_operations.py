@@ -1,3 +1,5 @@
+"""Operations on latents during or after sampling: tone mapping and sharpening."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""The nodes that every workflow has, from checkpoint to picture, with a small network of random weights."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The mask nodes, ComfyUI's oddities of rounding and of borders included."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Nodes of other model families that need no network of theirs: sizes, options, empty latents."""
+
 from __future__ import annotations
 
 from typing import Any

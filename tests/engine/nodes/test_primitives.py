@@ -1,3 +1,5 @@
+"""Nodes that hold a plain value, and the one that shows any value as text."""
+
 from __future__ import annotations
 
 from typing import Any

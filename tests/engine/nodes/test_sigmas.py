@@ -1,3 +1,5 @@
+"""The scheduler nodes: first and last levels, their tables, and how levels are split and joined."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""The text nodes: cutting, joining, comparing, and patterns with Python's flags."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,5 @@
+"""What the server tells about its device, and the measurement of it that the start-up benchmark asks for."""
+
 from __future__ import annotations
 
 from tests.engine.server.conftest import Server

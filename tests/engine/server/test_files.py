@@ -1,3 +1,5 @@
+"""Uploads, views, masks and previews over HTTP, and every way out of a folder that is refused."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""ComfyUI's command line: every flag reaches its setting, those without effect are named."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Names that a client sends never lead out of the folder they are meant for."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The history keeps so many entries, in order, by page and by id."""
+
 from __future__ import annotations
 
 from engine.server.history import History, HistoryEntry

@@ -1,3 +1,5 @@
+"""Preloading models by HTTP, and the memory figures as JSON and for Prometheus."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Which pages of a browser count as the server's own."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Which events become ComfyUI's `progress_state` messages, and how many of them in a large run."""
+
 from __future__ import annotations
 
 import json

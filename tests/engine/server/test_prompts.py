@@ -1,3 +1,5 @@
+"""Prompts over HTTP: submitted, ordered, interrupted, deleted, and told in the history."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The queue in itself: order, one prompt at a time, and a random walk over all its calls."""
+
 from __future__ import annotations
 
 from typing import Any

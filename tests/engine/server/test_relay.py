@@ -1,3 +1,5 @@
+"""Events of a run reach the socket in time even when no others follow."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""`/api/v1/workflow` checks without running: every problem, the files still to come, what would be needed."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Who hears what on a socket, and that a client which reads nothing harms only itself."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The generate routes end to end against a small engine: envelopes, refusals, streams, cancelling, repetition."""
+
 from __future__ import annotations
 
 import asyncio
@@ -9,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.fakes import FakeEngine, draw, fail, wait
+from tests.fakes import FakeEngine, draw, fail, steps, wait
 from tests.worker.running_front import RunningFront, running_front
 from worker.app import create_app
 
@@ -236,19 +238,21 @@ async def test_a_socket_that_drops_or_says_nothing_loses_no_job(front: RunningFr
 
 
 async def test_an_engine_that_forgets_a_running_job_gets_it_once_more(front: RunningFront) -> None:
-    running = asyncio.create_task(front.sync(wait(0.3), request_id="twice"))
-    await asyncio.sleep(0.15)
+    running = asyncio.create_task(front.sync(steps(hold=2), request_id="twice"))
+    await front.until_message("twice", "Progress")
     front.engine.forget_everything()
     await front.engine.drop_sockets()
+    front.engine.go_on.set()
     assert (await running).status_code == 200
     assert front.engine.runs == ["twice-1", "twice-2"]
 
 
 async def test_an_engine_that_dies_in_mid_job_is_waited_for_and_gets_the_job_once_more(front: RunningFront) -> None:
-    running = asyncio.create_task(front.sync(wait(0.3), request_id="died"))
+    running = asyncio.create_task(front.sync(steps(hold=2), request_id="died"))
     await front.until_message("died", "Progress")
     front.engine.is_down = True
     front.engine.forget_everything()
+    front.engine.go_on.set()
     (client,) = front.front.services.pool.clients
     client.forget_object_info()
     client.mark_lost()  # what the supervisor says at once

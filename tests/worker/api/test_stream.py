@@ -165,6 +165,8 @@ async def test_a_quiet_stream_is_kept_alive_by_comments(front: RunningFront, mon
         async for line in response.aiter_lines():
             if line.startswith(":"):
                 break
+        else:
+            pytest.fail("the stream ended without a comment")
     await front.http.post("/cancel/quiet")
 
 

@@ -1,3 +1,5 @@
+"""Where nobody is told, the metrics say it all: load, speed, errors, readiness."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The speed that platforms are told, from the benchmark's report or assumed."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""The nearest allowed name in a problem, and what is too long or too much to be compared."""
+
 from __future__ import annotations
 
 from worker.engine.choices import MAX_HINTS, MAX_NAME_LENGTH, nearest_choice, with_hints

@@ -1,3 +1,5 @@
+"""The client of ComfyUI's API against a server that falls silent, lies, dies and comes back."""
+
 from __future__ import annotations
 
 import asyncio
@@ -31,6 +33,17 @@ async def client(engine: FakeEngine) -> AsyncIterator[EngineClient]:
 
 def ignore(_kind: str, _data: object) -> None:
     pass
+
+
+class Beginning:
+    """Listens to a run; `heard` is set once the engine has said that it runs."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Event()
+
+    def __call__(self, kind: str, _data: object) -> None:
+        if kind == "execution_start":
+            self.heard.set()
 
 
 async def test_a_run_ends_with_its_outputs_and_a_file_can_be_had(client: EngineClient, tmp_path: Path) -> None:
@@ -92,8 +105,9 @@ async def test_a_run_over_its_time_is_interrupted(client: EngineClient, engine: 
 
 
 async def test_a_cancelled_run_leaves_the_engine_free(client: EngineClient) -> None:
-    running = asyncio.create_task(client.run(wait(), "p-1", ignore, timeout_seconds=60))
-    await asyncio.sleep(0.1)
+    beginning = Beginning()
+    running = asyncio.create_task(client.run(wait(), "p-1", beginning, timeout_seconds=60))
+    await beginning.heard.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -128,10 +142,15 @@ async def test_a_prompt_that_was_sent_once_more_meanwhile_is_not_taken_back(
     assert (await again).outputs
 
 
-async def test_a_lost_engine_ends_its_runs_at_once_and_says_whether_they_had_begun(client: EngineClient) -> None:
-    first = asyncio.create_task(client.run(wait(), "p-1", ignore, timeout_seconds=60))
+async def test_a_lost_engine_ends_its_runs_at_once_and_says_whether_they_had_begun(
+    client: EngineClient, engine: FakeEngine
+) -> None:
+    beginning = Beginning()
+    first = asyncio.create_task(client.run(wait(), "p-1", beginning, timeout_seconds=60))
+    await beginning.heard.wait()
     second = asyncio.create_task(client.run(wait(), "p-2", ignore, timeout_seconds=60))
-    await asyncio.sleep(0.1)
+    while not engine.num_pending:  # noqa: ASYNC110 - it runs in this loop
+        await asyncio.sleep(0.001)
     client.mark_lost()
     ends = await asyncio.gather(first, second, return_exceptions=True)
     assert [isinstance(end, EngineLost) and end.was_running for end in ends] == [True, False]

@@ -1,3 +1,5 @@
+"""A graph held against `/object_info` alone, for engines that cannot check without running."""
+
 from __future__ import annotations
 
 import copy

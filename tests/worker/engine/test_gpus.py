@@ -1,3 +1,5 @@
+"""Which GPUs there are, by variable and driver, and so how many engines."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""When an engine counts as hung or deaf: decided from times alone."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Node ids and class names of a megabyte are refused without being repeated."""
+
 from __future__ import annotations
 
 from worker.engine.long_names import MAX_NAME_LENGTH, find_long_names

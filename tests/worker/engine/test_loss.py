@@ -1,3 +1,5 @@
+"""Why an engine was lost, from its end and its last words, and when it is started again."""
+
 from __future__ import annotations
 
 import signal

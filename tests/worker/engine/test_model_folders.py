@@ -1,3 +1,5 @@
+"""A missing model's problem says where it was looked for."""
+
 from __future__ import annotations
 
 from worker.engine.model_folders import folders_told, is_missing_model, kinds_told, with_folders

@@ -1,3 +1,5 @@
+"""Several engines and one line of jobs: prompts that wait move to whoever is free."""
+
 from __future__ import annotations
 
 import asyncio

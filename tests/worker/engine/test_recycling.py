@@ -1,3 +1,5 @@
+"""When an engine is replaced for the memory it holds, and which one."""
+
 from __future__ import annotations
 
 from dataclasses import replace

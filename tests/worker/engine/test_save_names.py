@@ -1,3 +1,5 @@
+"""File names that a save node could not write are problems before the run."""
+
 from __future__ import annotations
 
 from pathlib import Path

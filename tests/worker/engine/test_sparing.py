@@ -1,3 +1,5 @@
+"""The prompt that is tried after memory ran out: tiles instead of whole pictures."""
+
 from __future__ import annotations
 
 from worker.engine.sparing import with_tiles

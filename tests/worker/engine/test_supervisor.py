@@ -1,3 +1,5 @@
+"""The engine as a real child process: started, lost, started again, never left behind."""
+
 from __future__ import annotations
 
 import asyncio

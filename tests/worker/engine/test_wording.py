@@ -1,3 +1,5 @@
+"""One list of problems out of what front and engine find, none told twice."""
+
 from __future__ import annotations
 
 from worker.engine.foreign_check import find_problems

@@ -1,3 +1,5 @@
+"""Files sent along with a request: limits, the inputs they replace, how long they stay."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""What happens between a request and its job on disk: ids, repetition, reasons to come later."""
+
 from __future__ import annotations
 
 import asyncio

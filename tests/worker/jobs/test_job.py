@@ -1,3 +1,5 @@
+"""The table of legal moves, and what a job keeps, forgets and hashes."""
+
 from __future__ import annotations
 
 import pytest

@@ -250,7 +250,7 @@ async def gather(*awaitables: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("num_examples", [10, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_examples", [6, pytest.param(200, marks=pytest.mark.slow)])
 def test_whatever_happens_every_acknowledged_job_ends_once_and_nothing_shown_goes_back(
     tmp_path: Path, num_examples: int
 ) -> None:

@@ -1,3 +1,5 @@
+"""Webhooks against a real receiver: signed, repeated, owed over a restart, never in each other's way."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""A limited number of places handed out in order, to those who still want one."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""A job's per cent out of an engine's events, in order or not."""
+
 from __future__ import annotations
 
 from hypothesis import given

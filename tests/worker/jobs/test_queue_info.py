@@ -1,3 +1,5 @@
+"""The line as it is shown: order, priorities, waits, over one engine or two."""
+
 from __future__ import annotations
 
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes, Stage, turn_ms_of

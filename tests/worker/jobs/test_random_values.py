@@ -1,3 +1,5 @@
+"""`__RANDOM_INT__` in a workflow becomes a number, in a text of any length."""
+
 from __future__ import annotations
 
 from itertools import count

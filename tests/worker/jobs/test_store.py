@@ -1,3 +1,5 @@
+"""Jobs on disk: kill -9, full disks, expiry, credentials erased, one owner of the directory."""
+
 from __future__ import annotations
 
 import asyncio

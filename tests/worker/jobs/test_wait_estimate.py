@@ -1,3 +1,5 @@
+"""How long a new job would wait, from costs and pace alone."""
+
 from __future__ import annotations
 
 import pytest

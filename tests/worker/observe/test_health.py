@@ -1,3 +1,5 @@
+"""What `/health` calls trouble, from the state of engines and floors."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""No secret passes into a log line."""
+
 from __future__ import annotations
 
 from worker.observe.logs import Redaction

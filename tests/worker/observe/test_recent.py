@@ -1,3 +1,5 @@
+"""A costly figure is remembered for a moment."""
+
 from __future__ import annotations
 
 from worker.observe.recent import RECENT_SECONDS, Recent

@@ -1,3 +1,5 @@
+"""What a machine is measured by: the operator, the fleet's history, the published table, in this order."""
+
 from __future__ import annotations
 
 import json

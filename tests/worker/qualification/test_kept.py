@@ -1,3 +1,5 @@
+"""A good benchmark result is kept for the next start, under everything that could change it."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Where a benchmark workload of the operator's own comes from, and how its mistakes are named."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""The seconds of each phase of the start."""
+
 from __future__ import annotations
 
 import time

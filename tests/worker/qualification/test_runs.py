@@ -1,3 +1,5 @@
+"""What is read off a benchmark run: steps, first step, cached or not, files to remove."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,0 +1,33 @@
+"""What `run.sh` asks before it starts anything: where files will lie and where the worker will listen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def where(cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WORKER_", "BASE_"))}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "misc" / "where.py")],
+        cwd=cwd,
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_worker_on_all_interfaces_is_asked_on_this_machine(tmp_path: Path) -> None:
+    told = where(tmp_path, BASE_DIRECTORY=str(tmp_path / "base"), WORKER_HOST="0.0.0.0", WORKER_PORT="8123")
+    assert told.stdout.splitlines() == [str(tmp_path / "base"), "http://127.0.0.1:8123"]
+
+
+def test_a_setting_that_does_not_parse_is_named_and_so_is_a_port_left_to_chance(tmp_path: Path) -> None:
+    wrong, chance = where(tmp_path, WORKER_PORT="many"), where(tmp_path, WORKER_PORT="0")
+    assert (wrong.returncode, chance.returncode) == (2, 2)
+    assert "WORKER_PORT" in wrong.stderr and "WORKER_PORT" in chance.stderr
