@@ -81,9 +81,9 @@ class Course:
                 self.average[name].lerp_(weight.float(), 1 - keep)
 
     def save(self) -> None:
-        state = {"weights": self._network.state_dict(), "optimizer": self._optimizer.state_dict()}
-        state |= {"average": self.average, "step": self.step, "used_seconds": self.budget.used_seconds}
-        save(self.path, state)
+        weights, optimizer = self._network.state_dict(), self._optimizer.state_dict()
+        told = {"step": self.step, "used_seconds": self.budget.used_seconds}
+        save(self.path, {"weights": weights, "optimizer": optimizer, "average": self.average, **told})
         self._saved = time.monotonic()
 
     def save_now_and_then(self) -> None:

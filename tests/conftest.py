@@ -40,7 +40,7 @@ def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
     site = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     # torch brings setuptools along, so nothing has to be fetched for the build.
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", wheels, source]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(wheels), str(source)]
     subprocess.run(build, check=True, cwd=wheels)
     (wheel,) = wheels.glob("darkroom-*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True, cwd=wheels)

@@ -253,8 +253,12 @@ def fetch_command(
 @commands.command("list")
 def list_command(base_directory: BaseDirectory = None) -> None:
     """Every model file below models/, with its size."""
-    for model in list_models(_models_directory(base_directory)):
+    folder = _models_directory(base_directory)
+    models = list_models(folder)
+    for model in models:
         typer.echo(f"{model.size_bytes / 1e6:10.1f} MB  {model.name}")
+    if not models:
+        typer.echo(f"No model files below {folder}", err=True)
 
 
 @commands.command("verify")
