@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmark.comfyui_speed import ROOT, run_prompt, serving
+from benchmark.comfyui_speed import ROOT, Engine, run_prompt, serving
 from benchmark.machine import describe_cpu
 
 RESULTS = Path(__file__).parent / "results" / "demo_speed.json"
@@ -53,12 +53,10 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     threads = len(os.sched_getaffinity(0))
-    with (
-        tempfile.TemporaryDirectory() as models,
-        serving("demo", [sys.executable, "-m", "engine"], ROOT, Path(models), threads) as server,
-    ):
-        first = run_prompt(server.port, prompt_of(0))
-        seconds = [run_prompt(server.port, prompt_of(seed)) for seed in range(1, given.rounds + 1)]
+    engine = Engine("demo", [sys.executable, "-m", "engine"], ROOT)
+    with tempfile.TemporaryDirectory() as models, serving(engine, Path(models), threads) as port:
+        first = run_prompt(port, prompt_of(0))
+        seconds = [run_prompt(port, prompt_of(seed)) for seed in range(1, given.rounds + 1)]
     found = {
         "machine": describe_cpu(),
         "size_px": SIDE_PX,

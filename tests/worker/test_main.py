@@ -1,3 +1,5 @@
+"""What stops the start of `python -m worker`, and how it is said."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""A `.safetensors` file that another program writes to, or replaces, while it is open."""
+
 from __future__ import annotations
 
 from pathlib import Path

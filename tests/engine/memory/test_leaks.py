@@ -1,3 +1,5 @@
+"""A model that nobody can use any more and that something still holds is found and named."""
+
 from __future__ import annotations
 
 import gc

@@ -1,3 +1,5 @@
+"""One use of a model within another: patches, hooks and memory are the outer one's again afterwards."""
+
 from __future__ import annotations
 
 import pytest

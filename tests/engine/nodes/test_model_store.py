@@ -1,3 +1,5 @@
+"""Files of models and LoRAs that change on the disk while the engine holds what was in them."""
+
 from __future__ import annotations
 
 from pathlib import Path

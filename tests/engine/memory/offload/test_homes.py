@@ -1,3 +1,5 @@
+"""Where originals lie that no file can give again: made on one device, wanted on another."""
+
 from __future__ import annotations
 
 import torch
