@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 
 from worker.api.results import check_caller, not_found, refuse, reply_with, services_of
 from worker.api.schemas import Result
-from worker.errors import JobNotFound, Unauthorized, WorkerError
+from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
 from worker.inputs.file_kinds import HEAD_BYTES
 from worker.jobs.admission import clean_id
 from worker.jobs.job import JobState
@@ -63,7 +63,7 @@ async def queue_info(request: Request) -> dict[str, Any]:
         "seconds_per_job": round(info.seconds_per_job, 3),
         "engines": len(services.pool.clients_serving),
     }
-    with contextlib.suppress(Unauthorized):
+    with contextlib.suppress(Unauthorized, Forbidden):
         check_caller(request)
         shown["jobs"] = info.listed()
     return shown

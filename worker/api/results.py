@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from worker.api.schemas import refusal, result_of
 from worker.autoscaler.vast.envelope import EnvelopeRejected, SignatureRejected
 from worker.errors import (
+    Forbidden,
     JobNotFound,
     SessionGone,
     TooManySessions,
@@ -21,7 +22,8 @@ from worker.errors import (
     http_status,
     http_status_for_vast,
 )
-from worker.guard.loopback import direct_host
+from worker.guard.foreign_page import is_of_foreign_page
+from worker.guard.loopback import direct_host, is_loopback
 from worker.jobs.job import Job
 from worker.outputs.inline import with_data
 from worker.outputs.public import public_record
@@ -38,8 +40,15 @@ def host_of(request: Request) -> str | None:
     return direct_host(None if request.client is None else request.client.host, request.headers)
 
 
+def check_page(request: Request) -> None:
+    """Raises Forbidden for a page of another site that has a browser on this machine ask."""
+    if is_loopback(host_of(request)) and is_of_foreign_page(request.headers):
+        raise Forbidden("A page of another site may not use a worker on its visitor's machine")
+
+
 def check_caller(request: Request, *, has_vast_envelope: bool = False) -> None:
-    """Raises Unauthorized for a caller who may not use the worker."""
+    """Raises Unauthorized for a caller who may not use the worker, Forbidden."""
+    check_page(request)
     services_of(request).guard.check(host_of(request), request.headers.get("authorization"), has_vast_envelope)
 
 

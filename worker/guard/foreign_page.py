@@ -1,0 +1,26 @@
+"""Requests that a browser sends for a page of another site, which its user did not ask for. Pure.
+
+A page can have its visitor's browser post to 127.0.0.1, where the worker trusts whoever comes. It cannot read the answer
+but would have jobs made, cancelled or paid for. Browsers name the page's site in `Origin`; other clients send none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def is_of_foreign_page(headers: Mapping[str, str]) -> bool:
+    """Whether `Origin` is there and another place than `Host`. A page without a site (`null`) is foreign."""
+    origin = headers.get("origin")
+    if not origin:
+        return False
+    try:
+        there = urlsplit(origin.lower())
+        here = urlsplit(f"{there.scheme}://{headers.get('host', '').lower()}")
+        default = DEFAULT_PORTS.get(there.scheme)
+        return not there.hostname or (there.hostname, there.port or default) != (here.hostname, here.port or default)
+    except ValueError:  # a port that is none
+        return True
