@@ -337,6 +337,7 @@ class Engine:
             vae=dtype_of(resolved.vae_dtype),
             patched_text_encoder=None if self.settings.dtypes.text_encoder else torch.float16,
             unet_computed=computed,
+            vision=dtype_of(resolved.text_encoder_dtype if self.settings.dtypes.text_encoder else "float16"),
             to=_destination(self.memory.facts),
         )
         keep: Any = self.memory.keep  # its handles only ever meet handles of the same pool, which their type cannot say

@@ -87,6 +87,15 @@ class PreviewMade:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeText:
+    """What a running node has to say in words, for clients to show with it."""
+
+    prompt_id: str
+    node: NodeRef
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeOutput:
     """A node has something to show (`ui` in ComfyUI): kind of output to a list of items.
 
@@ -168,6 +177,7 @@ Event = (
     | NodeProgress
     | MemoryRelieved
     | PreviewMade
+    | NodeText
     | NodeOutput
     | NodeFinished
     | NodeBlocked

@@ -53,6 +53,7 @@ class LoadTypes:
     vae: torch.dtype = torch.float32
     patched_text_encoder: torch.dtype | None = torch.float16  # what its patched weights are rounded to
     unet_computed: torch.dtype | None = None  # what a UNet is cast to while it computes; None: as it is kept
+    vision: torch.dtype = torch.float16  # picture encoders; they compute in float32
     to: Destination = Destination.RAM
 
 
@@ -178,11 +179,12 @@ def fill(
     network: nn.Module,
     file: WeightFile,
     names: Mapping[str, str],
-    dtype: torch.dtype,
+    dtype: torch.dtype | Callable[[str], torch.dtype],
     *,
     to: Destination = Destination.RAM,
 ) -> None:
-    """Give every weight of a network that has none (meta device) its values from the file, as `dtype`.
+    """Give every weight of a network that has none (meta device) its values from the file, as `dtype`, which may tell
+    it by the weight's name.
 
     For a device a mapped file is not read: its weights become views of it where they lie there as they are wanted, and
     the others keep none; the network's `weight_source` gives them. Raises `BadModelFile` for a weight that is missing
@@ -190,7 +192,8 @@ def fill(
     """
     wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
     _check(file, wanted, names)
-    layouts = {name: _layout(weight, dtype, to) for name, weight in wanted.items()}
+    dtype_of = dtype if callable(dtype) else lambda name: dtype
+    layouts = {name: _layout(weight, dtype_of(name), to) for name, weight in wanted.items()}
     is_mapped = isinstance(file, SafetensorsFile)
     later = is_mapped and to is not Destination.RAM
     source = FileWeights(file, names, layouts, copies=not later)

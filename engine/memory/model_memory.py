@@ -23,10 +23,11 @@ from engine.memory.relief import Economy, ReliefStep, economies
 from engine.memory.residency import Residency
 from engine.memory.resolve import resolve_settings, state_of
 from engine.memory.simulated_device import SimulatedDevice
-from engine.settings import EngineSettings, MemorySettings, ResolvedSettings
+from engine.settings import DtypeName, EngineSettings, MemorySettings, ResolvedSettings
 
 GIB = 1 << 30
 DEFAULT_STREAMS = 2
+VISION_COMPUTED: DtypeName = "float32"  # picture encoders, as in ComfyUI, whatever they are kept in
 MOST_GROWTH = 2  # of a file when it is read: float16 kept as float32
 
 log = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ class ModelMemory:
             return dtype_of(self.resolved.unet_compute_dtype)
         if role == "text_encoder" and self.resolved.text_encoder_compute_dtype != self.resolved.text_encoder_dtype:
             return dtype_of(self.resolved.text_encoder_compute_dtype)
-        return None
+        return dtype_of(VISION_COMPUTED) if role == "vision" else None
 
 
 def _device(settings: EngineSettings) -> Device:

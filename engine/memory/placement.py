@@ -7,7 +7,7 @@ from typing import Literal
 
 from engine.memory.state import VramState
 
-Role = Literal["unet", "controlnet", "text_encoder", "vae", "other"]  # other: upscalers, hypernetworks
+Role = Literal["unet", "controlnet", "text_encoder", "vision", "vae", "other"]  # other: upscalers, hypernetworks
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ ON_CPU = Place(on_device=False, stays=True)
 def place_of(role: Role, state: VramState, *, cpu_vae: bool = False) -> Place:
     """The place of a network of that role.
 
-    | state      | UNet, others          | text encoder          | VAE                   |
+    | state      | UNet, others          | text encoder, vision  | VAE                   |
     | ---------- | --------------------- | --------------------- | --------------------- |
     | DISABLED   | CPU                   | CPU                   | CPU                   |
     | NO_VRAM    | device, rests in RAM  | CPU                   | device, rests in RAM  |
@@ -40,7 +40,7 @@ def place_of(role: Role, state: VramState, *, cpu_vae: bool = False) -> Place:
         return ON_CPU
     if state is VramState.GPU_ONLY:
         return Place(on_device=True, stays=True)
-    if role == "text_encoder":
+    if role in ("text_encoder", "vision"):
         takes_text = state in (VramState.NORMAL_VRAM, VramState.HIGH_VRAM)
         return Place(on_device=True, stays=False) if takes_text else ON_CPU
     return Place(on_device=True, stays=state is VramState.HIGH_VRAM and role != "vae")

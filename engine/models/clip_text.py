@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.models.attention import attention
+from engine.models.clip_layers import ClipLayer
 from engine.models.layers import Linear
 
 START_TOKEN, END_TOKEN = 49406, 49407
@@ -33,43 +33,6 @@ class ClipTextConfig:
     num_positions: int = 77
 
 
-class ClipAttention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(width, width) for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = attention(self.q_proj(x), self.k_proj(x), self.v_proj(x), self.heads, is_causal=True)
-        projected: torch.Tensor = self.out_proj(out)
-        return projected
-
-
-class ClipMlp(nn.Module):
-    def __init__(self, width: int, inner_width: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = Linear(width, inner_width), Linear(inner_width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.fc1(x)
-        out: torch.Tensor = self.fc2(x * torch.sigmoid(1.702 * x))  # CLIP's quick approximation of GELU
-        return out
-
-
-class ClipLayer(nn.Module):
-    def __init__(self, config: ClipTextConfig) -> None:
-        super().__init__()
-        self.layer_norm1 = nn.LayerNorm(config.width)
-        self.self_attn = ClipAttention(config.width, config.heads)
-        self.layer_norm2 = nn.LayerNorm(config.width)
-        self.mlp = ClipMlp(config.width, config.inner_width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.self_attn(self.layer_norm1(x))
-        out: torch.Tensor = x + self.mlp(self.layer_norm2(x))
-        return out
-
-
 class ClipEmbeddings(nn.Module):
     def __init__(self, config: ClipTextConfig) -> None:
         super().__init__()
@@ -80,7 +43,9 @@ class ClipEmbeddings(nn.Module):
 class ClipEncoder(nn.Module):
     def __init__(self, config: ClipTextConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(ClipLayer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            ClipLayer(config.width, config.heads, config.inner_width, is_causal=True) for _ in range(config.num_layers)
+        )
 
 
 class ClipTextTower(nn.Module):
@@ -137,27 +102,31 @@ class ClipL(nn.Module):
         return chosen.float(), pooled.float()
 
     def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, int]:
-        """Rows [T, D] of a chunk, and the place of its first end token. Embeddings stand for themselves."""
+        """Rows [T, D] of a chunk, and the place whose output is the pooled one. Embeddings stand for themselves.
+
+        That place is the first end token's, moved on by the embeddings behind it, as in ComfyUI, which counts them in
+        wherever they are; only a prompt that spells an end token out has any there.
+        """
         table = self.transformer.get_input_embeddings()
         width = table.embedding_dim
         numbers = [END_TOKEN, *(int(token) for token in chunk if not isinstance(token, torch.Tensor))]
         end_row, *looked_up = table(torch.tensor(numbers, device=table.weight.device)).unsqueeze(1)  # each [1, D]
-        rows, end, left_out = [], None, 0
+        rows, has_ended, num_counted, left_out = [], False, 0, 0
         for token in chunk:
             if isinstance(token, torch.Tensor):
                 if token.shape[-1] == width:
                     rows.append(token.reshape(-1, width).to(end_row))
+                    num_counted += rows[-1].shape[0]
                 else:
                     left_out += max(1, token.numel() // token.shape[-1])
                 continue
             rows.append(looked_up.pop(0))
-            if end is None and int(token) == END_TOKEN:
-                end = sum(row.shape[0] for row in rows) - 1
+            num_counted += not has_ended
+            has_ended = has_ended or int(token) == END_TOKEN
         if left_out:
             log.warning("an embedding is not of the text encoder's width %d and is ignored", width)
             rows.append(end_row.expand(left_out, -1))
-        joined = torch.cat(rows)
-        return joined, joined.shape[0] - 1 if end is None else end
+        return torch.cat(rows), num_counted - 1
 
 
 class ClipTextEncoder(nn.Module):

@@ -268,6 +268,10 @@ class NodeEnvironment(Protocol):
         ...
 
 
+def _unheard(text: str) -> None:
+    """Where nobody listens."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeContext:
     """All a node may touch. One per call.
@@ -288,6 +292,7 @@ class NodeContext:
     files: Any
     embed_metadata: bool = True
     list_index: int = 0  # which element of its lists this call is for
+    report_text: Callable[[str], None] = _unheard  # shown with the node
 
 
 # --- what the runtime sees -------------------------------------------------------------------------------------------

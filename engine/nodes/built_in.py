@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.nodes import (
     attention_guidance,
+    clip_vision,
     compositing,
     conditioning,
     conditioning_properties,
@@ -26,6 +27,7 @@ from engine.nodes import (
     latents,
     loaders,
     lora,
+    lora_extraction,
     masks,
     model_merging,
     model_sampling,
@@ -55,6 +57,7 @@ FAMILIES = (
     model_merging,
     controlnet,
     gligen,
+    clip_vision,
     conditioning,
     conditioning_properties,
     latent_geometry,
@@ -83,6 +86,7 @@ FAMILIES = (
     upscaling,
     hypernetwork,
     model_saving,
+    lora_extraction,
     old_loaders,
     other_families,
 )

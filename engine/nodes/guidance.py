@@ -15,7 +15,11 @@ from engine.nodes.model_value import Model
 from engine.nodes.values import CONDITIONING, LATENT_OPERATION, MODEL
 
 PatchedModel = Annotated[MODEL, Out("patched_model")]
+LeastScale = Annotated[float, Float(min=0.0, max=100.0, step=0.5, round=0.01)]
 Arguments = Mapping[str, Any]
+
+VIDEO = "sampling/video_models"
+VIDEO_MODULE = "comfy_extras.nodes_video_model"
 
 
 def _after_guidance(model: Model, function: Callable[[Arguments], torch.Tensor]) -> Model:
@@ -209,7 +213,41 @@ def latent_apply_operation_cfg(context: NodeContext, *, model: MODEL, operation:
     return _before_guidance(model, applied)
 
 
+# --- another scale for each picture of a batch -----------------------------------------------------------------------
+
+
+def _with_scales(model: Model, scales: Callable[[float, torch.Tensor], torch.Tensor]) -> Model:
+    """`scales` takes the scale of guidance and how far into the batch each picture is, 0 to 1."""
+
+    def guided(args: Arguments) -> torch.Tensor:
+        cond, uncond = args["cond"], args["uncond"]
+        places = torch.linspace(0, 1, cond.shape[0], device=cond.device)
+        scale = scales(args["cond_scale"], places).reshape(-1, 1, 1, 1)
+        result: torch.Tensor = uncond + scale * (cond - uncond)
+        return result
+
+    patched = model.clone()
+    patched.set_model_sampler_cfg_function(guided)
+    return patched
+
+
+@node("VideoLinearCFGGuidance", category=VIDEO, python_module=VIDEO_MODULE)
+def video_linear_cfg_guidance(context: NodeContext, *, model: MODEL, min_cfg: LeastScale = 1.0) -> MODEL:
+    """From `min_cfg` for the first picture of a batch to the sampler's scale for the last."""
+    return _with_scales(model, lambda scale, places: min_cfg + places * (scale - min_cfg))
+
+
+@node("VideoTriangleCFGGuidance", category=VIDEO, python_module=VIDEO_MODULE)
+def video_triangle_cfg_guidance(context: NodeContext, *, model: MODEL, min_cfg: LeastScale = 1.0) -> MODEL:
+    """`min_cfg` for the first and last picture of a batch, the sampler's scale for the middle one."""
+
+    def scales(scale: float, places: torch.Tensor) -> torch.Tensor:
+        return 2 * (places - torch.floor(places + 0.5)).abs() * (scale - min_cfg) + min_cfg
+
+    return _with_scales(model, scales)
+
+
 NODES = (
     rescale_cfg, renorm_cfg, perp_neg, cfg_zero_star, cfg_norm, fresca, apg, tcfg, mahiro, epsilon_scaling,
-    latent_apply_operation_cfg,
+    latent_apply_operation_cfg, video_linear_cfg_guidance, video_triangle_cfg_guidance,
 )  # fmt: skip

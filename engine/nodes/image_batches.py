@@ -66,7 +66,10 @@ def get_image_size(
     Annotated[int, Socket("INT"), Out("batch_size")],
 ]:
     """Width and height in pixels, and the number of pictures."""
-    return image.shape[2], image.shape[1], image.shape[0]
+    num_pictures, height, width = image.shape[:3]
+    if unique_id:
+        context.report_text(f"width: {width}, height: {height}\n batch size: {num_pictures}")
+    return width, height, num_pictures
 
 
 @node(

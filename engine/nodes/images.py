@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -26,6 +25,7 @@ from engine.nodes.base import (
     Text,
     node,
 )
+from engine.nodes.file_content import content_hash
 from engine.nodes.values import IMAGE, MASK
 
 PNG_LEVEL, PREVIEW_PNG_LEVEL = 4, 1
@@ -49,15 +49,11 @@ def damaged_file(environment: NodeEnvironment, image: Any) -> str | None:
     return None if damage is None else f"Invalid image file: {image} ({damage}; expected {EXPECTED})"
 
 
-def content_hash(environment: NodeEnvironment, image: Any) -> str | None:
-    """Of the file a picture's name stands for: a result is only reused while the file holds the same bytes."""
-    if image is None:
-        return None
-    with environment.input_path(str(image)).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _image_content(environment: NodeEnvironment, image: Any) -> str | None:
+    return content_hash(environment, image)
 
 
-@node("LoadImage", display_name="Load Image", category="image", check=damaged_file, fingerprint=content_hash)
+@node("LoadImage", display_name="Load Image", category="image", check=damaged_file, fingerprint=_image_content)
 def load_image(
     context: NodeContext, *, image: Annotated[str, InputFile("image", extra={"image_upload": True})]
 ) -> tuple[IMAGE, MASK]:
@@ -65,7 +61,11 @@ def load_image(
 
 
 @node(
-    "LoadImageMask", display_name="Load Image (as Mask)", category="mask", check=damaged_file, fingerprint=content_hash
+    "LoadImageMask",
+    display_name="Load Image (as Mask)",
+    category="mask",
+    check=damaged_file,
+    fingerprint=_image_content,
 )
 def load_image_mask(
     context: NodeContext,
@@ -88,7 +88,7 @@ class OutputFolderImage(InputFile):
     display_name="Load Image (from Outputs)",
     category="image",
     check=damaged_file,
-    fingerprint=content_hash,
+    fingerprint=_image_content,
     experimental=True,
 )
 def load_image_output(

@@ -9,7 +9,8 @@ import torch
 
 from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.errors import BadModelFile
-from engine.nodes.base import Hidden, InputFile, Int, NodeContext, Shown, Text, node
+from engine.nodes.base import Hidden, InputFile, Int, NodeContext, NodeEnvironment, Shown, Text, node
+from engine.nodes.file_content import content_hash
 from engine.nodes.values import IMAGE, LATENT, VAE
 
 MAX_SIDE_PX = 16384
@@ -61,7 +62,11 @@ def save_latent(
     return Shown({"latents": [output.shown()]})
 
 
-@node("LoadLatent", category="_for_testing", python_module="comfy_extras.nodes_latent")
+def _latent_content(environment: NodeEnvironment, latent: Any) -> str | None:
+    return content_hash(environment, latent)
+
+
+@node("LoadLatent", category="_for_testing", python_module="comfy_extras.nodes_latent", fingerprint=_latent_content)
 def load_latent(context: NodeContext, *, latent: Annotated[str, InputFile(".latent")]) -> LATENT:
     file = SafetensorsFile(context.files.input_path(latent))
     if "latent_tensor" not in file.tensors:

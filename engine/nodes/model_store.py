@@ -15,9 +15,11 @@ from engine.checkpoints.families import sd15
 from engine.checkpoints.folders import ModelFolders
 from engine.checkpoints.inspect import CheckpointFamily
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
+from engine.checkpoints.load_clip_vision import load_clip_vision
 from engine.checkpoints.load_controlnet import load_controlnet
 from engine.checkpoints.load_gligen import load_gligen
 from engine.checkpoints.load_hypernetwork import load_hypernetwork
+from engine.checkpoints.load_style_model import load_style_model
 from engine.checkpoints.load_upscaler import load_upscaler
 from engine.checkpoints.random_weights import random_networks
 from engine.checkpoints.safetensors_file import SafetensorsFile
@@ -30,6 +32,7 @@ from engine.models.clip_tokens import ClipTokenizer
 from engine.models.controlnet import ControlNetModel
 from engine.models.unet import UnetModel
 from engine.nodes.clip_value import Clip
+from engine.nodes.clip_vision_value import ClipVision, StyleModel
 from engine.nodes.control_value import ControlNet, T2IAdapter
 from engine.nodes.model_value import Model, WeightHandle
 from engine.nodes.recent_models import RecentModels
@@ -164,6 +167,16 @@ class ModelStore:
         path = self._path("gligen", name)
         return Model(self._one(path, "gligen", lambda: load_gligen(path, to=self._types.to)))
 
+    def clip_vision(self, name: str) -> ClipVision:
+        path = self._path("clip_vision", name)
+        types = self._types
+        return ClipVision(self._one(path, "clip vision", lambda: load_clip_vision(path, types.vision, to=types.to)))
+
+    def style_model(self, name: str) -> StyleModel:
+        """It computes on the CPU, as in ComfyUI: a few layers, once a picture."""
+        path = self._path("style_models", name)
+        return StyleModel(self._one(path, "style model", lambda: load_style_model(path), on_cpu=True))
+
     def diffusers(self, name: str) -> tuple[Model, Clip, Vae]:
         """A model in the folder layout of the diffusers library."""
         folder = self._folders.folder("diffusers", name)
@@ -281,6 +294,7 @@ PRELOADED_KINDS: Mapping[str, Callable[[ModelStore, str], tuple[Any, ...]]] = {
     "vae": lambda store, name: (store.vae(name),),
     "controlnet": lambda store, name: (store.controlnet(name),),
     "upscale_models": lambda store, name: (store.upscaler(name),),
+    "clip_vision": lambda store, name: (store.clip_vision(name),),
 }
 
 
@@ -335,7 +349,7 @@ def _has_changed(file: FileState) -> bool:
 # What a network of a part is to the pool.
 ROLES: Mapping[str, str] = {
     "unet": "unet", "diffusers unet": "unet", "controlnet": "controlnet", "controlnet upon": "controlnet",
-    "clip": "text_encoder", "clip on the CPU": "text_encoder", "vae": "vae",
+    "clip": "text_encoder", "clip on the CPU": "text_encoder", "clip vision": "vision", "vae": "vae",
 }  # fmt: skip
 
 RANDOM_FAMILIES = (sd15.NAME,)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from engine.diffusion.model_sampling import VDiscrete
 from engine.nodes.base import Choice, ModelCombo, ModelFile, NodeContext, Optional, node
-from engine.nodes.values import CLIP, MODEL, VAE
+from engine.nodes.values import CLIP, CLIP_VISION, MODEL, VAE
 
 DUAL_TYPES = ("sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image")
 
@@ -47,6 +47,15 @@ def checkpoint_loader(
     return model, clip, vae
 
 
+@node("unCLIPCheckpointLoader", category="loaders")
+def unclip_checkpoint_loader(
+    context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
+) -> tuple[MODEL, CLIP, VAE, CLIP_VISION]:
+    """As `CheckpointLoaderSimple`: checkpoints of Stable Diffusion 1 hold no picture encoder."""
+    model, clip, vae = context.models.checkpoint(ckpt_name)
+    return model, clip, vae, None
+
+
 def _no_second_encoder(environment: object, *, type: str | None = None) -> str | None:
     if type not in DUAL_TYPES:
         return None
@@ -82,4 +91,4 @@ def triple_clip_loader(
     raise ValueError(_no_third_encoder(None))
 
 
-NODES = (diffusers_loader, checkpoint_loader, dual_clip_loader, triple_clip_loader)
+NODES = (diffusers_loader, checkpoint_loader, unclip_checkpoint_loader, dual_clip_loader, triple_clip_loader)

@@ -11,13 +11,14 @@ from typing import Annotated
 import torch
 
 from engine.images.pixels import resize_image
-from engine.nodes.base import Combo, Float, Int, NodeContext, node
+from engine.nodes.base import Combo, Float, Int, NodeContext, Optional, Text, node
 from engine.nodes.conditioning import MAX_SIDE_PX, with_options
-from engine.nodes.values import CONDITIONING, IMAGE, LATENT
+from engine.nodes.values import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, LATENT, Conditioning
 
 FLUX_MODULE = "comfy_extras.nodes_flux"
 FLUX_CATEGORY = "advanced/conditioning/flux"
 SD3_CHANNELS = 16
+T5_TYPES = ("t5xxl", "pile_t5xl", "t5base", "mt5xl", "umt5xxl")
 # Widths and heights that Flux Kontext was trained with.
 KONTEXT_SIZES_PX = (
     (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184), (944, 1104),
@@ -26,6 +27,13 @@ KONTEXT_SIZES_PX = (
 )  # fmt: skip
 
 Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
+SideOrNone = Annotated[int, Int(min=0, max=MAX_SIDE_PX)]
+TokenCount = Annotated[int, Int(min=0, max=10000, step=1)]
+
+
+def _with_appended(conditioning: Conditioning, name: str, item: object) -> Conditioning:
+    """The same entries with one more item in a list among their options."""
+    return [[tokens, {**options, name: [*(options.get(name) or []), item]}] for tokens, options in conditioning]
 
 
 @node("EmptySD3LatentImage", display_name=None, category="latent/sd3", python_module="comfy_extras.nodes_sd3")
@@ -79,7 +87,64 @@ def flux_kontext_multi_reference_latent_method(
     return with_options(conditioning, reference_latents_method=method)
 
 
+@node("unCLIPConditioning", category="conditioning")
+def unclip_conditioning(
+    context: NodeContext,
+    *,
+    conditioning: CONDITIONING,
+    clip_vision_output: CLIP_VISION_OUTPUT,
+    strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
+    noise_augmentation: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.0,
+) -> CONDITIONING:
+    """What an unCLIP model (Stable Diffusion 2) is to see of a picture."""
+    if strength == 0:
+        return conditioning
+    seen = {
+        "clip_vision_output": clip_vision_output,
+        "strength": strength,
+        "noise_augmentation": noise_augmentation,
+    }
+    return _with_appended(conditioning, "unclip_conditioning", seen)
+
+
+@node("ReferenceLatent", display_name=None, category="advanced/conditioning/edit_models",
+      python_module="comfy_extras.nodes_edit_model")  # fmt: skip
+def reference_latent(
+    context: NodeContext, *, conditioning: CONDITIONING, latent: Annotated[LATENT | None, Optional()] = None
+) -> CONDITIONING:
+    """One more picture for a model that edits by reference pictures."""
+    return conditioning if latent is None else _with_appended(conditioning, "reference_latents", latent["samples"])
+
+
+@node("T5TokenizerOptions", display_name=None, category="_for_testing/conditioning",
+      python_module="comfy_extras.nodes_cond", experimental=True)  # fmt: skip
+def t5_tokenizer_options(
+    context: NodeContext, *, clip: CLIP, min_padding: TokenCount = 0, min_length: TokenCount = 0
+) -> CLIP:
+    changed = clip.clone()
+    for kind in T5_TYPES:
+        changed.set_tokenizer_option(f"{kind}_min_padding", min_padding)
+        changed.set_tokenizer_option(f"{kind}_min_length", min_length)
+    return changed
+
+
+@node("CLIPTextEncodeSDXLRefiner", display_name=None, category="advanced/conditioning",
+      python_module="comfy_extras.nodes_clip_sdxl")  # fmt: skip
+def clip_text_encode_sdxl_refiner(
+    context: NodeContext,
+    *,
+    ascore: Annotated[float, Float(min=0.0, max=1000.0, step=0.01)] = 6.0,
+    width: SideOrNone = 1024,
+    height: SideOrNone = 1024,
+    text: Annotated[str, Text(multiline=True, dynamicPrompts=True)],
+    clip: CLIP,
+) -> CONDITIONING:
+    told = {"aesthetic_score": ascore, "width": width, "height": height}
+    return clip.encode_from_tokens_scheduled(clip.tokenize(text), add_dict=told)
+
+
 NODES = (
     empty_sd3_latent_image, flux_guidance, flux_disable_guidance, flux_kontext_image_scale,
-    flux_kontext_multi_reference_latent_method,
+    flux_kontext_multi_reference_latent_method, unclip_conditioning, reference_latent, t5_tokenizer_options,
+    clip_text_encode_sdxl_refiner,
 )  # fmt: skip

@@ -30,6 +30,7 @@ from engine.events import (
     NodeRef,
     NodesCached,
     NodeStarted,
+    NodeText,
     PreviewMade,
     RunFailed,
     RunInterrupted,
@@ -555,6 +556,7 @@ class _Run:
             self.files,
             self.services.embed_metadata,
             index,
+            lambda text: self.emit(NodeText(self.prompt_id, ref, text)),
         )
 
     def _progress(self, ref: NodeRef, value: float, maximum: float) -> None:

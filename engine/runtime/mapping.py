@@ -73,7 +73,7 @@ def merge_ui(returns: Sequence[Returned]) -> dict[str, Any] | None:
         json.dumps(merged)  # or it would only fail on its way to a client, and with it the whole history
     except (TypeError, ValueError) as error:
         raise TypeError(f"what the node shows cannot be sent as JSON: {error}") from error
-    return merged
+    return merged or None
 
 
 def _one_after_the_other(shown: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, Any]:

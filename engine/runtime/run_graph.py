@@ -77,13 +77,16 @@ class RunGraph:
         self.node_class, self.rules = classes.node_class, classes.rules
         self._keys = signatures(prompt.find, classes.rules)
         self._consumers = Consumers() if cache.forgets_within_run else None
+        self._told_prompt = prompt.get_original_prompt()
 
     # --- keys and results ---
 
     async def begin(self, node_ids: Sequence[str], file_is_there: FileCheck) -> list[str]:
         """Make the keys of the client's nodes and take what the cache has of them; which are known is returned."""
         nodes = [self.prompt.node(node_id) for node_id in node_ids]
-        self._keys.add(node_ids, await self._fingerprints(nodes))
+        fingerprints = await self._fingerprints(nodes)
+        self._keys.add(node_ids, fingerprints)
+        self._told_prompt = _with_fingerprints(self.prompt.get_original_prompt(), fingerprints)
         classes = {node.id: node.class_type for node in nodes}
         self._cache.begin({node_id: self._keys[node_id] for node_id in node_ids}, classes)
         self._instances.begin(classes)
@@ -189,7 +192,7 @@ class RunGraph:
         if wanted == "UNIQUE_ID":
             return node_id
         if wanted == "PROMPT":
-            return self.prompt.get_original_prompt()
+            return self._told_prompt
         if wanted == "DYNPROMPT":
             return self.prompt
         return self._extra_data.get(wanted.lower())  # EXTRA_PNGINFO, AUTH_TOKEN_COMFY_ORG, ...
@@ -222,6 +225,24 @@ class RunGraph:
             log.warning("%s (node %s) cannot tell whether it changed: %s", node.class_type, node.id, error)
             return float("nan")
         return prints
+
+
+def _with_fingerprints(prompt: Mapping[str, Any], fingerprints: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The prompt as nodes see it and files keep it: `is_changed` says what a node's result depends on besides its
+    inputs, as in ComfyUI. What is no plain data is left out.
+    """
+    noted = {node_id: value for node_id, value in fingerprints.items() if node_id in prompt and _is_plain(value)}
+    if not noted:
+        return prompt
+    return {
+        node_id: {**raw, "is_changed": noted[node_id]} if node_id in noted else raw for node_id, raw in prompt.items()
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (str, int, float))
 
 
 def _files_are_there(ui: Mapping[str, Any], file_is_there: FileCheck) -> bool:

@@ -1,7 +1,7 @@
 """Events of a run as ComfyUI's WebSocket messages. Pure.
 
-A message is its `type` and `data`; binary ones (previews) are bytes. `progress_state` is not here: it sums up many
-events, see `progress.py`.
+A message is its `type` and `data`; binary ones (previews, texts) are bytes. `progress_state` is not here: it sums up
+many events, see `progress.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from engine.events import (
     NodeRef,
     NodesCached,
     NodeStarted,
+    NodeText,
     PreviewMade,
     RunFailed,
     RunInterrupted,
@@ -28,7 +29,7 @@ from engine.events import (
 
 Message = tuple[str, Mapping[str, Any]]
 
-PREVIEW_IMAGE, PREVIEW_IMAGE_WITH_METADATA = 1, 4
+PREVIEW_IMAGE, TEXT, PREVIEW_IMAGE_WITH_METADATA = 1, 3, 4
 IMAGE_FORMATS = {"image/jpeg": 1, "image/png": 2}
 
 RUN_ENDS = frozenset({"execution_success", "execution_interrupted", "execution_error"})
@@ -126,3 +127,9 @@ def preview(event: PreviewMade, *, with_metadata: bool) -> bytes:
     }
     encoded = json.dumps(metadata).encode()
     return struct.pack(">II", PREVIEW_IMAGE_WITH_METADATA, len(encoded)) + encoded + event.image
+
+
+def text(event: NodeText) -> bytes:
+    """Words of a node as binary message (type 3)."""
+    node_id = event.node.node_id.encode()
+    return struct.pack(">II", TEXT, len(node_id)) + node_id + event.text.encode()

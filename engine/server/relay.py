@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from engine.events import Event, NodeStarted, PreviewMade, RunInterrupted, RunSaving
+from engine.events import Event, NodeStarted, NodeText, PreviewMade, RunInterrupted, RunSaving
 from engine.server import messages
 from engine.server.messages import Message
 from engine.server.progress import PER_SECOND, ProgressBoard
@@ -77,6 +77,9 @@ class RunRelay:
         is_change = self._board.update(event)
         if not self._clients.is_listening(self._client_id):
             self._preview = None
+            return
+        if isinstance(event, NodeText):
+            self._clients.send_encoded(messages.text(event), self._client_id)
             return
         if isinstance(event, PreviewMade):
             self._preview = event  # goes out around the progress message that follows it

@@ -19,7 +19,7 @@ from worker.qualification.qualifier import FetchInputs
 from worker.qualification.runs import run_timed
 from worker.settings import WarmUpConfig
 
-KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "controlnet", "upscale_models")
+KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "controlnet", "upscale_models", "clip_vision")
 
 log = structlog.get_logger("warm_up")
 

@@ -187,7 +187,7 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
             raise OutOfMemory("too much later")
         return 7
 
-    @node("Who", category="test", is_output=True)
+    @node("Who", category="test", is_output=True, fingerprint=lambda environment: "as it was")
     def who(
         context: NodeContext,
         *,
@@ -196,7 +196,7 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
         extra: Annotated[Any, Hidden("EXTRA_PNGINFO")],
         dynamic: Annotated[Any, Hidden("DYNPROMPT")],
     ) -> Shown:
-        return Shown({"who": [me, sorted(prompt), extra, dynamic.get_node(me)["class_type"]]})
+        return Shown({"who": [me, prompt[me]["is_changed"], extra, dynamic.get_node(me)["class_type"]]})
 
     return (
         number, add, make_range, total, show, save, steps, fail, greedy, chosen, block, expand_sum, countdown, tangle,

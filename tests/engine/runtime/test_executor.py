@@ -359,7 +359,8 @@ def test_an_interrupt_from_another_thread_wakes_a_run_that_waits(bench: Bench) -
 def test_hidden_inputs_are_filled_in(bench: Bench) -> None:
     prompt = {"7": node("Who")}
     result = bench.run(prompt, "7", extra_data={"extra_pnginfo": {"workflow": 1}})
-    assert result.outputs["7"]["who"] == ["7", ["7"], {"workflow": 1}, "Who"]
+    assert result.outputs["7"]["who"] == ["7", ["as it was"], {"workflow": 1}, "Who"]
+    assert prompt == {"7": node("Who")}
 
 
 def test_values_are_cast_even_when_the_prompt_was_not_checked(bench: Bench) -> None:

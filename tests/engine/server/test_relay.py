@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
-from engine.events import NodeRef, NodeStarted
+from engine.events import NodeRef, NodeStarted, NodeText
 from engine.server.progress import WHOLE_UP_TO
 from engine.server.queue import QueuedPrompt
 from engine.server.relay import RunRelay
@@ -43,3 +44,14 @@ async def test_in_a_large_run_a_node_that_begins_is_told_though_nothing_follows_
         relay.on_event(NodeStarted("p", NodeRef.of(str(index))))
     await asyncio.wait_for(listener.has_heard_of_all.wait(), 20)
     assert listener.num_states < WHOLE_UP_TO + 3  # what was held back came in one message
+
+
+async def test_words_of_a_node_go_out_as_comfyuis_binary_message() -> None:
+    sent: list[Any] = []
+    clients = Clients()
+    clients.add(cast(Connection, SimpleNamespace(sid="me", feature_flags={}, send=sent.append)))
+    relay = RunRelay(QueuedPrompt(0.0, "p", {}, {"client_id": "me"}, ()), clients, asyncio.get_running_loop())
+    relay.open()
+    relay.on_event(NodeText("p", NodeRef.of("12"), "width: 8, height: 4\n batch size: 1"))
+    await asyncio.sleep(0)
+    assert sent == [b"\0\0\0\3\0\0\0\x0212width: 8, height: 4\n batch size: 1"]

@@ -13,10 +13,11 @@ import torch
 from engine.compat.host import HOST
 from engine.compat.lacking import not_supported
 from engine.nodes.clip_value import Clip as CLIP
+from engine.nodes.clip_vision_value import StyleModel
 from engine.nodes.lora import with_lora
 from engine.nodes.vae_value import Vae as VAE
 
-__all__ = ["CLIP", "VAE"]
+__all__ = ["CLIP", "VAE", "StyleModel"]
 
 
 class CLIPType(Enum):
@@ -41,8 +42,6 @@ def load_checkpoint_guess_config(
     te_model_options: Any = None,
 ) -> tuple[Any, Any, Any, None]:
     """MODEL, CLIP, VAE, and None for the vision model that these families do not have."""
-    if output_clipvision:
-        raise not_supported("comfy.sd.load_checkpoint_guess_config(output_clipvision=True)")
     if model_options or te_model_options:
         raise not_supported("comfy.sd.load_checkpoint_guess_config with model_options")
     model, clip, vae = HOST.get().engine.models.checkpoint(ckpt_path)
@@ -61,6 +60,10 @@ def load_diffusion_model(unet_path: str, model_options: Any = None) -> Any:
     if model_options:
         raise not_supported("comfy.sd.load_diffusion_model with model_options")
     return HOST.get().engine.models.unet(unet_path)
+
+
+def load_style_model(ckpt_path: str) -> StyleModel:
+    return HOST.get().engine.models.style_model(ckpt_path)
 
 
 def load_unet(unet_path: str, dtype: Any = None) -> Any:

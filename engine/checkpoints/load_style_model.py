@@ -1,0 +1,36 @@
+"""Files of the T2I-Adapter for style as networks on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from engine.checkpoints.inspect import describe
+from engine.checkpoints.load import Destination, fill
+from engine.checkpoints.weight_file import open_weights
+from engine.errors import BadModelFile
+from engine.models.style_adapter import StyleAdapter, StyleAdapterConfig
+
+EXPECTED = "a T2I-Adapter for style"
+HEADS = 8
+MARK = "style_embedding"
+FLUX_MARK = "redux_down.weight"
+
+
+def load_style_model(path: Path, *, to: Destination = Destination.RAM) -> StyleAdapter:
+    """The network of a file, float32 as ComfyUI runs it. Raises `BadModelFile`."""
+    file = open_weights(path)
+    shapes = file.shapes
+    if MARK not in shapes:
+        found = "a style model of Flux (Redux)" if FLUX_MARK in shapes else describe(shapes)
+        raise BadModelFile(path.name, found, EXPECTED)
+    _, num_words, width = shapes[MARK]
+    layers = {name.split(".")[1] for name in shapes if name.startswith("transformer_layes.")}
+    config = StyleAdapterConfig(
+        width, shapes.get("proj", (width, width))[1], HEADS, num_layers=len(layers), num_words=num_words
+    )
+    with torch.device("meta"):
+        network = StyleAdapter(config)
+    fill(network, file, {name: name for name in shapes}, torch.float32, to=to)
+    return network
