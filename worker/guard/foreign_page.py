@@ -1,7 +1,7 @@
 """Requests that a browser sends for a page of another site, which its user did not ask for. Pure.
 
-A page can have its visitor's browser post to 127.0.0.1, where the worker trusts whoever comes. It cannot read the answer
-but would have jobs made, cancelled or paid for. Browsers name the page's site in `Origin`; other clients send none.
+A page can have its visitor's browser post to 127.0.0.1, where the worker trusts whoever comes. It cannot read what is
+answered, but would have jobs made, cancelled or paid for. Browsers name the page's site in `Origin`; others send none.
 """
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+"""Requests of pages: which are foreign, and that nothing comes of them."""
+
 from __future__ import annotations
 
 from pathlib import Path
