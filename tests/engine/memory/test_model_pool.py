@@ -218,6 +218,18 @@ def test_high_states_load_whole_models_or_fail(state: VramState) -> None:
     card.pool.check_integrity()
 
 
+def test_patched_weights_beside_originals_that_stay_find_room_where_others_leave() -> None:
+    patches = patch(network(0), 1)
+    beside = sum(network(0).state_dict()[name].nbytes for name in patches)
+    card = Card(2 * SIZE + beside // 2 + 3000, VramState.HIGH_VRAM)
+    stays, leaves = card.add("a", network(0), rests_in_ram=False), card.add("b", network(1))
+    with stays.in_use(), leaves.in_use():
+        pass
+    with stays.in_use(patches=patches, patches_id="lora"):
+        assert card.device.charged_bytes == SIZE + beside + leaves.loaded_bytes
+    assert leaves.loaded_bytes < SIZE and card.device.num_refused == 0
+
+
 def test_what_does_not_fit_fails_and_leaves_everything_as_it_was() -> None:
     card = Card(SIZE // 100)
     handle = card.add("a", network(0))

@@ -78,11 +78,12 @@ def test_large_blocks_come_first_and_equal_ones_stay_where_they_are() -> None:
 
 models = st.lists(
     st.builds(
-        lambda blocks, fixed, loaded, casts: (blocks, fixed, loaded, casts),
+        lambda *figures: figures,
         st.lists(st.integers(1, 50), min_size=1, max_size=8),
         st.integers(0, 20),
         st.floats(0, 1),
         st.booleans(),
+        st.integers(0, 30),  # patched weights beside originals
     ),
     min_size=1,
     max_size=3,
@@ -90,20 +91,32 @@ models = st.lists(
 others = st.lists(st.tuples(st.integers(1, 100), st.floats(0.1, 1), st.integers(0, 5)), max_size=4)
 
 
-@given(models, others, st.integers(0, 400), st.integers(0, 100), st.integers(0, 50), st.integers(1, 3), st.booleans())
+open_ones = st.tuples(st.integers(0, 2), st.integers(1, 60))
+
+
+@given(
+    models, others, st.integers(0, 400), st.integers(0, 100), st.integers(0, 50), st.integers(1, 3), st.booleans(),
+    open_ones,
+)  # fmt: skip
 def test_no_plan_exceeds_what_there_is(
-    coming: list[tuple[list[int], int, float, bool]],
+    coming: list[tuple[list[int], int, float, bool, int]],
     there: list[tuple[int, float, int]],
     free: int,
     working: int,
     minimum: int,
     max_buffers: int,
     in_part: bool,
+    opened: tuple[int, int],
 ) -> None:
     newcomers = [
-        Newcomer(index, sum(blocks) + fixed, int((sum(blocks) + fixed) * loaded), fixed, max(blocks), casts)
-        for index, (blocks, fixed, loaded, casts) in enumerate(coming)
-    ]
+        Newcomer(
+            index, sum(blocks) + fixed, int((sum(blocks) + fixed) * loaded), fixed, max(blocks), casts,
+            beside_bytes=beside,
+        )
+        for index, (blocks, fixed, loaded, casts, beside) in enumerate(coming)
+    ]  # fmt: skip
+    num_open = min(opened[0], max_buffers)
+    open_buffers = (num_open, opened[1] if num_open else 0)
     occupants = [
         Occupant(100 + index, max(1, int(size * loaded)), size, last_used=used)
         for index, (size, loaded, used) in enumerate(there)
@@ -111,14 +124,16 @@ def test_no_plan_exceeds_what_there_is(
     limits = Limits(reserve_bytes=0, minimum_inference_bytes=minimum)
     plan = plan_residency(
         newcomers, occupants, free_bytes=free, working_bytes=working, limits=limits, max_buffers=max_buffers,
-        in_part=in_part,
+        in_part=in_part, open_buffers=open_buffers,
     )  # fmt: skip
     there_bytes = sum(item.loaded_bytes for item in newcomers) + sum(item.loaded_bytes for item in occupants)
     everything = free + there_bytes
     evicted = {item.id: item.num_bytes for item in plan.evict}
     staying = sum(item.loaded_bytes - evicted.get(item.id, 0) for item in occupants)
-    taken = sum(plan.weights.values()) + plan.num_buffers * plan.buffer_bytes + working + staying
+    beside = sum(item.beside_bytes for item in newcomers)
+    taken = sum(plan.weights.values()) + beside + plan.num_buffers * plan.buffer_bytes + working + staying
     assert taken <= everything + plan.missing_bytes
+    assert plan.num_buffers >= open_buffers[0] and plan.buffer_bytes >= open_buffers[1], "those that are open stay"
     assert all(item.fixed_bytes <= plan.weights[item.id] <= item.size_bytes for item in newcomers)
     order = [item.id for item in eviction_order(occupants)]
     assert [item.id for item in plan.evict] == order[: len(plan.evict)]

@@ -137,6 +137,26 @@ def test_what_leaves_a_card_while_ram_is_short_is_read_again_and_not_copied(
     assert all(torch.equal(result, results[0]) for result in results)
 
 
+@pytest.mark.parametrize("share", [1.0, 1.5, 3.0])
+def test_patched_weights_that_give_way_to_hooks_in_a_use_have_their_originals_read(
+    tmp_path: Path, share: float
+) -> None:
+    patches, hooks = patch(network(0, NUM_LAYERS), 2), patch(network(0, NUM_LAYERS), 1)
+    results = []
+    for budget in (9 * SIZE, int(share * SIZE) + 7000):
+        device = SimulatedDevice(budget)
+        pool = ModelPool(VramState.NORMAL_VRAM, limits=Limits(0, 0))
+        handle = add(pool, device, tmp_path, 0, torch.float16)
+        with handle.in_use(patches=patches, patches_id="lora") as module:
+            was_whole = handle.loaded_bytes == SIZE
+            handle.patch_hooks(hooks, "hook")
+            results.append(module(X))
+            if share == 1.0 and budget < 9 * SIZE:
+                assert was_whole and handle.loaded_bytes < SIZE, "some of it has to give way"
+        pool.check_integrity()
+    assert torch.equal(*results)
+
+
 def test_patched_copies_beside_the_originals_are_counted(tmp_path: Path) -> None:
     pool = ModelPool(VramState.DISABLED)
     handle = add(pool, Device(), tmp_path, 0, torch.float32)
