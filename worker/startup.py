@@ -156,7 +156,7 @@ class Front:
             inputs=self._edges.inputs,
             uploads=self._edges.uploads,
             modifiers=self._modifiers(),
-            links=LinkSigner(self._link_key(), settings.output_link_seconds),
+            links=LinkSigner(self._link_key(), settings.output_config().link_seconds),
             metrics=metrics,
             guard=self._edges.guard,
             qualification=Qualification(),
