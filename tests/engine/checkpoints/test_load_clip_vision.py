@@ -1,3 +1,5 @@
+"""Files of CLIP's picture encoder, in both layouts, become one network of the shape they tell."""
+
 from __future__ import annotations
 
 from pathlib import Path

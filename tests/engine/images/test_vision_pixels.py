@@ -1,3 +1,5 @@
+"""Pictures as CLIP's picture encoder takes them: cut to a square, rounded to 8 bits, normalised."""
+
 from __future__ import annotations
 
 import pytest

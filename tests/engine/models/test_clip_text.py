@@ -1,3 +1,5 @@
+"""Where a prompt's pooled output is taken, and embeddings of another width."""
+
 from __future__ import annotations
 
 import pytest

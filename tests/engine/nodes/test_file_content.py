@@ -1,3 +1,5 @@
+"""Loaders whose file has changed on the disk read it again."""
+
 from __future__ import annotations
 
 from pathlib import Path
