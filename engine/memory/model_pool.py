@@ -165,6 +165,8 @@ class ModelPool:
             with self._busy():
                 for entry in entries:
                     entry.uses -= 1
+                    if not entry.uses:
+                        entry.resident.end_use()
                 for entry in entries:
                     self._close_lanes(entry.resident)
 
@@ -222,7 +224,8 @@ class ModelPool:
         )
         for eviction in plan.evict:
             self._evict(self._entries[eviction.id], eviction.num_bytes)
-        if plan.evict:
+        given_bytes = self._let_give(device, entries, plan.missing_bytes)
+        if plan.evict or given_bytes:
             device.empty_cache()
         growth = {key: plan.weights[key] - entry.resident.loaded_bytes for key, entry in by_id.items()}
         for key in sorted(by_id, key=lambda key: growth[key]):  # who has to give some back, first
@@ -231,6 +234,15 @@ class ModelPool:
             resident.load(plan.weights[key])
         if plan.num_buffers:
             lanes.open(plan.num_buffers, plan.buffer_bytes)
+
+    def _let_give(self, device: DeviceMemory, besides: Sequence[PoolEntry], num_bytes: int) -> int:
+        """Blocks of other models in use leave, to be brought while their layers compute. The bytes that left."""
+        given_bytes = 0
+        for entry in self._entries.values():
+            is_other = entry.uses > 0 and entry.resident.device is device and entry not in besides
+            if is_other and given_bytes < num_bytes:
+                given_bytes += entry.resident.give(num_bytes - given_bytes)
+        return given_bytes
 
     def make_room(self, device: DeviceMemory, least_bytes: int, best_bytes: int) -> None:
         """While models compute: idle ones leave until the best is free, blocks of those in use and buffers until the
@@ -248,10 +260,8 @@ class ModelPool:
                 break
             self._evict(self._entries[occupant.id], best_bytes - free_bytes)
             free_bytes += occupant.loaded_bytes
+        free_bytes += self._let_give(device, (), least_bytes - free_bytes)
         in_use = [entry.resident for entry in self._entries.values() if entry.uses and entry.resident.device is device]
-        for resident in in_use:
-            if free_bytes < least_bytes:
-                free_bytes += resident.give(least_bytes - free_bytes)
         if in_use and free_bytes < least_bytes:
             free_bytes += in_use[0].lanes.give(least_bytes - free_bytes)
         if free_bytes > before_bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from engine.memory.relief import Economy, ReliefStep
@@ -90,7 +90,9 @@ class Residency:
         return self._resident.current_weight(key)
 
     def prepare(self, *, patches: Patches | None = None, patches_id: object = None, compute_dtype: Any = None) -> None:
-        """For a model that another's `in_use` brings along: carry these patches from then on, unless it is in use."""
+        """Carry these patches from the next use on, also where that is another's which brings this model along; nothing
+        changes while it is in use.
+        """
         if not self._pool.num_uses(self._id):
             self._resident.set_compute_dtype(compute_dtype)
             self._resident.want_patches(patches or {}, patches_id)
@@ -110,22 +112,13 @@ class Residency:
         `compute_dtype` is what its weights are cast to while they compute, None what it was made for. A use within
         another gives the outer one its patches back, hooks' too. Raises `OutOfMemory`.
         """
+        is_nested = self._pool.num_uses(self._id) > 0
+        self.prepare(patches=patches, patches_id=patches_id, compute_dtype=compute_dtype)
         with (
-            self._nested(patches or {}, patches_id)
-            if self._pool.num_uses(self._id)
-            else self._outermost(patches or {}, patches_id, compute_dtype),
+            self._nested(patches or {}, patches_id) if is_nested else nullcontext(),
             self._pool.using([self._id, *(other._id for other in together_with)], working_bytes),
         ):
             yield self._resident.module
-
-    @contextmanager
-    def _outermost(self, patches: Patches, patches_id: object, compute_dtype: Any) -> Iterator[None]:
-        self._resident.set_compute_dtype(compute_dtype)
-        self._resident.want_patches(patches, patches_id)
-        try:
-            yield
-        finally:
-            self._resident.end_use()
 
     @contextmanager
     def _nested(self, patches: Patches, patches_id: object) -> Iterator[None]:

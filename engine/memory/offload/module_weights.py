@@ -329,10 +329,10 @@ class ModuleWeights:
 
         Torch leaves its hooks out when a layer ends by what is no `Exception`.
         """
-        self.undo_hooks()
         for block in self._blocks:
             if block.covered or block.lane is not None:
                 block.uncover()
+        self.undo_hooks()
 
     def original_weight(self, key: str) -> torch.Tensor:
         """The weight (or buffer) without patches, in RAM if the model can leave its device.

@@ -45,6 +45,29 @@ def test_models_in_use_never_leave() -> None:
     card.pool.check_integrity()
 
 
+def test_models_in_use_give_way_in_part_to_a_use_that_would_find_no_memory() -> None:
+    card = Card(SIZE + 1000)
+    outer, inner = card.add("a", network(0)), card.add("b", network(1))
+    with outer.in_use(working_bytes=100) as first:
+        assert outer.loaded_bytes == SIZE
+        with inner.in_use(working_bytes=100) as second:
+            assert torch.equal(second(X), network(1)(X)) and outer.loaded_bytes < SIZE
+        assert torch.equal(first(X), network(0)(X))
+    card.pool.check_integrity()
+    assert card.device.num_refused == 0
+
+
+def test_buffers_that_layers_took_outside_of_a_use_go_after_the_run() -> None:
+    card = Card(4 * SIZE, VramState.NO_VRAM)
+    handle = card.add("a", network(0))
+    with handle.in_use() as module:
+        pass
+    assert torch.equal(module(X), network(0)(X)) and card.lanes.buffers_bytes
+    card.pool.after_run()
+    card.pool.check_integrity()
+    assert card.device.charged_bytes == 0
+
+
 def test_kept_models_leave_last() -> None:
     card = Card(int(2.2 * SIZE))
     kept, other, third = (card.add(name, network(seed)) for seed, name in enumerate("abc"))
