@@ -125,6 +125,10 @@ class FakeEngine:
         return self._running is None and not self._pending
 
     @property
+    def pending(self) -> list[str]:
+        return list(self._pending)
+
+    @property
     def num_pending(self) -> int:
         return len(self._pending)
 

@@ -1,6 +1,7 @@
 """EnginePool: which engine takes the next prompt. At most one running and one waiting prompt each.
 
-A prompt that waits behind another is taken back when an engine has nothing to do, or when its own is to be left out.
+A prompt that waits behind another is taken back when an engine has nothing to do, when its own is to be left out, or
+when younger ones begin elsewhere again and again: then it gets the next place there, and a younger one waits instead.
 
 An engine serves when it is up and fit; somebody else decides about both. One that is unfit takes no prompt but those
 that it has already.
@@ -9,9 +10,9 @@ that it has already.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from worker.engine.client import EngineClient, EngineLost
@@ -22,6 +23,8 @@ GIVE_UP_SECONDS = 120.0
 LOOK_SECONDS = 5.0
 LOOK_DOWN_SECONDS = 0.05
 RELIEVE_AGAIN_SECONDS = 0.5
+KEEP_PLACE_SECONDS = 2.0  # for a prompt that is being taken back for it
+MAX_OVERTAKEN = 2  # the first time the other engine may only have been a little sooner
 
 Order = tuple[int, int]
 """Who goes first: the lower one."""
@@ -36,6 +39,7 @@ class _Slot:
     num_holds: int = 0
     last_order: Order = (0, 0)  # of what was handed out last
     is_relieved: bool = False  # what waits there is being taken back
+    num_overtaken: int = 0  # how many younger prompts have begun elsewhere while it waits there
     became_idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -52,6 +56,14 @@ class _Waiter:
     order: Order
     turn: asyncio.Future[EngineClient] = field(compare=False)
     only: EngineClient | None = field(compare=False, default=None)
+
+
+@dataclass(slots=True)
+class _KeptPlace:
+    """The next place behind another prompt: for one that is being taken back for it."""
+
+    order: Order
+    is_taken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class EnginePool:
@@ -72,6 +84,7 @@ class EnginePool:
         self._waiters: list[_Waiter] = []
         self._is_paused = False
         self._relieving: set[asyncio.Task[None]] = set()
+        self._kept: _KeptPlace | None = None
 
     @property
     def clients(self) -> list[EngineClient]:
@@ -129,7 +142,7 @@ class EnginePool:
         """Hands nothing out any more; what has been handed out stays."""
         self._is_paused = True
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def engine(self, order: Order, only: EngineClient | None = None) -> AsyncIterator[EngineClient]:
         """An engine with a free place (`only` this one), when all of lower `order` that wait have theirs."""
         waiter = _Waiter(order, asyncio.get_running_loop().create_future(), only)
@@ -147,7 +160,7 @@ class EnginePool:
         finally:
             self._give_back(client)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def hold(self, client: EngineClient) -> AsyncIterator[None]:
         """This engine for oneself: entered when its prompts have ended, nobody gets it before the block is left.
 
@@ -197,12 +210,23 @@ class EnginePool:
         slot.num_taken -= 1
         if not slot.num_taken:
             slot.became_idle.set()
+        elif not slot.is_relieved:
+            self._begins(slot, slot.last_order)
         self._hand_out()
 
     def _slot_of(self, client: EngineClient) -> _Slot:
         return next(slot for slot in self._slots if slot.client is client)
 
+    def _begins(self, at: _Slot, order: Order) -> None:
+        for slot in self._slots:
+            if slot is not at and slot.num_taken > 1 and slot.last_order < order:
+                slot.num_overtaken += 1
+
     def _hand_out(self) -> None:
+        self._give_places()
+        self._relieve()
+
+    def _give_places(self) -> None:
         passed_over: list[_Waiter] = []
         while self._waiters and not self._is_paused:
             places = self._prompts_per_engine
@@ -216,28 +240,55 @@ class EnginePool:
             if not fitting:
                 passed_over.append(waiter)
                 continue
-            slot = min(fitting, key=lambda slot: slot.num_taken)
+            slot = min(fitting, key=lambda slot: (slot.num_taken, slot.is_relieved))
+            if slot.num_taken and waiter.only is None and self._is_kept_from(waiter.order):
+                passed_over.append(waiter)
+                break
+            if not slot.num_taken:
+                self._begins(slot, waiter.order)
             slot.num_taken += 1
-            slot.last_order = waiter.order
+            slot.last_order, slot.num_overtaken = waiter.order, 0
+            if self._kept is not None and waiter.order == self._kept.order:
+                self._kept.is_taken.set()
+                self._kept = None
             waiter.turn.set_result(slot.client)
         for waiter in passed_over:
             heapq.heappush(self._waiters, waiter)
-        self._relieve()
+
+    def _is_kept_from(self, order: Order) -> bool:
+        """Whether a place behind another prompt is for an older one, which is taken back from another engine for it."""
+        if self._kept is None:
+            overtaken = _overtaken(self._slots, order)
+            if overtaken is None:
+                return False
+            self._kept = _KeptPlace(overtaken.last_order)
+            self._begin_to_relieve(overtaken, self._kept)
+        return order > self._kept.order
 
     def _relieve(self) -> None:
-        """What was taken back comes here again as its job's turn for an engine."""
         for slot in () if self._is_paused else _to_relieve(self._slots):
-            slot.is_relieved = True
-            task = asyncio.create_task(self._take_back(slot), name=f"recall-{slot.client.url}")
-            self._relieving.add(task)
-            task.add_done_callback(self._relieving.discard)
+            self._begin_to_relieve(slot)
 
-    async def _take_back(self, slot: _Slot) -> None:
+    def _begin_to_relieve(self, slot: _Slot, kept: _KeptPlace | None = None) -> None:
+        """What is taken back comes here again as its job's turn for an engine."""
+        slot.is_relieved = True
+        task = asyncio.create_task(self._take_back(slot, kept), name=f"recall-{slot.client.url}")
+        self._relieving.add(task)
+        task.add_done_callback(self._relieving.discard)
+
+    async def _take_back(self, slot: _Slot, kept: _KeptPlace | None) -> None:
         """What could not be taken back, as it was still on its way or the engine did not answer, is asked for again."""
         try:
             await slot.client.recall_waiting()
+            if kept is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(KEEP_PLACE_SECONDS):
+                        await kept.is_taken.wait()
         finally:
-            slot.is_relieved = False
+            slot.is_relieved, slot.num_overtaken = False, 0
+            if self._kept is kept:
+                self._kept = None
+        self._give_places()
         await asyncio.sleep(RELIEVE_AGAIN_SECONDS)
         self._relieve()
 
@@ -254,6 +305,13 @@ def _to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
     if left_out or not is_any_idle or is_on_its_way or not crowded:
         return left_out
     return [min(crowded, key=lambda slot: slot.last_order)]
+
+
+def _overtaken(slots: Sequence[_Slot], order: Order) -> _Slot | None:
+    """Where an older prompt waits that younger ones overtake, the oldest of them. Pure."""
+    crowded = [slot for slot in slots if slot.is_up and slot.num_taken > 1 and not slot.is_relieved]
+    overtaken = [slot for slot in crowded if slot.num_overtaken >= MAX_OVERTAKEN and slot.last_order < order]
+    return min(overtaken, key=lambda slot: slot.last_order, default=None)
 
 
 def _may_take(slot: _Slot, waiter: _Waiter) -> bool:

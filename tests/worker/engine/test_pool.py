@@ -48,6 +48,24 @@ async def test_what_waits_behind_a_long_prompt_goes_to_an_engine_that_falls_idle
         await long
 
 
+async def test_what_waits_behind_a_long_prompt_is_not_overtaken_for_ever(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as (one, two, front):
+        long = asyncio.create_task(front.sync(wait(60), request_id="long"))
+        await front.until_message("long", "Progress")
+        one, two = (one, two) if one.runs else (two, one)
+        first = asyncio.create_task(front.sync(wait(0.5), request_id="short-0"))
+        await front.until_message("short-0", "Progress")
+        behind = [asyncio.create_task(front.sync(draw(), request_id=f"behind-{number}")) for number in (1, 2)]
+        await until(lambda: is_waiting_at(one))
+        await until(lambda: is_waiting_at(two))
+        old = "behind-1-1" if "behind-1-1" in one.pending else "behind-2-1"
+        younger = [asyncio.create_task(front.sync(wait(0.3), request_id=f"short-{n}")) for n in range(1, 9)]
+        assert {(await task).status_code for task in (first, *behind, *younger)} == {200}
+        assert two.runs.index(old) <= 6 and sorted(two.runs) == sorted({*two.runs}), two.runs
+        await front.http.post("/cancel/long")
+        assert (await long).status_code == 499 and one.runs == ["long-1"]
+
+
 async def test_what_waits_at_an_engine_that_turns_out_bad_goes_to_one_that_serves(tmp_path: Path) -> None:
     async with two_engines(tmp_path) as (one, two, front):
         pool = front.front.services.pool
