@@ -42,7 +42,7 @@ def host_of(request: Request) -> str | None:
 
 def check_page(request: Request) -> None:
     """Raises Forbidden for a page of another site that has a browser on this machine ask."""
-    if is_loopback(host_of(request)) and is_of_foreign_page(request.headers):
+    if is_of_foreign_page(request.headers) and is_loopback(host_of(request)):
         raise Forbidden("A page of another site may not use a worker on its visitor's machine")
 
 
