@@ -1,4 +1,4 @@
-"""What `run.sh` asks before it starts anything: where files will lie and where the worker will listen."""
+"""What `run.sh` asks before it starts anything: where files will lie, where the worker will listen, what certificate it has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def where(cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WORKER_", "BASE_"))}
+    ours = ("WORKER_", "BASE_", "USE_SSL", "SSL_")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(
         [sys.executable, str(ROOT / "misc" / "where.py")],
         cwd=cwd,
@@ -24,7 +25,12 @@ def where(cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_worker_on_all_interfaces_is_asked_on_this_machine(tmp_path: Path) -> None:
     told = where(tmp_path, BASE_DIRECTORY=str(tmp_path / "base"), WORKER_HOST="0.0.0.0", WORKER_PORT="8123")
-    assert told.stdout.splitlines() == [str(tmp_path / "base"), "http://127.0.0.1:8123"]
+    assert told.stdout.splitlines() == [str(tmp_path / "base"), "http://127.0.0.1:8123", ""]
+
+
+def test_a_worker_that_serves_https_tells_its_certificate(tmp_path: Path) -> None:
+    told = where(tmp_path, BASE_DIRECTORY=str(tmp_path), USE_SSL="true", SSL_CERTFILE="a.crt", SSL_KEYFILE="a.key")
+    assert told.stdout.splitlines()[1:] == ["https://127.0.0.1:8000", str(tmp_path / "a.crt")]
 
 
 def test_a_setting_that_does_not_parse_is_named_and_so_is_a_port_left_to_chance(tmp_path: Path) -> None:
