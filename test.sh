@@ -2,6 +2,8 @@
 # Format, lint, types and tests. A fresh machine needs nothing but Python 3.11 or newer.
 #
 #     ./test.sh [pytest arguments]      e.g. `./test.sh tests/engine -k sampler`, `./test.sh -m slow`
+#
+# Without arguments the tests run in two shares at once, and the engine's is shown when both have ended.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -13,15 +15,26 @@ echo "ruff format --check"
 .venv/bin/ruff format --check --quiet .
 echo "ruff check"
 .venv/bin/ruff check --quiet .
+
+said=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$said"' EXIT
+fast_tests() { .venv/bin/python -m pytest -m "not slow and not gpu" "$@"; }
+
 # Tests wait a good part of their time, so types are checked beside them; what mypy has to say comes last.
 echo "mypy --strict, beside pytest"
-said=$(mktemp)
-.venv/bin/python -m mypy >"$said" 2>&1 &
+.venv/bin/python -m mypy >"$said/mypy" 2>&1 &
 mypy=$!
-trap 'kill "$mypy" 2>/dev/null || true; rm -f "$said"' EXIT
 
 tests=0 types=0
-.venv/bin/python -m pytest -m "not slow and not gpu" "$@" || tests=$?
+if [ $# -gt 0 ]; then
+  fast_tests "$@" || tests=$?
+else
+  fast_tests tests/engine >"$said/engine" 2>&1 &
+  engine=$!
+  fast_tests tests --ignore=tests/engine || tests=$?
+  wait "$engine" || tests=$?
+  cat "$said/engine"
+fi
 wait "$mypy" || types=$?
-echo "mypy: $(cat "$said")"
+echo "mypy: $(cat "$said/mypy")"
 exit $((tests ? tests : types))
