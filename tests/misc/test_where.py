@@ -1,4 +1,4 @@
-"""What `run.sh` asks before it starts anything: where files will lie, where the worker will listen, what certificate it has."""
+"""What `run.sh` asks before it starts: where files will lie, where the worker will listen, with which certificate."""
 
 from __future__ import annotations
 
