@@ -45,7 +45,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
 
     @app.exception_handler(WorkerError)
     async def _known(_request: Request, error: WorkerError) -> Response:
-        return refuse(error)
+        return refuse(error, str(error.fields.get("request_id", "")))
 
     @app.exception_handler(RequestValidationError)
     async def _malformed(_request: Request, error: RequestValidationError) -> Response:

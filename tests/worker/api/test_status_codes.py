@@ -49,6 +49,15 @@ async def test_422_for_whatever_is_wrong_with_a_request_and_no_time_of_the_gpu(f
     assert front.engine.runs == []
 
 
+async def test_503_with_its_id_for_whoever_waits_for_a_job_that_is_left_for_the_next_start(front: RunningFront) -> None:
+    waiting = asyncio.create_task(front.sync(wait(), request_id="kept"))
+    await front.until_message("kept", "Progress")
+    await front.front.services.pipeline.drain(0)
+    response = await waiting
+    assert_says_come_again(response, 503, "draining")
+    assert response.json()["id"] == "kept"
+
+
 @pytest.mark.parametrize("depth", [900, 5000])
 @pytest.mark.parametrize("filling", ["", "x" * 300_000])  # a large body goes another way
 async def test_422_for_a_body_that_is_nested_too_deeply(front: RunningFront, depth: int, filling: str) -> None:
