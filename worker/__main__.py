@@ -22,7 +22,8 @@ from worker.errors import SettingsInvalid, WorkerError
 from worker.guard.loopback import LOOPBACK
 from worker.observe.logs import set_up_logs
 from worker.observe.words import say
-from worker.settings import Settings, TlsFiles, load_settings
+from worker.setting_slices import TlsFiles
+from worker.settings import Settings, load_settings
 from worker.startup import Front
 
 GOODBYE_SECONDS = 2  # for replies that are still on their way when all jobs have ended

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import SecretStr
 
 from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown
-from worker.settings import S3Config
+from worker.setting_slices import S3Config
 
 READ_TIMEOUT_SECONDS = 60.0
 CLIENTS_KEPT = 8

@@ -22,7 +22,7 @@ from worker.jobs.wait_estimate import RunClock
 from worker.observe.health import Floor
 from worker.observe.metrics import Metrics
 from worker.qualification.state import Qualification
-from worker.settings import OutputConfig, QueueLimits, SupervisionConfig, WebhookConfig
+from worker.setting_slices import OutputConfig, QueueLimits, SupervisionConfig, WebhookConfig
 
 
 class RequestGuard(Protocol):

@@ -20,7 +20,7 @@ from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.outputs.taken_over import TakenOver
 from worker.outputs.webhook import WebhookSender
-from worker.settings import RetentionConfig, WebhookConfig
+from worker.setting_slices import RetentionConfig, WebhookConfig
 
 CONFIG = RetentionConfig(
     result_ttl_seconds=1000.0,

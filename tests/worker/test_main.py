@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.server.certificate import write_certificate
 from worker.__main__ import CannotStart, check_tls
-from worker.settings import TlsFiles
+from worker.setting_slices import TlsFiles
 
 
 def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from worker.autoscaler.vast.timing import VastTiming
 from worker.errors import SessionGone, SettingsInvalid
 from worker.jobs.cost import Workload, cost_of
 from worker.jobs.job import Job
-from worker.settings import RunPodConfig, Settings, VastConfig, runpod_environment
+from worker.setting_slices import RunPodConfig, VastConfig
+from worker.settings import Settings, runpod_environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.engine.client import LocalFolders
-from worker.settings import EngineLaunch
+from worker.setting_slices import EngineLaunch
 
 FAST_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "amx_tile"})
 

@@ -25,7 +25,8 @@ from worker.engine.supervisor import STOP_SECONDS, EngineProcess, free_port
 from worker.engine.watch import EngineReport, EngineState, WatchedEngine
 from worker.errors import EngineStartFailed
 from worker.observe.memory import MachineMemory
-from worker.settings import EngineLaunch, SupervisionConfig, child_environment
+from worker.setting_slices import EngineLaunch, SupervisionConfig
+from worker.settings import child_environment
 
 MEMORY_LOOK_SECONDS = 2.0
 CANCEL_SECONDS = 120.0

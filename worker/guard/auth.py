@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from worker.errors import Unauthorized
 from worker.guard.loopback import ITSELF, is_loopback
-from worker.settings import AuthConfig
+from worker.setting_slices import AuthConfig
 
 
 class Gatekeeper:

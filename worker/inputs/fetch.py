@@ -33,7 +33,7 @@ from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.shared_calls import SharedCalls
 from worker.observe.traffic import Traffic
 from worker.s3_clients import S3Target
-from worker.settings import InputLimits
+from worker.setting_slices import InputLimits
 
 CONNECT_SECONDS = 10.0
 DECODED_LENGTH = 1024 * 1024  # of base64, at a time

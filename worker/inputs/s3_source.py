@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from worker.inputs.refusals import DownloadFailed, InputTooLarge
 from worker.own_thread import in_own_thread
 from worker.s3_clients import S3Clients, S3Target, choose_target, store_reason
-from worker.settings import InputLimits, S3Config
+from worker.setting_slices import InputLimits, S3Config
 
 CHUNK_BYTES = 256 * 1024
 

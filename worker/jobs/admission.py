@@ -29,7 +29,7 @@ from worker.errors import (
 from worker.jobs.job import Job
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
-from worker.settings import QueueLimits
+from worker.setting_slices import QueueLimits
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -21,7 +21,7 @@ from worker.jobs.job import Job, WebhookEvent, WebhookTarget
 from worker.jobs.outbox import Sender, secret_of, signed_row
 from worker.jobs.pipeline import JobFeed
 from worker.jobs.webhook_rows import WebhookRow, WebhookState
-from worker.settings import WebhookConfig
+from worker.setting_slices import WebhookConfig
 
 PROGRESS_SECONDS = 2.0
 """The least time between two notices of progress for one job."""

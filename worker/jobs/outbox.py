@@ -30,7 +30,7 @@ from worker.jobs.webhook_rows import (
     webhooks_query,
 )
 from worker.observe.traffic import Traffic
-from worker.settings import WebhookConfig
+from worker.setting_slices import WebhookConfig
 
 IDLE_SECONDS = 60.0
 FAULT_SECONDS = 5.0

@@ -28,7 +28,7 @@ from worker.outputs.public import files_of
 from worker.outputs.s3 import S3Uploader
 from worker.outputs.taken_over import TakenOver
 from worker.s3_clients import S3Clients, S3Target, choose_target
-from worker.settings import S3Config
+from worker.setting_slices import S3Config
 
 UPLOADS_AT_ONCE = 4
 CONVERSIONS_AT_ONCE = 2

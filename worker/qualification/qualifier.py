@@ -56,7 +56,7 @@ from worker.qualification.kept import KeptResult, KeptResults
 from worker.qualification.own_workload import find_own_workload
 from worker.qualification.runs import run_timed
 from worker.qualification.sensors import GpuSensors, SensorLog, open_sensors, watching
-from worker.settings import BenchmarkConfig
+from worker.setting_slices import BenchmarkConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROMPTS = PROJECT / "misc" / "test_prompts.txt"

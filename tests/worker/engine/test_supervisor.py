@@ -16,7 +16,7 @@ from worker.engine.command import EngineCommand, engine_command, precision_flags
 from worker.engine.loss import Loss, LossReason
 from worker.engine.supervisor import EngineProcess
 from worker.errors import EngineStartFailed
-from worker.settings import EngineLaunch
+from worker.setting_slices import EngineLaunch
 
 CHILD = """
 import http.server, os, sys, threading

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from worker.errors import Unauthorized
 from worker.guard.auth import Gatekeeper
 from worker.guard.loopback import ITSELF, direct_host, is_loopback
-from worker.settings import AuthConfig
+from worker.setting_slices import AuthConfig
 
 PUBLIC = "203.0.113.7"
 

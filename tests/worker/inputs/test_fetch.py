@@ -25,7 +25,7 @@ from worker.inputs.references import Media, Reference
 from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
 from worker.inputs.s3_source import S3Source
 from worker.s3_clients import S3Clients
-from worker.settings import InputLimits, S3Config
+from worker.setting_slices import InputLimits, S3Config
 
 
 def picture(form: str = "PNG", size: tuple[int, int] = (40, 30)) -> bytes:

@@ -14,7 +14,7 @@ from worker.guard.safe_address import AddressGuard, AddressRefused
 from worker.inputs.refusals import DownloadFailed, InputTooLarge
 from worker.inputs.s3_source import S3Address, S3Source, parse_s3_url
 from worker.s3_clients import S3Clients, S3Target
-from worker.settings import InputLimits, S3Config
+from worker.setting_slices import InputLimits, S3Config
 
 NO_STORE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
 LIMITS = InputLimits(1000, 5.0, 2)

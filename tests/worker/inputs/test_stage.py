@@ -23,7 +23,7 @@ from worker.inputs.s3_source import S3Source
 from worker.inputs.stage import FetchedInputs
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
 from worker.s3_clients import S3Clients
-from worker.settings import InputLimits, S3Config
+from worker.setting_slices import InputLimits, S3Config
 
 INFO = {"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}}}
 

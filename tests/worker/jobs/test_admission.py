@@ -17,7 +17,7 @@ from worker.jobs.job import Job, JobRequest, JobTimes
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
-from worker.settings import QueueLimits
+from worker.setting_slices import QueueLimits
 
 LIMITS = QueueLimits(2, 10.0, 1000, 60.0, 30.0, 60.0)
 

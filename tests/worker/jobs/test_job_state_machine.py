@@ -28,7 +28,7 @@ from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
-from worker.settings import QueueLimits
+from worker.setting_slices import QueueLimits
 
 MAX_QUEUED = 4
 MEMORY = Path("/dev/shm")

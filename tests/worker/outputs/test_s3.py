@@ -16,7 +16,7 @@ from tests.s3_server import S3Server, client
 from worker.guard.safe_address import AddressGuard
 from worker.outputs.s3 import PART_BYTES, S3Uploader, UploadFailed
 from worker.s3_clients import S3Clients, S3Target, choose_target
-from worker.settings import S3Config
+from worker.setting_slices import S3Config
 
 FROM_ENVIRONMENT = S3Config(
     access_key_id=SecretStr("env-key"),

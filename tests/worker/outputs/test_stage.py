@@ -15,7 +15,7 @@ from worker.guard.safe_address import AddressGuard
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
 from worker.outputs.stage import DeliveredOutputs
 from worker.s3_clients import S3Clients
-from worker.settings import S3Config
+from worker.setting_slices import S3Config
 
 NOWHERE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{request_id}/{filename}")
 

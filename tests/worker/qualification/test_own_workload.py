@@ -12,7 +12,8 @@ import pytest
 from modifiers.registry import build_registry
 from worker.errors import SettingsInvalid
 from worker.qualification.own_workload import find_own_workload
-from worker.settings import BenchmarkConfig, Settings
+from worker.setting_slices import BenchmarkConfig
+from worker.settings import Settings
 
 WORKFLOW = {"1": {"class_type": "Draw", "inputs": {"seed": 1}}}
 REGISTRY = build_registry()

@@ -10,7 +10,7 @@ import httpx
 from worker.autoscaler.vast.ledger import Ledger
 from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.timing import VastTiming
-from worker.settings import VastConfig
+from worker.setting_slices import VastConfig
 
 
 def report_error_until_stopped(config: VastConfig, reason: str) -> None:

@@ -1,0 +1,195 @@
+"""What parts of the front are told of the settings: one small frozen slice each, never the whole.
+
+`worker/settings.py` makes them. Sizes are bytes and durations seconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import SecretStr
+
+from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class S3Config:
+    """Where uploads go when a request does not say. Used only when key, secret and bucket are all known."""
+
+    access_key_id: SecretStr
+    secret_access_key: SecretStr
+    bucket_name: str
+    endpoint_url: str
+    region: str
+    connect_timeout_seconds: float
+    connect_attempts: int
+    presign_seconds: int
+    key_template: str
+    addressing_style: Literal["auto", "path", "virtual"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookConfig:
+    """The webhook of every request that names none. An empty `url` sends nothing."""
+
+    url: str
+    secret: SecretStr
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class InputLimits:
+    """Bounds of one download."""
+
+    max_bytes: int
+    timeout_seconds: float
+    max_redirects: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkConfig:
+    """`workflow`, else `modifier` with `modifications`, else text-to-image at this size. None: no such limit."""
+
+    mode: Literal["auto", "off"]
+    width_px: int
+    height_px: int
+    num_steps: int
+    checkpoint: str
+    workflow: Path | None
+    modifier: str
+    modifications: Mapping[str, Any]
+    min_its: float | None
+    max_seconds: float | None
+    history: Path | None
+    on_fail: Literal["error", "serve", "exit"]
+    ttl_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpConfig:
+    """What is done before the worker counts as ready. `models` are names, each with or without its folder before it."""
+
+    models: tuple[str, ...]
+    workflows: tuple[Path, ...]
+    on_fail: Literal["error", "serve"]
+
+
+@dataclass(frozen=True, slots=True)
+class AuthConfig:
+    """With `master_token` set, a request without Vast's envelope needs an API key, loopback, or `is_unsecured`."""
+
+    master_token: SecretStr
+    api_keys: tuple[SecretStr, ...]
+    is_unsecured: bool
+    trusts_loopback: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class VastConfig:
+    """What the Vast platform tells a worker about itself. `max_sessions` 0: no limit."""
+
+    container_id: int | None
+    master_token: SecretStr
+    report_addresses: tuple[str, ...]
+    public_ip: str
+    public_port: int | None
+    uses_ssl: bool
+    is_unsecured: bool
+    checks_url: bool
+    max_sessions: int
+    update_file: Path
+    host: str
+    worker_port: int
+    worker_http_port: int
+
+    @property
+    def url(self) -> str:
+        """The address that is reported and signed."""
+        scheme = "https" if self.uses_ssl else "http"
+        return f"{scheme}://{self.public_ip or self.host}:{self.public_port or self.worker_port}"
+
+    @property
+    def checked_url(self) -> str:
+        """The address that a signed one must equal; empty when ours is not known or shall not be compared."""
+        return self.url if self.checks_url and self.public_ip and self.public_port else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPodConfig:
+    """How RunPod's loop reaches the front, and what it does. `has_store`: the environment names an S3 store."""
+
+    front_url: str
+    front_certificate: Path | None
+    num_jobs: int
+    is_refreshed: bool
+    has_store: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """`max_wait_seconds` None: no bound on the estimated wait. Floors are bytes of free disk and memory."""
+
+    max_queued: int
+    max_wait_seconds: float | None
+    min_free_disk_bytes: int
+    job_timeout_seconds: float
+    sync_grace_seconds: float
+    result_ttl_seconds: float
+    min_free_memory_bytes: int = 0
+    priority_step_seconds: float = DEFAULT_PRIORITY_STEP_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """How long and how much is kept of what is over. Bytes are the sum over all files of a kind."""
+
+    result_ttl_seconds: float
+    output_max_bytes: int
+    input_max_bytes: int
+    dead_webhook_ttl_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConfig:
+    base64_max_bytes: int
+    link_seconds: int
+    public_url: str
+    include_engine_response: bool
+    metadata: Literal["none", "prompt", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLaunch:
+    """How to reach or start the engine. `urls` empty: start our own as a child process."""
+
+    urls: tuple[str, ...]
+    arguments: tuple[str, ...]
+    base_directory: Path
+    precision: Literal["auto", "fp32", "fp16", "bf16"]
+    metadata: Literal["none", "prompt", "full"]
+    is_cpu: bool
+    num_engines: int | None = None  # None: one for each GPU
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisionConfig:
+    """When an engine counts as hung or too large, and how often it is started again.
+
+    `soft_limit_bytes` None: a share of what the machine or the container has; 0: no limit.
+    """
+
+    stall_seconds: float
+    silence_seconds: float
+    max_restarts: int
+    restart_window_seconds: float
+    soft_limit_bytes: int | None
+    min_free_bytes: int
