@@ -79,7 +79,7 @@ def main() -> None:
     network.eval()
     batch, numbers = draw_batch(np.random.default_rng(6), pictures, 1000)
     with torch.no_grad():
-        right = (network(batch).argmax(1) == numbers).float().mean().item()
+        right = round((network(batch).argmax(1) == numbers).double().mean().item(), 4)
     torch.save(network.state_dict(), arguments.build / "classifier.pt")
     (arguments.build / "classifier.json").write_text(json.dumps({"renderings": len(numbers), "right": right}) + "\n")
     print(f"{right:.1%} of {len(numbers)} renderings it has not seen")
