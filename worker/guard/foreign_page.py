@@ -13,14 +13,17 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def is_of_foreign_page(headers: Mapping[str, str]) -> bool:
-    """Whether `Origin` is there and another place than `Host`. A page without a site (`null`) is foreign."""
-    origin = headers.get("origin")
-    if not origin:
-        return False
+    """Whether `Origin` is a website's and another place than `Host`. `null` is what a page says that hides its own.
+
+    A program on the machine that shows pages (`file:`, `tauri:`, an extension) was installed there and may ask.
+    """
+    origin = headers.get("origin", "").lower()
+    if origin in ("", "null"):
+        return origin == "null"
     try:
-        there = urlsplit(origin.lower())
+        there = urlsplit(origin)
         here = urlsplit(f"{there.scheme}://{headers.get('host', '').lower()}")
         default = DEFAULT_PORTS.get(there.scheme)
-        return not there.hostname or (there.hostname, there.port or default) != (here.hostname, here.port or default)
+        return default is not None and (there.hostname, there.port or default) != (here.hostname, here.port or default)
     except ValueError:  # a port that is none
         return True

@@ -19,6 +19,8 @@ from worker.guard.foreign_page import is_of_foreign_page
         ("http://LOCALHOST", "localhost"),
         ("https://worker.example", "worker.example:443"),
         ("http://[::1]:8000", "[::1]:8000"),
+        ("tauri://localhost", "127.0.0.1:8000"),
+        ("file://", "127.0.0.1:8000"),
     ],
 )
 def test_the_worker_s_own_page_and_programs_are_none(origin: str | None, host: str) -> None:
