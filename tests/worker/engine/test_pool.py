@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.engine.client import EngineClient
+from worker.engine.client import EngineClient, PromptRecalled
 from worker.engine.pool import EnginePool
 
 
@@ -158,3 +159,74 @@ async def test_what_could_not_be_taken_back_is_asked_for_again_as_long_as_an_eng
         pool.set_up(idle, True)
         await until(is_asked_twice)
     assert idle.num_asked == 0
+
+
+class PlayedEngine(EngineClient):
+    """Runs one prompt at a time, the first first; one that waits may be taken back, and sometimes is not heard of."""
+
+    def __init__(self, url: str, chance: random.Random, begun: list[int]) -> None:
+        super().__init__(url)
+        self._chance, self._begun = chance, begun
+        self._turn = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Event] = {}
+        self.num_there = self.most_there = 0
+
+    async def play(self, number: int, seconds: float) -> None:
+        self.num_there += 1
+        self.most_there = max(self.most_there, self.num_there)
+        recalled = self._waiting[number] = asyncio.Event()
+        acquiring, recalling = asyncio.ensure_future(self._turn.acquire()), asyncio.ensure_future(recalled.wait())
+        await asyncio.wait({acquiring, recalling}, return_when=asyncio.FIRST_COMPLETED)
+        recalling.cancel()
+        del self._waiting[number]
+        try:
+            if not acquiring.done():
+                acquiring.cancel()
+                await asyncio.sleep(self._chance.uniform(0, 0.002))
+                raise PromptRecalled("taken back")
+            self._begun.append(number)
+            await asyncio.sleep(seconds)
+            self._turn.release()
+        finally:
+            self.num_there -= 1
+
+    async def recall_waiting(self) -> None:
+        await asyncio.sleep(self._chance.uniform(0, 0.002))
+        if self._chance.random() < 0.8:
+            for recalled in self._waiting.values():
+                recalled.set()
+
+
+async def test_whatever_happens_every_prompt_begins_once() -> None:
+    chance, begun, ended = random.Random(20261121), list[int](), list[int]()
+    engines = [PlayedEngine(f"http://127.0.0.1:{port}", chance, begun) for port in (1, 2, 3)]
+    pool = EnginePool(engines, give_up_seconds=None)
+
+    async def job(number: int) -> None:
+        seconds = chance.choice((0.001, 0.005, 0.03))
+        await asyncio.sleep(chance.uniform(0, 1.0))
+        while True:
+            try:
+                async with pool.engine((chance.choice((0, 0, -5)), number)) as engine:
+                    assert isinstance(engine, PlayedEngine)
+                    await engine.play(number, seconds)
+                break
+            except PromptRecalled:
+                continue
+        ended.append(number)
+
+    async def disturb() -> None:
+        while True:
+            await asyncio.sleep(chance.uniform(0, 0.02))
+            pool.set_fit(chance.choice(engines), chance.random() < 0.6)
+            pool.set_up(chance.choice(engines), chance.random() < 0.7)
+            if chance.random() < 0.3:
+                async with pool.hold(chance.choice(engines)):
+                    await asyncio.sleep(chance.uniform(0, 0.005))
+
+    disturbing = asyncio.create_task(disturb())
+    async with asyncio.timeout(60):
+        await asyncio.gather(*map(job, range(200)))
+    disturbing.cancel()
+    assert sorted(begun) == sorted(ended) == list(range(200))
+    assert max(engine.most_there for engine in engines) == 2 and not any(pool.prompts_by_url.values())
