@@ -216,6 +216,7 @@ def test_no_function_assigns_globals() -> None:
         ("engine.server.app", ("torch", "worker")),
         ("engine.__main__", ("torch", "worker")),
         ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde")),
+        ("engine.compat.commands", ("torch", "aiohttp")),
     ],
 )
 def test_importing_a_module_brings_in_no_more_than_it_needs(module: str, unwanted: tuple[str, ...]) -> None:

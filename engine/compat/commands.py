@@ -11,8 +11,7 @@ from pathlib import Path
 
 from engine.compat.requirements import install
 from engine.compat.trial import TrialResult, try_pack
-from engine.engine import Engine
-from engine.nodes.custom import CustomNodes, Pack, find_packs
+from engine.nodes.packs import Pack, find_packs
 from engine.settings import EngineSettings
 
 
@@ -84,6 +83,10 @@ def table(rows: Sequence[tuple[Pack, TrialResult]]) -> str:
 
 def run_trial(given: argparse.Namespace) -> int:
     """Import one pack here and write what came of it."""
+    # Not imported above: both import torch, and the other commands need none.
+    from engine.engine import Engine
+    from engine.nodes.custom import CustomNodes
+
     path = given.pack.resolve()
     with Engine(EngineSettings(base_directory=given.base_directory, cpu=True)) as engine:
         report = CustomNodes(engine, [path.parent]).load([Pack(path.stem if path.is_file() else path.name, path)])[0]

@@ -17,7 +17,7 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from engine.compat.names.comfy_api.latest import ComfyExtension
 from engine.compat.pack_memory import PackMemory, fingerprint
 from engine.compat.trial import try_pack
 from engine.nodes.class_form import ClassNode, wait_for
+from engine.nodes.packs import Pack, find_packs
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -41,19 +42,6 @@ MEMORY_FILE = Path("state", "custom_nodes.json")
 NUM_TRIALS = 2
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """`path` is the folder or the file."""
-
-    name: str
-    path: Path
-
-    @property
-    def module_name(self) -> str:
-        """As ComfyUI names a pack's module: its path, without dots."""
-        return str(self.path.with_suffix("") if self.path.is_file() else self.path).replace(".", "_x_")
 
 
 @dataclass(slots=True)
@@ -93,21 +81,6 @@ class Contents:
 
 class PackError(Exception):
     """A pack cannot be taken in: it registers nothing, or what it registers is no node."""
-
-
-def find_packs(folders: Iterable[Path]) -> list[Pack]:
-    """The packs of these folders, by name; those that end in `.disabled` and what is hidden are not among them."""
-    found: dict[str, Pack] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            continue
-        for path in sorted(folder.iterdir()):
-            name = path.stem if path.is_file() else path.name
-            is_pack = path.suffix == ".py" if path.is_file() else (path / "__init__.py").is_file()
-            is_off = path.name.endswith(".disabled") or path.name.startswith((".", "__pycache__"))
-            if is_pack and not is_off and path.name != "__init__.py":
-                found.setdefault(name, Pack(name, path.resolve()))
-    return list(found.values())
 
 
 def run_prestartup(pack: Pack) -> None:

@@ -13,7 +13,8 @@ from engine.compat import finder
 from engine.compat.host import HOST
 from engine.engine import Engine
 from engine.events import Event
-from engine.nodes.custom import CustomNodes, Pack, PackReport, find_packs
+from engine.nodes.custom import CustomNodes, PackReport
+from engine.nodes.packs import Pack, find_packs
 from engine.runtime.request import RunRequest, RunResult
 from engine.settings import EngineSettings
 

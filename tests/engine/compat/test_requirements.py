@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.compat.requirements import planned_installs
-from engine.nodes.custom import find_packs
+from engine.nodes.packs import find_packs
 from engine.settings import EngineSettings
 from tests.engine.compat.loading import engine_of, write_pack
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import PromptRejected
-from engine.nodes.custom import Pack, PackReport, find_packs, wanted_packs
+from engine.nodes.custom import PackReport, wanted_packs
+from engine.nodes.packs import Pack, find_packs
 from engine.settings import EngineSettings
 from tests.engine.compat.loading import engine_of, loaded, write_pack
 
