@@ -51,9 +51,7 @@ class ChangedTensors:
 
 def open_weights(path: Path) -> WeightFile:
     """Raises `BadModelFile` when the file is not whole, or holds anything but weights."""
-    if path.suffix.lower() in SAFETENSORS_ENDINGS or not _is_pickled(path):
-        return SafetensorsFile(path)
-    return PickleFile(path)
+    return PickleFile(path) if is_pickled(path) else SafetensorsFile(path)
 
 
 def all_tensors(file: WeightFile) -> dict[str, torch.Tensor]:
@@ -74,6 +72,9 @@ def tensors_of(file: WeightFile, names: Mapping[str, str]) -> Iterator[tuple[str
             yield key, file.tensor(name)
 
 
-def _is_pickled(path: Path) -> bool:
+def is_pickled(path: Path) -> bool:
+    """Whether it is a pickle by its content; a file that calls itself safetensors is never one."""
+    if path.suffix.lower() in SAFETENSORS_ENDINGS:
+        return False
     with path.open("rb") as file:
         return file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")

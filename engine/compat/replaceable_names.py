@@ -26,6 +26,7 @@ REPLACEABLE = frozenset(
         "comfy.samplers.sample",
         "comfy.samplers.sampler_object",
         "comfy.samplers.sampling_function",
+        "comfy.utils.load_torch_file",
         "latent_preview.get_previewer",
         "latent_preview.prepare_callback",
         "nodes.common_ksampler",

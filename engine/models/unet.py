@@ -195,6 +195,11 @@ class CrossAttention(nn.Module):
 
 
 class BasicTransformerBlock(nn.Module):
+    # What ComfyUI's block can be besides, for nodes that put a forward of their own in this one's place.
+    ff_in = disable_self_attn = switch_temporal_ca_to_sa = False
+    is_res = True
+    attn_precision = None
+
     def __init__(self, width: int, context_dim: int, heads: int) -> None:
         super().__init__()
         self.attn1 = CrossAttention(width, width, heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 
@@ -33,7 +33,7 @@ from engine.models.controlnet import ControlNetModel
 from engine.models.unet import UnetModel
 from engine.nodes.clip_value import Clip
 from engine.nodes.clip_vision_value import ClipVision, StyleModel
-from engine.nodes.control_value import ControlNet, T2IAdapter
+from engine.nodes.control_value import ControlBase, ControlNet, T2IAdapter
 from engine.nodes.model_value import Model, WeightHandle
 from engine.nodes.recent_models import RecentModels
 from engine.nodes.upscale_value import UpscaleModel
@@ -89,7 +89,7 @@ class ModelStore:
 
     def checkpoint(self, name: str) -> tuple[Model, Clip, Vae]:
         """A whole checkpoint. Raises `BadModelFile`, also when there is no such file."""
-        path = self._path("checkpoints", name)
+        path = self.path_of("checkpoints", name)
         file = _state_of(path)
         handles = self._known(file, ("unet", "clip", "vae"))
         if handles is None:
@@ -121,27 +121,27 @@ class ModelStore:
         return sum(handle.size_bytes for handle in handles)
 
     def unet(self, name: str) -> Model:
-        path = self._path("diffusion_models", name)
+        path = self.path_of("diffusion_models", name)
         return Model(self._one(path, "unet", lambda: self._unet(path)))
 
     def clip(self, name: str, *, on_cpu: bool = False) -> Clip:
-        path = self._path("text_encoders", name)
+        path = self.path_of("text_encoders", name)
         part = "clip on the CPU" if on_cpu else "clip"
         handle = self._one(path, part, lambda: load_text_encoder(path, self._types), on_cpu=on_cpu)
         return Clip(handle, self._tokenizer)
 
     def vae(self, name: str) -> Vae:
-        path = self._path("vae", name)
+        path = self.path_of("vae", name)
         return Vae(self._one(path, "vae", lambda: load_vae(path, self._types.vae, to=self._types.to)))
 
-    def controlnet(self, name: str) -> ControlNet:
-        path = self._path("controlnet", name)
+    def controlnet(self, name: str) -> ControlNet | T2IAdapter:
+        path = self.path_of("controlnet", name)
         handle = self._one(path, "controlnet", lambda: self._controlnet(path))
         return _control_value(handle, path)
 
-    def controlnet_upon(self, name: str, base: Model) -> ControlNet:
+    def controlnet_upon(self, name: str, base: Model) -> ControlNet | T2IAdapter:
         """A ControlNet whose file may hold the difference to a UNet: that of `base`, with its patches."""
-        path = self._path("controlnet", name)
+        path = self.path_of("controlnet", name)
 
         def load() -> torch.nn.Module:
             with base.in_use() as network:
@@ -152,11 +152,11 @@ class ModelStore:
         return _control_value(self._one(path, ("controlnet upon", base.patches_uuid), load), path)
 
     def upscaler(self, name: str) -> UpscaleModel:
-        path = self._path("upscale_models", name)
+        path = self.path_of("upscale_models", name)
         return UpscaleModel(self._one(path, "upscaler", lambda: load_upscaler(path, to=self._types.to)))
 
     def hypernetwork(self, name: str) -> Model:
-        path = self._path("hypernetworks", name)
+        path = self.path_of("hypernetworks", name)
         return Model(
             self._one(
                 path, "hypernetwork", lambda: load_hypernetwork(path, self._types.unet_computed or self._types.unet)
@@ -164,17 +164,17 @@ class ModelStore:
         )
 
     def gligen(self, name: str) -> Model:
-        path = self._path("gligen", name)
+        path = self.path_of("gligen", name)
         return Model(self._one(path, "gligen", lambda: load_gligen(path, to=self._types.to)))
 
     def clip_vision(self, name: str) -> ClipVision:
-        path = self._path("clip_vision", name)
+        path = self.path_of("clip_vision", name)
         types = self._types
         return ClipVision(self._one(path, "clip vision", lambda: load_clip_vision(path, types.vision, to=types.to)))
 
     def style_model(self, name: str) -> StyleModel:
         """It computes on the CPU, as in ComfyUI: a few layers, once a picture."""
-        path = self._path("style_models", name)
+        path = self.path_of("style_models", name)
         return StyleModel(self._one(path, "style model", lambda: load_style_model(path), on_cpu=True))
 
     def diffusers(self, name: str) -> tuple[Model, Clip, Vae]:
@@ -190,11 +190,11 @@ class ModelStore:
 
     def text(self, kind: str, name: str) -> str:
         """A text file (a configuration)."""
-        return self._path(kind, name).read_text("utf-8", errors="replace")
+        return self.path_of(kind, name).read_text("utf-8", errors="replace")
 
     def tensors(self, kind: str, name: str) -> dict[str, torch.Tensor]:
         """The tensors of a file that is no network of its own (a LoRA); of a mapped file only as they are read."""
-        path = self._path(kind, name)
+        path = self.path_of(kind, name)
         state, file = _state_of(path), open_weights(path)
         if isinstance(file, SafetensorsFile):
             self._mapped[file.mapping] = state
@@ -247,7 +247,8 @@ class ModelStore:
             network.compute_dtype = self._types.unet_computed
         return network
 
-    def _path(self, kind: str, name: str) -> Path:
+    def path_of(self, kind: str, name: str) -> Path:
+        """Where a file is. Raises `BadModelFile` when it lies in no folder of its kind."""
         path = self._folders.path(kind, name)
         if path is None:
             raise BadModelFile(name, f"no such file among the {kind}", "one of the names the node offers")
@@ -300,13 +301,16 @@ PRELOADED_KINDS: Mapping[str, Callable[[ModelStore, str], tuple[Any, ...]]] = {
 
 def _patcher(value: Any) -> Model:
     """What carries the weights of a MODEL, CLIP, VAE..."""
-    patcher: Model = getattr(value, "patcher", None) or getattr(value, "control_model_wrapped", value)
+    if isinstance(value, ControlBase):
+        return cast(Model, value.get_models()[-1])
+    patcher: Model = getattr(value, "patcher", value)
     return patcher
 
 
-def _control_value(handle: WeightHandle, path: Path) -> ControlNet:
-    kind = ControlNet if isinstance(handle.module, ControlNetModel) else T2IAdapter
-    return kind(handle, averages_globally(path))
+def _control_value(handle: WeightHandle, path: Path) -> ControlNet | T2IAdapter:
+    if isinstance(handle.module, ControlNetModel):
+        return ControlNet.of(handle, global_average_pooling=averages_globally(path))
+    return T2IAdapter.of(handle)
 
 
 def averages_globally(path: Path) -> bool:

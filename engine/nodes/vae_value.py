@@ -124,7 +124,7 @@ class Vae:
                 network.encode(self.process_input(part).to(self.device, dtype)).to(self.output_device).float()
                 for part in self._batches(pixels, item_bytes)
             ]
-        return torch.cat(latents)
+        return torch.cat(latents).contiguous()  # whatever the network computes in: draws like it follow its memory
 
     @torch.no_grad()
     def decode_tiled(

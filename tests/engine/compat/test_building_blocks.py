@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.compat.names.comfy import ops
-from engine.compat.names.comfy.patcher_extension import PatcherInjection
+from engine.compat.names.comfy.patcher_extension import PatcherInjection, add_wrapper_with_key, get_wrappers_with_key
 from engine.compat.names.comfy.sampler_helpers import get_additional_models
 from engine.compat.names.comfy.unet_weight_names import TRANSFORMER_BLOCKS, UNET_MAP_RESNET
 from tests.engine.nodes.small_store import small_store
@@ -97,3 +97,10 @@ def test_the_models_of_conditions_are_found_once_each() -> None:
         "negative": [{"control": control, "additional_models": ["extra"]}, {}],
     }
     assert get_additional_models(conds, torch.float32) == (["net", "adapter", "boxes", "extra"], 7)
+
+
+def test_wrappers_are_found_by_their_key() -> None:
+    options: dict[str, Any] = {}
+    add_wrapper_with_key("sampler_sample", "mine", "wrapper", transformer_options=options, is_model_options=True)
+    assert get_wrappers_with_key("sampler_sample", "mine", options, is_model_options=True) == ["wrapper"]
+    assert get_wrappers_with_key("sampler_sample", "other", options, is_model_options=True) == []

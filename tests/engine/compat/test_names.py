@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from engine.events import NodeProgress, RunFailed
+from tests.engine.checkpoints.test_load_clip_vision import random_weights
 from tests.engine.compat.loading import loaded, write_pack
 
 NODE = """
@@ -185,3 +188,32 @@ def test_replacing_a_method_of_the_server_is_refused_and_marks_on_it_are_not(tmp
     with loaded(tmp_path) as made:
         assert made.reports["marks"].error is None
         assert "replacing server.PromptServer.send_sync" in str(made.reports["replaces"].error)
+
+
+def test_pickled_weights_come_in_the_dictionaries_they_are_in(tmp_path: Path) -> None:
+    torch.save({"a": {"w": torch.ones(1)}, "b": {"w": torch.zeros(2)}}, tmp_path / "two.bin")
+    torch.save({"state_dict": {"w": torch.ones(3)}, "step": 1}, tmp_path / "trained.bin")
+    torch.save({"only": {"w": torch.ones(4)}}, tmp_path / "one.bin")
+    torch.save({"w": torch.ones(5)}, tmp_path / "flat.bin")
+    body = "read = lambda name: comfy.utils.load_torch_file(str(base / name), safe_load=True)"
+    body += "; files = [read(f'{name}.bin') for name in ('trained', 'one', 'flat')]"
+    body += "; return ([list(read('two.bin')), *(list(file['w'].shape) for file in files)],)"
+    imports = f"import comfy.utils\nfrom pathlib import Path\nbase = Path({str(tmp_path)!r})"
+    write_pack(tmp_path, "reads.py", pack_with(imports, body))
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=0) == "[['a', 'b'], [3], [4], [5]]"
+
+
+def test_pictures_are_encoded_through_comfyuis_names(tmp_path: Path) -> None:
+    (tmp_path / "models" / "clip_vision").mkdir(parents=True)
+    path = tmp_path / "models" / "clip_vision" / "v.safetensors"
+    save_file(random_weights(), path)
+    body = f"vision = clip_vision.load({str(path)!r}); load_model_gpu(vision.patcher)"
+    body += "; pixels = clip_vision.clip_preprocess(torch.ones(1, 20, 24, 3), size=vision.image_size)"
+    body += "; out = vision.model(pixel_values=pixels, intermediate_output=-2)"
+    body += "; seen = clip_vision.Output(); seen['image_embeds'] = out[2]"
+    body += "; return ([torch.equal(seen.image_embeds, vision.encode_image(torch.ones(1, 20, 24, 3)).image_embeds)],)"
+    imports = "import torch\nfrom comfy import clip_vision\nfrom comfy.model_management import load_model_gpu"
+    write_pack(tmp_path, "sees.py", pack_with(imports, body))
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=0) == "[True]"

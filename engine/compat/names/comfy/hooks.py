@@ -26,4 +26,7 @@ __all__ = [
     "HookKeyframeGroup",
     "TransformerOptionsHook",
     "WeightHook",
+    "WrapperHook",
 ]
+
+WrapperHook = TransformerOptionsHook  # its older name

@@ -42,32 +42,51 @@ class CallbacksMP:
     ON_CLEANUP = "on_cleanup"
 
 
-def get_all_wrappers(wrapper_type: str, options: Mapping[str, Any], is_model_options: bool = False) -> Functions:
-    return wrappers.wrappers_of(wrapper_type, _registry(options, is_model_options))
+Options = dict[str, Any]
 
 
-def get_all_callbacks(call_type: str, options: Mapping[str, Any], is_model_options: bool = False) -> Functions:
-    return wrappers.callbacks_of(call_type, _registry(options, is_model_options))
+def get_all_wrappers(
+    wrapper_type: str, transformer_options: Mapping[str, Any], is_model_options: bool = False
+) -> Functions:
+    return wrappers.wrappers_of(wrapper_type, _registry(transformer_options, is_model_options))
 
 
-def add_wrapper(wrapper_type: str, wrapper: Any, options: dict[str, Any], is_model_options: bool = False) -> None:
-    add_wrapper_with_key(wrapper_type, None, wrapper, options, is_model_options)
+def get_wrappers_with_key(
+    wrapper_type: str, key: str | None, transformer_options: Mapping[str, Any], is_model_options: bool = False
+) -> Functions:
+    return _with_key("wrappers", wrapper_type, key, _registry(transformer_options, is_model_options))
+
+
+def get_all_callbacks(
+    call_type: str, transformer_options: Mapping[str, Any], is_model_options: bool = False
+) -> Functions:
+    return wrappers.callbacks_of(call_type, _registry(transformer_options, is_model_options))
+
+
+def get_callbacks_with_key(
+    call_type: str, key: str | None, transformer_options: Mapping[str, Any], is_model_options: bool = False
+) -> Functions:
+    return _with_key("callbacks", call_type, key, _registry(transformer_options, is_model_options))
+
+
+def add_wrapper(wrapper_type: str, wrapper: Any, transformer_options: Options, is_model_options: bool = False) -> None:
+    add_wrapper_with_key(wrapper_type, None, wrapper, transformer_options, is_model_options)
 
 
 def add_wrapper_with_key(
-    wrapper_type: str, key: str | None, wrapper: Any, options: dict[str, Any], is_model_options: bool = False
+    wrapper_type: str, key: str | None, wrapper: Any, transformer_options: Options, is_model_options: bool = False
 ) -> None:
-    _add("wrappers", wrapper_type, key, wrapper, options, is_model_options)
+    _add("wrappers", wrapper_type, key, wrapper, transformer_options, is_model_options)
 
 
-def add_callback(call_type: str, callback: Any, options: dict[str, Any], is_model_options: bool = False) -> None:
-    add_callback_with_key(call_type, None, callback, options, is_model_options)
+def add_callback(call_type: str, callback: Any, transformer_options: Options, is_model_options: bool = False) -> None:
+    add_callback_with_key(call_type, None, callback, transformer_options, is_model_options)
 
 
 def add_callback_with_key(
-    call_type: str, key: str | None, callback: Any, options: dict[str, Any], is_model_options: bool = False
+    call_type: str, key: str | None, callback: Any, transformer_options: Options, is_model_options: bool = False
 ) -> None:
-    _add("callbacks", call_type, key, callback, options, is_model_options)
+    _add("callbacks", call_type, key, callback, transformer_options, is_model_options)
 
 
 def copy_nested_dicts(input_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,6 +105,10 @@ def merge_nested_dicts(dict1: Mapping[str, Any], dict2: Mapping[str, Any], copy_
 def _registry(options: Mapping[str, Any], is_model_options: bool) -> Mapping[str, Any]:
     registry: Mapping[str, Any] = options.get("transformer_options", {}) if is_model_options else options
     return registry
+
+
+def _with_key(kind: str, name: str, key: str | None, registry: Mapping[str, Any]) -> Functions:
+    return list(registry.get(kind, {}).get(name, {}).get(key, ()))
 
 
 def _add(kind: str, name: str, key: str | None, function: Any, options: dict[str, Any], is_model_options: bool) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from engine.checkpoints.weight_file import open_weights
+from engine.checkpoints.pickle_file import read_pickle
+from engine.checkpoints.weight_file import is_pickled, open_weights
 from engine.compat.lacking import not_supported
 from engine.compat.names.comfy.unet_weight_names import (
     TRANSFORMER_BLOCKS,
@@ -205,10 +206,28 @@ def _feather(weight: torch.Tensor, dim: int, width: int) -> None:
 def load_torch_file(
     ckpt: str | Path, safe_load: bool = False, device: Any = None, return_metadata: bool = False
 ) -> Any:
-    """Weights by name; with `return_metadata` also the file's texts (None where it has none)."""
-    file = open_weights(Path(ckpt))
+    """Weights by name, of a pickle in whatever dictionaries it has them; with `return_metadata` also the file's texts
+    (None where it has none).
+    """
+    path = Path(ckpt)
+    if is_pickled(path):
+        weights = _moved(_unwrapped(read_pickle(path)), device or "cpu")
+        return (weights, None) if return_metadata else weights
+    file = open_weights(path)
     weights = {name: file.tensor(name).to(device or "cpu") for name in file.tensors}
     return (weights, dict(file.metadata) or None) if return_metadata else weights
+
+
+def _unwrapped(content: Any) -> Any:
+    """What a training program has put below `state_dict`, or below the only name there is."""
+    inner = content.get("state_dict", next(iter(content.values())) if len(content) == 1 else content)
+    return inner if isinstance(inner, dict) or "state_dict" in content else content
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    return {key: _moved(item, device) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def save_torch_file(
