@@ -101,6 +101,6 @@ def test_the_models_of_conditions_are_found_once_each() -> None:
 
 def test_wrappers_are_found_by_their_key() -> None:
     options: dict[str, Any] = {}
-    add_wrapper_with_key("sampler_sample", "mine", "wrapper", transformer_options=options, is_model_options=True)
-    assert get_wrappers_with_key("sampler_sample", "mine", options, is_model_options=True) == ["wrapper"]
+    add_wrapper_with_key("sampler_sample", "mine", repr, transformer_options=options, is_model_options=True)
+    assert get_wrappers_with_key("sampler_sample", "mine", options, is_model_options=True) == [repr]
     assert get_wrappers_with_key("sampler_sample", "other", options, is_model_options=True) == []
