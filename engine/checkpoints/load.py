@@ -51,7 +51,7 @@ class LoadTypes:
     unet: torch.dtype = torch.float32
     text_encoder: torch.dtype = torch.float32
     vae: torch.dtype = torch.float32
-    patched_text_encoder: torch.dtype | None = torch.float16  # what its patched weights are rounded to
+    patched_text_encoder: torch.dtype | None = torch.float16  # what its weights are rounded to, patched ones too
     unet_computed: torch.dtype | None = None  # what a UNet is cast to while it computes; None: as it is kept
     vision: torch.dtype = torch.float16  # picture encoders; they compute in float32
     to: Destination = Destination.RAM
@@ -158,7 +158,7 @@ def _text_encoder(file: WeightFile, prefix: str, types: LoadTypes) -> ClipTextEn
     if "text_projection.weight" not in names:  # SD1 has none, and its pooled output is not projected
         projection.weight = nn.Parameter(torch.eye(config.width, dtype=dtype), requires_grad=False)
     names = {"clip_l.transformer." + name: key for name, key in names.items()}
-    fill(network, file, names, dtype, to=types.to)
+    fill(network, file, names, dtype, to=types.to, through=types.patched_text_encoder)
     return network
 
 
@@ -182,9 +182,10 @@ def fill(
     dtype: torch.dtype | Callable[[str], torch.dtype],
     *,
     to: Destination = Destination.RAM,
+    through: torch.dtype | None = None,
 ) -> None:
     """Give every weight of a network that has none (meta device) its values from the file, as `dtype`, which may tell
-    it by the weight's name.
+    it by the weight's name. Where they are copied they are rounded to `through` first, unless that is None.
 
     For a device a mapped file is not read: its weights become views of it where they lie there as they are wanted, and
     the others keep none; the network's `weight_source` gives them. Raises `BadModelFile` for a weight that is missing
@@ -196,7 +197,7 @@ def fill(
     layouts = {name: _layout(weight, dtype_of(name), to) for name, weight in wanted.items()}
     is_mapped = isinstance(file, SafetensorsFile)
     later = is_mapped and to is not Destination.RAM
-    source = FileWeights(file, names, layouts, copies=not later)
+    source = FileWeights(file, names, layouts, copies=not later, through=None if later else through)
     found = {name: source.view(name) for name in wanted if source.is_view(name)} if later else dict(source.read(wanted))
     for name in wanted:
         owner, _, attribute = name.rpartition(".")

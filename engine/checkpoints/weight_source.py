@@ -22,16 +22,24 @@ class FileWeights:
 
     `wanted` are tensors (of the meta device, too) of the shapes, types and layouts they are wanted in; `names` their
     names in the file. With `copies` it gives no views, and what is read in one call shares one stretch of memory: where
-    a network computes with it, pages of a file will not do, which may have to be read again at any time.
+    a network computes with it, pages of a file will not do, which may have to be read again at any time. What is copied
+    is rounded to `through` on its way, unless that is None.
     """
 
     def __init__(
-        self, file: WeightFile, names: Mapping[str, str], wanted: Mapping[str, torch.Tensor], *, copies: bool
+        self,
+        file: WeightFile,
+        names: Mapping[str, str],
+        wanted: Mapping[str, torch.Tensor],
+        *,
+        copies: bool,
+        through: torch.dtype | None = None,
     ) -> None:
         self._file = file
         self._names = {name: names[name] for name in wanted}
         self._wanted = {name: torch.empty_like(tensor, device="meta") for name, tensor in wanted.items()}
         self._copies = copies
+        self._through = through
 
     @property
     def names(self) -> Collection[str]:
@@ -59,7 +67,7 @@ class FileWeights:
             tensor = tensor.view(like.shape)
             if not self.is_view(name):
                 target = torch.empty_like(like, device="cpu") if block is None else block.take(like)
-                tensor = target.copy_(tensor)
+                tensor = target.copy_(tensor if self._through is None else tensor.to(self._through))
             yield name, tensor
         if self._copies and isinstance(self._file, SafetensorsFile):
             self._file.forget_pages()

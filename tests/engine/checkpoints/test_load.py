@@ -111,3 +111,19 @@ def test_a_missing_weight_is_named(tiny: Path, tmp_path: Path) -> None:
     gone = sd15.UNET_PREFIX + "middle_block.0.in_layers.2.bias"
     write_safetensors(path, {name: file.tensor(name) for name in file.tensors if name != gone})
     assert "middle_block.0.in_layers.2.bias" in _bad(path).found
+
+
+def test_text_encoders_of_float32_files_are_rounded_to_float16_as_comfyui_keeps_them(
+    tiny: Path, tmp_path: Path
+) -> None:
+    file = SafetensorsFile(tiny)
+    exact = {name: file.tensor(name).float() * (1 + 2**-13) for name in file.tensors}
+    write_safetensors(tmp_path / "exact.safetensors", exact)
+    kept, asked_for = (
+        load_checkpoint(tmp_path / "exact.safetensors", LoadTypes(patched_text_encoder=dtype)).text_encoder
+        for dtype in (torch.float16, None)
+    )
+    name = "text_model.encoder.layers.0.mlp.fc1.weight"
+    whole = exact[f"cond_stage_model.transformer.{name}"]
+    assert torch.equal(kept.clip_l.transformer.get_parameter(name), whole.half().float())
+    assert torch.equal(asked_for.clip_l.transformer.get_parameter(name), whole)
