@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from typer.testing import CliRunner, Result
+
 from tests.engine.server.certificate import write_certificate
 from tests.fakes import FakeEngine
 from tests.worker.running_front import running_front
+from worker.cli import app
+from worker.errors import SettingsInvalid
 
 
 async def darkroom(*arguments: str, **environment: str) -> tuple[int, str, str]:
@@ -63,24 +67,28 @@ async def test_generate_says_when_nobody_answers(tmp_path: Path) -> None:
     assert "does not answer" in stderr
 
 
+async def invoked(*arguments: str, **environment: str) -> Result:
+    """The command within this process, which needs no second to start."""
+    return await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
+
+
 async def test_a_worker_with_a_certificate_that_nobody_signed_is_spoken_to(tmp_path: Path) -> None:
     (tmp_path / "engine").mkdir()
     key, certificate = write_certificate(tmp_path, "203.0.113.5")  # a machine's public address
     tls: dict[str, Any] = {"USE_SSL": "true", "SSL_CERTFILE": str(certificate), "SSL_KEYFILE": str(key)}
     async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine, **tls) as front:
         local = {**tls, "WORKER_PORT": str(urlsplit(front.url).port)}
-        code, stdout, stderr = await darkroom("benchmark", "--last", **local)
-        assert (code, json.loads(stdout)["verdict"]) == (0, "skipped"), stderr
-        code, _, stderr = await darkroom("generate", "a fox", **local)
-        assert (code, "KSampler" in stderr) == (1, True), stderr  # which the fake engine has not
-        code, _, stderr = await darkroom("generate", "a fox", "--url", front.url)
-        assert (code, "--insecure" in stderr) == (2, True), stderr
-        code, _, stderr = await darkroom("generate", "a fox", "--url", front.url, "--insecure")
-        assert (code, "KSampler" in stderr) == (1, True), stderr
+        last = await invoked("benchmark", "--last", **local)
+        assert (last.exit_code, json.loads(last.stdout)["verdict"]) == (0, "skipped"), last.output
+        for arguments, environment in (((), local), (("--url", front.url, "--insecure"), {})):
+            drawn = await invoked("generate", "a fox", *arguments, **environment)
+            assert (drawn.exit_code, "KSampler" in drawn.output) == (1, True), drawn.output  # the fake engine has none
+        unknown = await invoked("generate", "a fox", "--url", front.url)
+        assert (unknown.exit_code, "--insecure" in unknown.output) == (2, True), unknown.output
 
 
 async def test_a_setting_that_does_not_parse_is_named(tmp_path: Path) -> None:
     code, _, stderr = await darkroom("benchmark", "--last", WORKER_PORT="eighty")
     assert (code, "WORKER_PORT" in stderr, "Traceback" in stderr) == (2, True, False)
-    code, _, stderr = await darkroom("generate", "a fox", USE_SSL="true", SSL_CERTFILE=str(tmp_path / "none.crt"))
-    assert (code, stderr.startswith("Settings: SSL_CERTFILE")) == (2, True), stderr
+    missing = await invoked("generate", "a fox", USE_SSL="true", SSL_CERTFILE=str(tmp_path / "none.crt"))
+    assert isinstance(missing.exception, SettingsInvalid) and "SSL_CERTFILE" in str(missing.exception)
