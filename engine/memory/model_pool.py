@@ -165,9 +165,9 @@ class ModelPool:
             with self._busy():
                 for entry in entries:
                     entry.uses -= 1
+                for entry in entries:
                     if not entry.uses:
                         entry.resident.end_use()
-                for entry in entries:
                     self._close_lanes(entry.resident)
 
     def _begin_use(self, entries: Sequence[PoolEntry]) -> None:
