@@ -15,6 +15,7 @@ import httpx
 from worker.engine.supervisor import free_port
 from worker.errors import EngineStartFailed
 from worker.settings import inherited_environment
+from worker.worker_client import worker_client
 
 LOOK_SECONDS = 0.1
 STOP_SECONDS = 30.0
@@ -22,14 +23,14 @@ STOP_SECONDS = 30.0
 
 def run_benchmark(url: str, api_key: str = "", verify: ssl.SSLContext | bool = True) -> dict[str, Any]:
     """The report of a fresh run. Raises httpx.TransportError when nobody answers, HTTPStatusError for a refusal."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    timeout = httpx.Timeout(5.0, read=None)
-    return _object(httpx.post(f"{url}/benchmark", headers=headers, timeout=timeout, verify=verify))
+    with worker_client(api_key=api_key, timeout=httpx.Timeout(5.0, read=None), verify=verify) as http:
+        return _object(http.post(f"{url}/benchmark"))
 
 
 def last_benchmark(url: str, verify: ssl.SSLContext | bool = True) -> dict[str, Any]:
     """The report there is. Raises as `run_benchmark`."""
-    return _object(httpx.get(f"{url}/benchmark", verify=verify))
+    with worker_client(verify=verify) as http:
+        return _object(http.get(f"{url}/benchmark"))
 
 
 def run_benchmark_alone() -> dict[str, Any]:

@@ -25,6 +25,7 @@ from worker.errors import SettingsInvalid, WorkerError
 from worker.guard.own_certificate import trusting
 from worker.models import commands as model_commands
 from worker.settings import load_settings
+from worker.worker_client import worker_client
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A serverless GPU worker for node-graph images.")
 app.add_typer(model_commands, name="models")
@@ -116,7 +117,8 @@ def _result_of(worker: _Worker, request: dict[str, Any], api_key: str, console: 
 
 def _fetched(url: str, worker: _Worker) -> bytes:
     verify = worker.verify if url.startswith(f"{worker.url}/") else True  # else it lies in a store
-    return httpx.get(url, timeout=60, verify=verify).raise_for_status().content
+    with worker_client(timeout=60, verify=verify) as http:
+        return http.get(url).raise_for_status().content
 
 
 @app.command()

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from worker.client_events import read_events
+from worker.worker_client import worker_client
 
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0)  # between tries; a stream that says something starts anew
 SILENCE_SECONDS = 60.0  # four times the front's keep-alive
@@ -54,7 +55,7 @@ class ResultStream:
         self._url = url.rstrip("/")
         self._input = {"request_id": str(uuid.uuid4()), **request}
         self._on_event = on_event
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._api_key = api_key
         self._verify = verify
         self._pause = pause
         self._last_id = ""
@@ -64,7 +65,7 @@ class ResultStream:
     def run(self) -> dict[str, Any]:
         """The result envelope, or that of a refusal. Raises NobodyAnswers."""
         timeout = httpx.Timeout(10.0, read=SILENCE_SECONDS)
-        with httpx.Client(timeout=timeout, headers=self._headers, verify=self._verify) as http:
+        with worker_client(api_key=self._api_key, timeout=timeout, verify=self._verify) as http:
             while True:
                 try:
                     return self._follow(http)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from tests.flow.running_worker import CHECKPOINT, ROOT, RunningWorker
@@ -30,7 +31,12 @@ def first_picture(
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_it_saves_the_picture_and_shows_the_result_without_its_bytes(worker: RunningWorker, tmp_path: Path) -> None:
+def test_it_saves_the_picture_and_shows_the_result_without_its_bytes(
+    worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which is not asked: the worker is on this machine
     done = first_picture(worker.url, worker.process.pid, tmp_path / "new" / "first.png")
     assert done.returncode == 0, done.stderr
     assert Image.open(tmp_path / "new" / "first.png").size == (64, 64)

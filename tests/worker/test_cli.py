@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from tests.engine.server.certificate import write_certificate
@@ -52,7 +53,10 @@ async def test_the_worker_module_with_arguments_is_the_same_command_line(tmp_pat
     assert "Usage: darkroom" in stderr
 
 
-async def test_generate_says_why_a_request_was_refused(tmp_path: Path) -> None:
+async def test_generate_says_why_a_request_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # which is not asked: the worker is on this machine
     (tmp_path / "engine").mkdir()
     async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine) as front:
         # the fake engine has none of Text2Image's nodes
