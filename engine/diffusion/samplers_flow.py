@@ -29,6 +29,10 @@ FIRST_PERCENT = 1e-4  # pure noise has no ratio: the first step starts this far 
 BEFORE_NOISE = 0.9999
 LAST_LEVEL = 0.001
 
+Denoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (x, sigma []) -> denoised
+Step = Callable[[Denoise, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+# (denoise, x, denoised, sigma, the level to go down to, above 0) -> x there
+
 
 def model_sampling_of(model: Any) -> Any | None:
     """The parameterisation under a sampler's model; None where it is a plain function."""
@@ -119,97 +123,66 @@ def ancestral_step(
     return down, shrink, (target**2 - down**2 * shrink**2) ** 0.5
 
 
-@torch.no_grad()
-def sample_euler_ancestral_flow(
-    model: ModelFunction,
-    x: torch.Tensor,
-    sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
-    callback: StepCallback | None = None,
-    disable: bool | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    noise_sampler: NoiseSampler | None = None,
+def ancestral(step: Step) -> SamplerFunction:
+    """The sampler that goes by `step` to below the next level, and is then shrunk and noised up to it."""
+
+    @torch.no_grad()
+    def sample(
+        model: ModelFunction,
+        x: torch.Tensor,
+        sigmas: torch.Tensor,
+        extra_args: Mapping[str, Any] | None = None,
+        callback: StepCallback | None = None,
+        disable: bool | None = None,
+        eta: float = 1.0,
+        s_noise: float = 1.0,
+        noise_sampler: NoiseSampler | None = None,
+    ) -> torch.Tensor:
+        extra_args = extra_args or {}
+        noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+        ones = x.new_ones([x.shape[0]])
+
+        def denoise(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+            return model(x, sigma * ones, **extra_args)
+
+        for i in range(len(sigmas) - 1):
+            denoised = denoise(x, sigmas[i])
+            report(callback, i, x, sigmas[i], sigmas[i], denoised)
+            if sigmas[i + 1] == 0:
+                x = denoised
+                continue
+            down, shrink, noise = ancestral_step(sigmas[i], sigmas[i + 1], eta)
+            x = step(denoise, x, denoised, sigmas[i], down)
+            if eta > 0:
+                x = shrink * x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * noise
+        return x
+
+    return sample
+
+
+def euler_step(
+    denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """Euler steps to below the next level, then shrunk and noised up to it."""
-    extra_args = extra_args or {}
-    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
-    ones = x.new_ones([x.shape[0]])
-    for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
-        report(callback, i, x, sigmas[i], sigmas[i], denoised)
-        if sigmas[i + 1] == 0:
-            x = denoised
-            continue
-        down, shrink, noise = ancestral_step(sigmas[i], sigmas[i + 1], eta)
-        x = torch.lerp(denoised, x, down / sigmas[i])
-        if eta > 0:
-            x = shrink * x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * noise
-    return x
+    """Euler's method."""
+    return torch.lerp(denoised, x, down / sigma)
 
 
-@torch.no_grad()
-def sample_dpm_2_ancestral_flow(
-    model: ModelFunction,
-    x: torch.Tensor,
-    sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
-    callback: StepCallback | None = None,
-    disable: bool | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    noise_sampler: NoiseSampler | None = None,
+def dpm_2_step(
+    denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """Midpoint steps to below the next level, then shrunk and noised up to it."""
-    extra_args = extra_args or {}
-    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
-    ones = x.new_ones([x.shape[0]])
-    for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
-        report(callback, i, x, sigmas[i], sigmas[i], denoised)
-        down, shrink, noise = ancestral_step(sigmas[i], sigmas[i + 1], eta)
-        d = to_d(x, sigmas[i], denoised)
-        if down == 0:
-            x = x + d * (down - sigmas[i])
-            continue
-        middle = sigmas[i].log().lerp(down.log(), 0.5).exp()
-        x_2 = x + d * (middle - sigmas[i])
-        d_2 = to_d(x_2, middle, model(x_2, middle * ones, **extra_args))
-        x = x + d_2 * (down - sigmas[i])
-        x = shrink * x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * noise
-    return x
+    """The midpoint method in log sigma."""
+    middle = sigma.log().lerp(down.log(), 0.5).exp()
+    x_2 = x + to_d(x, sigma, denoised) * (middle - sigma)
+    return x + to_d(x_2, middle, denoise(x_2, middle)) * (down - sigma)
 
 
-@torch.no_grad()
-def sample_dpmpp_2s_ancestral_flow(
-    model: ModelFunction,
-    x: torch.Tensor,
-    sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
-    callback: StepCallback | None = None,
-    disable: bool | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    noise_sampler: NoiseSampler | None = None,
+def dpmpp_2s_step(
+    denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """DPM-Solver++(2S) to below the next level, by way of the middle in log ratio, then shrunk and noised up to it."""
-    extra_args = extra_args or {}
-    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
-    ones = x.new_ones([x.shape[0]])
-    for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
-        report(callback, i, x, sigmas[i], sigmas[i], denoised)
-        if sigmas[i + 1] == 0:
-            x = denoised
-            continue
-        down, shrink, noise = ancestral_step(sigmas[i], sigmas[i + 1], eta)
-        middle = torch.sigmoid((sigmas[i].logit() + down.logit()) / 2)
-        middle = torch.full_like(middle, BEFORE_NOISE) if sigmas[i] == 1 else middle
-        denoised_2 = model(torch.lerp(denoised, x, middle / sigmas[i]), middle * ones, **extra_args)
-        x = torch.lerp(denoised_2, x, down / sigmas[i])
-        if eta > 0:
-            x = shrink * x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * noise
-    return x
+    """DPM-Solver++(2S), by way of the middle in log ratio."""
+    middle = torch.sigmoid((sigma.logit() + down.logit()) / 2)
+    middle = torch.full_like(middle, BEFORE_NOISE) if sigma == 1 else middle
+    return torch.lerp(denoise(torch.lerp(denoised, x, middle / sigma), middle), x, down / sigma)
 
 
 @torch.no_grad()
@@ -294,8 +267,8 @@ def ending_above_zero(sampler: SamplerFunction) -> SamplerFunction:
 def with_flows(samplers: Mapping[str, SamplerFunction]) -> dict[str, SamplerFunction]:
     """The samplers by name, those that need it in a form that takes flows, too."""
     again: dict[str, SamplerFunction] = {
-        "euler_ancestral": sample_euler_ancestral_flow, "dpm_2_ancestral": sample_dpm_2_ancestral_flow,
-        "dpmpp_2s_ancestral": sample_dpmpp_2s_ancestral_flow, "lcm": sample_lcm_flow,
+        "euler_ancestral": ancestral(euler_step), "dpm_2_ancestral": ancestral(dpm_2_step),
+        "dpmpp_2s_ancestral": ancestral(dpmpp_2s_step), "lcm": sample_lcm_flow,
         "euler_cfg_pp": sample_euler_cfg_pp_flow, "euler_ancestral_cfg_pp": sample_euler_ancestral_cfg_pp_flow,
     }  # fmt: skip
     of_path = [f"{name}{device}" for name in ("dpmpp_sde", "dpmpp_2m_sde", "dpmpp_2m_sde_heun", "dpmpp_3m_sde")
