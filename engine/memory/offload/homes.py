@@ -98,19 +98,17 @@ class Homes:
 
     def read(self, keys: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         wanted = list(keys)
-        if not wanted:
-            return iter(())
-        assert self._source is not None, f"{self._name} {wanted[0]}: there is no file to read it from"
-        self._source.check()
-        return self._source.read(wanted)
+        return self._unchanged(wanted).read(wanted) if wanted else iter(())
 
     def raw(self, keys: Iterable[str]) -> Iterator[tuple[str, RawWeight]]:
         wanted = list(keys)
-        if not wanted:
-            return iter(())
+        return self._unchanged(wanted).raw(wanted) if wanted else iter(())
+
+    def _unchanged(self, wanted: Sequence[str]) -> WeightSource:
+        """The file, as it was when it was opened. Raises `BadModelFile`."""
         assert self._source is not None, f"{self._name} {wanted[0]}: there is no file to read it from"
         self._source.check()
-        return self._source.raw(wanted)
+        return self._source
 
     def original(self, key: str) -> Tensor:
         """In RAM if the model can leave its device. Raises KeyError for a name the module does not have."""
