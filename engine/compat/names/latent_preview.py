@@ -29,7 +29,7 @@ class LatentPreviewer:
 
     def decode_latent_to_preview(self, x0: torch.Tensor) -> Image.Image:
         """The first of the scaled latents [B, C, h, w] as a picture."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no decode_latent_to_preview")
 
     def decode_latent_to_preview_image(self, preview_format: str, x0: torch.Tensor) -> Preview:
         return ("JPEG", self.decode_latent_to_preview(x0), MAX_PREVIEW_RESOLUTION)
