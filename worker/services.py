@@ -11,6 +11,7 @@ from worker.api.links import LinkSigner
 from worker.autoscaler.platform import Platform
 from worker.engine.fleet import EngineFleet
 from worker.engine.pool import EnginePool
+from worker.guard.identity import Identity
 from worker.inputs.uploads import UploadedFiles
 from worker.jobs.admission import Admission, Gate
 from worker.jobs.outbox import Outbox
@@ -26,8 +27,8 @@ from worker.setting_slices import OutputConfig, QueueLimits, SupervisionConfig, 
 
 
 class RequestGuard(Protocol):
-    def check(self, client_host: str | None, authorization: str | None, has_vast_envelope: bool) -> None:
-        """Raises Unauthorized."""
+    def check(self, client_host: str | None, authorization: str | None, has_vast_envelope: bool) -> Identity:
+        """Identify the caller of a request. Raises Unauthorized."""
         ...
 
     def check_admin(self, client_host: str | None, authorization: str | None) -> None:

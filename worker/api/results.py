@@ -23,6 +23,7 @@ from worker.errors import (
     http_status_for_vast,
 )
 from worker.guard.foreign_page import is_of_foreign_page
+from worker.guard.identity import Identity
 from worker.guard.loopback import direct_host, is_loopback
 from worker.jobs.job import Job
 from worker.outputs.inline import with_data
@@ -46,10 +47,10 @@ def check_page(request: Request) -> None:
         raise Forbidden("A page of another site may not use a worker on its visitor's machine")
 
 
-def check_caller(request: Request, *, has_vast_envelope: bool = False) -> None:
-    """Raises Unauthorized for a caller who may not use the worker, Forbidden."""
+def check_caller(request: Request, *, has_vast_envelope: bool = False) -> Identity:
+    """Identify the caller of a request. Raises Unauthorized for one who may not use the worker, Forbidden."""
     check_page(request)
-    services_of(request).guard.check(host_of(request), request.headers.get("authorization"), has_vast_envelope)
+    return services_of(request).guard.check(host_of(request), request.headers.get("authorization"), has_vast_envelope)
 
 
 async def reply_with(job: Job, request: Request, *, is_vast: bool = False, status: int | None = None) -> JSONResponse:

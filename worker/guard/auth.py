@@ -14,6 +14,7 @@ from hashlib import sha256
 from pydantic import SecretStr
 
 from worker.errors import Unauthorized
+from worker.guard.identity import ALL_SCOPES, Identity
 from worker.guard.loopback import ITSELF, is_loopback
 from worker.setting_slices import AuthConfig
 
@@ -29,14 +30,15 @@ class Gatekeeper:
         self._is_under_vast = bool(config.master_token.get_secret_value())
         self._asks_for_keys = self._is_under_vast or bool(config.api_keys)
 
-    def check(self, client_host: str | None, authorization: str | None, has_vast_envelope: bool) -> None:
-        """Raises Unauthorized."""
-        if not self._asks_for_keys or self._config.is_unsecured:
-            return
-        if has_vast_envelope and self._is_under_vast:
-            return
-        if self._is_own(client_host) or has_key(authorization, self._config.api_keys):
-            return
+    def check(self, client_host: str | None, authorization: str | None, has_vast_envelope: bool) -> Identity:
+        """Identify the caller of a request. Raises Unauthorized."""
+        address = client_host or ""
+        for key in self._config.api_keys:
+            if has_key(authorization, [key]):
+                return Identity(f"key-{sha256(key.get_secret_value().encode()).hexdigest()[:8]}", address, ALL_SCOPES)
+        is_open = not self._asks_for_keys or self._config.is_unsecured
+        if is_open or (has_vast_envelope and self._is_under_vast) or self._is_own(client_host):
+            return Identity("", address, ALL_SCOPES)
         raise Unauthorized("An API key is needed: Authorization: Bearer <key>")
 
     def check_admin(self, client_host: str | None, authorization: str | None) -> None:

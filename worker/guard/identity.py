@@ -1,0 +1,37 @@
+"""Callers of the worker: which key a request used, from which address, and what it may do. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Scope(StrEnum):
+    """A right of a key: send jobs, read and cancel one's own, operate the worker."""
+
+    SUBMIT = "submit"
+    READ = "read"
+    ADMIN = "admin"
+
+
+ALL_SCOPES: Final = frozenset(Scope)
+CUSTOMER_SCOPES: Final = frozenset({Scope.SUBMIT, Scope.READ})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The caller of one request.
+
+    `key_name` is the name of the API key, empty for a caller without one (loopback, Vast's envelope, an open worker).
+    `address` is the peer's IP address, empty where a proxy hides it. Neither is a secret.
+    """
+
+    key_name: str
+    address: str
+    scopes: frozenset[Scope]
+
+    @property
+    def is_admin(self) -> bool:
+        """True for a caller who may operate the worker and see every job."""
+        return Scope.ADMIN in self.scopes
