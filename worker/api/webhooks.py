@@ -28,11 +28,12 @@ router = APIRouter(dependencies=[Depends(_caller_may)])
 
 
 class Redelivery(BaseModel):
-    """`secret` signs a webhook whose own secret was erased with its delivery; empty means no signature."""
+    """Replacements for what was erased with a delivery: the secret (empty: no signature), the URL with its query."""
 
     model_config = ConfigDict(extra="forbid")
 
     secret: str | None = None
+    url: str = ""
 
 
 class ReceiverTest(BaseModel):
@@ -78,7 +79,8 @@ async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
 @router.post("/webhooks/{webhook_id}/redeliver", status_code=202)
 async def redeliver(webhook_id: str, request: Request, asked: Redelivery | None = None) -> dict[str, Any]:
     """One webhook is due now, in whatever state it is, with all its tries before it."""
-    return _shown(await services_of(request).outbox.redeliver(webhook_id, None if asked is None else asked.secret))
+    asked = asked or Redelivery()
+    return _shown(await services_of(request).outbox.redeliver(webhook_id, asked.secret, asked.url))
 
 
 def _shown(row: WebhookRow) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import structlog
 
 from worker.api.schemas import result_of
 from worker.errors import WebhookNotFound, WebhookNotReady
+from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.job import Credentials, Job
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import (
@@ -138,10 +139,10 @@ class Outbox:
         }
         return rows, counts
 
-    async def redeliver(self, webhook_id: str, secret: str | None = None) -> WebhookRow:
-        """Makes an entry due now, with all its tries before it; `secret` takes the place of one that was erased.
+    async def redeliver(self, webhook_id: str, secret: str | None = None, url: str = "") -> WebhookRow:
+        """Make an entry due now, with all its tries before it; `secret` and `url` replace those that were erased.
 
-        Raises WebhookNotFound, WebhookNotReady.
+        `url` must name the place that the entry was sent to. Raises WebhookNotFound, WebhookNotReady.
         """
         row = await self._store.webhook(webhook_id)
         if row is None:
@@ -154,10 +155,27 @@ class Outbox:
             )
         if row.has_lost_its_secret:
             raise WebhookNotReady("Its secret was erased when it was delivered; give `secret`, empty for no signature")
-        row = replace(row, state=WebhookState.PENDING, attempts=0, next_at_ms=int(time.time() * 1000))
+        row = replace(
+            row,
+            url=self._address_of(row, url),
+            state=WebhookState.PENDING,
+            attempts=0,
+            next_at_ms=int(time.time() * 1000),
+        )
         await self._store.update_webhook(row)
         self.look()
         return row
+
+    def _address_of(self, row: WebhookRow, url: str) -> str:
+        """Return the address to send an entry to again. Raises WebhookNotReady."""
+        if not row.has_lost_its_url:
+            return row.url
+        given = url or (self._config.url if row.is_trusted else "")
+        if without_url_secrets(given) != row.url:
+            raise WebhookNotReady(
+                f"url: the user or query of its address was erased when it was delivered; expected {row.url} in full"
+            )
+        return given
 
     async def redeliver_dead(self) -> int:
         """Makes every dead entry due now; gives how many."""

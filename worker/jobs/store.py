@@ -28,6 +28,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from worker.errors import StateUnusable
 from worker.jobs.database import FACTS, JOBS, WEBHOOKS, changing_row, job_of, open_engine, whole_row
+from worker.jobs.erasure import TRUNCATE_SECONDS, Erasure
 from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS, Job, Stage, turn_ms_of
 from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, is_due, webhook_update
 
@@ -138,6 +139,9 @@ class JobStore:
         self._database: sa.Engine | None = None
         self._connection: sa.Connection | None = None
         self._group = _Group()
+        self._erasure = Erasure()
+        self._truncation: asyncio.TimerHandle | None = None
+        self._truncating: asyncio.Task[None] | None = None
         self._failures: Counter[str] = Counter()
         self._num_writes = 0
         self._being_written: Collection[str] = ()
@@ -173,6 +177,9 @@ class JobStore:
         self._wake.set()
         if self._writer is not None:
             await self._writer
+        if self._truncation is not None:
+            self._truncation.cancel()
+        await self._truncated()
         await self._in_thread(self._disconnect)
         self._thread.shutdown()
         self._lock.release()
@@ -204,6 +211,7 @@ class JobStore:
         It raises StateUnusable, or what is wrong with this job where others could be written.
         """
         self._give_turn(job)
+        self._erasure.begin(job)
         self.jobs[job.id] = job
         self._group.new[job.id] = job
         inserted = self._group.inserted[job.id] = asyncio.get_running_loop().create_future()
@@ -215,6 +223,7 @@ class JobStore:
             await asyncio.shield(inserted)
         except Exception:
             self.jobs.pop(job.id, None)
+            self._erasure.end(job)
             raise
 
     def save(self, job: Job, *writes: Write) -> asyncio.Future[None]:
@@ -223,6 +232,8 @@ class JobStore:
         It fails with ChangeUnwritable when this can never be: nothing of it is on disk then.
         """
         self._group.changed[job.id] = job
+        if job.state.is_terminal:
+            writes = (*writes, *self._erasure.end(job))
         if writes:
             self._group.writes.setdefault(job.id, []).extend(writes)
         if job.state.is_terminal:
@@ -283,6 +294,8 @@ class JobStore:
         return None if row is None else WebhookRow(**row._mapping)
 
     async def update_webhook(self, row: WebhookRow) -> None:
+        """Store the outcome of a try. A delivered webhook loses its secret and those of its URL."""
+        self._erasure.log_holds_secrets |= row.state == WebhookState.DELIVERED
         await self.write(webhook_update(row))
 
     async def read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
@@ -313,7 +326,7 @@ class JobStore:
         if ids:
             gone = [{"gone_id": job_id} for job_id in ids]
             await self.write(*((statement, row) for row in gone for statement in (_DELETE_JOB, _DELETE_DELIVERED)))
-        await self._in_thread(self._empty_log)
+        await self._truncate()
         return ids
 
     def check_integrity(self) -> list[str]:
@@ -387,6 +400,7 @@ class JobStore:
             for owner in group.owners if self._failures else ():
                 self._failures.pop(owner, None)
             group.settle()
+            self._truncate_soon()
 
     def _refuse(self, group: _Group, refusal: Exception) -> None:
         """Those who insert are told; what changed is written with a later commit, if there is one."""
@@ -432,8 +446,29 @@ class JobStore:
             self._connection.rollback()  # a read before left one open; it would see old data
         return self._connection
 
+    def _truncate_soon(self) -> None:
+        """Schedule a checkpoint of the write-ahead log, unless it holds nothing that was erased or one is due."""
+        if self._erasure.log_holds_secrets and self._truncation is None and not self._is_closing:
+            self._truncation = asyncio.get_running_loop().call_later(TRUNCATE_SECONDS, self._begin_truncation)
+
+    def _begin_truncation(self) -> None:
+        self._truncation = None
+        self._erasure.log_holds_secrets = False
+        self._truncating = asyncio.create_task(self._truncate(), name="erase-from-log")
+
+    async def _truncate(self) -> None:
+        try:
+            await self._in_thread(self._empty_log)
+        except sa.exc.OperationalError as error:
+            log.error("write-ahead log not truncated", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
+            self._erasure.log_holds_secrets = True  # tried again after the next commit, and by the expiry
+
+    async def _truncated(self) -> None:
+        if self._truncating is not None:
+            await self._truncating
+
     def _empty_log(self) -> None:
-        """Takes the write-ahead log back into the database: erased credentials stand in it until then."""
+        """Take the write-ahead log back into the database: erased secrets stand in it until then."""
         self._connected().exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connected()
 
@@ -457,9 +492,11 @@ class JobStore:
             job = job_of(row)
             job.is_recovered = True
             job.is_sparing = job.stage is Stage.SPARING
+            self._erasure.begin(job)
             self._give_turn(job)
             self.jobs[job.id] = job
         self._connection.rollback()
+        self._empty_log()  # a killed worker leaves a log that may hold what it had erased
 
     def _read_job(self, job_id: str) -> Job | None:
         row = self._connected().execute(sa.select(JOBS).where(JOBS.c.id == job_id)).one_or_none()

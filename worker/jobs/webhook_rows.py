@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from worker.guard.url_secrets import is_erased, without_url_secrets
 from worker.jobs.database import WEBHOOKS
 
 Write = tuple[sa.Executable, Mapping[str, Any]]
@@ -69,6 +70,11 @@ class WebhookRow:
         """It was signed with the request's secret, which is gone."""
         return self.secret_source == SecretSource.REQUEST and self.secret is None
 
+    @property
+    def has_lost_its_url(self) -> bool:
+        """True if the user or the query of its address was erased when it was delivered."""
+        return is_erased(self.url)
+
 
 def webhook_insert(row: WebhookRow) -> Write:
     """The write that puts an entry into the outbox; give it to `JobStore.save` beside the job's last change."""
@@ -76,14 +82,16 @@ def webhook_insert(row: WebhookRow) -> Write:
 
 
 def webhook_update(row: WebhookRow) -> Write:
-    """The write that stores an outcome. What is delivered loses its secret in the same transaction."""
+    """Return the write that stores an outcome. A delivered entry loses its secrets in the same transaction."""
+    is_delivered = row.state == WebhookState.DELIVERED
     values = {
+        "url": without_url_secrets(row.url) if is_delivered else row.url,
         "state": row.state,
         "attempts": row.attempts,
         "next_at_ms": row.next_at_ms,
         "last_error": row.last_error,
         "tried_ms": row.tried_ms,
-        "secret": None if row.state == WebhookState.DELIVERED else row.secret,
+        "secret": None if is_delivered else row.secret,
         "secret_source": row.secret_source,
     }
     return sa.update(WEBHOOKS).where(WEBHOOKS.c.id == sa.bindparam("row_id")).values(values), {"row_id": row.id}

@@ -1,0 +1,58 @@
+"""Credentials inside URLs: user and password before the host, signatures and tokens in the query. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+ERASED_QUERY = "?erased"
+ERASED_USER = "erased@"
+"""Both stand where a secret was: a reader sees that the address had one, and that it cannot be used again."""
+
+_URL = re.compile(
+    r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<user>[^\s/?#\"'<>]*@)?(?P<place>[^\s?#\"'<>]*)(?P<query>[?#][^\s\"'<>]*)?"
+)
+
+
+def has_url_secrets(value: Any) -> bool:
+    """Return True if a string somewhere in a JSON value has a URL with a user, a query or a fragment."""
+    return any(_may_hold(text) and without_url_secrets(text) != text for text in _strings(value))
+
+
+def without_url_secrets(value: Any) -> Any:
+    """Copy a JSON value with user, query and fragment of every URL erased. Other strings stay as they are."""
+    if isinstance(value, str):
+        return _URL.sub(_erase, value) if _may_hold(value) else value
+    if isinstance(value, dict):
+        return {key: without_url_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_url_secrets(item) for item in value]
+    return value
+
+
+def _may_hold(text: str) -> bool:
+    return "://" in text
+
+
+def is_erased(url: str) -> bool:
+    """Return True for a URL that `without_url_secrets` has changed."""
+    return "://" + ERASED_USER in url or url.endswith(ERASED_QUERY)
+
+
+def _erase(found: re.Match[str]) -> str:
+    user = ERASED_USER if found["user"] else ""
+    query = ERASED_QUERY if found["query"] else ""
+    return found["scheme"] + user + found["place"] + query
+
+
+def _strings(value: Any) -> Any:
+    """Yield the strings of a JSON value, without recursion: a prompt may be nested as deeply as a request allows."""
+    held = [value]
+    while held:
+        item = held.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            held.extend(item.values())
+        elif isinstance(item, list | tuple):
+            held.extend(item)

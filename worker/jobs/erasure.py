@@ -1,0 +1,60 @@
+"""Erasure of secrets from the job database: which jobs brought some, and what replaces them when a job ends.
+
+SQLite zeroes what is deleted (`secure_delete`), but the write-ahead log keeps the pages as they were until it is
+truncated. So every commit that erases something is followed by a checkpoint, debounced by `TRUNCATE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import sqlalchemy as sa
+
+from worker.guard.url_secrets import has_url_secrets, without_url_secrets
+from worker.jobs.database import JOBS
+from worker.jobs.job import Job, JobRequest
+from worker.jobs.webhook_rows import Write
+
+TRUNCATE_SECONDS = 0.5
+
+
+class Erasure:
+    """Ids of live jobs with secrets at rest, and whether the write-ahead log holds any that were erased."""
+
+    def __init__(self) -> None:
+        self._holding_urls: set[str] = set()
+        self._holding_credentials: set[str] = set()
+        self.log_holds_secrets = False
+
+    def begin(self, job: Job) -> None:
+        """Note what a job brings, when it is stored or read back."""
+        if job.credentials is not None and (job.credentials.s3 or job.credentials.webhook_secret):
+            self._holding_credentials.add(job.id)
+        webhook = job.request.webhook
+        if has_url_secrets(job.prompt) or (webhook is not None and has_url_secrets(webhook.url)):
+            self._holding_urls.add(job.id)
+
+    def end(self, job: Job) -> list[Write]:
+        """Return the writes that erase the URLs' secrets of a job that ends; its credentials are cleared already.
+
+        A job that had neither costs nothing.
+        """
+        had_credentials, had_urls = job.id in self._holding_credentials, job.id in self._holding_urls
+        self._holding_credentials.discard(job.id)
+        self._holding_urls.discard(job.id)
+        self.log_holds_secrets |= had_credentials or had_urls
+        if not had_urls:
+            return []
+        job.request = _erased(job.request)
+        erased = {
+            "prompt": json.dumps(without_url_secrets(job.prompt)),
+            "request": json.dumps(asdict(job.request)),
+        }
+        return [(sa.update(JOBS).where(JOBS.c.id == sa.bindparam("erased_id")).values(erased), {"erased_id": job.id})]
+
+
+def _erased(request: JobRequest) -> JobRequest:
+    if request.webhook is None:
+        return request
+    return replace(request, webhook=replace(request.webhook, url=without_url_secrets(request.webhook.url)))
