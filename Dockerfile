@@ -6,9 +6,12 @@
 # Every RUN step is a plain shell line that also runs by hand on Ubuntu 24.04; tests/test_install.py runs them in order.
 # The PyTorch wheel brings its own CUDA 13 libraries, so the base image only has to say which driver they need (580 or
 # newer) and make the devices visible.
+#
+# The base is named by the digest of its index as well as by its tag, and every package of Python's has the hash that
+# misc/locks names: `misc/lock.sh --hashes` writes those anew.
 
 # --- the wheel: everything that changes with each commit --------------------------------------------------------------
-FROM nvidia/cuda:13.0.1-base-ubuntu24.04 AS wheel
+FROM nvidia/cuda:13.0.1-base-ubuntu24.04@sha256:f8ef28f579ea42a44b415d2c5d46f788e6a9b395c6c83f2929416e1fc192c143 AS wheel
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./
@@ -18,18 +21,18 @@ COPY modifiers modifiers
 COPY benchmark benchmark
 COPY misc misc
 RUN python3 -m venv /opt/builder
-RUN /opt/builder/bin/python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN /opt/builder/bin/python -m pip install --no-cache-dir --require-hashes --requirement misc/locks/build.txt
+RUN /opt/builder/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
 # --- the image: layers in the order in which they change, the largest and stillest first ------------------------------
-FROM nvidia/cuda:13.0.1-base-ubuntu24.04
+FROM nvidia/cuda:13.0.1-base-ubuntu24.04@sha256:f8ef28f579ea42a44b415d2c5d46f788e6a9b395c6c83f2929416e1fc192c143
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/darkroom
 WORKDIR /opt/install
-COPY constraints.txt ./
-RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --constraint constraints.txt torch
-COPY pyproject.toml misc/requirements.py ./
-RUN /opt/darkroom/bin/python requirements.py pyproject.toml > requirements.txt
-RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --constraint constraints.txt --requirement requirements.txt
+COPY misc/locks/torch.txt torch.txt
+RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --require-hashes --requirement torch.txt
+COPY misc/locks/image.txt image.txt
+RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --require-hashes --requirement image.txt
 COPY --from=wheel /wheels /wheels
 RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --no-deps /wheels/darkroom-*.whl
 

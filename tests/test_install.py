@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import tomllib
 import zipfile
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,8 @@ from tests.installed import InstalledWheel, copy_tracked_files, tracked_files
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("worker", "engine", "modifiers", "benchmark")
+LOCKS = ROOT / "misc" / "locks"
+TORCH_LOCK = LOCKS / "torch.txt"
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ def position(fragment: str) -> int:
 
 
 def requirements() -> list[str]:
-    command = [sys.executable, str(ROOT / "misc" / "requirements.py"), str(ROOT / "pyproject.toml")]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    dependencies: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    return dependencies
 
 
 def test_everything_the_image_copies_is_in_the_repository() -> None:
@@ -80,7 +83,7 @@ def test_the_build_context_lets_in_everything_the_image_copies() -> None:
 
 
 def test_layers_that_change_rarely_lie_below_those_that_change_often() -> None:
-    order = ["apt-get", "-m venv", "constraints.txt torch", "--requirement", "darkroom-*.whl"]
+    order = ["apt-get", "-m venv", "--requirement torch.txt", "--requirement image.txt", "darkroom-*.whl"]
     assert [position(fragment) for fragment in order] == sorted(position(fragment) for fragment in order)
 
 
@@ -134,6 +137,30 @@ def test_every_requirement_has_an_exact_version() -> None:
     assert not [line for line in constraints if line and not re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[\w.]+", line)]
 
 
+def locked(lock: Path) -> dict[str, str]:
+    """Name and version of every package of a lock."""
+    entries = re.findall(r"^([A-Za-z0-9_.-]+)(?:\[.*?\])?==([^\s;\\]+)", lock.read_text(), re.MULTILINE)
+    return {name.lower().replace("_", "-"): version for name, version in entries}
+
+
+def test_the_image_s_locks_name_a_hash_for_everything_at_the_exact_versions() -> None:
+    pairs = (line.partition("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pinned = {name.lower().replace("_", "-"): version for name, _, version in pairs}
+    for lock in sorted(LOCKS.glob("*.txt")):
+        text = re.sub(r"^#.*\n", "", lock.read_text(), flags=re.MULTILINE)
+        assert all("--hash=sha256:" in entry for entry in re.split(r"\n(?=\S)", text.strip()))
+        versions = locked(lock)
+        assert {name: versions[name] for name in versions.keys() & pinned.keys()} == {
+            name: pinned[name] for name in versions.keys() & pinned.keys()
+        }, f"{lock.name}: run misc/lock.sh --hashes"
+    wanted = {re.split(r"[\[>=<]", line)[0].lower().replace("_", "-") for line in requirements()}
+    assert wanted <= locked(LOCKS / "image.txt").keys(), "run misc/lock.sh --hashes"
+
+
+def test_the_image_s_bases_are_named_by_digest() -> None:
+    assert all(re.search(r"@sha256:[0-9a-f]{64}( AS \w+)?$", base) for base in values("FROM"))
+
+
 def test_the_exact_versions_satisfy_what_the_project_asks_for() -> None:
     """pip's own resolution against this environment, which is installed at those versions, finds nothing left to do."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-index", "--report", "-"]
@@ -166,9 +193,13 @@ def test_the_installed_command_explains_itself(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_images_steps_run_by_hand_in_their_order(tmp_path: Path) -> None:
-    """Every step but those that need another user or Debian's packages, with the image's paths moved to a folder."""
+    """Every step but those that need another user or Debian's packages, with the image's paths moved to a folder.
+
+    PyTorch is the build that pip's settings prefer here, since the locked one brings gigabytes of CUDA.
+    """
     context, image = tmp_path / "context", tmp_path / "image"
     copy_tracked_files(ROOT, context)
+    without_torch(context / "misc/locks/image.txt", context / "misc/locks/torch.txt")
     directory = {0: image, 1: image}
     for step in dockerfile_steps():
         text = re.sub(r"(?<![\w.])/(opt|wheels|build|base|home)\b", rf"{image}/\1", step.text)
@@ -179,9 +210,19 @@ def test_the_images_steps_run_by_hand_in_their_order(tmp_path: Path) -> None:
             for source in step.sources():
                 copy_into(context / source, directory[step.stage], text)
         elif step.keyword == "RUN" and not re.search(r"apt-get|useradd", text):
+            if "torch.txt" in text:
+                text = text.replace("--require-hashes --requirement torch.txt", f"torch=={locked(TORCH_LOCK)['torch']}")
             subprocess.run(text, shell=True, check=True, cwd=directory[step.stage])
     darkroom = image / "opt" / "darkroom" / "bin" / "darkroom"
     assert "Usage" in subprocess.run([darkroom, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def without_torch(image_lock: Path, torch_lock: Path) -> None:
+    """Leave what the lock of PyTorch names out of the image's, so that its hashes are asked of nothing here."""
+    names = locked(torch_lock).keys()
+    entries = re.split(r"\n(?=\S)", image_lock.read_text())
+    kept = [entry for entry in entries if entry.partition("==")[0] not in names]
+    image_lock.write_text("\n".join([*kept, ""]))
 
 
 def copy_into(source: Path, directory: Path, text: str) -> None:
