@@ -1,12 +1,12 @@
 """ComfyUI's recorded results, drawn again under every flag of model memory by real engines.
 
-    python -m benchmark.parity_flags --parity DIR --models DIR [--sets NAME ...] [--only GLOB ...] [--leave-out ...]
+    python -m benchmark.parity_flags --models DIR [--sets NAME ...] [--only GLOB ...] [--leave-out ...]
 
-DIR of `--parity` holds `compare.py`, `cases` and `inputs`; `--models` is a models directory with the files that the
-cases name. For each set of flags an engine is started on a card that is simulated (`--simulate-vram`), and `compare.py`
-runs the cases against it. Outcomes are added to those in benchmark/results/parity_flags.json, so that sets and cases
-can be run a few at a time; what the cards did meanwhile (loads, evictions, bytes brought over, relief) stands beside
-them, as a set that did nothing of its own shows nothing. The exit code is 1 when a case failed.
+`--models` is a models directory with what `python -m tests.parity.models --family sd15` writes, the files that the
+cases name. For each set of flags an engine is started on a card that is simulated (`--simulate-vram`), and
+`tests.parity.compare` runs the cases against it. Outcomes are added to those in benchmark/results/parity_flags.json, so
+that sets and cases can be run a few at a time; what the cards did meanwhile (loads, evictions, bytes brought over,
+relief) stands beside them, as a set that did nothing of its own shows nothing. The exit code is 1 when a case failed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmark.engine_start import ask, free_port, wait_until
 from benchmark.machine import describe_cpu
 
 ROOT = Path(__file__).parents[1]
+CASES = ROOT / "tests" / "parity" / "cases" / "sd15"
 RESULTS = Path(__file__).parent / "results" / "parity_flags.json"
 CASE_SECONDS = 600
 
@@ -62,7 +63,7 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 
 
 def read_lines(lines: Sequence[str]) -> tuple[dict[str, float], dict[str, str]]:
-    """What `compare.py` printed: seconds of each case, and what was wrong with those that failed."""
+    """What `tests.parity.compare` printed: seconds of each case, and what was wrong with those that failed."""
     found = [match for line in lines if (match := LINE.fullmatch(line.strip()))]
     seconds = {match["case"]: float(match["seconds"]) for match in found}
     return seconds, {match["case"]: match["told"] for match in found if match["verdict"] == "FAIL"}
@@ -82,21 +83,25 @@ def running_engine(base: Path, flags: Sequence[str]) -> Iterator[int]:
         process.wait(timeout=60)
 
 
-def run_set(flags: Sequence[str], parity: Path, models: Path, names: Sequence[str]) -> dict[str, Any]:
+def run_set(flags: Sequence[str], models: Path, names: Sequence[str]) -> dict[str, Any]:
     """The cases under these flags, in one engine. Raises RuntimeError when not all of them were run."""
     with tempfile.TemporaryDirectory() as folder:
-        base, cases = Path(folder, "base"), Path(folder, "cases")
+        base, cases = Path(folder, "base"), Path(folder, "cases", "sd15")
         base.mkdir()
-        cases.mkdir()
+        cases.mkdir(parents=True)
         (base / "models").symlink_to(models.resolve())
-        for path in (parity / "cases").resolve().iterdir():
+        for path in CASES.iterdir():
             if path.name.split(".")[0] in names:
                 (cases / path.name).symlink_to(path)
         with running_engine(base, flags) as port:
             began_seconds = time.monotonic()
-            asked = ["--url", f"http://127.0.0.1:{port}", "--cases", str(cases), "--timeout", str(CASE_SECONDS)]
+            asked = ["--url", f"http://127.0.0.1:{port}", "--cases", str(cases.parent), "--timeout", str(CASE_SECONDS)]
             told = subprocess.run(
-                [sys.executable, str(parity / "compare.py"), *asked], stdout=subprocess.PIPE, text=True, check=False
+                [sys.executable, "-m", "tests.parity.compare", *asked],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
             )
             took_seconds = time.monotonic() - began_seconds
             memory = ask(port, "GET", "/api/v1/memory")
@@ -163,18 +168,17 @@ def _sum(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmark.parity_flags", description=__doc__)
-    parser.add_argument("--parity", type=Path, required=True, help="folder with compare.py, cases and inputs")
     parser.add_argument("--models", type=Path, required=True, help="models directory with the files of the cases")
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), metavar="NAME")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="cases to run")
     parser.add_argument("--leave-out", nargs="+", default=[], metavar="GLOB", help="cases not to run")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    names = chosen(given.parity / "cases", given.only, given.leave_out)
-    num_cases = len(chosen(given.parity / "cases", ["*"], []))
+    names = chosen(CASES, given.only, given.leave_out)
+    num_cases = len(chosen(CASES, ["*"], []))
     num_failed = 0
     for name in given.sets:
-        outcome = run_set(SETS[name], given.parity, given.models, names)
+        outcome = run_set(SETS[name], given.models, names)
         add_to_results(name, outcome, num_cases, given.out)
         num_failed += len(outcome["failed"])
         print(f"{name}: {len(outcome['passed'])} passed, {len(outcome['failed'])} failed, {outcome['seconds']} s")

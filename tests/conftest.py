@@ -25,15 +25,6 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_folder() -> Path:
-    """The folder of reference data and protocols beside the checkout; without it the test is skipped."""
-    folder = ROOT.parent / "shared"
-    if not (folder / "reference" / "object_info.json").is_file():
-        pytest.skip(f"no reference data at {folder}")
-    return folder
-
-
-@pytest.fixture(scope="session")
 def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
     """Darkroom as a wheel built from the tracked files, installed into a folder of its own without its dependencies."""
     source = tmp_path_factory.mktemp("source")

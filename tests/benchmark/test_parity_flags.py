@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmark.parity_flags import SETS, add_to_results, chosen, read_lines, run_set
+from benchmark.parity_flags import CASES, SETS, add_to_results, chosen, read_lines, run_set
 from engine.server.flags import read_flags
-
-PARITY = Path(__file__).parents[3] / "shared" / "parity"
 
 
 def test_every_flag_of_model_memory_is_in_a_set() -> None:
@@ -52,9 +50,8 @@ def test_cases_can_be_run_a_few_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PARITY.is_dir(), reason=f"no parity cases at {PARITY}")
 def test_cases_run_against_an_engine_under_flags(tmp_path: Path) -> None:
-    names = chosen(PARITY / "cases", ["image_b*"], ["image_blend_*"])
+    names = chosen(CASES, ["image_b*"], ["image_blend_*"])
     assert names == ["image_basic", "image_blur_sharpen"]
-    found = run_set(SETS["novram"], PARITY, tmp_path, names)
+    found = run_set(SETS["novram"], tmp_path, names)
     assert (found["passed"], found["failed"], found["memory"]["state"]) == (names, {}, "NO_VRAM")

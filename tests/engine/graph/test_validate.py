@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from engine.errors import PromptRejected
 from engine.graph.spec import InputCheck, NodeRules
 from engine.graph.validate import check_prompt, find_problems, is_compatible
 from tests.engine.graph.declared import node, rules
+from tests.reference import REFERENCE
 
 CLASSES = {
     item.class_type: item
@@ -205,14 +205,14 @@ def test_types_fit_when_they_have_one_in_common(given: Any, wanted: Any, is_fine
     assert is_compatible(given, wanted) is is_fine
 
 
-def recorded(shared_folder: Path) -> list[dict[str, Any]]:
-    lines = (shared_folder / "reference" / "ws_trace" / "validation_errors.jsonl").read_text("utf-8").splitlines()
+def recorded() -> list[dict[str, Any]]:
+    lines = (REFERENCE / "ws_trace" / "validation_errors.jsonl").read_text("utf-8").splitlines()
     return [item for item in map(json.loads, lines) if item["dir"] == "http" and "prompt" in item.get("request", {})]
 
 
-def test_recorded_prompts_get_comfyuis_answer(shared_folder: Path) -> None:
+def test_recorded_prompts_get_comfyuis_answer() -> None:
     """The checkpoints and inputs of the recording are not here, so those lists come from the answers themselves."""
-    info = json.loads((shared_folder / "reference" / "object_info.json").read_text("utf-8"))
+    info = json.loads((REFERENCE / "object_info.json").read_text("utf-8"))
     files = [
         "sd15_full.safetensors",
         "sd15_inpaint_small.safetensors",
@@ -222,7 +222,7 @@ def test_recorded_prompts_get_comfyuis_answer(shared_folder: Path) -> None:
     info["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"] = [files]
     classes = {name: rules_from_info(name, item) for name, item in info.items()}
     seen = 0
-    for item in recorded(shared_folder):
+    for item in recorded():
         if not isinstance(item["request"]["prompt"], dict) or "json" not in item:
             continue
         try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from engine.models.clip_tokens import END_TEXT, ClipTokenizer, parse_weights
+from tests.reference import REFERENCE
 
-REFERENCE = Path(__file__).parents[4] / "shared" / "reference" / "clip"
-needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason=f"no reference data at {REFERENCE}")
+CLIP = REFERENCE / "clip"
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +17,14 @@ def tokenizer() -> ClipTokenizer:
     return ClipTokenizer()
 
 
-@needs_reference
 def test_the_vocabulary_is_clips(tokenizer: ClipTokenizer) -> None:
-    assert tokenizer.pairs.vocabulary == json.loads((REFERENCE / "vocab.json").read_text("utf-8"))
+    assert tokenizer.pairs.vocabulary == json.loads((CLIP / "vocab.json").read_text("utf-8"))
 
 
-@needs_reference
 def test_prompts_give_the_reference_tokens_and_weights(tokenizer: ClipTokenizer) -> None:
     end = tokenizer.end_token
     checked = 0
-    for line in (REFERENCE / "tokens.jsonl").read_text("utf-8").splitlines():
+    for line in (CLIP / "tokens.jsonl").read_text("utf-8").splitlines():
         record = json.loads(line)
         if any(isinstance(token, list) for chunk in record["chunks"] for token, _ in chunk):
             continue  # an embedding's vectors

@@ -17,11 +17,12 @@ from engine.errors import PromptRejected
 from engine.events import Event, RunFailed
 from engine.nodes import compositing, image_batches, image_filters, image_geometry, images, masks
 from engine.settings import EngineSettings
+from tests.parity.compare import CASES as ALL_CASES
+from tests.parity.compare import INPUTS
+from tests.reference import REFERENCE
 
-SHARED = Path(__file__).parents[4] / "shared"
-CASES = SHARED / "parity" / "cases"
-INPUTS = SHARED / "parity" / "inputs"
-OBJECT_INFO = SHARED / "reference" / "object_info.json"
+CASES = ALL_CASES / "sd15"
+OBJECT_INFO = REFERENCE / "object_info.json"
 PICTURE_NODES = (
     *images.NODES,
     *image_geometry.NODES,
@@ -39,8 +40,6 @@ CASE_NAMES = (
     *("image_scale_total_pixels", "image_scale_zero", "image_yuv", "mask_composite", "mask_convert"),
     *("mask_crop_threshold_color", "mask_feather", "mask_grow"),
 )
-
-needs_shared = pytest.mark.skipif(not CASES.is_dir(), reason=f"the reference pictures are not at {CASES}")
 
 
 class Studio:
@@ -79,7 +78,6 @@ def save(source: str, prefix: str = "x", slot: int = 0) -> dict[str, Any]:
     return {"class_type": "SaveImage", "inputs": {"images": [source, slot], "filename_prefix": prefix}}
 
 
-@needs_shared
 @pytest.mark.parametrize("name", CASE_NAMES)
 def test_pictures_are_comfyuis_pixel_for_pixel(studio: Studio, name: str) -> None:
     for path in INPUTS.glob("*.png"):
@@ -94,7 +92,6 @@ def test_pictures_are_comfyuis_pixel_for_pixel(studio: Studio, name: str) -> Non
             np.testing.assert_array_equal(np.array(drawn), np.array(wanted), err_msg=path.name)
 
 
-@needs_shared
 @pytest.mark.skipif(not OBJECT_INFO.is_file(), reason=f"the declarations are not at {OBJECT_INFO}")
 def test_declarations_are_comfyuis(studio: Studio) -> None:
     recorded = json.loads(OBJECT_INFO.read_text())

@@ -7,7 +7,6 @@ on the machine).
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from engine.nodes.base import FunctionNode, InputFile, ModelFile
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import object_info
 from tests.engine.runtime.runs import NoFiles
+from tests.reference import REFERENCE
 
 OURS_ALONE = {"DarkroomRandomCheckpoint"}
 NOT_IN_REFERENCE = {"LoraSave", "ReferenceLatent", "VideoLinearCFGGuidance", "VideoTriangleCFGGuidance"}
@@ -44,8 +44,8 @@ def _input(item: Any, *, is_file: bool) -> Any:
 
 
 @pytest.fixture(scope="module")
-def reference(shared_folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((shared_folder / "reference" / "object_info.json").read_text("utf-8"))
+def reference() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((REFERENCE / "object_info.json").read_text("utf-8"))
     return found
 
 

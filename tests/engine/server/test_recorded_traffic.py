@@ -12,10 +12,11 @@ import pytest
 
 from engine.__main__ import main
 from tests.engine.server import trace
-from tests.engine.server.running_engine import ROOT, RunningEngine, running_engine
+from tests.engine.server.running_engine import RunningEngine, running_engine
+from tests.parity.compare import INPUTS
+from tests.reference import REFERENCE
 
-TRACES = ROOT.parent / "shared" / "reference" / "ws_trace"
-INPUTS = ROOT.parent / "shared" / "parity" / "inputs"
+TRACES = REFERENCE / "ws_trace"
 CLIENT_ID = "0123456789abcdef0123456789abcdef"
 RECORDINGS = (
     "txt2img",
@@ -28,8 +29,6 @@ RECORDINGS = (
     "queue",
     "http",
 )
-
-pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the recordings are not at {TRACES}")
 
 
 @pytest.fixture(scope="module")

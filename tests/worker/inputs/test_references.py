@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.reference import REFERENCE
 from worker.inputs.references import find_references, replace_references, source_of
 
 OBJECT_INFO: dict[str, Any] = {
@@ -65,8 +65,8 @@ def test_swaps_names_in_without_touching_the_prompt() -> None:
     assert prompt == before
 
 
-def test_every_upload_input_of_the_reference_server_is_known(shared_folder: Path) -> None:
-    info = json.loads((shared_folder / "reference" / "object_info.json").read_text())
+def test_every_upload_input_of_the_reference_server_is_known() -> None:
+    info = json.loads((REFERENCE / "object_info.json").read_text())
     prompt = {name: node(name, image=URL, latent=URL) for name in info}
     assert {item.node_id for item in find_references(prompt, info)} == {
         "LoadImage",

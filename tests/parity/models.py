@@ -1,0 +1,149 @@
+"""Model files of random weights, built from layouts: the key names and shapes of real files.
+
+    python -m tests.parity.models --models DIR [--family NAME …] [--layout NAME …]
+
+`layouts/FAMILY/NAME.json` lists the tensors of one file: `file` (its path in the models directory), `tensors` (key to
+shape, or the name of a file beside the layout whose bytes are the tensor), `dtype` where it is not float16, `metadata`
+of the safetensors header.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from tests.parity.weights import family_weights, sd15_weights
+
+HERE = Path(__file__).parent
+LAYOUTS = HERE / "layouts"
+HYPERNETWORK = {
+    "step": 100,
+    "activation_func": "relu",
+    "is_layer_norm": False,
+    "use_dropout": False,
+    "activate_output": False,
+    "last_layer_dropout": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tensors of one model file. A shape that is a text names a file whose bytes are the tensor."""
+
+    family: str
+    name: str
+    file: str
+    tensors: Mapping[str, tuple[int, ...] | str]
+    folder: Path
+    dtype: str = "float16"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_named_in(self, prompt_text: str) -> bool:
+        """Return True if a prompt loads the file. Embeddings are named without an ending."""
+        path = Path(self.file)
+        return (path.stem if "embeddings" in path.parts else path.name) in prompt_text
+
+
+def read_layouts(folder: Path = LAYOUTS) -> Iterator[Layout]:
+    """Yield every layout, family by family."""
+    for path in sorted(folder.glob("*/*.json")):
+        stored = json.loads(path.read_text("utf-8"))
+        shapes = {key: shape if isinstance(shape, str) else tuple(shape) for key, shape in stored["tensors"].items()}
+        yield Layout(
+            path.parent.name,
+            stored["name"],
+            stored["file"],
+            shapes,
+            path.parent,
+            stored.get("dtype", "float16"),
+            stored.get("metadata", {}),
+        )
+
+
+def write_models_of(prompt_text: str, models: Path) -> None:
+    """Write the files that a prompt names and that are not there yet."""
+    for layout in read_layouts():
+        if layout.is_named_in(prompt_text) and not (models / layout.file).exists():
+            write_model(layout, models)
+
+
+def write_model(layout: Layout, models: Path) -> Path:
+    """Write one file below the models directory, as safetensors or as the pickle that its ending says."""
+    target = models / layout.file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    tensors = make_tensors(layout)
+    if target.suffix == ".safetensors":
+        metadata = {key: json.dumps(value) for key, value in layout.metadata.items()} or None
+        save_file(tensors, target, metadata=metadata)
+    else:
+        torch.save(_pickled(layout, tensors), target)
+    return target
+
+
+def make_tensors(layout: Layout) -> dict[str, torch.Tensor]:
+    """Draw every tensor of a layout, in its dtype."""
+    numbers = (re.search(r"(?:^|\.)output_blocks\.(\d+)\.", key) for key in layout.tensors)
+    last_block = max((int(found.group(1)) for found in numbers if found), default=None)
+    return {key: _tensor(layout, key, shape, last_block) for key, shape in layout.tensors.items()}
+
+
+def _tensor(layout: Layout, key: str, shape: tuple[int, ...] | str, last_block: int | None) -> torch.Tensor:
+    if isinstance(shape, str):
+        return torch.frombuffer(bytearray((layout.folder / shape).read_bytes()), dtype=torch.uint8)
+    if layout.family == "sd15":
+        drawn = sd15_weights(layout.name, key, shape, is_upscaler=layout.file.startswith("upscale_models/"))
+    else:
+        drawn = family_weights(layout.name, key, shape, last_block)
+    if drawn.dtype == np.int64:
+        return torch.from_numpy(drawn)
+    rounded = np.ascontiguousarray(drawn.astype(np.float16)).reshape(shape)
+    return torch.from_numpy(rounded).to(getattr(torch, layout.dtype))
+
+
+def _pickled(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> dict[Any, Any]:
+    """Return what the web UI stores in such a file: a textual inversion, a hypernetwork, or plain tensors."""
+    if "string_to_param.*" in tensors:
+        return {
+            "string_to_token": {"*": 265},
+            "string_to_param": {"*": tensors["string_to_param.*"].float()},
+            "name": layout.name,
+            "step": 100,
+            "sd_checkpoint": None,
+            "sd_checkpoint_name": None,
+        }
+    if not layout.file.startswith("hypernetworks/"):
+        return dict(tensors)
+    network: dict[Any, Any] = {**HYPERNETWORK, "name": layout.name}
+    for key, value in tensors.items():  # keys are "DIM/INDEX/LAYER.weight"
+        width, index, rest = key.split("/")
+        network.setdefault(int(width), [{}, {}])[int(index)][rest] = value.float()
+    return network
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the model files of the parity cases.")
+    parser.add_argument(
+        "--models", type=Path, required=True, help="models directory; checkpoints/, vae/, … come below it"
+    )
+    parser.add_argument("--family", action="append", help="repeatable; all families where none is named")
+    parser.add_argument("--layout", action="append", help="only this layout, repeatable")
+    arguments = parser.parse_args()
+    for layout in read_layouts():
+        is_asked = not arguments.family or layout.family in (*arguments.family, "text", "vae")
+        if is_asked and (not arguments.layout or layout.name in arguments.layout):
+            write_model(layout, arguments.models)
+            sys.stderr.write(f"{layout.file}\n")
+
+
+if __name__ == "__main__":
+    main()

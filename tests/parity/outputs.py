@@ -1,0 +1,95 @@
+"""Comparison of a case's outputs with the reference's: latents by distance, pictures by pixels, texts by equality."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors.numpy import load
+
+OLD_LATENT_SCALE = 0.18215
+"""Latent files without a version mark hold the scaled latent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Largest allowed differences: latents by relative L2 distance, pictures in levels of 255."""
+
+    latent_rel_l2: float = 1e-3
+    png_mean: float = 1.0
+    png_max: float = 8.0
+
+    def of(self, case: Path) -> Tolerance:
+        """Return the tolerance of one case, which may bring its own."""
+        own = case.with_name(f"{case.stem}.tolerance.json")
+        if not own.exists():
+            return self
+        stored = json.loads(own.read_text("utf-8"))
+        return replace(self, **{item.name: stored[item.name] for item in fields(self) if item.name in stored})
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was measured of one output; `problem` is empty where it is within the tolerance."""
+
+    measured: str
+    problem: str = ""
+
+
+def expected_outputs(case: Path) -> dict[str, bytes]:
+    """Return what the reference returned, by NODE_INDEX.ENDING."""
+    folder = case.with_name(f"{case.stem}.expected")
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+
+
+def compare_outputs(
+    expected: Mapping[str, bytes], found: Mapping[str, bytes], tolerance: Tolerance
+) -> list[Comparison]:
+    """Compare all outputs of a case; missing and surplus ones are problems."""
+    results = []
+    if not expected or expected.keys() != found.keys():
+        results.append(Comparison("", f"outputs: got {sorted(found)}, expected {sorted(expected)}"))
+    for name in sorted(expected.keys() & found.keys()):
+        results.append(compare_output(name, expected[name], found[name], tolerance))
+    return results
+
+
+def compare_output(name: str, expected: bytes, found: bytes, tolerance: Tolerance) -> Comparison:
+    """Compare one output by the kind that its ending says."""
+    if name.endswith(".latent"):
+        return _compare_latents(name, expected, found, tolerance.latent_rel_l2)
+    if name.endswith(".txt"):
+        return Comparison(f"{name} equal", "" if expected == found else f"{name}: got {found!r}, expected {expected!r}")
+    return _compare_pictures(name, expected, found, tolerance)
+
+
+def _compare_latents(name: str, expected: bytes, found: bytes, limit: float) -> Comparison:
+    wanted, given = _latent(expected), _latent(found)
+    if wanted.shape != given.shape:
+        return Comparison("", f"{name}: got shape {given.shape}, expected {wanted.shape}")
+    distance = float(np.linalg.norm(wanted - given)) / max(float(np.linalg.norm(wanted)), 1e-12)
+    text = f"{name} rel={distance:.2e}"
+    return Comparison(text, "" if distance <= limit else f"{text} > {limit:g}")
+
+
+def _compare_pictures(name: str, expected: bytes, found: bytes, tolerance: Tolerance) -> Comparison:
+    wanted, given = Image.open(io.BytesIO(expected)), Image.open(io.BytesIO(found))
+    if (wanted.size, wanted.mode) != (given.size, given.mode):
+        return Comparison("", f"{name}: got {given.mode} {given.size}, expected {wanted.mode} {wanted.size}")
+    difference = np.abs(np.asarray(wanted).astype(np.float64) - np.asarray(given).astype(np.float64))
+    mean, largest = float(difference.mean()), float(difference.max())
+    text = f"{name} mean={mean:.3f} max={largest:g}"
+    is_close = mean <= tolerance.png_mean and largest <= tolerance.png_max
+    return Comparison(text, "" if is_close else f"{text} > mean {tolerance.png_mean:g} max {tolerance.png_max:g}")
+
+
+def _latent(data: bytes) -> NDArray[np.float64]:
+    tensors = load(data)
+    latent: NDArray[np.float64] = tensors["latent_tensor"].astype(np.float64)
+    return latent if "latent_format_version_0" in tensors else latent / OLD_LATENT_SCALE

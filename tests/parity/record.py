@@ -1,0 +1,87 @@
+"""Record what ComfyUI returns for workflows, as new parity cases.
+
+    python -m tests.parity.record --comfyui DIR --family NAME CASE.json … [--python PYTHON]
+
+DIR is a checkout of ComfyUI; PYTHON has what its requirements.txt names. The models that a workflow loads are written
+from the layouts, the inputs uploaded, the workflow run on the CPU, and both stored below `cases/FAMILY/`. A family's
+layout comes from `python -m tests.parity.layout`, which takes it from the family's own test scale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.parity.compare import CASES, INPUTS
+from tests.parity.models import write_models_of
+from tests.parity.server import ComfyServer, RunFailed
+from tests.s3_server import free_ports
+
+START_SECONDS = 300.0
+FLAGS = ("--cpu", "--disable-all-custom-nodes", "--disable-auto-launch", "--disable-metadata")
+
+
+@contextmanager
+def running_comfyui(checkout: Path, python: str, base: Path) -> Iterator[ComfyServer]:
+    """Start ComfyUI on a free port with `base` as its base directory. Raises RunFailed."""
+    (port,) = free_ports(1)
+    command = [python, str(checkout / "main.py"), *FLAGS, "--port", str(port), "--base-directory", str(base)]
+    with (base / "comfyui.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=checkout, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            server = ComfyServer(f"http://127.0.0.1:{port}")
+            server.wait_until_up(START_SECONDS)
+            yield server
+        except RunFailed as error:
+            raise RunFailed(f"{error}\n{(base / 'comfyui.log').read_text()[-2000:]}") from None
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def store_case(workflow: Path, outputs: dict[str, bytes], folder: Path) -> Path:
+    """Write a workflow and its outputs as a case, over one of that name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    case = folder / workflow.name
+    if workflow.resolve() != case.resolve():
+        shutil.copyfile(workflow, case)
+    expected = case.with_name(f"{case.stem}.expected")
+    shutil.rmtree(expected, ignore_errors=True)
+    expected.mkdir()
+    for name, content in outputs.items():
+        (expected / name).write_bytes(content)
+    return case
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Record what ComfyUI returns for workflows.")
+    parser.add_argument("workflows", type=Path, nargs="+", metavar="CASE.json")
+    parser.add_argument("--comfyui", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--family", required=True, metavar="NAME")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--cases", type=Path, default=CASES)
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for one workflow")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="recorded-") as folder:
+        base = Path(folder)
+        for workflow in arguments.workflows:
+            write_models_of(workflow.read_text("utf-8"), base / "models")
+        with running_comfyui(arguments.comfyui.resolve(), arguments.python, base) as server:
+            for path in sorted(INPUTS.iterdir()):
+                server.upload(path)
+            for workflow in arguments.workflows:
+                outputs = server.run(json.loads(workflow.read_text("utf-8")), arguments.timeout)
+                case = store_case(workflow, outputs, arguments.cases / arguments.family)
+                print(f"{case}: {', '.join(sorted(outputs))}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

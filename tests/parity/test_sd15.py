@@ -1,0 +1,57 @@
+"""ComfyUI's recorded latents and pictures of Stable Diffusion 1.5, drawn again by the engine in this process.
+
+A fast share runs with `./test.sh`, on one small checkpoint; each case's models are made when it is the first to need
+them. All others run with `./test.sh -m slow tests/parity`. Tolerances are far below those that came with the cases, as
+what differs is the order of sums, except where a case brings one of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from engine.engine import Engine
+from engine.settings import EngineSettings
+from tests.parity.compare import CASES, INPUTS, find_cases
+from tests.parity.in_process import assert_like_the_reference
+
+FAMILY = "sd15"
+FAST = (
+    "base_txt2img", "base_odd_latent", "base_batch2_ancestral", "base_cfg_1", "clip_skip_2", "prompt_weight_nested",
+    "prompt_long_weighted", "prompt_unicode", "img2img_basic", "img2img_latent_file", "vae_encode_odd_size",
+    "sampler_dpm_2", "sampler_dpmpp_2m", "sampler_lms", "sampler_ddim", "scheduler_ddim_uniform", "scheduler_karras",
+    "scheduler_sgm_uniform", "custom_dual_cfg_nested", "custom_extend_sigmas", "custom_node_sampler_sa_solver",
+    "custom_scheduler_gits", "custom_denoised_output", "patch_freeu_v2", "patch_hypertile", "patch_sag", "patch_tome",
+    "patch_discrete_lcm", "patch_lazy_cache", "patch_perp_neg", "patch_apg", "patch_rescale_cfg",
+    "inpaint_differential", "inpaint_vae_encode_odd", "advanced_two_stage", "vae_encode_tiled",
+    "latent_ops_math", "latent_ops_composite", "latent_ops_geometry", "latent_operation",
+    "cond_default_combine", "cond_set_area_percentage",
+    "primitives_into_sampler", "text_nodes",
+    "lora_one", "lora_lokr", "lora_hook_cond", "prompt_embedding_weighted", "control_apply", "patch_hypernetwork",
+    "upscale_model_rrdb_x2_old",
+)  # fmt: skip
+SLOW = [case.stem for case in find_cases(family=FAMILY) if case.stem not in FAST]
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    base = tmp_path_factory.mktemp("parity")
+    shutil.copytree(INPUTS, base / "input")
+    with Engine(EngineSettings(base_directory=base, cpu=True)) as running:
+        yield running
+    shutil.rmtree(base)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_draws_what_comfyui_draws(engine: Engine, name: str) -> None:
+    assert_like_the_reference(engine, CASES / FAMILY / f"{name}.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_draws_what_comfyui_draws_in_the_rest(engine: Engine, name: str) -> None:
+    assert_like_the_reference(engine, CASES / FAMILY / f"{name}.json")
