@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import httpx
 
+from worker.guard.plain_answers import blocking_plain_client
+
 # A proxy that the environment names cannot reach this machine for us, and few people think of NO_PROXY.
 ASKED_DIRECTLY: Mapping[str, None] = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
 
@@ -16,4 +18,4 @@ def worker_client(
 ) -> httpx.Client:
     """With the key in every request. `verify`: how the server's certificate is looked at, as httpx takes it."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return httpx.Client(headers=headers, timeout=timeout, verify=verify, mounts=ASKED_DIRECTLY)
+    return blocking_plain_client(headers=headers, timeout=timeout, verify=verify, mounts=ASKED_DIRECTLY)

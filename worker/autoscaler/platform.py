@@ -22,6 +22,7 @@ from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.sessions import SessionBook
 from worker.autoscaler.vast.timing import VastTiming
 from worker.errors import SessionGone, SettingsInvalid
+from worker.guard.plain_answers import plain_client
 from worker.jobs.cost import Workload, cost_of
 from worker.jobs.job import Job
 from worker.setting_slices import RunPodConfig, VastConfig
@@ -93,7 +94,7 @@ def build_platform(
     """
     config = settings.vast_config()
     has_token = bool(config.master_token.get_secret_value())
-    http = httpx.AsyncClient() if has_token or settings.is_under_vast else None
+    http = plain_client() if has_token or settings.is_under_vast else None
     is_signed = has_token and not config.is_unsecured
     keys = PublicKeySource(config.report_addresses, http, timing) if http is not None and is_signed else None
     vast = _build_vast(config, keys, http, cancel_job, timing) if http is not None and settings.is_under_vast else None

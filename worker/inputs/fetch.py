@@ -16,7 +16,7 @@ import shutil
 import urllib.parse
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 
 from worker.errors import DiskLow, InputRejected
+from worker.guard.plain_answers import EncodedAnswer, plain_chunks, plain_client
 from worker.guard.safe_address import AddressGuard, shown_url
 from worker.inputs.file_kinds import HEAD_BYTES, BrokenFile, check_file, check_kind
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
@@ -69,13 +70,11 @@ class InputFetcher:
         self._min_free_bytes = min_free_bytes
         self._traffic = traffic or Traffic()
         self._shared: SharedCalls[FetchedInput] = SharedCalls()
-        self._http = httpx.AsyncClient(
+        self._http = plain_client(
             transport=guard.transport(),
             trust_env=False,
-            follow_redirects=True,
-            max_redirects=limits.max_redirects,
             timeout=httpx.Timeout(limits.timeout_seconds, connect=min(CONNECT_SECONDS, limits.timeout_seconds)),
-            headers={"User-Agent": "darkroom", "Accept-Encoding": "identity"},
+            headers={"User-Agent": "darkroom"},
         )
 
     async def close(self) -> None:
@@ -156,17 +155,32 @@ class InputFetcher:
 
     async def _download(self, url: str, shown: str, partial: Path) -> tuple[str, int]:
         try:
-            async with asyncio.timeout(self._limits.timeout_seconds), self._http.stream("GET", url) as response:
+            async with asyncio.timeout(self._limits.timeout_seconds), self._answer_to(url) as response:
                 if response.status_code != 200:
                     raise DownloadFailed(f"{shown} answered {response.status_code}", http_status=response.status_code)
                 declared = response.headers.get("content-length", "")
                 if declared.isdigit():
                     await asyncio.to_thread(self._check_size, int(declared), shown)
-                return await self._write(response.aiter_bytes(), partial, shown)
+                return await self._write(plain_chunks(response), partial, shown)
         except TimeoutError:
             raise DownloadFailed(f"{shown} took over {self._limits.timeout_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise DownloadFailed(f"{shown}: {_why(error)}") from None
+
+    @asynccontextmanager
+    async def _answer_to(self, url: str) -> AsyncIterator[httpx.Response]:
+        """Open the answer at the end of the redirects, whose bodies are never read. Raises httpx.HTTPError."""
+        request = self._http.build_request("GET", url)
+        for _ in range(self._limits.max_redirects + 1):
+            response = await self._http.send(request, stream=True)
+            try:
+                if response.next_request is None:
+                    yield response
+                    return
+                request = response.next_request
+            finally:
+                await response.aclose()
+        raise httpx.TooManyRedirects("too many redirects", request=request)
 
     async def _write(self, chunks: AsyncIterator[bytes], partial: Path, shown: str) -> tuple[str, int]:
         digest, size_bytes, held = hashlib.sha256(), 0, bytearray()
@@ -287,6 +301,8 @@ def _gone(reference: Reference) -> InputRejected:
 def _why(error: Exception) -> str:
     """A reason without the URL, which httpx's own words may repeat."""
     match error:
+        case EncodedAnswer():
+            return str(error)
         case httpx.TooManyRedirects():
             return "too many redirects"
         case httpx.UnsupportedProtocol():

@@ -22,6 +22,7 @@ from typing import Protocol
 import httpx
 from standardwebhooks.webhooks import Webhook
 
+from worker.guard.plain_answers import plain_client
 from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port
 
 FIRST_WAIT_SECONDS = 1.0
@@ -118,7 +119,7 @@ class WebhookSender:
         self, guard: AddressGuard, now: Callable[[], float] = time.time, rng: random.Random | None = None
     ) -> None:
         self._trusted: httpx.AsyncClient | None = None  # made when it is needed: it reads the machine's certificates
-        self._guarded = httpx.AsyncClient(transport=guard.transport(), trust_env=False, follow_redirects=False)
+        self._guarded = plain_client(transport=guard.transport(), trust_env=False)
         self._now = now
         self._rng = rng or random.Random()
 
@@ -131,7 +132,7 @@ class WebhookSender:
             headers = headers_of(row, int(self._now()))
             async with (
                 asyncio.timeout(row.timeout_seconds),
-                # Streamed, because the receiver's words are of no interest and may have no end.
+                # Streamed and never read: only the status counts, and the body may have no end or be compressed.
                 http.stream(
                     "POST", row.url, content=row.body, headers=headers, timeout=row.timeout_seconds
                 ) as response,
@@ -149,7 +150,7 @@ class WebhookSender:
 
     def _trusted_client(self) -> httpx.AsyncClient:
         if self._trusted is None:
-            self._trusted = httpx.AsyncClient(follow_redirects=False)
+            self._trusted = plain_client()
         return self._trusted
 
     async def close(self) -> None:

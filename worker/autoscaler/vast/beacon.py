@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 
-import httpx
-
 from worker.autoscaler.vast.ledger import Ledger
 from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.timing import VastTiming
+from worker.guard.plain_answers import plain_client
 from worker.setting_slices import VastConfig
 
 
@@ -22,7 +21,7 @@ async def _report(config: VastConfig, message: str) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with httpx.AsyncClient() as http:
+    async with plain_client() as http:
         reporter = Reporter(config, Ledger(), http, VastTiming())
         reporter.status.error = message
         reporting = asyncio.create_task(reporter.run())

@@ -11,6 +11,7 @@ import httpx
 import structlog
 
 from worker.autoscaler.vast.timing import VastTiming
+from worker.guard.plain_answers import plain_body
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -61,13 +62,17 @@ class PublicKeySource:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         try:
-            response = await self._http.get(f"{address}/pubkey/", timeout=self._timing.key_request)
-            response.raise_for_status()
-            key = load_pem_public_key(_pem_in(response.text))
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnsupportedAlgorithm) as error:
+            key = load_pem_public_key(_pem_in(await self._get(f"{address}/pubkey/")))
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, UnsupportedAlgorithm) as error:
             log.warning("public key not had", address=address, reason=type(error).__name__)
             return None
         return key if isinstance(key, RSAPublicKey) else None
+
+    async def _get(self, url: str) -> str:
+        seconds = self._timing.key_request
+        async with asyncio.timeout(seconds), self._http.stream("GET", url, timeout=seconds) as response:
+            response.raise_for_status()
+            return (await plain_body(response)).decode()
 
 
 def _pem_in(text: str) -> bytes:

@@ -146,15 +146,20 @@ class Reporter:
                 if attempt:
                     await asyncio.sleep(self._timing.between_tries)
                 try:
-                    response = await self._http.post(f"{address}/{route}", json=body, timeout=self._timing.request)
-                    response.raise_for_status()
+                    await self._post(f"{address}/{route}", body)
                     return True
                 except httpx.HTTPStatusError as error:
                     reason = f"status {error.response.status_code}"
-                except (httpx.HTTPError, httpx.InvalidURL) as error:
+                except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
                     reason = type(error).__name__
                 log.warning("report not taken", route=route, address=address, reason=reason, attempt=attempt + 1)
         return False
+
+    async def _post(self, url: str, body: dict[str, Any]) -> None:
+        """Send a report; of the answer only the status is read. Raises httpx.HTTPStatusError for one that refuses."""
+        seconds = self._timing.request
+        async with asyncio.timeout(seconds), self._http.stream("POST", url, json=body, timeout=seconds) as response:
+            response.raise_for_status()
 
 
 def _disk_used_gib() -> float:
