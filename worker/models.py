@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import typer
 
+from worker.guard.plain_answers import IDENTITY, check_is_plain
 from worker.settings import load_settings
 
 Answer = TypeVar("Answer")
@@ -122,6 +123,7 @@ def ask_hub(known: KnownModel, endpoint: str | None = None) -> HubFile:
     from huggingface_hub.errors import HfHubHTTPError
 
     def ask() -> HubFile:
+        _read_plain()
         url = hf_hub_url(known.repository, known.file_name, endpoint=endpoint)
         told = get_hf_file_metadata(url, timeout=REACH_SECONDS, endpoint=endpoint)
         etag = (told.etag or "").lower()
@@ -163,6 +165,7 @@ def _download(known: KnownModel, folder: Path, endpoint: str | None) -> Path:
     from huggingface_hub import hf_hub_download
 
     folder.mkdir(parents=True, exist_ok=True)
+    _read_plain()
     try:
         path = hf_hub_download(known.repository, known.file_name, local_dir=folder, endpoint=endpoint)
     except Exception as error:  # noqa: BLE001 - the hub library, whose connection errors have no common type
@@ -170,6 +173,23 @@ def _download(known: KnownModel, folder: Path, endpoint: str | None) -> Path:
             f"The download of {known.file_name} broke off ({type(error).__name__}); run it again to resume"
         ) from None
     return Path(path)
+
+
+def _read_plain() -> None:
+    """Make the hub library's client ask for identity and refuse an encoded answer, which it would decode unbounded."""
+    from huggingface_hub import get_session
+
+    session = get_session()
+    session.headers.update(IDENTITY)
+    hooks = session.event_hooks
+    if _refuse_encoded not in hooks["response"]:
+        hooks["response"].append(_refuse_encoded)
+        session.event_hooks = hooks
+
+
+def _refuse_encoded(response: Any) -> None:
+    if response.request.method != "HEAD":
+        check_is_plain(response)
 
 
 def list_models(models_directory: Path) -> list[ModelFile]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import functools
 import gzip
 import tracemalloc
 import zlib
@@ -26,14 +28,17 @@ from worker.guard.plain_answers import plain_client
 from worker.guard.safe_address import AddressGuard
 from worker.inputs.refusals import DownloadFailed
 from worker.jobs.webhook_rows import WebhookRow
+from worker.models import DownloadBroke, fetch_model
 from worker.outputs.webhook import WebhookSender
 from worker.setting_slices import VastConfig
 
 ROOT = Path(__file__).parents[2]
+PICTURE = picture()
 EXPANDED_BYTES = 64 * MIB
 PEAK_BYTES = 24 * MIB
 
 
+@functools.cache
 def bomb(encoding: str) -> bytes:
     """64 MiB of zeros in a few kilobytes."""
     match encoding.split(",")[0].strip().lower():
@@ -70,9 +75,9 @@ async def test_an_encoded_input_is_refused_before_it_is_read(liar: LyingServer, 
 
 @pytest.mark.parametrize("encoding", ["identity", "", "Identity"])
 async def test_an_input_that_is_not_encoded_is_taken(liar: LyingServer, tmp_path: Path, encoding: str) -> None:
-    liar.scripts["GET /a.png"] = answer(200, picture(), Content_Encoding=encoding)
+    liar.scripts["GET /a.png"] = answer(200, PICTURE, Content_Encoding=encoding)
     source = fetcher(tmp_path)
-    assert (await source.fetch(asking(f"{liar.url}/a.png"), "job")).path.read_bytes() == picture()
+    assert (await source.fetch(asking(f"{liar.url}/a.png"), "job")).path.read_bytes() == PICTURE
     await source.close()
 
 
@@ -81,11 +86,11 @@ async def test_the_body_of_a_redirect_is_never_read(
     liar: LyingServer, tmp_path: Path, headers: dict[str, str]
 ) -> None:
     liar.scripts["GET /from"] = endless(302, Location="/to", **headers)
-    liar.scripts["GET /to"] = answer(200, picture())
+    liar.scripts["GET /to"] = answer(200, PICTURE)
     source = fetcher(tmp_path)
     fetched = await source.fetch(asking(f"{liar.url}/from"), "job")
     await source.close()
-    assert fetched.path.read_bytes() == picture() and liar.sent_bytes < BUFFERED_BYTES
+    assert fetched.path.read_bytes() == PICTURE and liar.sent_bytes < BUFFERED_BYTES
 
 
 async def test_an_endless_error_page_is_not_read(liar: LyingServer, tmp_path: Path) -> None:
@@ -94,11 +99,11 @@ async def test_an_endless_error_page_is_not_read(liar: LyingServer, tmp_path: Pa
     with pytest.raises(DownloadFailed, match="answered 500"):
         await source.fetch(asking(f"{liar.url}/x"), "job")
     await source.close()
-    assert liar.wait_until_closed() and liar.sent_bytes < BUFFERED_BYTES
+    assert await asyncio.to_thread(liar.wait_until_closed) and liar.sent_bytes < BUFFERED_BYTES
 
 
 async def test_a_server_sets_no_cookie_for_the_next_job(liar: LyingServer, tmp_path: Path) -> None:
-    liar.scripts["GET /"] = answer(200, picture(), Set_Cookie="planted=1; Path=/")
+    liar.scripts["GET /"] = answer(200, PICTURE, Set_Cookie="planted=1; Path=/")
     source = fetcher(tmp_path)
     for name in ("a", "b"):
         await source.fetch(asking(f"{liar.url}/{name}"), "job")
@@ -116,7 +121,7 @@ async def test_a_webhooks_answer_is_its_status_alone(liar: LyingServer, script: 
         outcome = await sender.deliver(row)
     await sender.close()
     assert outcome.is_delivered and peak.num_bytes < PEAK_BYTES
-    assert liar.wait_until_closed() and liar.sent_bytes < BUFFERED_BYTES
+    assert await asyncio.to_thread(liar.wait_until_closed) and liar.sent_bytes < BUFFERED_BYTES
     assert b"accept-encoding: identity" in liar.heads[0].lower()
 
 
@@ -127,7 +132,7 @@ async def test_the_platforms_key_is_read_up_to_a_bound(liar: LyingServer, script
         with PeakMemory() as peak:
             assert not await PublicKeySource([liar.url], http, VastTiming(key_waits=())).fetch()
     assert peak.num_bytes < PEAK_BYTES
-    assert liar.wait_until_closed() and liar.sent_bytes < BUFFERED_BYTES
+    assert await asyncio.to_thread(liar.wait_until_closed) and liar.sent_bytes < BUFFERED_BYTES
 
 
 def vast_config(url: str) -> VastConfig:
@@ -142,7 +147,7 @@ async def test_the_answer_to_a_report_is_its_status_alone(liar: LyingServer, scr
         with PeakMemory() as peak:
             assert await reporter._send("worker_status/", {}, [liar.url], 1)
     assert peak.num_bytes < PEAK_BYTES
-    assert liar.wait_until_closed() and liar.sent_bytes < BUFFERED_BYTES
+    assert await asyncio.to_thread(liar.wait_until_closed) and liar.sent_bytes < BUFFERED_BYTES
 
 
 async def test_an_engine_that_encodes_is_refused(liar: LyingServer) -> None:
@@ -167,7 +172,7 @@ async def test_an_engines_answer_has_a_bound(liar: LyingServer, path: str) -> No
     liar.scripts |= {"GET /endless": endless(), "GET /one-chunk": one_chunk, "GET /declared": declared}
     with pytest.raises(EngineUnreachable, match="answer"):
         await EngineHttp(liar.url, max_answer_bytes=MIB).request("GET", path)
-    assert liar.wait_until_closed() and liar.sent_bytes < BUFFERED_BYTES
+    assert await asyncio.to_thread(liar.wait_until_closed) and liar.sent_bytes < BUFFERED_BYTES
 
 
 ASKS_THE_FRONT_ITSELF = {"worker/api/vast.py", "worker/api/runpod.py", "worker/autoscaler/runpod/loop.py"}
@@ -190,3 +195,12 @@ def test_a_compressing_server_is_refused_by_the_command_line(liar: LyingServer) 
     with PeakMemory() as peak, worker_client() as http, pytest.raises(httpx.TransportError, match="Content-Encoding"):
         http.get(f"{liar.url}/health")
     assert peak.num_bytes < PEAK_BYTES
+
+
+def test_a_hub_that_compresses_is_refused(liar: LyingServer, tmp_path: Path) -> None:
+    told = {"ETag": '"' + "a" * 64 + '"', "X_Repo_Commit": "b" * 40, "X_Linked_Size": str(MIB)}
+    liar.scripts |= {"HEAD /": answer(200, **told), "GET /": answer(200, bomb("br"), Content_Encoding="br", **told)}
+    with PeakMemory() as peak, pytest.raises(DownloadBroke, match="EncodedAnswer"):
+        fetch_model("sd15", tmp_path, lambda _: None, endpoint=liar.url)
+    assert peak.num_bytes < PEAK_BYTES
+    assert all(b"accept-encoding: identity" in head.lower() for head in liar.heads)

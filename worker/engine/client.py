@@ -23,7 +23,7 @@ from websockets.exceptions import WebSocketException
 from worker.engine.choices import with_hints
 from worker.engine.foreign_check import find_problems
 from worker.engine.heartbeat import Heartbeat
-from worker.engine.http import EngineHttp, Reply
+from worker.engine.http import MAX_ANSWER_BYTES, EngineHttp, Reply
 from worker.engine.long_names import find_long_names
 from worker.engine.loss import Loss, LossReason
 from worker.engine.model_folders import Kinds, folders_told, is_missing_model, kinds_told, with_folders
@@ -434,7 +434,9 @@ class EngineClient:
         pause = 0.05
         while True:
             try:
-                async with connect(address, max_size=None, compression=None, proxy=None, open_timeout=5) as socket:
+                async with connect(
+                    address, max_size=MAX_ANSWER_BYTES, compression=None, proxy=None, open_timeout=5
+                ) as socket:
                     self._is_listening, pause = True, 0.05
                     self._look_everywhere()
                     async for message in socket:

@@ -2,7 +2,8 @@
 
 A job costs three requests to an engine on the same machine, and a general client spends more time on each than the
 engine does (it was most of the front's time), so this one is our own: requests with a length, replies with a length, in
-chunks or to the end of the connection. No redirects, no compression, no cookies.
+chunks or to the end of the connection. No redirects, no cookies. An answer that is compressed, or whose body is larger
+than any of an engine's, counts as none.
 """
 
 from __future__ import annotations
@@ -22,8 +23,13 @@ from worker.errors import EngineUnreachable
 CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 15.0  # shorter than any server keeps a connection, so that one taken up again is alive
 MAX_HEAD_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 256 * 1024 * 1024  # /object_info of a large installation is some 10 MiB
 CHUNK_BYTES = 256 * 1024
 SLOWEST_BYTES_PER_SECOND = 500_000  # at which a large body may be sent
+
+
+class BadAnswer(Exception):
+    """An answer that is not read: compressed, or too large. The message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,13 @@ class _Head:
 class EngineHttp:
     """Every failure to get a reply is an EngineUnreachable.
 
-    `timeout_seconds` is for a whole exchange, with more for a large body; of a stream, for each piece.
+    `timeout_seconds` is for a whole exchange, with more for a large body; of a stream, for each piece. A body that is
+    held in memory has at most `max_answer_bytes`.
     """
 
-    def __init__(self, url: str, timeout_seconds: float = 60.0) -> None:
+    def __init__(
+        self, url: str, timeout_seconds: float = 60.0, *, max_answer_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
         parts = urlsplit(url)
         self._host = parts.hostname or "127.0.0.1"
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
@@ -73,12 +82,17 @@ class EngineHttp:
         self._prefix = parts.path.rstrip("/")
         self._host_header = parts.netloc.rpartition("@")[2]
         self._timeout_seconds = timeout_seconds
+        self._max_answer_bytes = max_answer_bytes
         self._idle: list[_Connection] = []
 
     async def request(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Reply:
         async with self._exchange(method, path, body, content_type) as (head, connection, _):
-            pieces = [piece async for piece in _body(connection.reader, head)]
-            return Reply(head.status, b"".join(pieces))
+            body_read = bytearray()
+            async for piece in _body(connection.reader, head):
+                body_read += piece
+                if len(body_read) > self._max_answer_bytes:
+                    raise BadAnswer(f"got over {self._max_answer_bytes} bytes, expected fewer")
+            return Reply(head.status, bytes(body_read))
 
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
@@ -113,6 +127,8 @@ class EngineHttp:
                 connection.idle_since = time.monotonic()
                 self._idle.append(connection)
                 connection = None
+        except BadAnswer as error:
+            raise EngineUnreachable(f"The engine's answer cannot be used: {error}") from None
         except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
             raise EngineUnreachable(f"Cannot connect to the engine: {type(error).__name__}") from None
         finally:
@@ -131,7 +147,7 @@ class EngineHttp:
         return _Connection(*opened)
 
     def _head_of(self, method: str, path: str, body: bytes, content_type: str) -> bytes:
-        lines = [f"{method} {self._prefix}{path} HTTP/1.1", f"Host: {self._host_header}"]
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", f"Host: {self._host_header}", "Accept-Encoding: identity"]
         if method == "POST":
             lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode()
@@ -144,6 +160,8 @@ def _parse_head(raw: bytes) -> _Head:
     for line in lines:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip().lower()
+    if headers.get("content-encoding", "") not in ("", "identity"):
+        raise BadAnswer(f"Content-Encoding: got {headers['content-encoding'][:40]!r}, expected identity")
     length = headers.get("content-length")
     is_chunked = headers.get("transfer-encoding", "") == "chunked"
     has_end = length is not None or is_chunked or status == "204"
@@ -158,7 +176,8 @@ def _parse_head(raw: bytes) -> _Head:
 async def _body(reader: asyncio.StreamReader, head: _Head) -> AsyncIterator[bytes]:
     if head.is_chunked:
         while (size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)) > 0:
-            yield await reader.readexactly(size)
+            async for piece in _exactly(reader, size):
+                yield piece
             await reader.readexactly(2)
         while await reader.readuntil(b"\r\n") != b"\r\n":
             pass
@@ -166,10 +185,15 @@ async def _body(reader: asyncio.StreamReader, head: _Head) -> AsyncIterator[byte
         while piece := await reader.read(CHUNK_BYTES):
             yield piece
     else:
-        left = head.length
-        while left > 0:
-            piece = await reader.read(min(left, CHUNK_BYTES))
-            if not piece:
-                raise EOFError
-            left -= len(piece)
+        async for piece in _exactly(reader, head.length):
             yield piece
+
+
+async def _exactly(reader: asyncio.StreamReader, num_bytes: int) -> AsyncIterator[bytes]:
+    """Yield so many bytes in pieces: what a chunk or a length declares is never waited for as one."""
+    while num_bytes > 0:
+        piece = await reader.read(min(num_bytes, CHUNK_BYTES))
+        if not piece:
+            raise EOFError
+        num_bytes -= len(piece)
+        yield piece

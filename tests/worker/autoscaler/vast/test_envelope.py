@@ -99,7 +99,7 @@ def serving(texts: dict[str, str], asked: list[str]) -> httpx.AsyncClient:
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append(str(request.url))
         text = texts.get(request.url.host)
-        return httpx.Response(503) if text is None else httpx.Response(200, text=text)
+        return httpx.Response(503) if text is None else httpx.Response(200, stream=httpx.ByteStream(text.encode()))
 
     return httpx.AsyncClient(transport=httpx.MockTransport(answer))
 
