@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from worker.engine.command import input_folder_of
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.guard.auth import Gatekeeper
@@ -15,18 +18,20 @@ from worker.observe.traffic import Traffic
 from worker.outputs.stage import DeliveredOutputs
 from worker.outputs.taken_over import TakenOver
 from worker.outputs.webhook import WebhookSender
-from worker.s3_clients import S3Clients
+from worker.s3_stores import S3Stores
+from worker.s3_targets import find_write_problem
 from worker.settings import Settings
 
 
 class Edges:
     def __init__(self, settings: Settings, traffic: Traffic) -> None:
         self._addresses = AddressGuard(settings.allowed_private_hosts)
-        self._own_s3_endpoint = settings.s3_endpoint_url
         launch = settings.engine_launch()
         folder = settings.state_path() / "inputs" if launch.urls else input_folder_of(launch) / FOLDER
         self.input_directory = folder
-        s3, limits, stores = settings.s3_config(), settings.input_limits(), S3Clients(self._addresses)
+        self._s3_config = s3 = settings.s3_config()
+        self._stores = stores = S3Stores(self._addresses)
+        limits = settings.input_limits()
         input_folder = InputFolder(folder)
         source = S3Source(stores, s3, limits)
         fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes, traffic)
@@ -48,13 +53,18 @@ class Edges:
         """Raises RequestRejected for an address that cannot be a webhook's."""
         self._check_form(url, "input.webhook.url")
 
-    def check_s3_endpoint(self, url: str, has_credentials: bool) -> None:
-        """Raises RequestRejected for an address that cannot be a store's, and for one without its own credentials."""
-        if url and url != self._own_s3_endpoint:
+    def check_s3(self, asked: Mapping[str, Any]) -> None:
+        """Raises RequestRejected for an address that cannot be a store's, for another one than the operator's without
+        its own credentials, and for what the operator's credentials may not be used for.
+        """
+        url = str(asked.get("endpoint_url") or "")
+        if url and url != self._s3_config.endpoint_url:
             self._check_form(url, "input.s3.endpoint_url")
-            if not has_credentials:
+            if not (asked.get("access_key_id") and asked.get("secret_access_key")):
                 message = "another endpoint than the worker's needs access_key_id and secret_access_key beside it"
                 raise RequestRejected([Problem(message, field="input.s3.access_key_id", type="missing")])
+        if problem := find_write_problem(asked, self._s3_config):
+            raise RequestRejected([problem])
 
     def _check_form(self, url: str, field: str) -> None:
         try:
@@ -64,4 +74,5 @@ class Edges:
 
     async def close(self) -> None:
         await self.inputs.close()
+        await self._stores.close()
         await self.webhook_sender.close()

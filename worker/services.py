@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from modifiers.registry import ModifierRegistry
 from worker.api.links import LinkSigner
@@ -58,7 +58,7 @@ class Services:
     floors: Callable[[], list[Floor]]
     max_request_bytes: int
     check_webhook_url: Callable[[str], None]
-    check_s3_endpoint: Callable[[str, bool], None]
+    check_s3: Callable[[Mapping[str, Any]], None]
     platform: Platform
     queue_info: QueueInfo
     outbox: Outbox

@@ -17,7 +17,11 @@ from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class S3Config:
-    """Where uploads go when a request does not say. Used only when key, secret and bucket are all known."""
+    """Where uploads go when a request does not say. Used only when key, secret and bucket are all known.
+
+    With this key a request writes to `bucket_name` and `allowed_buckets`, and reads inputs below `input_prefixes` (each
+    ends with a slash); `*` in either means all.
+    """
 
     access_key_id: SecretStr
     secret_access_key: SecretStr
@@ -29,11 +33,14 @@ class S3Config:
     presign_seconds: int
     key_template: str
     addressing_style: Literal["auto", "path", "virtual"] = "auto"
+    allowed_buckets: tuple[str, ...] = ()
+    input_prefixes: tuple[str, ...] = ()
+    upload_timeout_seconds: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookConfig:
-    """The webhook of every request that names none. An empty `url` sends nothing."""
+    """The webhook of every request that names none; the secret signs for this URL alone. An empty one sends nothing."""
 
     url: str
     secret: SecretStr

@@ -141,6 +141,9 @@ class Settings(BaseSettings):
     s3_presign_seconds: Annotated[int, Field(gt=0, le=MAX_PRESIGN_SECONDS)] = MAX_PRESIGN_SECONDS
     s3_key_template: str = "{request_id}/{filename}"
     s3_addressing_style: Literal["auto", "path", "virtual"] = "auto"
+    s3_allowed_buckets: CommaList = ()
+    s3_input_prefixes: CommaList = ()
+    s3_upload_timeout: PositiveSeconds = 3600.0
     webhook_url: str = ""
     webhook_secret: SecretStr = SecretStr("")
     webhook_timeout: PositiveSeconds = 30.0
@@ -204,6 +207,8 @@ class Settings(BaseSettings):
     @field_validator(
         "engine_url",
         "allowed_private_hosts",
+        "s3_allowed_buckets",
+        "s3_input_prefixes",
         "report_addr",
         "api_keys",
         "preload_models",
@@ -330,6 +335,9 @@ class Settings(BaseSettings):
             presign_seconds=self.s3_presign_seconds,
             key_template=self.s3_key_template,
             addressing_style=self.s3_addressing_style,
+            allowed_buckets=self.s3_allowed_buckets,
+            input_prefixes=tuple(_folder_prefix(prefix) for prefix in self.s3_input_prefixes),
+            upload_timeout_seconds=self.s3_upload_timeout,
         )
 
     def webhook_config(self) -> WebhookConfig:
@@ -559,6 +567,11 @@ def find_half_a_store(settings: Settings) -> list[str]:
     if len(missing) in (0, len(given)):
         return []
     return [f"{' and '.join(missing)} not set: only outputs of requests that bring what is missing are uploaded"]
+
+
+def _folder_prefix(prefix: str) -> str:
+    """Return a key prefix that ends with a slash, so that `in` does not open `internal/`; `*` stays."""
+    return prefix if prefix == "*" else prefix.strip("/") + "/"
 
 
 def _names_and_values(env_file: Path | None) -> dict[str, str]:

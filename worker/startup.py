@@ -170,7 +170,7 @@ class Front:
             ],
             max_request_bytes=settings.max_request_bytes,
             check_webhook_url=self._edges.check_webhook_url,
-            check_s3_endpoint=self._edges.check_s3_endpoint,
+            check_s3=self._edges.check_s3,
             platform=build_platform(settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing),
             queue_info=queue_info,
             run_clock=clock,

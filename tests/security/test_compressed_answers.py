@@ -82,9 +82,7 @@ async def test_an_input_that_is_not_encoded_is_taken(liar: LyingServer, tmp_path
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content_Encoding": "gzip, gzip"}])
-async def test_the_body_of_a_redirect_is_never_read(
-    liar: LyingServer, tmp_path: Path, headers: dict[str, str]
-) -> None:
+async def test_the_body_of_a_redirect_is_never_read(liar: LyingServer, tmp_path: Path, headers: dict[str, str]) -> None:
     liar.scripts["GET /from"] = endless(302, Location="/to", **headers)
     liar.scripts["GET /to"] = answer(200, PICTURE)
     source = fetcher(tmp_path)

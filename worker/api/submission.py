@@ -249,11 +249,11 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
 
 
 def _credentials(services: Services, parsed: GenerateInput) -> Credentials:
-    if parsed.s3 is not None:
-        has_credentials = bool(parsed.s3.access_key_id and parsed.s3.secret_access_key)
-        services.check_s3_endpoint(parsed.s3.endpoint_url, has_credentials)
+    asked_s3 = None if parsed.s3 is None else parsed.s3.model_dump(exclude_none=True)
+    if asked_s3 is not None:
+        services.check_s3(asked_s3)
     return Credentials(
-        s3=None if parsed.s3 is None else parsed.s3.model_dump(exclude_none=True),
+        s3=asked_s3,
         webhook_secret=None if parsed.webhook is None else parsed.webhook.secret,
     )
 

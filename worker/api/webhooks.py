@@ -37,7 +37,7 @@ class Redelivery(BaseModel):
 
 
 class ReceiverTest(BaseModel):
-    """Without `url` and `secret` the worker's own are tested."""
+    """Without `url` the worker's own is tested. Another is signed with `secret` alone, never with the worker's own."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -94,5 +94,5 @@ def _shown(row: WebhookRow) -> dict[str, Any]:
         "tried_ms": row.tried_ms,
         "next_try_ms": row.next_at_ms if row.state == WebhookState.PENDING else None,
         "last_error": row.last_error or None,
-        "is_signed": row.secret_source != "none",
+        "is_signed": row.is_signed,
     }

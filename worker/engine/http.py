@@ -72,9 +72,7 @@ class EngineHttp:
     held in memory has at most `max_answer_bytes`.
     """
 
-    def __init__(
-        self, url: str, timeout_seconds: float = 60.0, *, max_answer_bytes: int = MAX_ANSWER_BYTES
-    ) -> None:
+    def __init__(self, url: str, timeout_seconds: float = 60.0, *, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
         parts = urlsplit(url)
         self._host = parts.hostname or "127.0.0.1"
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None

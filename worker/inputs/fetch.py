@@ -33,7 +33,7 @@ from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, Input
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.shared_calls import SharedCalls
 from worker.observe.traffic import Traffic
-from worker.s3_clients import S3Target
+from worker.s3_targets import S3Target
 from worker.setting_slices import InputLimits
 
 CONNECT_SECONDS = 10.0
@@ -93,15 +93,23 @@ class InputFetcher:
             return refused
         return None
 
-    async def fetch(self, reference: Reference, job_id: str, asked_s3: Mapping[str, Any] | None = None) -> FetchedInput:
+    async def fetch(
+        self,
+        reference: Reference,
+        job_id: str,
+        asked_s3: Mapping[str, Any] | None = None,
+        *,
+        is_operators: bool = False,
+    ) -> FetchedInput:
         """The file of a reference; it stays until the job releases it.
 
-        Raises InputRejected (or a class below it) that names node, field and address, and DiskLow.
+        `is_operators`: the prompt is the operator's own, whose credentials read the whole bucket for it. Raises
+        InputRejected (or a class below it) that names node, field and address, and DiskLow.
         """
         where = _where(reference)
         try:
             while True:
-                fetched = await self._fetch(reference, asked_s3)
+                fetched = await self._fetch(reference, asked_s3, is_operators)
                 if self._folder.hold(fetched.file_name, job_id):
                     return fetched
         except (InputRejected, DiskLow) as refused:
@@ -109,18 +117,22 @@ class InputFetcher:
             # The same refusal may be that of others, whose nodes have other ids.
             raise type(refused)(refused.message, **(where | refused.fields)) from None
 
-    async def _fetch(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> FetchedInput:
+    async def _fetch(
+        self, reference: Reference, asked_s3: Mapping[str, Any] | None, is_operators: bool
+    ) -> FetchedInput:
         if reference.source == "upload":
             return await asyncio.to_thread(self._uploaded, reference)
         if reference.source in INLINE:
             return await self._bring(reference, None)
-        target = self._s3_target(reference, asked_s3) if reference.source == "s3" else None
+        target = self._s3_target(reference, asked_s3, is_operators) if reference.source == "s3" else None
         key = (reference.value, reference.media, target)
         if self._shared.is_under_way(key):
             self._traffic.input_shared(reference.source)
         return await self._shared.run(key, lambda: self._bring(reference, target))
 
-    def _s3_target(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> S3Target:
+    def _s3_target(
+        self, reference: Reference, asked_s3: Mapping[str, Any] | None, is_operators: bool = False
+    ) -> S3Target:
         try:
             address = parse_s3_url(reference.value)
         except ValueError as error:
@@ -129,6 +141,11 @@ class InputFetcher:
         if target is None:
             message = f"{_input(reference)}: give credentials in `s3`; the worker's own are for its own bucket alone"
             raise InputRejected(message)
+        if not is_operators and not self._s3.may_read(target, address.key):
+            raise InputRejected(
+                f"{_input(reference)}: the worker's own credentials read nothing there; got {address.key}, expected a "
+                "key below S3_INPUT_PREFIXES, or credentials in `s3`"
+            )
         return target
 
     async def _bring(self, reference: Reference, target: S3Target | None) -> FetchedInput:

@@ -1,27 +1,24 @@
-"""Inputs in a bucket: `s3://bucket/key`, read with the request's credentials, or the worker's in its own bucket.
+"""Inputs in a bucket: `s3://bucket/key`, read with the request's credentials, or the worker's below certain prefixes.
 
-Streamed to disk within the limits of every download; boto's errors become DownloadFailed here, by type.
+Streamed to disk within the limits of every download; the store's errors become DownloadFailed here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
-import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from worker.inputs.refusals import DownloadFailed, InputTooLarge
-from worker.own_thread import in_own_thread
-from worker.s3_clients import S3Clients, S3Target, choose_target, store_reason
+from worker.s3_stores import S3Stores, StoreFailed
+from worker.s3_targets import S3Target, choose_target, may_read
 from worker.setting_slices import InputLimits, S3Config
 
-CHUNK_BYTES = 256 * 1024
+BLOCK_BYTES = 4 * 1024 * 1024  # hashed and written at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +32,16 @@ def parse_s3_url(url: str) -> S3Address:
     bucket, _, key = url[len("s3://") :].partition("/")
     if not bucket or not key or urlsplit(f"//{bucket}").hostname != bucket.lower():
         raise ValueError("is not s3://bucket/key")
+    if {".", ".."} & set(key.split("/")):  # a store, or a proxy before it, may take them for folders
+        raise ValueError("has a part . or .. in its key")
     return S3Address(bucket, key)
 
 
 class S3Source:
-    """Reads objects. Calls run in threads."""
+    """Reads objects. A download that is cancelled, or late, closes its connection."""
 
-    def __init__(self, clients: S3Clients, config: S3Config, limits: InputLimits) -> None:
-        self._clients = clients
+    def __init__(self, stores: S3Stores, config: S3Config, limits: InputLimits) -> None:
+        self._stores = stores
         self._config = config
         self._limits = limits
 
@@ -50,47 +49,46 @@ class S3Source:
         """None when the request has no credentials and the environment's are not for that bucket."""
         return choose_target(asked, self._config, bucket=bucket)
 
+    def may_read(self, target: S3Target, key: str) -> bool:
+        """Return True when a request may read an object with the target's credentials."""
+        return may_read(target, key, self._config)
+
     async def download(self, target: S3Target, key: str, partial: Path) -> tuple[str, int]:
-        """Writes the object into a new file; gives its SHA-256 and size.
+        """Write the object into a new file; return its SHA-256 and size.
 
         Raises DownloadFailed, InputTooLarge; AddressRefused and HostUnknown for an endpoint of the request.
         """
-        stop = threading.Event()
+        shown = f"s3://{target.bucket_name}/{key}"
         seconds = min(target.connect_timeout_seconds, self._limits.timeout_seconds)
         patient = replace(target, connect_timeout_seconds=seconds)
         try:
-            async with asyncio.timeout(self._limits.timeout_seconds):
-                return await in_own_thread(self._download, patient, key, partial, stop)
+            async with asyncio.timeout(self._limits.timeout_seconds), self._stores.read(patient, key) as found:
+                if found.length is not None and found.length > self._limits.max_bytes:
+                    raise self._too_large(shown)
+                return await self._write(found.chunks, partial, shown)
         except TimeoutError:
-            raise DownloadFailed(
-                f"s3://{target.bucket_name}/{key} took over {self._limits.timeout_seconds:g} s"
-            ) from None
-        finally:
-            stop.set()
+            raise DownloadFailed(f"{shown} took over {self._limits.timeout_seconds:g} s") from None
+        except StoreFailed as failed:
+            raise DownloadFailed(f"{shown}: {failed.reason}", reason=failed.reason) from None
 
-    def _download(self, target: S3Target, key: str, partial: Path, stop: threading.Event) -> tuple[str, int]:
-        from botocore.exceptions import BotoCoreError, ClientError
-        from urllib3.exceptions import HTTPError
+    async def _write(self, chunks: AsyncIterator[bytes], partial: Path, shown: str) -> tuple[str, int]:
+        digest, size_bytes, held = hashlib.sha256(), 0, bytearray()
+        with await asyncio.to_thread(partial.open, "xb") as file:
 
-        shown = f"s3://{target.bucket_name}/{key}"
-        deadline = time.monotonic() + self._limits.timeout_seconds
-        try:
-            found = self._clients.client(target).get_object(Bucket=target.bucket_name, Key=key)
-            if found["ContentLength"] > self._limits.max_bytes:
-                raise self._too_large(shown)
-            digest, size_bytes = hashlib.sha256(), 0
-            with closing(found["Body"]) as body, partial.open("xb") as file:
-                for chunk in body.iter_chunks(CHUNK_BYTES):
-                    size_bytes += len(chunk)
-                    if size_bytes > self._limits.max_bytes:
-                        raise self._too_large(shown)
-                    if stop.is_set() or time.monotonic() > deadline:
-                        raise DownloadFailed(f"{shown} took over {self._limits.timeout_seconds:g} s")
-                    digest.update(chunk)
-                    file.write(chunk)
-            return digest.hexdigest(), size_bytes
-        except (ClientError, BotoCoreError, HTTPError, ValueError) as error:
-            raise DownloadFailed(f"{shown}: {store_reason(error)}", reason=store_reason(error)) from None
+            def write(block: bytes | bytearray) -> None:
+                digest.update(block)
+                file.write(block)
+
+            async for chunk in chunks:
+                size_bytes += len(chunk)
+                if size_bytes > self._limits.max_bytes:
+                    raise self._too_large(shown)
+                held += chunk
+                if len(held) >= BLOCK_BYTES:
+                    block, held = held, bytearray()
+                    await asyncio.to_thread(write, block)
+            await asyncio.to_thread(write, held)
+        return digest.hexdigest(), size_bytes
 
     def _too_large(self, shown: str) -> InputTooLarge:
         return InputTooLarge(f"{shown} is over {self._limits.max_bytes} bytes", limit_bytes=self._limits.max_bytes)

@@ -77,8 +77,9 @@ class FetchedInputs:
     async def fetch_for(
         self, prompt: Mapping[str, Any], owner_id: str, credentials: Credentials | None, engine: EngineClient
     ) -> Mapping[str, Any]:
-        """The same for a prompt that is no job's, placed at this engine; its files stay until its owner is released."""
-        return await self.place(await self._fetch(prompt, owner_id, credentials, engine), engine)
+        """The same for the operator's own prompt, placed at this engine; its files stay until its owner is released."""
+        fetched = await self._fetch(prompt, owner_id, credentials, engine, is_operators=True)
+        return await self.place(fetched, engine)
 
     async def place(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
         """The prompt with the names under which this engine has the fetched files.
@@ -97,7 +98,13 @@ class FetchedInputs:
         return {node_id: _renamed(node, there) for node_id, node in prompt.items()} if names else prompt
 
     async def _fetch(
-        self, prompt: Mapping[str, Any], owner_id: str, credentials: Credentials | None, engine: EngineClient
+        self,
+        prompt: Mapping[str, Any],
+        owner_id: str,
+        credentials: Credentials | None,
+        engine: EngineClient,
+        *,
+        is_operators: bool = False,
     ) -> Mapping[str, Any]:
         references = find_references(prompt, await engine.object_info())
         if not references:
@@ -107,7 +114,7 @@ class FetchedInputs:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = {
-                    key: group.create_task(self._bring(reference, owner_id, credentials))
+                    key: group.create_task(self._bring(reference, owner_id, credentials, is_operators))
                     for key, reference in first_of.items()
                 }
         except ExceptionGroup as failures:
@@ -126,8 +133,11 @@ class FetchedInputs:
     async def close(self) -> None:
         await self._fetcher.close()
 
-    async def _bring(self, reference: Reference, owner_id: str, credentials: Credentials | None) -> str:
-        fetched = await self._fetcher.fetch(reference, owner_id, _s3_of(credentials))
+    async def _bring(
+        self, reference: Reference, owner_id: str, credentials: Credentials | None, is_operators: bool
+    ) -> str:
+        asked_s3 = _s3_of(credentials)
+        fetched = await self._fetcher.fetch(reference, owner_id, asked_s3, is_operators=is_operators)
         return f"{FOLDER}/{fetched.file_name}"
 
 

@@ -124,7 +124,7 @@ class EventNotices:
             log.info("notice not taken", job_id=job.id, event_told=event, reason=outcome.error)
 
     def _row(self, job: Job, target: WebhookTarget, event: WebhookEvent) -> WebhookRow:
-        secret, source = secret_of(job.credentials, self._config)
+        secret, source = secret_of(job.credentials, self._config, target.url)
         now_ms = int(time.time() * 1000)
         return WebhookRow(
             id=f"msg_{uuid.uuid4().hex}",

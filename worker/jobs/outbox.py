@@ -65,7 +65,7 @@ def webhook_of(job: Job, kept: Credentials | None, config: WebhookConfig, output
         body["extra"] = dict(target.extra_params)
     if target.events:
         body["event"] = "ended"
-    secret, source = secret_of(kept, config)
+    secret, source = secret_of(kept, config, target.url)
     now_ms = int(time.time() * 1000)
     return WebhookRow(
         id=f"msg_{uuid.uuid5(uuid.NAMESPACE_URL, f'{job.id} {job.times.queued_at_ms}').hex}",
@@ -84,18 +84,24 @@ def webhook_of(job: Job, kept: Credentials | None, config: WebhookConfig, output
 
 
 def signed_row(row: WebhookRow, config: WebhookConfig) -> WebhookRow:
-    """The entry with the secret that signs it. Never stored."""
+    """Return the entry with the secret that signs it. Never stored.
+
+    The operator's secret signs for the operator's address alone, whatever a stored entry says.
+    """
     if row.secret_source != SecretSource.ENVIRONMENT:
         return row
-    return replace(row, secret=config.secret.get_secret_value() or None)
+    return replace(row, secret=(config.secret.get_secret_value() or None) if row.is_trusted else None)
 
 
-def secret_of(kept: Credentials | None, config: WebhookConfig) -> tuple[str | None, SecretSource]:
-    """What a row stores: the request's own secret, which an empty one switches off, else whose it is."""
+def secret_of(kept: Credentials | None, config: WebhookConfig, url: str) -> tuple[str | None, SecretSource]:
+    """Return what a row for an address stores: the request's own secret, which an empty one switches off, else whose
+    it is. The operator's signs for WEBHOOK_URL alone.
+    """
     own = None if kept is None else kept.webhook_secret
     if own is not None:
         return (own, SecretSource.REQUEST) if own else (None, SecretSource.NONE)
-    return None, SecretSource.ENVIRONMENT if config.secret.get_secret_value() else SecretSource.NONE
+    is_operators = url == config.url and bool(config.secret.get_secret_value())
+    return None, SecretSource.ENVIRONMENT if is_operators else SecretSource.NONE
 
 
 WEBHOOK_FIELDS = frozenset({"id", "status", "message", "output", "timings", "error"})

@@ -66,6 +66,12 @@ class WebhookRow:
         return f"WebhookRow({self.id}, {self.state}, attempts={self.attempts})"
 
     @property
+    def is_signed(self) -> bool:
+        """Signed with a request's secret, or, to the operator's own address, with the operator's."""
+        is_operators = self.secret_source == SecretSource.ENVIRONMENT and self.is_trusted
+        return is_operators or self.secret_source == SecretSource.REQUEST
+
+    @property
     def has_lost_its_secret(self) -> bool:
         """It was signed with the request's secret, which is gone."""
         return self.secret_source == SecretSource.REQUEST and self.secret is None

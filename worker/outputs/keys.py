@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 PLACES = ("request_id", "node_id", "subfolder", "filename", "index")
+OWN_PREFIX = "{request_id}/"
+"""How a template begins whose keys all lie below the job's own prefix."""
 _PLACE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -27,7 +29,7 @@ def make_keys(template: str, request_id: str, outputs: Sequence[Mapping[str, Any
     for index, output in enumerate(outputs):
         values = {
             "request_id": request_id,
-            "node_id": str(output["node_id"]),
+            "node_id": str(output["node_id"]).replace("/", "_"),
             "subfolder": str(output.get("subfolder") or ""),
             "filename": str(output["filename"]),
             "index": str(index),

@@ -27,7 +27,8 @@ from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
 from worker.outputs.s3 import S3Uploader
 from worker.outputs.taken_over import TakenOver
-from worker.s3_clients import S3Clients, S3Target, choose_target
+from worker.s3_stores import S3Stores
+from worker.s3_targets import S3Target, choose_target, find_write_problem
 from worker.setting_slices import S3Config
 
 UPLOADS_AT_ONCE = 4
@@ -55,6 +56,7 @@ class _Upload:
     target: S3Target
     key: str
     presign_seconds: int
+    until: float
 
 
 class DeliveredOutputs:
@@ -63,7 +65,7 @@ class DeliveredOutputs:
     def __init__(
         self,
         config: S3Config,
-        clients: S3Clients,
+        stores: S3Stores,
         default_metadata: MetadataLevel,
         taken_over: TakenOver | None = None,
         *,
@@ -73,7 +75,7 @@ class DeliveredOutputs:
         self._config = config
         self._default_metadata = default_metadata
         self._taken_over = taken_over or TakenOver(keeps=True)
-        self._uploader = S3Uploader(clients)
+        self._uploader = S3Uploader(stores)
         self._traffic = traffic or Traffic()
         self._delivering = PlacesByName(num_delivering)
         self._converting = asyncio.Semaphore(CONVERSIONS_AT_ONCE)
@@ -115,13 +117,17 @@ class DeliveredOutputs:
         if target is None:
             return records
         files = [file for record in records if "url" not in record for file in files_of(record)]
+        if problem := find_write_problem(asked, self._config):  # the settings were others when the job came
+            refused = {id(file): {"upload_error": problem.sentence} for file in files}
+            return [_with_links(record, refused) for record in records]
         keys = make_keys(asked.get("key_template") or self._config.key_template, job.id, files)
         seconds = int(asked.get("presign_seconds") or self._config.presign_seconds)
         at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
         async with self._delivering.place(target.endpoint_url, job.order):
+            until = asyncio.get_running_loop().time() + self._config.upload_timeout_seconds
             sent = await asyncio.gather(
                 *(
-                    self._send(file, directory, _Upload(target, key, seconds), at_once)
+                    self._send(file, directory, _Upload(target, key, seconds, until), at_once)
                     for file, key in zip(files, keys, strict=True)
                 )
             )
@@ -155,7 +161,12 @@ class DeliveredOutputs:
         try:
             async with at_once:
                 link = await self._uploader.upload(
-                    upload.target, path, upload.key, media_type, presign_seconds=upload.presign_seconds
+                    upload.target,
+                    path,
+                    upload.key,
+                    media_type,
+                    presign_seconds=upload.presign_seconds,
+                    until=upload.until,
                 )
                 self._traffic.output_uploaded(is_good=True)
                 return {"url": link}

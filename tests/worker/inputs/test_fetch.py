@@ -24,7 +24,7 @@ from worker.inputs.folder import InputFolder
 from worker.inputs.references import Media, Reference
 from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
 from worker.inputs.s3_source import S3Source
-from worker.s3_clients import S3Clients
+from worker.s3_stores import S3Stores
 from worker.setting_slices import InputLimits, S3Config
 
 
@@ -77,7 +77,7 @@ def fetcher(
     guard = AddressGuard([] if guarded else ["127.0.0.1"])
     limits = InputLimits(max_bytes=max_bytes, timeout_seconds=seconds, max_redirects=2)
     no_store = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
-    return InputFetcher(guard, InputFolder(folder), limits, S3Source(S3Clients(guard), no_store, limits), min_free)
+    return InputFetcher(guard, InputFolder(folder), limits, S3Source(S3Stores(guard), no_store, limits), min_free)
 
 
 def asking(value: str, media: Media = "image") -> Reference:

@@ -13,7 +13,8 @@ from tests.s3_server import S3Server, client
 from worker.guard.safe_address import AddressGuard, AddressRefused
 from worker.inputs.refusals import DownloadFailed, InputTooLarge
 from worker.inputs.s3_source import S3Address, S3Source, parse_s3_url
-from worker.s3_clients import S3Clients, S3Target
+from worker.s3_stores import S3Stores
+from worker.s3_targets import S3Target
 from worker.setting_slices import InputLimits, S3Config
 
 NO_STORE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
@@ -37,7 +38,7 @@ def asked(store: S3Server) -> dict[str, str]:
 
 
 def source(*allowed: str, config: S3Config = NO_STORE) -> S3Source:
-    return S3Source(S3Clients(AddressGuard(allowed)), config, LIMITS)
+    return S3Source(S3Stores(AddressGuard(allowed)), config, LIMITS)
 
 
 def target_of(source: S3Source, store: S3Server) -> S3Target:

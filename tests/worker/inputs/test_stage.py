@@ -22,7 +22,7 @@ from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
 from worker.inputs.stage import FetchedInputs
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
-from worker.s3_clients import S3Clients
+from worker.s3_stores import S3Stores
 from worker.setting_slices import InputLimits, S3Config
 
 INFO = {"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}}}
@@ -47,7 +47,7 @@ class Engine:
 def stage(folder: Path) -> FetchedInputs:
     guard, limits, files = AddressGuard(), InputLimits(1_000_000, 5.0, 2), InputFolder(folder)
     no_store = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
-    return FetchedInputs(InputFetcher(guard, files, limits, S3Source(S3Clients(guard), no_store, limits)), files)
+    return FetchedInputs(InputFetcher(guard, files, limits, S3Source(S3Stores(guard), no_store, limits)), files)
 
 
 def job(prompt: Mapping[str, Any], **s3: Any) -> Job:

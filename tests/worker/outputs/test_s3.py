@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from pydantic import SecretStr
 
 from tests.s3_server import S3Server, client
 from worker.guard.safe_address import AddressGuard
-from worker.outputs.s3 import PART_BYTES, S3Uploader, UploadFailed
-from worker.s3_clients import S3Clients, S3Target, choose_target
+from worker.outputs.s3 import S3Uploader, UploadFailed
+from worker.s3_stores import PART_BYTES, S3Stores
+from worker.s3_targets import S3Target, choose_target
 from worker.setting_slices import S3Config
 
 FROM_ENVIRONMENT = S3Config(
@@ -62,7 +64,12 @@ def plain_client(endpoint: str) -> Any:
 
 
 def uploader() -> S3Uploader:
-    return S3Uploader(S3Clients(AddressGuard(["127.0.0.1"])))
+    return S3Uploader(S3Stores(AddressGuard(["127.0.0.1"])))
+
+
+async def upload(target: S3Target, path: Path, key: str, media_type: str, *, presign_seconds: int) -> str:
+    until = asyncio.get_running_loop().time() + 60
+    return await uploader().upload(target, path, key, media_type, presign_seconds=presign_seconds, until=until)
 
 
 def target_at(endpoint: str, bucket: str = BUCKET, secret: str = SECRET) -> S3Target:
@@ -82,9 +89,7 @@ def target_at(endpoint: str, bucket: str = BUCKET, secret: str = SECRET) -> S3Ta
 async def test_an_upload_can_be_fetched_by_its_link(endpoint: str, tmp_path: Path) -> None:
     path = tmp_path / "a picture.png"
     path.write_bytes(b"\x89PNG data")
-    link = await uploader().upload(
-        target_at(endpoint), path, "job-1/a picture+ü.png", "image/png", presign_seconds=604800
-    )
+    link = await upload(target_at(endpoint), path, "job-1/a picture+ü.png", "image/png", presign_seconds=604800)
     async with httpx.AsyncClient() as http:
         fetched = await http.get(link)
     assert (fetched.status_code, fetched.content) == (200, b"\x89PNG data")
@@ -95,9 +100,7 @@ async def test_an_upload_can_be_fetched_by_its_link(endpoint: str, tmp_path: Pat
 async def test_a_large_file_goes_up_in_parts(endpoint: str, tmp_path: Path) -> None:
     path = tmp_path / "large.bin"
     path.write_bytes(bytes(PART_BYTES) + b"end")
-    await uploader().upload(
-        target_at(endpoint), path, "job-2/large.bin", "application/octet-stream", presign_seconds=60
-    )
+    await upload(target_at(endpoint), path, "job-2/large.bin", "application/octet-stream", presign_seconds=60)
     head = plain_client(endpoint).head_object(Bucket=BUCKET, Key="job-2/large.bin")
     assert head["ContentLength"] == PART_BYTES + 3 and head["ETag"].strip('"').endswith("-2")
 
@@ -106,9 +109,7 @@ async def test_a_missing_bucket_is_named_with_the_stores_code(moto_url: str, tmp
     path = tmp_path / "a.png"
     path.write_bytes(b"x")
     with pytest.raises(UploadFailed, match="NoSuchBucket") as caught:  # SeaweedFS would make the bucket
-        await uploader().upload(
-            target_at(moto_url, bucket="no-such-bucket-here"), path, "a.png", "image/png", presign_seconds=60
-        )
+        await upload(target_at(moto_url, bucket="no-such-bucket-here"), path, "a.png", "image/png", presign_seconds=60)
     assert "no-such-bucket-here" in caught.value.message
 
 
@@ -116,9 +117,7 @@ async def test_a_wrong_secret_is_refused_and_not_repeated(seaweed_url: str, tmp_
     path = tmp_path / "a.png"
     path.write_bytes(b"x")
     with pytest.raises(UploadFailed, match="403") as caught:
-        await uploader().upload(
-            target_at(seaweed_url, secret="planted-secret"), path, "a.png", "image/png", presign_seconds=60
-        )
+        await upload(target_at(seaweed_url, secret="planted-secret"), path, "a.png", "image/png", presign_seconds=60)
     assert "planted-secret" not in str(caught.value.as_json())
 
 
@@ -135,14 +134,12 @@ async def test_a_store_that_cannot_be_reached_is_an_upload_error(endpoint: str, 
     path = tmp_path / "a.png"
     path.write_bytes(b"x")
     with pytest.raises(UploadFailed):
-        await uploader().upload(target_at(endpoint), path, "a.png", "image/png", presign_seconds=60)
+        await upload(target_at(endpoint), path, "a.png", "image/png", presign_seconds=60)
 
 
 async def test_a_file_that_is_gone_is_an_upload_error(tmp_path: Path) -> None:
     with pytest.raises(UploadFailed, match="the file is gone"):
-        await uploader().upload(
-            target_at("http://127.0.0.1:9"), tmp_path / "none.png", "a.png", "image/png", presign_seconds=60
-        )
+        await upload(target_at("http://127.0.0.1:9"), tmp_path / "none.png", "a.png", "image/png", presign_seconds=60)
 
 
 def test_each_empty_setting_of_a_request_falls_back_to_the_environments() -> None:

@@ -14,7 +14,7 @@ from tests.s3_server import S3Server
 from worker.guard.safe_address import AddressGuard
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
 from worker.outputs.stage import DeliveredOutputs
-from worker.s3_clients import S3Clients
+from worker.s3_stores import S3Stores
 from worker.setting_slices import S3Config
 
 NOWHERE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{request_id}/{filename}")
@@ -39,8 +39,8 @@ def asked_of(server: S3Server) -> dict[str, Any]:
     }
 
 
-def stores(allowed: Sequence[str] = ()) -> S3Clients:
-    return S3Clients(AddressGuard(allowed))
+def stores(allowed: Sequence[str] = ()) -> S3Stores:
+    return S3Stores(AddressGuard(allowed))
 
 
 def job(*names: str, s3: Mapping[str, Any] | None = None) -> Job:
