@@ -76,7 +76,7 @@ def running_s3_server(directory: Path) -> Iterator[S3Server]:
     command = [weed_program(), "-logtostderr=true", "server", f"-dir={directory}", "-ip=127.0.0.1", "-s3"]
     command += [
         f"-s3.config={config}",
-        "-volume.max=4",
+        "-volume.max=16",  # each bucket takes some
         "-master.volumeSizeLimitMB=64",
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",

@@ -156,7 +156,7 @@ def never_reading(wire: Wire) -> None:
     while not wire.server.stopped.is_set():
         wire.pause(0.05)
         # A byte now and then is progress, so that no single write takes long.
-        if not wire.connection.recv(1):
+        if not wire.connection.recv(64):
             return
 
 

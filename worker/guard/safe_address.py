@@ -18,14 +18,11 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from worker.errors import InputRejected
+from worker.guard.special_addresses import Address, is_public
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-OF_THE_CLOUD = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("168.63.129.16/32"))
-"""Look public and are answered by the machine's provider (metadata at Oracle, the host's own services at Azure)."""
 
 
 class AddressRefused(InputRejected):
@@ -152,22 +149,6 @@ async def resolve_host(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def is_public(address: Address) -> bool:
-    """Whether an address is on the public internet; an IPv6 address that carries an IPv4 one is judged by that too."""
-    carried = _carried(address)
-    if carried is not None and not is_public(carried):
-        return False
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return True  # judged above
-        # What is reserved holds more ways to write an IPv4 address, private NAT64 among them.
-        if address.is_site_local or (address.is_reserved and address not in NAT64):
-            return False
-    elif any(address in network for network in OF_THE_CLOUD):
-        return False
-    return address.is_global and not address.is_multicast and not address.is_unspecified
-
-
 def shown_url(url: str) -> str:
     """A URL as errors and logs may show it: without user, password, query and fragment, which may hold secrets."""
     try:
@@ -176,20 +157,6 @@ def shown_url(url: str) -> str:
         return urlunsplit((parts.scheme, netloc, parts.path, "", ""))[:300]
     except ValueError:
         return "(not a URL)"
-
-
-def _carried(address: Address) -> ipaddress.IPv4Address | None:
-    if not isinstance(address, ipaddress.IPv6Address):
-        return None
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    if address.sixtofour is not None:
-        return address.sixtofour
-    if address.teredo is not None:
-        return address.teredo[1]
-    if address in NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return None
 
 
 def host_and_port(url: str) -> tuple[str, int]:
