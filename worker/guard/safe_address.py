@@ -8,7 +8,6 @@ networks.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -19,6 +18,7 @@ import httpx
 
 from worker.errors import InputRejected
 from worker.guard.special_addresses import Address, is_public
+from worker.own_thread import in_own_thread
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -81,10 +81,6 @@ class AddressGuard:
         self._check_addresses(url, host, addresses)
         return PinnedHost(host, port, tuple(str(address) for address in addresses))
 
-    def pin_blocking(self, url: str) -> PinnedHost:
-        """The same on a thread that has no event loop."""
-        return asyncio.run(self.pin(url))
-
     def transport(self) -> httpx.AsyncBaseTransport:
         """For `httpx.AsyncClient(transport=..., trust_env=False)`: every request of that client is pinned."""
         return _PinnedTransport(self)
@@ -141,9 +137,12 @@ class _PinnedTransport(httpx.AsyncBaseTransport):
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """The system's answer for a host, without duplicates. Raises OSError."""
+    """Return the system's answer for a host, without duplicates. Raises OSError.
+
+    Names come from requests, and a name server of theirs may hang: no lookup takes a place that others need.
+    """
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await in_own_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # a label that is empty or too long
         raise OSError(str(error)) from None
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))

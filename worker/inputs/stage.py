@@ -16,6 +16,7 @@ from worker.jobs.job import Credentials, Job
 from worker.jobs.stages import PlannedInputs
 
 FOLDER = "darkroom"
+FETCHED_AT_ONCE = 8  # of one job
 FETCHED_NAME = re.compile(rf"{FOLDER}/([0-9a-f]{{64}}\.\w+)")
 _PENDING_EXTENSION: Mapping[Media, str] = {"image": "png", "latent": "latent", "file": "bin"}
 
@@ -111,12 +112,15 @@ class FetchedInputs:
             return prompt
         # What is named twice is fetched once; the first failure ends the other downloads.
         first_of = {(reference.value, reference.media): reference for reference in reversed(references)}
+        at_once = asyncio.Semaphore(FETCHED_AT_ONCE)
+
+        async def bring(reference: Reference) -> str:
+            async with at_once:
+                return await self._bring(reference, owner_id, credentials, is_operators)
+
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = {
-                    key: group.create_task(self._bring(reference, owner_id, credentials, is_operators))
-                    for key, reference in first_of.items()
-                }
+                tasks = {key: group.create_task(bring(reference)) for key, reference in first_of.items()}
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         files = {reference: tasks[reference.value, reference.media].result() for reference in references}
