@@ -36,8 +36,9 @@ from engine.device_probe import DeviceFigures, measure
 from engine.disk_probe import DiskFigure, measure_disk
 from engine.events import Event
 from engine.graph.signature import Signatures, unique_keys
+from engine.graph.size import GraphLimits
 from engine.graph.spec import NodeRules
-from engine.graph.validate import CheckedPrompt, Findings, check_prompt, find_problems
+from engine.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
 from engine.images.preview import latent_preview, picture_preview
 from engine.memory import device as devices
 from engine.memory import machine_memory
@@ -117,11 +118,18 @@ class Engine:
 
     def check(self, prompt: Any, partial_execution_targets: Collection[str] | None = None) -> CheckedPrompt:
         """Whether a prompt can run. Raises `PromptRejected` when no output of it can."""
-        return check_prompt(prompt, self._rules_of_now(), partial_execution_targets)
+        return check_prompt(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits())
 
-    def find_problems(self, prompt: Any, partial_execution_targets: Collection[str] | None = None) -> Findings:
-        """Everything that is wrong with a prompt. Raises `PromptRejected` when the data is no prompt at all."""
-        return find_problems(prompt, self._rules_of_now(), partial_execution_targets)
+    def find_problems(
+        self, prompt: Any, partial_execution_targets: Collection[str] | None = None, excuses: Excuses = never
+    ) -> Findings:
+        """Find everything that is wrong with a prompt; problems that `excuses` is true for count as none.
+
+        Raises `PromptRejected` when the data is no prompt at all, or is too large.
+        """
+        return find_problems(
+            prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits(), excuses
+        )
 
     def needs_of(self, prompt: Any) -> PromptNeeds:
         """The models a prompt names and the node classes it lacks, however wrong it is otherwise."""
@@ -323,6 +331,10 @@ class Engine:
         self.memory.device.empty_cache()
         if free_memory:
             machine_memory.give_heap_back()
+
+    def _graph_limits(self) -> GraphLimits:
+        asked = self.settings
+        return GraphLimits(asked.max_prompt_nodes, asked.max_prompt_links, asked.max_prompt_bytes)
 
     def _rules_of_now(self) -> Callable[[str], NodeRules | None]:
         return lambda class_type: self.catalogue.rules(class_type, self.environment)

@@ -87,6 +87,9 @@ class EngineSettings:
     tls_certfile: Path | None = None
     cuda_device: int | None = None  # the only one this process sees
     default_device: int | None = None  # the first of those it sees
+    max_prompt_nodes: int = 50_000  # 0: no limit, as for the next two
+    max_prompt_links: int = 250_000
+    max_prompt_bytes: int = 64 * 1024 * 1024
     verbose: LogLevel = "INFO"
 
     @property

@@ -3,19 +3,29 @@
 A node is looked at once, its parents first, without recursion. As in ComfyUI only what an output node needs is checked;
 values are turned into their declared type on the way; an output node can run when it and everything it needs is fine.
 Where ComfyUI says more than one thing about a link it stops at the first; here the node's other inputs are checked too.
+
+The cost grows with the prompt alone, however much is wrong with it: at most `MAX_PROBLEMS` are listed, the rest counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import NodeProblems, Problem, PromptRejected
 from engine.graph.prompt import Node, Prompt, is_link, parse_prompt, undeclared_class, unknown_class
+from engine.graph.size import GraphLimits, check_size
 from engine.graph.spec import InputSpec, NodeRules
 
 FindRules = Callable[[str], NodeRules | None]
+Excuses = Callable[[Problem, Mapping[str, Any]], bool]
+"""True for a problem, of a node with these inputs, that will be gone by the time the prompt runs."""
+
+MAX_PROBLEMS = 100
+MAX_OUTPUTS_NAMED = 100  # of those that a node's problems keep from running
+MAX_CYCLE_NAMED = 50
+MAX_SHOWN_LENGTH = 2000
 
 LONGEST_LIST_SHOWN = 20  # longer lists of choices are not sent back
 # What no JSON value can be: a value that is no link would only fail inside the node. Types of custom nodes may differ.
@@ -25,8 +35,14 @@ LINK_ONLY = frozenset(
         "UPSCALE_MODEL", "SAMPLER", "SIGMAS", "NOISE", "GUIDER", "HOOKS", "GLIGEN",
     }
 )  # fmt: skip
+DEFAULT_LIMITS = GraphLimits()
 _MISSING = object()
 _CASTS: Mapping[str, Callable[[Any], Any]] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": bool}
+
+
+def never(_problem: Problem, _inputs: Mapping[str, Any]) -> bool:
+    """No problem goes away by itself."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +63,7 @@ class Findings:
     """All there is to say about a prompt. `problems` are about the prompt as a whole; with none it can run.
 
     Nodes of an unknown class are among `problems`, one each; `node_problems` are then those of all other nodes.
+    `num_unlisted` are the problems of nodes beyond `MAX_PROBLEMS`, which are only counted.
     """
 
     outputs: tuple[str, ...]
@@ -54,11 +71,14 @@ class Findings:
     node_problems: Mapping[str, NodeProblems]
     prompt: Mapping[str, Any]
     has_unknown_class: bool = False
+    num_unlisted: int = 0
 
 
-def check_prompt(data: Any, find_rules: FindRules, targets: Collection[str] | None = None) -> CheckedPrompt:
+def check_prompt(
+    data: Any, find_rules: FindRules, targets: Collection[str] | None = None, limits: GraphLimits = DEFAULT_LIMITS
+) -> CheckedPrompt:
     """`find_problems`, raising `PromptRejected` when nothing of the prompt can run."""
-    findings = find_problems(data, find_rules, targets)
+    findings = find_problems(data, find_rules, targets, limits)
     if findings.has_unknown_class:  # ComfyUI stops there
         raise PromptRejected(findings.problems[0])
     if findings.problems:
@@ -66,55 +86,86 @@ def check_prompt(data: Any, find_rules: FindRules, targets: Collection[str] | No
     return CheckedPrompt(findings.outputs, findings.node_problems, findings.prompt)
 
 
-def find_problems(data: Any, find_rules: FindRules, targets: Collection[str] | None = None) -> Findings:
-    """Every problem of a prompt. `targets` narrows the output nodes to these (`partial_execution_targets`).
+def find_problems(
+    data: Any,
+    find_rules: FindRules,
+    targets: Collection[str] | None = None,
+    limits: GraphLimits = DEFAULT_LIMITS,
+    excuses: Excuses = never,
+) -> Findings:
+    """Find what is wrong with a prompt. `targets` narrows the output nodes to these (`partial_execution_targets`).
 
-    Raises `PromptRejected` when the data is no prompt at all.
+    A problem that `excuses` is true for counts as none. Raises `PromptRejected` when the data is no prompt at all, or
+    is over `limits`.
     """
+    check_size(data, limits)
     prompt = parse_prompt(data)
-    rules: dict[str, NodeRules] = {}
-    unknown: list[Problem] = []
-    for node in prompt.values():
-        if node.class_type in rules:
-            continue
-        try:
-            found = find_rules(node.class_type)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the class's own declaration
-            unknown.append(undeclared_class(node, error))
-            continue
-        if found is None:
-            unknown.append(unknown_class(node))
-        else:
-            rules[node.class_type] = found
-    if unknown:
-        return _findings_beside_unknown(prompt, rules, unknown, data, targets)
+    rules, unknown = _rules_of_all(prompt, find_rules)
+    if unknown.num_found:
+        return _findings_beside_unknown(prompt, rules, unknown, data, targets, excuses)
     outputs = [
         node_id for node_id, node in prompt.items() if _is_wanted_output(node_id, rules[node.class_type], targets)
     ]
     if not outputs:
         return Findings((), [Problem("prompt_no_outputs", "Prompt has no outputs", "", {})], {}, data)
-    walk = _Walk(prompt, rules)
+    walk = _Walk(prompt, rules, excuses)
     for node_id in outputs:
         walk.visit(node_id)
     walk.visit_set_aside()
     return walk.findings(data, outputs)
 
 
+@dataclass(slots=True)
+class _UnknownClasses:
+    """Nodes whose class cannot be used: a problem for each of the first ones, and how many there are."""
+
+    listed: list[Problem] = field(default_factory=list)
+    num_found: int = 0
+
+
+def _rules_of_all(prompt: Prompt, find_rules: FindRules) -> tuple[dict[str, NodeRules], _UnknownClasses]:
+    """The rules of every class of a prompt, each asked for once, and the nodes of the classes that have none."""
+    rules: dict[str, NodeRules] = {}
+    reasons: dict[str, BaseException | None] = {}  # of the classes that have none
+    unknown = _UnknownClasses()
+    for node in prompt.values():
+        class_type = node.class_type
+        if class_type in rules:
+            continue
+        if class_type not in reasons:
+            try:
+                found = find_rules(class_type)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the class's own declaration
+                reasons[class_type] = error
+            else:
+                if found is not None:
+                    rules[class_type] = found
+                    continue
+                reasons[class_type] = None
+        unknown.num_found += 1
+        if len(unknown.listed) < MAX_PROBLEMS:
+            reason = reasons[class_type]
+            unknown.listed.append(unknown_class(node) if reason is None else undeclared_class(node, reason))
+    return rules, unknown
+
+
 def _findings_beside_unknown(
     prompt: Prompt,
     rules: Mapping[str, NodeRules],
-    unknown: Sequence[Problem],
+    unknown: _UnknownClasses,
     data: Mapping[str, Any],
     targets: Collection[str] | None,
+    excuses: Excuses,
 ) -> Findings:
     """The problems of all nodes whose class there is; what an unknown node needs or gives is not known."""
     known = [node_id for node_id, node in prompt.items() if node.class_type in rules]
     outputs = [node_id for node_id in known if _is_wanted_output(node_id, rules[prompt[node_id].class_type], targets)]
-    walk = _Walk(prompt, rules)
+    walk = _Walk(prompt, rules, excuses, max_listed=MAX_PROBLEMS - len(unknown.listed))
     for node_id in (*outputs, *known):
         walk.visit(node_id)
     found = walk.findings(data, outputs)
-    return Findings((), unknown, found.node_problems, found.prompt, has_unknown_class=True)
+    num_unlisted = found.num_unlisted + unknown.num_found - len(unknown.listed)
+    return Findings((), unknown.listed, found.node_problems, found.prompt, True, num_unlisted)
 
 
 def _is_wanted_output(node_id: str, rules: NodeRules, targets: Collection[str] | None) -> bool:
@@ -122,34 +173,43 @@ def _is_wanted_output(node_id: str, rules: NodeRules, targets: Collection[str] |
 
 
 class _Frame:
-    """A node being looked at: its parents are visited before it is judged."""
+    """A node being looked at: its parents are visited before it is judged.
 
-    __slots__ = ("ahead", "is_fine", "node", "problems")
+    `problems` are those that are listed; `is_faultless` is False with any, listed, only counted or excused.
+    """
+
+    __slots__ = ("ahead", "is_faultless", "is_fine", "node", "problems")
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.problems: list[Problem] = []
         self.ahead: list[tuple[InputSpec, list[Any]]] = []
         self.is_fine = True
+        self.is_faultless = True
 
 
 class _Walk:
     """One pass over what the outputs need. `fine` has every node that was judged, parents before children."""
 
-    def __init__(self, prompt: Prompt, rules: Mapping[str, NodeRules]) -> None:
+    def __init__(
+        self, prompt: Prompt, rules: Mapping[str, NodeRules], excuses: Excuses, max_listed: int = MAX_PROBLEMS
+    ) -> None:
         self.prompt = prompt
         self.rules = rules
         self.fine: dict[str, bool] = {}
         self.problems: dict[str, list[Problem]] = {}
         self.cast: dict[str, dict[str, Any]] = {}
-        self._open: set[str] = set()
+        self._excuses = excuses
+        self._max_listed = max_listed
+        self._num_problems = 0
+        self._open: dict[str, int] = {}  # the nodes being looked at, each with its place in the stack
         self._set_aside: list[str] = []
 
     def visit(self, root: str) -> None:
         """Judge a node and all it needs."""
         if root in self.fine:
             return
-        stack = [self._enter(root, None)]
+        stack = [self._enter(root, None, 0)]
         while stack:
             frame = stack[-1]
             if not frame.ahead:
@@ -163,24 +223,24 @@ class _Walk:
             elif source in self._open:
                 self._close_cycle(stack, spec, link)
             else:
-                stack.append(self._enter(source, (spec, link)))
+                stack.append(self._enter(source, (spec, link), len(stack)))
 
     def visit_set_aside(self) -> None:
         """Judge what only links of a wrong type lead to, so that its problems are told as well."""
         while self._set_aside:
             self.visit(self._set_aside.pop())
 
-    def _enter(self, node_id: str, via: tuple[InputSpec, list[Any]] | None) -> _Frame:
+    def _enter(self, node_id: str, via: tuple[InputSpec, list[Any]] | None, place: int) -> _Frame:
         frame = _Frame(self.prompt[node_id])
-        self._open.add(node_id)
+        self._open[node_id] = place
         self._check_inputs(frame, via)
         frame.ahead.reverse()
         return frame
 
     def _leave(self, frame: _Frame, child: _Frame | None) -> None:
         node_id = frame.node.id
-        self._open.discard(node_id)
-        is_fine = frame.is_fine and not frame.problems
+        del self._open[node_id]
+        is_fine = frame.is_fine
         self.fine[node_id] = is_fine
         if frame.problems:
             self.problems[node_id] = frame.problems
@@ -188,12 +248,33 @@ class _Walk:
             child.is_fine &= is_fine
 
     def _close_cycle(self, stack: list[_Frame], spec: InputSpec, link: list[Any]) -> None:
-        ids = [frame.node.id for frame in stack]
-        start = ids.index(link[0])
-        around = " -> ".join([*ids[start:], ids[start]])
-        failure = ("graph.DependencyCycleError", f"Dependency cycle detected: {around}")
-        stack[start].problems.append(_raised(failure, (spec, link)))
         stack[-1].is_fine = False
+        start = self._open[link[0]]
+        if self._is_full:
+            self._count(stack[start])
+            return
+        ids = [frame.node.id for frame in stack[start : start + MAX_CYCLE_NAMED]]
+        more = ["..."] if len(stack) - start > MAX_CYCLE_NAMED else []
+        around = " -> ".join([*ids, *more, ids[0]])
+        failure = ("graph.DependencyCycleError", f"Dependency cycle detected: {around}")
+        self._report(stack[start], _raised(failure, (spec, link)))
+
+    @property
+    def _is_full(self) -> bool:
+        return self._num_problems >= self._max_listed
+
+    def _report(self, frame: _Frame, problem: Problem) -> None:
+        """List a problem of a node, or only count it when enough are listed."""
+        if self._excuses(problem, frame.node.inputs):
+            frame.is_faultless = False
+            return
+        if not self._is_full:
+            frame.problems.append(problem)
+        self._count(frame)
+
+    def _count(self, frame: _Frame) -> None:
+        self._num_problems += 1
+        frame.is_fine = frame.is_faultless = False
 
     def _check_inputs(self, frame: _Frame, via: tuple[InputSpec, list[Any]] | None) -> None:
         node = frame.node
@@ -206,12 +287,12 @@ class _Walk:
             value = inputs.get(spec.name, _MISSING)
             if value is _MISSING:
                 if spec.section == "required":
-                    frame.problems.append(_missing(spec))
+                    self._report(frame, _missing(spec))
             elif isinstance(value, list):
                 self._check_link(frame, spec, value, linked_types, via)
             else:
                 self._check_value(frame, spec, value, is_checked=replaces is not None and replaces.takes(spec.name))
-        if check is not None and not (check.comes_last and frame.problems):
+        if check is not None and (frame.is_faultless or not check.comes_last):
             self._ask_node(frame, rules, linked_types, via)
 
     def _check_link(
@@ -223,7 +304,7 @@ class _Walk:
         via: tuple[InputSpec, list[Any]] | None,
     ) -> None:
         if len(link) != 2:
-            frame.problems.append(_bad_link(spec, link))
+            self._report(frame, _bad_link(spec, link))
             return
         source, slot = link
         if self._is_of_unknown_class(source):
@@ -232,7 +313,7 @@ class _Walk:
         try:
             given = self.rules[self.prompt[source].class_type].output_types[slot]
         except (KeyError, IndexError, TypeError) as error:  # no such node, no such output, no index
-            frame.problems.append(_raised((type(error).__name__, str(error)), via))
+            self._report(frame, _raised((type(error).__name__, str(error)), via))
             return
         linked_types[spec.name] = given
         check = self.rules[frame.node.class_type].check
@@ -240,7 +321,7 @@ class _Walk:
         if takes_any or is_compatible(given, spec.type):
             frame.ahead.append((spec, link))
         else:
-            frame.problems.append(_type_mismatch(spec, given, link))
+            self._report(frame, _type_mismatch(spec, given, link))
             self._set_aside.append(source)
 
     def _is_of_unknown_class(self, node_id: Any) -> bool:
@@ -253,17 +334,17 @@ class _Walk:
         except (TypeError, ValueError, OverflowError) as error:
             if isinstance(value, Mapping) and "__value__" in value:
                 value = value["__value__"]
-            frame.problems.append(_bad_value(spec, value, error))
+            self._report(frame, _bad_value(spec, value, error))
             return
         if type(spec.type) is str and spec.type in LINK_ONLY:
-            frame.problems.append(_bad_link(spec, value))
+            self._report(frame, _bad_link(spec, value))
             return
         if cast is not value:
             self.cast.setdefault(frame.node.id, {})[spec.name] = cast
         if not is_checked:
             problem = _range_problem(spec, cast)
             if problem is not None:
-                frame.problems.append(problem)
+                self._report(frame, problem)
 
     def _ask_node(
         self,
@@ -289,41 +370,54 @@ class _Walk:
         try:
             verdict = check.function(**asked)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the node's own check
-            frame.problems.append(_raised((_type_name(error), str(error)), via))
+            self._report(frame, _raised((_type_name(error), str(error)), via))
             return
         if verdict is not True and not _is_blocker(verdict):
-            told_of = list(asked)[:1] if check.comes_last else asked
-            frame.problems.extend(_complaint(name, verdict) for name in told_of)
+            for name in list(asked)[:1] if check.comes_last else asked:
+                self._report(frame, _complaint(name, verdict))
 
     def findings(self, data: Mapping[str, Any], outputs: Sequence[str]) -> Findings:
         good = tuple(node_id for node_id in outputs if self.fine[node_id])
         node_problems = self._node_problems([node_id for node_id in outputs if not self.fine[node_id]])
+        num_unlisted = max(0, self._num_problems - self._max_listed)
         problems: list[Problem] = []
         if not good:
             told = [problem for node_id in outputs for problem in self.problems.get(node_id, ())]
-            details = "\n".join(f"{problem.message}: {problem.details}" for problem in told)
+            lines = [f"{problem.message}: {problem.details}" for problem in told]
+            lines += [f"... and {num_unlisted} more problems"] if num_unlisted else []
+            extra = {"unlisted_problems": num_unlisted} if num_unlisted else {}
             message = "Prompt outputs failed validation"
-            problems.append(Problem("prompt_outputs_failed_validation", message, details, {}))
-        return Findings(good, problems, node_problems, self._cast_prompt(data))
+            problems.append(Problem("prompt_outputs_failed_validation", message, "\n".join(lines), extra))
+        return Findings(good, problems, node_problems, self._cast_prompt(data), num_unlisted=num_unlisted)
 
     def _node_problems(self, failed: Sequence[str]) -> dict[str, NodeProblems]:
-        """The nodes with problems, each with the outputs that need it. Sets of outputs are bits of one integer."""
+        """The nodes with listed problems, each with the first outputs that need it.
+
+        Sets of nodes with problems are bits of one integer, so that one pass over the prompt is enough.
+        """
         if not self.problems:
             return {}
-        needed_by = dict.fromkeys(self.fine, 0)
-        for index, node_id in enumerate(failed):
-            needed_by[node_id] |= 1 << index
-        for node_id in reversed(self.fine):  # children before parents
+        bits = {node_id: 1 << index for index, node_id in enumerate(self.problems)}
+        needs = dict.fromkeys(self.fine, 0)
+        for node_id in self.fine:  # parents before children
+            needed = bits.get(node_id, 0)
             for link in self.prompt[node_id].links:
-                if link.source in needed_by:
-                    needed_by[link.source] |= needed_by[node_id]
+                needed |= needs.get(link.source, 0) or bits.get(link.source, 0)  # the latter: it closes a cycle
+            needs[node_id] = needed
+        dependent: list[list[str]] = [[] for _ in bits]
+        unfilled = (1 << len(bits)) - 1
+        for output in failed:
+            found = needs[output] & unfilled
+            while found:
+                lowest = found & -found
+                index = lowest.bit_length() - 1
+                dependent[index].append(output)
+                if len(dependent[index]) == MAX_OUTPUTS_NAMED:
+                    unfilled ^= lowest
+                found ^= lowest
         return {
-            node_id: NodeProblems(
-                self.prompt[node_id].class_type,
-                problems,
-                [output for index, output in enumerate(failed) if needed_by[node_id] >> index & 1],
-            )
-            for node_id, problems in self.problems.items()
+            node_id: NodeProblems(self.prompt[node_id].class_type, problems, outputs)
+            for (node_id, problems), outputs in zip(self.problems.items(), dependent, strict=True)
         }
 
     def _cast_prompt(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -375,8 +469,9 @@ def _range_problem(spec: InputSpec, value: Any) -> Problem | None:
         return None
     is_long = len(choices) > LONGEST_LIST_SHOWN
     shown = f"(list of length {len(choices)})" if is_long else str(list(choices))
-    extra = {"input_name": spec.name, "input_config": None if is_long else spec.as_json(), "received_value": value}
-    return Problem("value_not_in_list", "Value not in list", f"{spec.name}: '{value}' not in {shown}", extra)
+    extra = {"input_name": spec.name, "input_config": None if is_long else spec.as_json()}
+    extra["received_value"] = _received(value)
+    return Problem("value_not_in_list", "Value not in list", f"{spec.name}: '{_cut(value)}' not in {shown}", extra)
 
 
 def _missing(spec: InputSpec) -> Problem:
@@ -390,13 +485,13 @@ def _out_of_range(kind: str, message: str, spec: InputSpec, value: Any) -> Probl
 def _bad_value(spec: InputSpec, value: Any, error: Exception) -> Problem:
     declared = spec.type if isinstance(spec.type, str) else list(spec.type)
     message = f"Failed to convert an input value to a {declared} value"
-    extra = _about(spec, received_value=value, exception_message=str(error))
-    return Problem("invalid_input_type", message, f"{spec.name}, {value}, {error}", extra)
+    extra = _about(spec, received_value=_received(value), exception_message=_cut(error))
+    return Problem("invalid_input_type", message, f"{spec.name}, {_cut(value)}, {_cut(error)}", extra)
 
 
 def _bad_link(spec: InputSpec, link: list[Any]) -> Problem:
     message = "Bad linked input, must be a length-2 list of [node_id, slot_index]"
-    return Problem("bad_linked_input", message, spec.name, _about(spec, received_value=link))
+    return Problem("bad_linked_input", message, spec.name, _about(spec, received_value=_received(link)))
 
 
 def _type_mismatch(spec: InputSpec, given: str | Sequence[Any], link: list[Any]) -> Problem:
@@ -421,6 +516,19 @@ def _raised(failure: tuple[str, str], via: tuple[InputSpec, list[Any]] | None) -
     spec, link = via
     extra = _about(spec, exception_message=text, exception_type=kind, traceback=[], linked_node=link)
     return Problem("exception_during_inner_validation", "Exception when validating inner node", text, extra)
+
+
+def _cut(value: object) -> str:
+    """A value as text, a long one cut: a problem is no place for megabytes."""
+    text = value if isinstance(value, str) else str(value)
+    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}... ({len(text)} characters)"
+
+
+def _received(value: Any) -> Any:
+    """A value as a problem repeats it: as it came unless it is long."""
+    if not isinstance(value, str | list | dict):
+        return value
+    return value if len(str(value)) <= MAX_SHOWN_LENGTH else _cut(value)
 
 
 def _about(spec: InputSpec, **more: Any) -> dict[str, Any]:

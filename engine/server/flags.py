@@ -144,6 +144,11 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     for kind in ("key", "cert"):
         parser.add_argument(f"--tls-{kind}file", type=Path, default=None, metavar="FILE", help="serve https with it")
     parser.add_argument("--max-upload-size", type=_at_least(0.0), default=100.0, metavar="MB")
+    defaults = EngineSettings()
+    for unit in ("nodes", "links", "bytes"):
+        limit = getattr(defaults, f"max_prompt_{unit}")
+        about = f"{unit} of a prompt ({limit}); 0: no limit"
+        parser.add_argument(f"--max-prompt-{unit}", type=_at_least(0), default=limit, metavar="N", help=about)
     parser.add_argument("--verbose", nargs="?", default="INFO", const="DEBUG", choices=get_args(LogLevel))
     parser.add_argument(
         "--liveness-fd", type=int, default=None, metavar="FD", help="exit at once when this inherited pipe closes"
@@ -226,6 +231,9 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
         ),
         embed_metadata=not given.disable_metadata,
         max_upload_mb=given.max_upload_size,
+        max_prompt_nodes=given.max_prompt_nodes,
+        max_prompt_links=given.max_prompt_links,
+        max_prompt_bytes=given.max_prompt_bytes,
         preview_method=given.preview_method,
         preview_size_px=given.preview_size,
         disable_all_custom_nodes=given.disable_all_custom_nodes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Mapping
@@ -13,6 +14,9 @@ from aiohttp.http import HttpProcessingError
 from engine.errors import Problem
 
 LONGEST_SHOWN = 200
+LARGE_BODY_BYTES = 256 * 1024  # from here on parsed off the event loop
+STRUCTURE = (b"[", b"{", b",")
+MAX_JSON_MARKS = 2_000_000  # parsing costs by their number, a picture in base64 has none
 FORM_ERRORS = (ValueError, LookupError, RuntimeError, AssertionError, HttpProcessingError)  # aiohttp's, of a bad form
 
 
@@ -26,8 +30,12 @@ async def read_object(request: web.Request, *, may_be_empty: bool = False) -> di
     body = await request.read()
     if may_be_empty and not body.strip():
         return {}
+    num_marks = sum(map(body.count, STRUCTURE)) if len(body) > MAX_JSON_MARKS else 0
+    if num_marks > MAX_JSON_MARKS:
+        details = f"got {num_marks} brackets and commas, expected at most {MAX_JSON_MARKS}"
+        raise _bad_request("json_too_large", "The body has too many elements", details)
     try:
-        data = json.loads(body)
+        data = json.loads(body) if len(body) < LARGE_BODY_BYTES else await asyncio.to_thread(json.loads, body)
     except (ValueError, RecursionError) as error:
         raise _bad_request("invalid_json", "The body is not JSON", str(error)) from None
     if not isinstance(data, dict):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from engine.errors import NodeProblems, Problem, PromptRejected
+from engine.errors import Problem, PromptRejected
 from engine.server.folders import split_annotation
 from engine.server.history import HistoryEntry
 from engine.server.queue import QueuedPrompt
@@ -76,7 +77,8 @@ async def post_workflow(request: web.Request) -> web.Response:
     """What would come of a prompt, without running it: every problem at once, and the models and classes it names.
 
     Names in `pending_files` are files that will be there when it runs: that they are missing is no problem.
-    200 with `valid` either way; 400 only for a body that holds no prompt.
+    `unlisted_problems` is how many there are beyond those listed. 200 with `valid` either way; 400 only for a body that
+    holds no prompt.
     """
     body = await read_object(request)
     if "prompt" not in body:
@@ -87,26 +89,23 @@ async def post_workflow(request: web.Request) -> web.Response:
     targets = read_targets(body)
     engine = await services(request).start.engine()
     prompt = body["prompt"]
+    excuses = partial(is_pending, {str(name) for name in pending})
     try:
-        found = await asyncio.to_thread(engine.find_problems, prompt, targets)
+        found = await asyncio.to_thread(engine.find_problems, prompt, targets, excuses)
         needs = await asyncio.to_thread(engine.needs_of, prompt)
     except PromptRejected as rejected:
         return web.json_response({"valid": False, "outputs": [], **rejected.as_json(), **_no_needs()})
-    node_problems = without_pending(found.node_problems, prompt, {str(name) for name in pending})
-    blocked = {output for entry in node_problems.values() for output in entry.dependent_outputs}
-    freed = [output for entry in found.node_problems.values() for output in entry.dependent_outputs]
-    outputs = [output for output in dict.fromkeys([*found.outputs, *freed]) if output not in blocked]
-    outputs = [] if found.has_unknown_class else outputs
     errors = [problem.as_json() for problem in found.problems if problem.type != "prompt_outputs_failed_validation"]
-    if not errors and not outputs:
+    if not errors and not found.outputs:
         errors = [problem.as_json() for problem in found.problems]
     return web.json_response(
         {
-            "valid": not errors and not node_problems,
-            "outputs": outputs,
+            "valid": not errors and not found.node_problems and not found.num_unlisted,
+            "outputs": list(found.outputs),
             "error": errors[0] if errors else None,
             "errors": errors,
-            "node_errors": {node_id: entry.as_json() for node_id, entry in node_problems.items()},
+            "node_errors": {node_id: entry.as_json() for node_id, entry in found.node_problems.items()},
+            "unlisted_problems": found.num_unlisted,
             "models": [model.as_json() for model in needs.models],
             "missing_nodes": list(needs.missing_classes),
         }
@@ -117,22 +116,10 @@ def _no_needs() -> dict[str, Any]:
     return {"models": [], "missing_nodes": []}
 
 
-def without_pending(
-    node_problems: Mapping[str, NodeProblems], prompt: Mapping[str, Any], pending: Collection[str]
-) -> dict[str, NodeProblems]:
-    """The problems that remain when the files named in `pending` are there. Pure."""
-    remaining = {}
-    for node_id, entry in node_problems.items():
-        inputs = prompt[node_id].get("inputs") or {}
-        problems = [problem for problem in entry.problems if not _is_pending(problem, inputs, pending)]
-        if problems:
-            remaining[node_id] = NodeProblems(entry.class_type, problems, entry.dependent_outputs)
-    return remaining
-
-
-def _is_pending(problem: Problem, inputs: Mapping[str, Any], pending: Collection[str]) -> bool:
+def is_pending(pending: Collection[str], problem: Problem, inputs: Mapping[str, Any]) -> bool:
+    """True for a problem of a node with these inputs that says only that a file of `pending` is not there. Pure."""
     value = inputs.get(str(problem.extra_info.get("input_name")))
-    if problem.type not in ABOUT_FILES or not isinstance(value, str):
+    if not pending or problem.type not in ABOUT_FILES or not isinstance(value, str):
         return False
     name = split_annotation(value)[0]
     return value in pending or name in pending or os.path.normpath(name) in pending

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from engine.errors import PromptRejected
+from engine.graph.size import GraphLimits
 from engine.graph.spec import InputCheck, NodeRules
-from engine.graph.validate import check_prompt, find_problems, is_compatible
+from engine.graph.validate import MAX_PROBLEMS, check_prompt, find_problems, is_compatible
 from tests.engine.graph.declared import node, rules
 from tests.reference import REFERENCE
 
@@ -290,3 +291,69 @@ def test_an_unknown_class_rejects_as_comfyui_does_with_nothing_else() -> None:
     with pytest.raises(PromptRejected) as rejected:
         check_prompt(prompt, CLASSES.get)
     assert rejected.value.problem.type == "invalid_prompt" and rejected.value.node_problems == {}
+
+
+@pytest.mark.parametrize("class_type", ["Show", "Nowhere"])
+def test_at_most_a_hundred_problems_are_listed_and_the_rest_counted(class_type: str) -> None:
+    prompt = {str(index): node(class_type, number=["gone", 0]) for index in range(2500)}
+    findings = find_problems(prompt, CLASSES.get)
+    listed = [item for found in findings.node_problems.values() for item in found.problems]
+    unknown = findings.problems if findings.has_unknown_class else []
+    assert len(listed) + len(unknown) == MAX_PROBLEMS
+    assert findings.num_unlisted == 2500 - MAX_PROBLEMS
+    assert findings.outputs == ()
+
+
+def test_problems_of_both_kinds_share_the_hundred() -> None:
+    unknown = {f"u{index}": node("Nowhere") for index in range(60)}
+    prompt = {**unknown, **{str(index): node("Show") for index in range(60)}}
+    findings = find_problems(prompt, CLASSES.get)
+    assert len(findings.problems) == 60 and len(findings.node_problems) == MAX_PROBLEMS - 60
+    assert findings.num_unlisted == 20
+
+
+def test_the_rest_is_told_where_clients_of_comfyui_look() -> None:
+    with pytest.raises(PromptRejected) as refused:
+        check_prompt({str(index): node("Show") for index in range(150)}, CLASSES.get)
+    told = refused.value.as_json()
+    assert set(told) == {"error", "node_errors"} and len(told["node_errors"]) == MAX_PROBLEMS
+    assert set(told["error"]) == {"type", "message", "details", "extra_info"}
+    assert told["error"]["extra_info"] == {"unlisted_problems": 50}
+    assert told["error"]["details"].endswith("... and 50 more problems")
+
+
+def test_an_output_whose_problem_is_not_listed_does_not_run() -> None:
+    broken = {str(index): node("Show") for index in range(MAX_PROBLEMS + 5)}
+    prompt = {**broken, "1000": node("Source", value=1), "1001": node("Show", number=["1000", 0])}
+    assert check_prompt(prompt, CLASSES.get).outputs == ("1001",)
+
+
+def test_a_long_value_is_cut_in_what_is_said_of_it() -> None:
+    prompt = {"1": node("Source", value="9" * 1_000_000), "2": node("Show", number=["1", 0])}
+    (problem,) = find_problems(prompt, CLASSES.get).node_problems["1"].problems
+    assert len(json.dumps(problem.as_json())) < 20_000
+
+
+def test_cycles_through_every_node_are_named_briefly() -> None:
+    links = {str(index): node("Both", number=[str(index + 1), 0], more=["0", 0]) for index in range(3000)}
+    classes = {**CLASSES, "Both": rules("Both", {"number": "NUMBER", "more": "NUMBER"}, ("NUMBER",))}
+    prompt = {**links, "3000": node("Both", number=["0", 0], more=["0", 0]), "o": node("Show", number=["0", 0])}
+    findings = find_problems(prompt, classes.get)
+    assert findings.outputs == () and len(findings.node_problems["0"].problems) == MAX_PROBLEMS
+    assert len(json.dumps([item.as_json() for item in findings.node_problems["0"].problems])) < 200_000
+
+
+def test_an_excused_problem_is_none_however_many_there_are() -> None:
+    sources = {str(index): node("Pick", name="later") for index in range(300)}
+    prompt = {**sources, **{f"o{index}": node("Show", number=[str(index), 0]) for index in range(300)}}
+    findings = find_problems(prompt, CLASSES.get, excuses=lambda problem, inputs: inputs["name"] == "later")
+    assert len(findings.outputs) == 300 and not findings.problems and not findings.node_problems
+
+
+def test_a_prompt_over_a_limit_is_refused_before_its_classes_are_asked_for() -> None:
+    def find_rules(class_type: str) -> NodeRules | None:
+        raise AssertionError(class_type)
+
+    with pytest.raises(PromptRejected) as refused:
+        find_problems({str(index): {} for index in range(11)}, find_rules, limits=GraphLimits(max_nodes=10))
+    assert refused.value.problem.type == "prompt_too_large"

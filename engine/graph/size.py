@@ -1,0 +1,77 @@
+"""The size of a prompt, bounded before anything else is done with it: nodes, links, bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import Problem, PromptRejected
+from engine.graph.prompt import is_link
+
+SCALAR_BYTES = 8  # of a number, a boolean, a bracket
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLimits:
+    """The largest prompt that is looked at. 0: no limit."""
+
+    max_nodes: int = 50_000
+    max_links: int = 250_000
+    max_bytes: int = 64 * 1024 * 1024
+
+
+def check_size(data: Any, limits: GraphLimits) -> None:
+    """Raise `PromptRejected` for a prompt over a limit. What is no prompt is left to `parse_prompt`."""
+    if not isinstance(data, Mapping):
+        return
+    if limits.max_nodes and len(data) > limits.max_nodes:
+        raise _too_large("nodes", len(data), limits.max_nodes)
+    if not (limits.max_links or limits.max_bytes):
+        return
+    num_links = num_bytes = 0
+    for node_id, node in data.items():
+        inputs = node.get("inputs") if isinstance(node, Mapping) else None
+        num_bytes += len(node_id) + SCALAR_BYTES
+        if not isinstance(inputs, Mapping):
+            num_bytes += _bytes_of(node, limits.max_bytes)
+            continue
+        for name, value in inputs.items():
+            num_bytes += len(name)
+            if type(value) is str:
+                num_bytes += len(value)
+            elif type(value) is list and is_link(value):
+                num_links += 1
+                num_bytes += len(value[0]) + SCALAR_BYTES
+            else:
+                num_bytes += _bytes_of(value, limits.max_bytes - num_bytes)
+        if limits.max_links and num_links > limits.max_links:
+            raise _too_large("links", num_links, limits.max_links)
+        if limits.max_bytes and num_bytes > limits.max_bytes:
+            raise _too_large("bytes", num_bytes, limits.max_bytes)
+
+
+def _bytes_of(value: Any, enough: int) -> int:
+    """The size of a JSON value: its texts, and a few bytes for everything else. Stops counting past `enough`."""
+    if not isinstance(value, dict | list):
+        return len(value) if isinstance(value, str) else SCALAR_BYTES
+    num_bytes, waiting = 0, [value]
+    while waiting and (enough <= 0 or num_bytes <= enough):
+        item = waiting.pop()
+        if isinstance(item, str):
+            num_bytes += len(item)
+            continue
+        num_bytes += SCALAR_BYTES
+        if isinstance(item, dict):
+            num_bytes += sum(len(str(key)) for key in item)
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
+    return num_bytes
+
+
+def _too_large(unit: str, found: int, allowed: int) -> PromptRejected:
+    message = f"The prompt has too many {unit}"
+    details = f"got {found}, expected at most {allowed}"
+    extra = {"limit": f"max_{unit}", "value": found, "allowed": allowed}
+    return PromptRejected(Problem("prompt_too_large", message, details, extra))
