@@ -127,9 +127,7 @@ class Engine:
 
         Raises `PromptRejected` when the data is no prompt at all, or is too large.
         """
-        return find_problems(
-            prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits(), excuses
-        )
+        return find_problems(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits(), excuses)
 
     def needs_of(self, prompt: Any) -> PromptNeeds:
         """The models a prompt names and the node classes it lacks, however wrong it is otherwise."""

@@ -45,6 +45,7 @@ class Edges:
             self.taken_over,
             num_delivering=settings.postprocess_workers,
             traffic=traffic,
+            max_bytes=settings.prompt_max_output_bytes,
         )
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config())

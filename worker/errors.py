@@ -14,12 +14,14 @@
         SessionGone               Vast's session id is unknown
       TryLater                    the request is fine; send it again after `retry_after_seconds`
         QueueFull, DiskLow, MemoryLow, NotReady, Draining, WaitTooLong, TooManySessions
+        LimitReached              the caller has as much of something as its key or address may
       RunError                    this job failed, the worker is fine
         NodeFailed                a node raised
         OutOfMemory               the device had too little memory, also on the retry
           EngineOutOfMemory       the machine had: the kernel killed the engine's process
         JobTimedOut, JobCancelled
         NothingMade               the run ended well and left no output: the workflow saves nothing
+        OutputsTooLarge           the outputs are over PROMPT_MAX_OUTPUT_BYTES together
         DeliveryFailed            no output could be delivered at all
       PlatformError               the engine or the machine, not the job
         EngineUnreachable         the engine does not answer, or was lost twice during one job
@@ -62,6 +64,8 @@ class CallerError(WorkerError):
 MAX_SHOWN_LENGTH = 2000
 MAX_SHOWN_ITEMS = 50
 MAX_SHOWN_DEPTH = 20
+MAX_PROBLEMS = 100
+MAX_ALLOWED_ITEMS = 20_000  # choices listed in one refusal, over all its problems
 PLACES = ("input.modifications.", "input.", "query.")
 
 
@@ -112,17 +116,37 @@ class Problem:
 
 
 class RequestRejected(CallerError):
-    """The body, the modifier or the workflow is wrong. Holds every problem found, at least one."""
+    """The body, the modifier or the workflow is wrong.
+
+    Holds the first `MAX_PROBLEMS` problems, at least one; `num_unlisted` is the number of the others. `fields`:
+    problems, and unlisted_problems where there are some.
+    """
 
     code = "request_rejected"
 
-    def __init__(self, problems: Sequence[Problem], message: str | None = None) -> None:
-        self.problems = tuple(problems)
-        more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+    def __init__(self, problems: Sequence[Problem], message: str | None = None, num_unlisted: int = 0) -> None:
+        self.problems = tuple(problems[:MAX_PROBLEMS])
+        self.num_unlisted = num_unlisted + max(0, len(problems) - MAX_PROBLEMS)
+        num_more = len(self.problems) + self.num_unlisted - 1
+        more = f" (and {num_more} more)" if num_more > 0 else ""
         super().__init__(
             message or (f"{self.problems[0].sentence}{more}" if self.problems else "The request is not valid"),
-            problems=[problem.as_json() for problem in self.problems],
+            problems=_shown(self.problems),
+            **({"unlisted_problems": self.num_unlisted} if self.num_unlisted else {}),
         )
+
+
+def _shown(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+    """Problems as JSON; when their choices are very many together, the later ones show only the first of theirs."""
+    shown, num_allowed = [], 0
+    for problem in problems:
+        item = problem.as_json()
+        if isinstance(problem.allowed, list):
+            num_allowed += len(problem.allowed)
+            if num_allowed > MAX_ALLOWED_ITEMS:
+                item["allowed"] = shortened(problem.allowed)
+        shown.append(item)
+    return shown
 
 
 class InputRejected(CallerError):
@@ -213,6 +237,17 @@ class TooManySessions(TryLater):
     code = "too_many_sessions"
 
 
+class LimitReached(TryLater):
+    """A limit of the caller's key or address. `fields`: limit (its name), value, allowed."""
+
+    code = "limit_reached"
+
+    def __init__(self, limit: str, value: int, allowed: int, *, retry_after_seconds: float, unit: str = "") -> None:
+        more = f" {unit}" if unit else ""
+        message = f"{limit}: the limit of this key or address is reached; got {value}, expected at most {allowed}{more}"
+        super().__init__(message, retry_after_seconds=retry_after_seconds, limit=limit, value=value, allowed=allowed)
+
+
 class RunError(WorkerError):
     code = "run_error"
 
@@ -241,6 +276,12 @@ class JobCancelled(RunError):
 
 class NothingMade(RunError):
     code = "nothing_made"
+
+
+class OutputsTooLarge(RunError):
+    """`fields`: node_id (whose output went over the limit), value and allowed, in bytes."""
+
+    code = "outputs_too_large"
 
 
 class DeliveryFailed(RunError):
@@ -303,11 +344,13 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     Draining: 503,
     WaitTooLong: 429,
     TooManySessions: 429,
+    LimitReached: 429,
     NodeFailed: 500,
     OutOfMemory: 500,
     JobTimedOut: 504,
     JobCancelled: 499,
     NothingMade: 422,
+    OutputsTooLarge: 422,
     DeliveryFailed: 500,
     EngineUnreachable: 502,
     EngineStartFailed: 502,

@@ -11,7 +11,7 @@ import contextlib
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -38,7 +38,9 @@ class ForgetsInputs(Protocol):
 
 
 class Expiry:
-    """`run_forever()` is its task. `temporary_folders` are those of engines of our own."""
+    """`run_forever()` is its task. `temporary_folders` are those of engines of our own; `on_removed` is called
+    with the id of each job whose files go.
+    """
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Expiry:
         inputs: ForgetsInputs,
         taken_over: TakenOver,
         temporary_folders: Sequence[Path],
+        on_removed: Callable[[str], None] = lambda job_id: None,
     ) -> None:
         self._store = store
         self._outbox = outbox
@@ -55,6 +58,7 @@ class Expiry:
         self._inputs = inputs
         self._taken_over = taken_over
         self._temporary_folders = temporary_folders
+        self._on_removed = on_removed
         self._measured: dict[str, JobFolder] = {}  # folders of ended jobs, which do not change any more
 
     async def run_forever(self) -> None:
@@ -99,6 +103,7 @@ class Expiry:
 
     async def _remove_folder(self, job_id: str) -> None:
         """Taken away at once and removed in its own time: a new job may begin under the same id meanwhile."""
+        self._on_removed(job_id)
         aside = self._store.jobs_directory / f"{ASIDE_PREFIX}{uuid.uuid4().hex}"  # an id never begins so
         with contextlib.suppress(FileNotFoundError):
             self._store.job_directory(job_id).rename(aside)

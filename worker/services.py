@@ -12,10 +12,13 @@ from worker.autoscaler.platform import Platform
 from worker.engine.fleet import EngineFleet
 from worker.engine.pool import EnginePool
 from worker.guard.identity import Identity
+from worker.guard.rate_limits import RateLimits
 from worker.inputs.uploads import UploadedFiles
 from worker.jobs.admission import Admission, Gate
+from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.outbox import Outbox
 from worker.jobs.pipeline import Pipeline
+from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.stages import InputStage
 from worker.jobs.store import JobStore
@@ -23,7 +26,7 @@ from worker.jobs.wait_estimate import RunClock
 from worker.observe.health import Floor
 from worker.observe.metrics import Metrics
 from worker.qualification.state import Qualification
-from worker.setting_slices import OutputConfig, QueueLimits, SupervisionConfig, WebhookConfig
+from worker.setting_slices import CallerLimits, OutputConfig, QueueLimits, SupervisionConfig, WebhookConfig
 
 
 class RequestGuard(Protocol):
@@ -57,6 +60,10 @@ class Services:
     supervision: SupervisionConfig
     floors: Callable[[], list[Floor]]
     max_request_bytes: int
+    prompt_rules: PromptRules
+    caller_limits: CallerLimits
+    caller_rates: RateLimits
+    caller_quota: CallerQuota
     check_webhook_url: Callable[[str], None]
     check_s3: Callable[[Mapping[str, Any]], None]
     platform: Platform

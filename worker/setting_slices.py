@@ -156,6 +156,50 @@ class QueueLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLimits:
+    """The largest prompt that is taken. 0 nodes, links or bytes: no limit; None: no limit."""
+
+    max_nodes: int = 0
+    max_links: int = 0
+    max_bytes: int = 0
+    max_pixels: int | None = None
+    max_batch: int | None = None
+    max_frames: int | None = None
+    max_steps: int | None = None
+    max_output_bytes: int | None = None
+
+    @property
+    def bounds_work(self) -> bool:
+        """True with any limit on what a prompt asks the engine to do."""
+        return any(limit is not None for limit in (self.max_pixels, self.max_batch, self.max_frames, self.max_steps))
+
+
+@dataclass(frozen=True, slots=True)
+class NodePolicyConfig:
+    """Patterns of node classes and packs. Empty lists: every node may be used."""
+
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    allowed_packs: tuple[str, ...] = ()
+    denied_packs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallerLimits:
+    """Limits for each API key, or address where there is none. None: no limit.
+
+    `are_for_admins`: they hold for operators' keys and for callers from this machine, too.
+    """
+
+    requests_per_second: float | None = None
+    jobs_waiting: int | None = None
+    jobs_running: int | None = None
+    pixel_steps_per_minute: int | None = None
+    stored_bytes: int | None = None
+    are_for_admins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionConfig:
     """How long and how much is kept of what is over. Bytes are the sum over all files of a kind."""
 

@@ -30,9 +30,12 @@ from worker.outputs.keys import find_template_problem
 from worker.setting_slices import (
     AuthConfig,
     BenchmarkConfig,
+    CallerLimits,
     EngineLaunch,
     InputLimits,
+    NodePolicyConfig,
     OutputConfig,
+    PromptLimits,
     QueueLimits,
     RetentionConfig,
     RunPodConfig,
@@ -122,6 +125,28 @@ class Settings(BaseSettings):
     min_free_memory_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
     preprocess_workers: PositiveInt = 8
     postprocess_workers: PositiveInt = 8
+
+    # what a prompt may be and ask for
+    prompt_max_nodes: Annotated[int, Field(ge=0)] = 50_000
+    prompt_max_links: Annotated[int, Field(ge=0)] = 250_000
+    prompt_max_bytes: Annotated[int, Field(ge=0)] = 64 * MIB
+    prompt_max_pixels: PositiveInt | None = None
+    prompt_max_batch: PositiveInt | None = None
+    prompt_max_frames: PositiveInt | None = None
+    prompt_max_steps: PositiveInt | None = None
+    prompt_max_output_bytes: PositiveInt | None = None
+    allowed_nodes: CommaList = ()
+    denied_nodes: CommaList = ()
+    allowed_node_packs: CommaList = ()
+    denied_node_packs: CommaList = ()
+
+    # what one caller may ask for
+    caller_max_requests_per_second: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
+    caller_max_jobs_waiting: PositiveInt | None = None
+    caller_max_jobs_running: PositiveInt | None = None
+    caller_max_pixel_steps_per_minute: PositiveInt | None = None
+    caller_max_stored_bytes: PositiveInt | None = None
+    caller_limits_for_admins: bool = False
 
     # inputs
     input_max_bytes: PositiveInt = 100 * MIB
@@ -213,6 +238,10 @@ class Settings(BaseSettings):
         "api_keys",
         "preload_models",
         "warmup_workflows",
+        "allowed_nodes",
+        "denied_nodes",
+        "allowed_node_packs",
+        "denied_node_packs",
         mode="before",
     )
     @classmethod
@@ -343,6 +372,31 @@ class Settings(BaseSettings):
     def webhook_config(self) -> WebhookConfig:
         return WebhookConfig(self.webhook_url, self.webhook_secret, self.webhook_timeout)
 
+    def prompt_limits(self) -> PromptLimits:
+        return PromptLimits(
+            max_nodes=self.prompt_max_nodes,
+            max_links=self.prompt_max_links,
+            max_bytes=self.prompt_max_bytes,
+            max_pixels=self.prompt_max_pixels,
+            max_batch=self.prompt_max_batch,
+            max_frames=self.prompt_max_frames,
+            max_steps=self.prompt_max_steps,
+            max_output_bytes=self.prompt_max_output_bytes,
+        )
+
+    def node_policy_config(self) -> NodePolicyConfig:
+        return NodePolicyConfig(self.allowed_nodes, self.denied_nodes, self.allowed_node_packs, self.denied_node_packs)
+
+    def caller_limits(self) -> CallerLimits:
+        return CallerLimits(
+            requests_per_second=self.caller_max_requests_per_second,
+            jobs_waiting=self.caller_max_jobs_waiting,
+            jobs_running=self.caller_max_jobs_running,
+            pixel_steps_per_minute=self.caller_max_pixel_steps_per_minute,
+            stored_bytes=self.caller_max_stored_bytes,
+            are_for_admins=self.caller_limits_for_admins,
+        )
+
     def input_limits(self) -> InputLimits:
         return InputLimits(self.input_max_bytes, self.input_timeout, self.input_max_redirects)
 
@@ -439,13 +493,19 @@ class Settings(BaseSettings):
     def engine_launch(self) -> EngineLaunch:
         return EngineLaunch(
             urls=self.engine_url,
-            arguments=self.engine_args,
+            arguments=(*self._engine_limits(), *self.engine_args),
             base_directory=self.base_directory.absolute(),
             precision=self.precision,
             metadata=self.metadata,
             is_cpu=self.cpu,
             num_engines=None if self.engines == "auto" else self.engines,
         )
+
+    def _engine_limits(self) -> tuple[str, ...]:
+        """Flags that give our engine the front's limits where they are not the engine's own defaults."""
+        names = ("prompt_max_nodes", "prompt_max_links", "prompt_max_bytes")
+        changed = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+        return tuple(word for name in changed for word in (_engine_flag(name), str(getattr(self, name))))
 
     def supervision_config(self) -> SupervisionConfig:
         return SupervisionConfig(
@@ -581,6 +641,11 @@ def _names_and_values(env_file: Path | None) -> dict[str, str]:
         seen.update({name.upper(): value for name, value in source.env_vars.items() if value is not None})
     seen.update({name.upper(): value for name, value in os.environ.items()})
     return seen
+
+
+def _engine_flag(attribute: str) -> str:
+    """`--max-prompt-nodes` for `prompt_max_nodes`."""
+    return f"--max-prompt-{attribute.removeprefix('prompt_max_')}"
 
 
 def _variable_name(attribute: str) -> str:

@@ -27,11 +27,14 @@ from worker.engine.client import EngineClient
 from worker.engine.fleet import EngineFleet
 from worker.errors import EngineStartFailed, WorkerError
 from worker.expiry import Expiry
+from worker.guard.rate_limits import RateLimits
 from worker.jobs.admission import Admission, Gate, free_bytes_of
+from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.event_notices import EventNotices
 from worker.jobs.job import Credentials, Job
 from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
+from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
@@ -95,6 +98,7 @@ class Front:
         await self.store.open()
         for job in self.store.jobs.values():
             self._edges.uploads.hold(job.prompt, job.id)  # they cannot be fetched again
+        await self.services.caller_quota.load(self.store)
         await self.services.platform.start()
         self._outbox.start()
         self._spawn(self._bring_up())
@@ -139,7 +143,9 @@ class Front:
             pool,
             self._edges.inputs,
             self._edges.outputs,
-            PipelineLimits(limits.job_timeout_seconds, settings.preprocess_workers),
+            PipelineLimits(
+                limits.job_timeout_seconds, settings.preprocess_workers, settings.caller_limits().jobs_running
+            ),
             make_webhook=self._webhook,
             on_start=self._job_started,
             on_end=self._job_ended,
@@ -169,6 +175,15 @@ class Front:
                 Floor("memory", available_bytes(), limits.min_free_memory_bytes),
             ],
             max_request_bytes=settings.max_request_bytes,
+            prompt_rules=PromptRules(settings.prompt_limits(), settings.node_policy_config()),
+            caller_limits=settings.caller_limits(),
+            caller_rates=RateLimits(settings.caller_limits()),
+            caller_quota=CallerQuota(
+                settings.caller_limits(),
+                self.store.jobs.values,
+                lambda: queue_info.seconds_per_job,
+                limits.result_ttl_seconds,
+            ),
             check_webhook_url=self._edges.check_webhook_url,
             check_s3=self._edges.check_s3,
             platform=build_platform(settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing),
@@ -209,6 +224,7 @@ class Front:
             self._edges.inputs,
             self._edges.taken_over,
             [client.folders.temp for client in self.services.pool.clients if client.folders is not None],
+            self.services.caller_quota.files_removed,
         )
 
     def _link_key(self) -> bytes:
@@ -307,6 +323,7 @@ class Front:
         self.services.platform.autoscaler.job_ended(job.id, job.state)
         self._notices.leave(job)
         self.services.metrics.job_ended(job)
+        self.services.caller_quota.job_ended(job)
         if job.run_seconds is not None:
             self.services.run_clock.add(job.run_seconds, job.cost)
         if job.request.webhook is not None:

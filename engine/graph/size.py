@@ -44,7 +44,7 @@ def check_size(data: Any, limits: GraphLimits) -> None:
                 num_links += 1
                 num_bytes += len(value[0]) + SCALAR_BYTES
             else:
-                num_bytes += _bytes_of(value, limits.max_bytes - num_bytes)
+                num_bytes += _bytes_of(value, limits.max_bytes)
         if limits.max_links and num_links > limits.max_links:
             raise _too_large("links", num_links, limits.max_links)
         if limits.max_bytes and num_bytes > limits.max_bytes:
@@ -52,11 +52,12 @@ def check_size(data: Any, limits: GraphLimits) -> None:
 
 
 def _bytes_of(value: Any, enough: int) -> int:
-    """The size of a JSON value: its texts, and a few bytes for everything else. Stops counting past `enough`."""
+    """The size of a JSON value: its texts, and a few bytes for all else. Stops counting past `enough`, unless 0."""
     if not isinstance(value, dict | list):
         return len(value) if isinstance(value, str) else SCALAR_BYTES
-    num_bytes, waiting = 0, [value]
-    while waiting and (enough <= 0 or num_bytes <= enough):
+    num_bytes = 0
+    waiting: list[Any] = [value]
+    while waiting and (not enough or num_bytes <= enough):
         item = waiting.pop()
         if isinstance(item, str):
             num_bytes += len(item)

@@ -4,7 +4,7 @@ A node is looked at once, its parents first, without recursion. As in ComfyUI on
 values are turned into their declared type on the way; an output node can run when it and everything it needs is fine.
 Where ComfyUI says more than one thing about a link it stops at the first; here the node's other inputs are checked too.
 
-The cost grows with the prompt alone, however much is wrong with it: at most `MAX_PROBLEMS` are listed, the rest counted.
+The cost grows with the prompt alone, however much is wrong with it: `MAX_PROBLEMS` are listed, the rest is counted.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def find_problems(
     is over `limits`.
     """
     check_size(data, limits)
+    targets = None if targets is None else frozenset(targets)
     prompt = parse_prompt(data)
     rules, unknown = _rules_of_all(prompt, find_rules)
     if unknown.num_found:

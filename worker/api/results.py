@@ -17,6 +17,7 @@ from worker.errors import (
     SessionGone,
     TooManySessions,
     TryLater,
+    Unauthorized,
     WaitTooLong,
     WorkerError,
     http_status,
@@ -25,10 +26,16 @@ from worker.errors import (
 from worker.guard.foreign_page import is_of_foreign_page
 from worker.guard.identity import Identity
 from worker.guard.loopback import direct_host, is_loopback
+from worker.guard.rate_limits import caller_name
 from worker.jobs.job import Job
 from worker.outputs.inline import with_data
 from worker.outputs.public import public_record
 from worker.services import Services
+
+CALLER_SCOPE = "darkroom.caller"
+"""In the ASGI scope of a request that one of our routes has made for a caller: who that is. No client can set it."""
+
+COUNTED_SCOPE = "darkroom.counted"
 
 
 def services_of(request: Request) -> Services:
@@ -48,9 +55,36 @@ def check_page(request: Request) -> None:
 
 
 def check_caller(request: Request, *, has_vast_envelope: bool = False) -> Identity:
-    """Identify the caller of a request. Raises Unauthorized for one who may not use the worker, Forbidden."""
+    """Identify the caller of a request, and count the request.
+
+    Raises Unauthorized for one who may not use the worker, Forbidden, LimitReached.
+    """
+    passed_on = request.scope.get(CALLER_SCOPE)
+    if isinstance(passed_on, Identity):
+        return passed_on
     check_page(request)
-    return services_of(request).guard.check(host_of(request), request.headers.get("authorization"), has_vast_envelope)
+    authorization = request.headers.get("authorization")
+    try:
+        identity = services_of(request).guard.check(host_of(request), authorization, has_vast_envelope)
+    except Unauthorized:
+        _count_request(request, Identity("", host_of(request) or "", frozenset()))  # keys are not to be guessed, either
+        raise
+    _count_request(request, identity)
+    return identity
+
+
+def caller_of_jobs(request: Request, identity: Identity) -> str:
+    """The name under which the jobs of a caller are counted; empty for one without limits."""
+    are_admins_limited = services_of(request).caller_limits.are_for_admins
+    return caller_name(identity, are_admins_limited=are_admins_limited)
+
+
+def _count_request(request: Request, identity: Identity) -> None:
+    """Once, however often the caller is checked."""
+    services = services_of(request)
+    if services.caller_limits.requests_per_second is not None and not request.scope.get(COUNTED_SCOPE):
+        request.scope[COUNTED_SCOPE] = True
+        services.caller_rates.count_request(caller_of_jobs(request, identity))
 
 
 async def reply_with(job: Job, request: Request, *, is_vast: bool = False, status: int | None = None) -> JSONResponse:

@@ -15,12 +15,14 @@ from typing import Any, Final
 import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from worker.api.bodies import read_body
-from worker.api.results import check_caller, public_outputs, refuse, services_of
+from worker.api.results import CALLER_SCOPE, check_caller, public_outputs, refuse, services_of
 from worker.api.schemas import nested_too_deeply, parse_json, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
 from worker.errors import Problem, RequestRejected, WorkerError
+from worker.guard.identity import Identity
 from worker.guard.loopback import ITSELF
 from worker.jobs.admission import clean_id
 from worker.jobs.job import Job, JobState, Stage
@@ -75,7 +77,7 @@ async def _submit(request: Request) -> Job | Response:
     services = services_of(request)
     job_id = str(uuid.uuid4())
     try:
-        check_caller(request)
+        identity = check_caller(request)
         body = await asyncio.to_thread(parse_json, await read_body(request, services.max_request_bytes))
         translated = await asyncio.to_thread(translate, body.get("input"), job_id, wants_base64=True)
     except WorkerError as error:
@@ -90,7 +92,8 @@ async def _submit(request: Request) -> Job | Response:
     if translated.is_comfyui_shape:
         translated.body["input"]["request_id"] = job_id = f"{COMFYUI_MARK}{job_id}"
     # the caller has been checked; what is sent on comes from this machine
-    transport = httpx.ASGITransport(app=request.app, raise_app_exceptions=False, client=(ITSELF, 0))
+    app = _on_behalf_of(identity, request.app)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False, client=(ITSELF, 0))
     try:
         async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
             content = await asyncio.to_thread(lambda: json.dumps(translated.body).encode())
@@ -105,6 +108,15 @@ async def _submit(request: Request) -> Job | Response:
     shown = {"id": job_id, "status": "FAILED", "error": reply["error"], "output": reply}
     later = {name: taken.headers[name] for name in ("retry-after",) if name in taken.headers}
     return JSONResponse(shown, status_code=taken.status_code, headers=later)
+
+
+def _on_behalf_of(identity: Identity, app: ASGIApp) -> ASGIApp:
+    """The application for requests that it makes of itself: limits and rights are those of the caller."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, CALLER_SCOPE: identity}, receive, send)
+
+    return call
 
 
 def _answer_of(taken: httpx.Response) -> dict[str, Any]:

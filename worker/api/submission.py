@@ -21,7 +21,7 @@ from modifiers.modifier import ModificationsRejected
 from modifiers.registry import UnknownModifier
 from worker.api.bodies import check_length, read_body
 from worker.api.multipart import Received, is_multipart, read_multipart
-from worker.api.results import check_caller, refuse, services_of
+from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
 from worker.api.schemas import (
     GenerateInput,
     ParsedRequest,
@@ -45,7 +45,9 @@ from worker.errors import (
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash
+from worker.jobs.prompt_work import PromptWork
 from worker.jobs.random_values import resolve
+from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 from worker.outputs.options import OutputOptions
 from worker.services import Services
 
@@ -65,7 +67,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
     Nothing of the body is held any longer: the job has what it needs of it.
     """
     services = services_of(request)
-    job_id, is_vast = "", False
+    job_id, is_vast, owner = "", False, ""
     caller: Caller | None = None
     parsed: ParsedRequest | None = None
     received = Received(b"")
@@ -75,7 +77,8 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         nonlocal has_made_job
         has_made_job = True
         assert parsed is not None
-        return await _make_job(services, parsed, job_id, digest)
+        services.caller_quota.reserve(owner, job_id)
+        return await _make_job(services, parsed, job_id, digest, owner)
 
     def begin(job: Job) -> None:
         services.platform.job_accepted(job, caller)
@@ -88,12 +91,13 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         if is_multipart(request):
             body = _whole(body)
         is_vast = is_envelope(body)
-        check_caller(request, has_vast_envelope=is_vast)
+        owner = caller_of_jobs(request, check_caller(request, has_vast_envelope=is_vast))
         envelope = None
         if is_vast:
             caller = caller_of(body)
             envelope = services.platform.open_envelope(body)
         parsed = _parse(envelope.payload if envelope else body, request, is_vast, received.files)
+        await services.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)
         wishes = parsed.wants_base64, parsed.wants_engine_response
         digest = await _apart(size_bytes, body_hash, parsed.raw, *wishes, is_large=size_bytes >= LARGE_BODY_BYTES)
         named = parsed.input.request_id or request.headers.get("idempotency-key", "")
@@ -120,6 +124,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, failed)
         return refuse(failed, job_id, is_vast=is_vast)
     finally:
+        services.caller_quota.release(job_id)
         if received.files:
             await asyncio.to_thread(received.discard)
         if has_made_job and job_id not in services.store.jobs:
@@ -160,7 +165,7 @@ async def _repeated_id(services: Services, envelope: Envelope | None, digest: st
 def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
     """What a refused request would have cost, as far as its form tells."""
     unknown = services.platform.cost_of({})
-    if parsed is None:
+    if parsed is None or len(parsed.input.workflow_json) >= LARGE_GRAPH_NODES:
         return unknown
     try:
         return services.platform.cost_of(_prompt(services, parsed.input, {}))
@@ -206,21 +211,32 @@ def _parse(
     )
 
 
-async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, digest: str) -> Job:
-    """A job whose prompt has passed the graph check, its random values drawn."""
+async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, digest: str, owner: str) -> Job:
+    """A job of `owner` whose prompt has passed the rules and the graph check, its random values drawn."""
     webhook = _webhook(services, parsed.input)
     engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
     try:
         object_info = await engine.object_info()
-        prompt = resolve(_prompt(services, parsed.input, object_info), lambda: secrets.randbelow(_RANDOM_BOUND))
+        prompt: Mapping[str, Any] = _prompt(services, parsed.input, object_info)
+        is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
+        if is_of_modifier:
+            await services.prompt_rules.check_size(prompt)
+        prompt = await off_loop(is_large, resolve, prompt, lambda: secrets.randbelow(_RANDOM_BOUND))
         credentials = _credentials(services, parsed.input)
-        services.inputs.check(prompt, object_info, credentials)
+        await services.prompt_rules.check(prompt, object_info, is_of_modifier=is_of_modifier)
+        await off_loop(is_large, services.inputs.check, prompt, object_info, credentials)
         if parsed.files:
             prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
-        planned = services.inputs.plan(prompt, object_info)
+        planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
         await engine.check(planned.prompt, planned.pending_files)
+        known = await engine.object_info()
+        if known is not object_info:  # the check has found it to be old: what has come since obeys the rules as well
+            await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
         if planned.pending_files:
             prompt = await services.inputs.keep_inline(prompt, object_info, job_id)
+        if owner and services.caller_rates.counts_pixel_steps:
+            work = await off_loop(is_large, PromptWork, prompt, known)
+            services.caller_rates.spend_pixel_steps(owner, work.pixel_steps)
     except RequestRejected as rejected:
         raise _in_terms_of_the_modifier(services, parsed.input.modifier, rejected) from None
     except EngineUnreachable as error:  # it went away just now
@@ -231,7 +247,7 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
         id=job_id,
         number=services.store.take_number(),
         body_hash=digest,
-        cost=services.platform.cost_of(prompt),
+        cost=await off_loop(is_large, services.platform.cost_of, prompt),
         request=JobRequest(
             modifier=parsed.input.modifier,
             priority=parsed.input.priority,
@@ -240,6 +256,7 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
             webhook=webhook,
             extra={"extra_pnginfo": parsed.input.extra_data.extra_pnginfo} if parsed.input.extra_data else {},
             base_url=parsed.base_url,
+            caller=owner,
             output=OutputOptions.of(parsed.input.output.model_dump() if parsed.input.output else None),
         ),
         prompt=prompt,
@@ -286,7 +303,7 @@ def _in_terms_of_the_modifier(services: Services, modifier: str, rejected: Reque
     for problem in rejected.problems:
         field = fields.field_at(problem.node_id or "", problem.field or "")
         named.append(problem if field is None else replace(problem, field=f"input.modifications.{field}"))
-    return RequestRejected(named)
+    return RequestRejected(named, num_unlisted=rejected.num_unlisted)
 
 
 def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:

@@ -21,7 +21,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from worker.engine.choices import with_hints
-from worker.engine.foreign_check import find_problems
+from worker.engine.foreign_check import FoundProblems, find_problems
 from worker.engine.heartbeat import Heartbeat
 from worker.engine.http import MAX_ANSWER_BYTES, EngineHttp, Reply
 from worker.engine.long_names import find_long_names
@@ -39,6 +39,7 @@ from worker.errors import (
     Problem,
     RequestRejected,
 )
+from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 
 LOOK_SECONDS = 5.0
 LOOK_SECONDS_WITHOUT_SOCKET = 0.25
@@ -204,36 +205,47 @@ class EngineClient:
 
     async def check(self, prompt: Mapping[str, Any], pending_files: Collection[str] = ()) -> None:
         """Raises RequestRejected with every problem of the prompt; spends no time of the GPU."""
-        too_long = find_long_names(prompt)
+        is_large = len(prompt) >= LARGE_GRAPH_NODES
+        too_long = await off_loop(is_large, find_long_names, prompt)
         if too_long:
             raise RequestRejected(too_long)
         kinds: Kinds = {}
-        if not self.has_check:
-            problems = find_problems(prompt, await self.object_info(), pending_files)
-            if problems:  # what we know may be old: a model or a node pack may have come since
-                self.forget_object_info()
-                problems = find_problems(prompt, await self.object_info(), pending_files)
+        if self.has_check:
+            found, kinds = await self._found_by_engine(prompt, pending_files)
         else:
-            body = {"prompt": prompt, "pending_files": list(pending_files)}
-            response = await self._request("POST", "/api/v1/workflow", json_body=body)
-            answer = response.json_object()
-            problems, kinds = problems_of_rejection(answer), kinds_told(answer.get("models"))
-            if response.status >= 400 and not problems:
-                problems = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
-            if any(map(lacks_choices, problems)):
-                self.forget_object_info()  # lists of files change
-                problems = with_choices(problems, await self.object_info())
-            if problems:
-                problems = in_our_words(problems, find_problems(prompt, await self.object_info(), pending_files))
-        problems = [
-            *problems,
-            *find_name_problems(prompt, None if self.folders is None else self.folders.output.absolute()),
-        ]
-        if problems:
-            hinted = with_hints(problems, await self.object_info())
+            found = await off_loop(is_large, find_problems, prompt, await self.object_info(), pending_files)
+            if found.listed:  # what we know may be old: a model or a node pack may have come since
+                self.forget_object_info()
+                found = await off_loop(is_large, find_problems, prompt, await self.object_info(), pending_files)
+        output_folder = None if self.folders is None else self.folders.output.absolute()
+        names = await off_loop(is_large, find_name_problems, prompt, output_folder)
+        if found.listed or names:
+            hinted = await asyncio.to_thread(with_hints, [*found.listed, *names], await self.object_info())
             if any(is_missing_model(problem, kinds) for problem in hinted):
                 hinted = with_folders(hinted, kinds, await self._model_folders())
-            raise RequestRejected(hinted)
+            raise RequestRejected(hinted, num_unlisted=found.num_unlisted)
+
+    async def _found_by_engine(
+        self, prompt: Mapping[str, Any], pending_files: Collection[str]
+    ) -> tuple[FoundProblems, Kinds]:
+        """What our engine's check finds, in the front's words where it has some, and the kinds of the models named."""
+        is_large = len(prompt) >= LARGE_GRAPH_NODES
+        body = await off_loop(is_large, _encoded, {"prompt": prompt, "pending_files": list(pending_files)})
+        response = await self._http.request("POST", "/api/v1/workflow", body)
+        answer = await off_loop(is_large, response.json_object)
+        problems = problems_of_rejection(answer)
+        if response.status >= 400 and not problems:
+            problems = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
+        if any(map(lacks_choices, problems)):
+            self.forget_object_info()  # lists of files change
+            problems = with_choices(problems, await self.object_info())
+        if problems:
+            named = {problem.node_id for problem in problems if problem.node_id is not None}
+            known = await self.object_info()
+            of_front = await off_loop(is_large, find_problems, prompt, known, pending_files, named)
+            problems = in_our_words(problems, of_front.listed)
+        found = FoundProblems(tuple(problems), int(answer.get("unlisted_problems") or 0))
+        return found, kinds_told(answer.get("models")) if problems else {}
 
     async def run(
         self,
@@ -338,8 +350,11 @@ class EngineClient:
 
     # files
 
-    async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None:
-        """Copies one of the engine's files to `target`. Raises DeliveryFailed when it cannot be written there."""
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
+        """Copies one of the engine's files to `target`, and stops when that has become larger than `max_bytes`.
+
+        Raises DeliveryFailed when it cannot be written there.
+        """
         query = urlencode({"filename": filename, "subfolder": subfolder, "type": kind})
         with _opened(target) as file:
             async with self._http.stream(f"/view?{query}") as (status, pieces):
@@ -347,8 +362,12 @@ class EngineClient:
                     raise DeliveryFailed(f"The engine does not have {filename} ({status})")
                 if status != 200:
                     raise EngineUnreachable(f"The engine does not give {filename} ({status})")
+                num_bytes = 0
                 async for piece in pieces:
                     await asyncio.to_thread(_append, file, piece)
+                    num_bytes += len(piece)
+                    if max_bytes is not None and num_bytes > max_bytes:
+                        break
 
     async def upload_image(self, path: Path, name: str) -> str:
         """Puts a file into the engine's input folder; gives the name that a prompt uses for it."""
@@ -368,9 +387,10 @@ class EngineClient:
         body = {"prompt": prompt, "prompt_id": prompt_id, "client_id": self.client_id}
         if extra_data:
             body["extra_data"] = dict(extra_data)
+        content = await off_loop(len(prompt) >= LARGE_GRAPH_NODES, _encoded, body)
         try:
             async with self._sending:  # two at once might overtake each other
-                response = await self._request("POST", "/prompt", json_body=body)
+                response = await self._http.request("POST", "/prompt", content)
         except EngineUnreachable as error:
             raise EngineLost(error.message, was_running=False) from None
         answer = response.json_object()
@@ -493,7 +513,11 @@ class EngineClient:
         return response.json_object()
 
     async def _request(self, method: str, path: str, *, json_body: Any = None) -> Reply:
-        return await self._http.request(method, path, b"" if json_body is None else json.dumps(json_body).encode())
+        return await self._http.request(method, path, b"" if json_body is None else _encoded(json_body))
+
+
+def _encoded(body: Any) -> bytes:
+    return json.dumps(body).encode()
 
 
 def multipart(fields: Mapping[str, str], file_field: str, file_name: str, content: bytes) -> tuple[bytes, str]:

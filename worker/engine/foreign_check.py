@@ -8,29 +8,47 @@ another folder, as in `a.png [output]`) is there, say.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from worker.engine.outcome import allowed_by
-from worker.errors import Problem
+from worker.errors import MAX_PROBLEMS, Problem
 
 NUMBERS = {"INT": int, "FLOAT": float}
 
 
+@dataclass(frozen=True, slots=True)
+class FoundProblems:
+    """The problems of a prompt that are listed, and the number of the others."""
+
+    listed: tuple[Problem, ...] = ()
+    num_unlisted: int = 0
+
+
 def find_problems(
-    prompt: Mapping[str, Any], object_info: Mapping[str, Any], pending_files: Collection[str] = ()
-) -> list[Problem]:
-    """Every problem found, empty when none. `pending_files` are choices that will exist by the time it runs."""
-    needed = _needed(prompt, object_info)
-    problems = [
+    prompt: Mapping[str, Any],
+    object_info: Mapping[str, Any],
+    pending_files: Collection[str] = (),
+    only: Collection[str] | None = None,
+) -> FoundProblems:
+    """Find what is wrong with a prompt: the first `MAX_PROBLEMS` are listed, the rest counted.
+
+    `pending_files` are choices that will exist by the time it runs; `only` these nodes are looked at, all if None.
+    """
+    needed, pending = _needed(prompt, object_info), frozenset(pending_files)
+    problems = (
         problem
         for node_id, node in prompt.items()
+        if only is None or node_id in only
         for problem in _node(node_id, node, prompt, object_info, is_needed=node_id in needed)
-    ]
-    problems = [problem for problem in problems if not _is_pending(problem, pending_files)]
-    if not problems and not needed:
+        if not _is_pending(problem, pending)
+    )
+    listed = list(islice(problems, MAX_PROBLEMS))
+    if not listed and not needed:
         message = "Nothing to save: the workflow has no output node"
-        problems.append(Problem(message, field="workflow_json", type="prompt_no_outputs"))
-    return problems
+        return FoundProblems((Problem(message, field="workflow_json", type="prompt_no_outputs"),))
+    return FoundProblems(tuple(listed), sum(1 for _ in problems))
 
 
 def _needed(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> set[str]:
@@ -62,7 +80,8 @@ def _is_pending(problem: Problem, pending_files: Collection[str]) -> bool:
     return (
         problem.type == "value_not_in_list"
         and bool(problem.extra)
-        and (problem.extra or {})["received"] in pending_files
+        and isinstance(received := (problem.extra or {})["received"], str)
+        and received in pending_files
     )
 
 

@@ -109,6 +109,7 @@ class JobRequest:
     extra: Mapping[str, Any] = field(default_factory=dict)
     output: OutputOptions = field(default_factory=OutputOptions)
     base_url: str = ""  # under which the caller reached us: links in its webhook begin so
+    caller: str = ""  # whose limits count it; empty: nobody's
 
 
 @dataclass(frozen=True, slots=True)

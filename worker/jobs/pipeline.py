@@ -32,6 +32,7 @@ from worker.errors import (
     StateUnusable,
     WorkerError,
 )
+from worker.jobs.fair_turns import FairTurns
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.places import Places
 from worker.jobs.stages import InputStage, OutputRecord, OutputStage
@@ -57,8 +58,16 @@ FAILED_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PipelineLimits:
+    """`num_running_of_caller` None: no limit."""
+
     job_timeout_seconds: float
     num_fetching: int
+    num_running_of_caller: int | None = None
+
+    @property
+    def num_fetching_of_caller(self) -> int | None:
+        """Half of the places: where callers are limited at all, one with slow downloads leaves room for others."""
+        return None if self.num_running_of_caller is None else max(1, self.num_fetching // 2)
 
 
 class JobFeed:
@@ -113,6 +122,8 @@ class Pipeline:
         self._on_start = on_start
         self._on_end = on_end
         self._fetching = Places(limits.num_fetching)
+        self._fetch_turns = FairTurns(limits.num_fetching_of_caller, store.turn_ms)
+        self._run_turns = FairTurns(limits.num_running_of_caller, store.turn_ms)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
         self._begun: set[str] = set()
@@ -329,7 +340,7 @@ class Pipeline:
         object_info = await _object_info(engine)
         if not self._inputs.plan(job.prompt, object_info).pending_files:
             return job.prompt
-        async with self._fetching.place(job.order):
+        async with self._fetch_turns.turn(job), self._fetching.place(job.order):
             return await self._inputs.fetch(job, engine)
 
     def _queue_for_engine(self, job: Job) -> None:
@@ -342,7 +353,8 @@ class Pipeline:
         holder = await self._engine_with(job.prompt_id) if may_be_there else None
         if holder is None and job.stage is Stage.RUNNING:
             self._retry(job)
-        async with self._pool.engine(job.order, only=holder) as engine:
+        turn = self._run_turns.turn(job, is_inside=holder is not None)
+        async with turn, self._pool.engine(job.order, only=holder) as engine:  # the turn may change the order
             job.is_recovered, job.is_at_engine = False, True
             try:
                 prompt = await self._inputs.place(prompt, engine)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from worker.errors import DeliveryFailed, WorkerError
+from worker.errors import DeliveryFailed, OutputsTooLarge, WorkerError
 from worker.inputs.file_kinds import HEAD_BYTES, kind_of
 from worker.outputs.taken_over import TakenOver
 
@@ -38,7 +38,9 @@ class FileSource(Protocol):
 
     def folder_of(self, kind: str) -> Path | None: ...
 
-    async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None: ...
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
+        """Copies a file to `target`, at most `max_bytes` and one more piece of it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,30 @@ class Output:
         }
 
 
+@dataclass(slots=True)
+class ByteBudget:
+    """The bytes that a job's outputs may still have. None: no limit."""
+
+    max_bytes: int | None
+    spent_bytes: int = 0
+
+    @property
+    def left(self) -> int | None:
+        return None if self.max_bytes is None else self.max_bytes - self.spent_bytes
+
+    def check(self, size_bytes: int, node_id: str) -> None:
+        """Raises OutputsTooLarge naming the node when there is no room for so many bytes more."""
+        value = self.spent_bytes + size_bytes
+        if self.max_bytes is not None and value > self.max_bytes:
+            message = f"outputs: too many bytes; got {value} with node {node_id}, expected at most {self.max_bytes}"
+            raise OutputsTooLarge(message, limit="output_bytes", node_id=node_id, value=value, allowed=self.max_bytes)
+
+    def spend(self, size_bytes: int, node_id: str) -> None:
+        """`check`, and count them."""
+        self.check(size_bytes, node_id)
+        self.spent_bytes += size_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class _Taken:
     """`item` Listed: it is not here. `origin`: the file of the engine's output folder that it was taken from."""
@@ -142,23 +168,26 @@ async def collect_outputs(
     job_directory: Path,
     source: FileSource,
     taken_over: TakenOver | None = None,
+    max_bytes: int | None = None,
 ) -> list[Output | Said]:
     """Brings every listed file into `job_directory`, in the order of the list, the short texts between them. Files
     of a run before are gone then.
 
     Raises DeliveryFailed for a file that the engine names and does not have, and where the disk takes no more;
-    EngineUnreachable from the source.
+    OutputsTooLarge when all together are over `max_bytes`; EngineUnreachable from the source.
     """
     taken_over = taken_over or TakenOver(keeps=True)
+    budget = ByteBudget(max_bytes)
     try:
         listed = listed_outputs(outputs)
-        here = await asyncio.to_thread(_take_what_is_here, listed, job_directory, source, taken_over.holder_of)
+        here = await asyncio.to_thread(_take_what_is_here, listed, job_directory, source, taken_over.holder_of, budget)
         for taken in here:
             if taken.origin is not None and isinstance(taken.item, Output):
                 taken_over.take_over(taken.origin, taken.item.path)
         items = (taken.item for taken in here)
         return [
-            await _take_from_afar(item, job_directory, source) if isinstance(item, Listed) else item for item in items
+            await _take_from_afar(item, job_directory, source, budget) if isinstance(item, Listed) else item
+            for item in items
         ]
     except OSError as error:
         await asyncio.to_thread(_make_empty, job_directory)  # else what is half there takes the room for the job's end
@@ -169,29 +198,41 @@ async def collect_outputs(
 
 
 def _take_what_is_here(
-    listed: Sequence[Listed | Said], directory: Path, source: FileSource, holder_of: Callable[[Path], Path | None]
+    listed: Sequence[Listed | Said],
+    directory: Path,
+    source: FileSource,
+    holder_of: Callable[[Path], Path | None],
+    budget: ByteBudget,
 ) -> list[_Taken]:
     """In one go, for each wait of a thread costs as much as a link."""
     _make_empty(directory)
-    return [_take_here(item, directory, source, holder_of) for item in listed]
+    return [_take_here(item, directory, source, holder_of, budget) for item in listed]
 
 
 def _take_here(
-    item: Listed | Said, directory: Path, source: FileSource, holder_of: Callable[[Path], Path | None]
+    item: Listed | Said,
+    directory: Path,
+    source: FileSource,
+    holder_of: Callable[[Path], Path | None],
+    budget: ByteBudget,
 ) -> _Taken:
     if isinstance(item, Said):
-        return _Taken(item if len(item.content) <= MAX_INLINE_BYTES else _write_down(item, directory))
+        content = item.content
+        budget.spend(len(content), item.node_id)
+        return _Taken(item if len(content) <= MAX_INLINE_BYTES else _write_down(item, directory))
     folder = source.folder_of(item.kind)
     if folder is None:
         return _Taken(item)
-    origin, path = _take_local(folder, item, directory, clean_name(item.filename), holder_of)
+    origin, path = _take_local(folder, item, directory, clean_name(item.filename), holder_of, budget)
     return _Taken(_output(item, path), origin if item.kind == "output" else None)
 
 
-async def _take_from_afar(listed: Listed, directory: Path, source: FileSource) -> Output:
+async def _take_from_afar(listed: Listed, directory: Path, source: FileSource, budget: ByteBudget) -> Output:
     path = await asyncio.to_thread(_reserve, directory, clean_name(listed.filename))
-    await source.view(listed.filename, listed.subfolder, listed.kind, path)
-    return await asyncio.to_thread(_output, listed, path)
+    await source.view(listed.filename, listed.subfolder, listed.kind, path, budget.left)
+    output = await asyncio.to_thread(_output, listed, path)
+    budget.spend(output.size_bytes, listed.node_id)
+    return output
 
 
 def _write_down(said: Said, directory: Path) -> Output:
@@ -241,14 +282,22 @@ def _origin(folder: Path, listed: Listed) -> Path:
 
 
 def _take_local(
-    folder: Path, listed: Listed, directory: Path, name: str, holder_of: Callable[[Path], Path | None]
+    folder: Path,
+    listed: Listed,
+    directory: Path,
+    name: str,
+    holder_of: Callable[[Path], Path | None],
+    budget: ByteBudget,
 ) -> tuple[Path, Path]:
     """The file in the engine's folder and in the job's: taken from there, else from the job that it went to."""
     origin = _origin(folder, listed)
     for place in (origin, holder_of(origin)):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             if place is not None:
-                return origin, _link_or_copy(place, directory, name)
+                budget.check(place.stat().st_size, listed.node_id)  # before anything is copied
+                path = _link_or_copy(place, directory, name)
+                budget.spend(path.stat().st_size, listed.node_id)
+                return origin, path
     raise DeliveryFailed(f"{name} of node {listed.node_id} is not there", node_id=listed.node_id)
 
 

@@ -47,8 +47,8 @@ class _EngineFiles:
     def folder_of(self, kind: str) -> Path | None:
         return None if self.engine.folders is None else self.engine.folders.of(kind)
 
-    async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None:
-        await self.engine.view(filename, subfolder, kind, target)
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
+        await self.engine.view(filename, subfolder, kind, target, max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,10 @@ class DeliveredOutputs:
         *,
         num_delivering: int = 8,
         traffic: Traffic | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self._config = config
+        self._max_bytes = max_bytes
         self._default_metadata = default_metadata
         self._taken_over = taken_over or TakenOver(keeps=True)
         self._uploader = S3Uploader(stores)
@@ -83,7 +85,9 @@ class DeliveredOutputs:
     async def collect(
         self, job: Job, outcome: RunOutcome, directory: Path, engine: EngineClient
     ) -> Sequence[OutputRecord]:
-        outputs = await collect_outputs(outcome.outputs, directory, _EngineFiles(engine), self._taken_over)
+        outputs = await collect_outputs(
+            outcome.outputs, directory, _EngineFiles(engine), self._taken_over, self._max_bytes
+        )
         if self._level(job) != "none" and outputs:
             await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
         return [output.as_record() for output in outputs]

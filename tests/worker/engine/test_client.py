@@ -196,7 +196,7 @@ async def test_the_pool_gives_two_places_an_engine_in_the_order_of_admission(cli
 
 def test_a_prompt_without_an_output_node_has_nothing_to_save() -> None:
     info = {"A": {"input": {}, "output": ["INT"], "output_node": False}}
-    (problem,) = find_problems({"1": {"class_type": "A", "inputs": {}}}, info)
+    (problem,) = find_problems({"1": {"class_type": "A", "inputs": {}}}, info).listed
     assert problem.message.startswith("Nothing to save")
 
 
@@ -218,14 +218,14 @@ def test_links_types_and_ranges_are_checked(value: object, kind: str | None) -> 
         "B": {"input": {"required": {"n": ["INT", {"min": 1, "max": 9}]}}, "output": [], "output_node": True},
     }
     prompt = {"1": {"class_type": "A", "inputs": {}}, "2": {"class_type": "B", "inputs": {"n": value}}}
-    assert [problem.type for problem in find_problems(prompt, info)] == ([] if kind is None else [kind])
+    assert [problem.type for problem in find_problems(prompt, info).listed] == ([] if kind is None else [kind])
 
 
 def test_a_choice_that_is_still_being_fetched_is_no_problem() -> None:
     info = {"L": {"input": {"required": {"image": [["a.png"], {}]}}, "output": [], "output_node": True}}
     prompt = {"1": {"class_type": "L", "inputs": {"image": "b.png"}}}
-    assert find_problems(prompt, info, {"b.png"}) == []
-    assert find_problems(prompt, info)[0].allowed == ["a.png"]
+    assert find_problems(prompt, info, {"b.png"}).listed == ()
+    assert find_problems(prompt, info).listed[0].allowed == ["a.png"]
 
 
 def test_a_rejection_lists_the_nodes_and_not_the_summary() -> None:

@@ -44,16 +44,16 @@ def changed(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
 
 
 def test_a_good_prompt_has_no_problems() -> None:
-    assert find_problems(GOOD, INFO) == []
+    assert find_problems(GOOD, INFO).listed == ()
 
 
 @given(st.sampled_from(PLACES), VALUES)
 def test_whatever_stands_anywhere_is_answered_and_never_raises(place: tuple[Any, ...], value: Any) -> None:
-    for problem in find_problems(changed(place, value), INFO):
+    for problem in find_problems(changed(place, value), INFO).listed:
         assert problem.message
 
 
 @pytest.mark.parametrize("place", [("2", "inputs"), ("3", "inputs", "size"), ("4", "class_type")])
 def test_what_is_of_a_wrong_type_is_named_at_its_node(place: tuple[Any, ...]) -> None:
-    (problem,) = find_problems(changed(place, [1]), INFO)
+    (problem,) = find_problems(changed(place, [1]), INFO).listed
     assert problem.node_id == place[0]

@@ -44,11 +44,11 @@ def test_what_the_engine_alone_finds_is_kept_as_it_says_it() -> None:
 
 def test_only_nodes_that_an_output_needs_are_checked_but_every_class_is() -> None:
     prompt = {"1": load("a.png"), "2": save(), "3": load("gone.png"), "4": {"class_type": "Nothing", "inputs": {}}}
-    assert [problem.node_id for problem in find_problems(prompt, INFO)] == ["4"]
+    assert [problem.node_id for problem in find_problems(prompt, INFO).listed] == ["4"]
 
 
 def test_files_that_a_node_finds_without_listing_them_are_left_to_the_engine() -> None:
     for name in ("sub/b.png", "b.png [output]"):
-        assert find_problems({"1": load(name), "2": save()}, INFO) == []
-    (problem,) = find_problems({"1": load("b.png"), "2": save()}, INFO)
+        assert find_problems({"1": load(name), "2": save()}, INFO).listed == ()
+    (problem,) = find_problems({"1": load("b.png"), "2": save()}, INFO).listed
     assert problem.type == "value_not_in_list" and problem.allowed == ["a.png"]

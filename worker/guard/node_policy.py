@@ -1,0 +1,81 @@
+"""The operator's rules about nodes: which classes and packs a workflow may use, by allow- and deny-lists of patterns.
+
+A pattern is a shell glob (`Load*`), upper and lower case told apart. A node's pack is the `python_module` that the
+engine tells of its class; of a custom node both the module (`custom_nodes.Impact`) and the pack's name (`Impact`) are
+matched, of the engine's own nodes the module (`nodes`, `comfy_extras.nodes_canny`) and the word `built-in`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any, Final
+
+from worker.errors import Problem
+from worker.setting_slices import NodePolicyConfig
+
+CUSTOM_PREFIX: Final = "custom_nodes."
+BUILT_IN: Final = "built-in"
+
+
+class NodePolicy:
+    """Checks node classes against the rules. Stateless.
+
+    A deny-list wins over every allow-list. With any allow-list a class must be on the one of classes or of a pack on
+    the one of packs.
+    """
+
+    def __init__(self, config: NodePolicyConfig) -> None:
+        self._config = config
+        self.is_active = any((config.allowed, config.denied, config.allowed_packs, config.denied_packs))
+
+    def find_problems(
+        self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], *, is_trusted: bool = False
+    ) -> Iterator[Problem]:
+        """Yield a problem for every node that a rule forbids.
+
+        The allow-lists do not apply to a graph that is `is_trusted`: one that the operator's modifier has made.
+        """
+        rule_of: Callable[[str], str | None] = cache(lambda name: self._broken_rule(name, object_info, is_trusted))
+        for node_id, node in prompt.items() if self.is_active else ():
+            class_type = node.get("class_type") if isinstance(node, Mapping) else None
+            rule = rule_of(class_type) if isinstance(class_type, str) else None
+            if rule is not None:
+                yield Problem(
+                    f"Node class {str(class_type)[:200]!r} is not allowed here, by {rule}",
+                    field="class_type",
+                    node_id=node_id,
+                    class_type=class_type,
+                    type="node_not_allowed",
+                    extra={"rule": rule, "received": class_type},
+                )
+
+    def _broken_rule(self, class_type: str, object_info: Mapping[str, Any], is_trusted: bool) -> str | None:
+        """The setting, with its pattern where one matches, that forbids a class; None when it is allowed."""
+        config, packs = self._config, pack_names(object_info.get(class_type))
+        denied = _matching(config.denied, (class_type,))
+        if denied is not None:
+            return f"DENIED_NODES={denied}"
+        denied = _matching(config.denied_packs, packs)
+        if denied is not None:
+            return f"DENIED_NODE_PACKS={denied}"
+        if is_trusted or not (config.allowed or config.allowed_packs):
+            return None
+        if _matching(config.allowed, (class_type,)) is None and _matching(config.allowed_packs, packs) is None:
+            return "ALLOWED_NODES" if config.allowed else "ALLOWED_NODE_PACKS"
+        return None
+
+
+def pack_names(declared: Any) -> tuple[str, ...]:
+    """The names by which the pack of a node class may be matched; none for an unknown class."""
+    module = declared.get("python_module") if isinstance(declared, Mapping) else None
+    if not isinstance(module, str) or not module:
+        return ()
+    if module.startswith(CUSTOM_PREFIX):
+        return module, module.removeprefix(CUSTOM_PREFIX)
+    return module, BUILT_IN
+
+
+def _matching(patterns: Sequence[str], names: Sequence[str]) -> str | None:
+    return next((pattern for pattern in patterns for name in names if fnmatchcase(name, pattern)), None)

@@ -1,0 +1,123 @@
+"""Rates of one caller: requests a second, pixels times steps a minute. Callers are told apart by key, else by address.
+
+The counters live in the memory of one `RateLimits`; a restart forgets them. The library is imported when a limit is
+set: it costs a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from worker.errors import LimitReached, Problem, RequestRejected
+from worker.guard.identity import Identity
+from worker.guard.loopback import ITSELF, is_loopback
+from worker.setting_slices import CallerLimits
+
+if TYPE_CHECKING:
+    from limits import RateLimitItem
+    from limits.strategies import SlidingWindowCounterRateLimiter
+
+EXEMPT: Final = ""
+PROXIED: Final = "proxied"
+"""All callers without a key whose address a proxy hides: they share one limit."""
+
+IPV6_PREFIX: Final = 64  # of the addresses that one customer of a provider has
+MAX_WINDOW_SECONDS: Final = 60
+
+
+def caller_name(identity: Identity, *, are_admins_limited: bool = False) -> str:
+    """Return the name under which a caller is counted, `EXEMPT` for one without limits.
+
+    Exempt are keys that operate the worker, and callers without a key that come from this machine itself.
+    """
+    if identity.key_name:
+        is_exempt = identity.is_admin and not are_admins_limited
+        return EXEMPT if is_exempt else f"key:{identity.key_name}"
+    if identity.address == ITSELF or (is_loopback(identity.address) and not are_admins_limited):
+        return EXEMPT
+    return f"address:{_network_of(identity.address)}" if identity.address else PROXIED
+
+
+def _network_of(address: str) -> str:
+    """An IPv4 address, or the network of an IPv6 address, whose owner could take a new one for every request."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))
+
+
+class RateLimits:
+    """Counts what each caller asks for, in sliding windows."""
+
+    def __init__(self, config: CallerLimits) -> None:
+        self._requests: RateLimitItem | None = None
+        self._pixel_steps: RateLimitItem | None = None
+        self._limiter: SlidingWindowCounterRateLimiter | None = None
+        if config.requests_per_second is None and config.pixel_steps_per_minute is None:
+            return
+        from limits import RateLimitItemPerMinute, RateLimitItemPerSecond
+        from limits.storage import MemoryStorage
+        from limits.strategies import SlidingWindowCounterRateLimiter
+
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        if config.requests_per_second is not None:
+            self._requests = RateLimitItemPerSecond(*window_of(config.requests_per_second), "requests_per_second")
+        if config.pixel_steps_per_minute is not None:
+            self._pixel_steps = RateLimitItemPerMinute(config.pixel_steps_per_minute, 1, "pixel_steps_per_minute")
+
+    def count_request(self, caller: str) -> None:
+        """Raises LimitReached for one more request of a caller than its rate allows."""
+        if self._requests is not None and caller != EXEMPT:
+            self._spend(self._requests, caller, 1)
+
+    @property
+    def counts_pixel_steps(self) -> bool:
+        return self._pixel_steps is not None
+
+    def spend_pixel_steps(self, caller: str, pixel_steps: int) -> None:
+        """Raises LimitReached while a caller's last minute leaves no room, RequestRejected where none ever would."""
+        item = self._pixel_steps
+        if item is None or caller == EXEMPT:
+            return
+        if pixel_steps > item.amount:
+            message = f"pixels times steps: too many; got {pixel_steps}, expected at most {item.amount} a minute"
+            allowed, received = {"maximum": item.amount}, {"received": pixel_steps}
+            problem = Problem(message, field="input", type=item.namespace, allowed=allowed, extra=received)
+            raise RequestRejected([problem])
+        self._spend(item, caller, max(1, pixel_steps))
+
+    def _spend(self, item: RateLimitItem, caller: str, cost: int) -> None:
+        assert self._limiter is not None
+        if self._limiter.hit(item, caller, cost=cost):
+            return
+        used = item.amount - self._limiter.get_window_stats(item, caller).remaining
+        window_seconds = item.get_expiry()
+        # What is used leaves the window evenly, as far as the counter knows.
+        wait = window_seconds * (used + cost - item.amount) / max(1, used)
+        raise LimitReached(
+            item.namespace,
+            used + cost,
+            item.amount,
+            unit=f"in {window_seconds} s",
+            retry_after_seconds=min(max(1.0, math.ceil(wait)), float(window_seconds)),
+        )
+
+
+def window_of(per_second: float) -> tuple[int, int]:
+    """A rate as a whole number of requests in a whole number of seconds.
+
+    >>> window_of(2.5)
+    (5, 2)
+    """
+    if per_second < 1 / MAX_WINDOW_SECONDS:
+        return 1, math.ceil(1 / per_second)
+    rate = Fraction(per_second).limit_denominator(MAX_WINDOW_SECONDS)
+    return rate.numerator, rate.denominator

@@ -1,0 +1,51 @@
+"""Limits on what one prompt may ask for: pixels, batch, frames and steps, checked before it costs anything. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worker.errors import Problem
+from worker.jobs.prompt_work import Picture, PromptWork
+from worker.setting_slices import PromptLimits
+
+
+def find_limit_problems(work: PromptWork, limits: PromptLimits) -> Iterator[Problem]:
+    """Yield a problem for every node at which a prompt goes over a limit, naming node, input, value and limit."""
+    for node_id, picture in work.pictures.items():
+        yield from _picture_problems(work, node_id, picture, limits)
+    if limits.max_steps is not None:
+        yield from _step_problems(work, limits.max_steps)
+
+
+def _step_problems(work: PromptWork, max_steps: int) -> Iterator[Problem]:
+    """Of the node at which all steps together go over the limit, and of every one that does so alone."""
+    total_steps = 0.0
+    for sampling in work.samplings():
+        was_within = total_steps <= max_steps
+        total_steps += sampling.steps
+        if total_steps > max_steps and (was_within or sampling.steps > max_steps):
+            yield _over("steps", work, sampling.node_id, sampling.field, total_steps, max_steps)
+
+
+def _picture_problems(work: PromptWork, node_id: str, picture: Picture, limits: PromptLimits) -> Iterator[Problem]:
+    """Only of the node that makes a picture so large; those that take it are as large by that."""
+    pixels = picture.pixels
+    if limits.max_pixels is not None and picture.size_field and pixels is not None and pixels > limits.max_pixels:
+        yield _over("pixels", work, node_id, picture.size_field, pixels, limits.max_pixels)
+    if limits.max_batch is not None and picture.batch_field and picture.batch > limits.max_batch:
+        yield _over("batch", work, node_id, picture.batch_field, picture.batch, limits.max_batch)
+    if limits.max_frames is not None and picture.frames_field and picture.frames > limits.max_frames:
+        yield _over("frames", work, node_id, picture.frames_field, picture.frames, limits.max_frames)
+
+
+def _over(limit: str, work: PromptWork, node_id: str, field: str, found: float, allowed: int) -> Problem:
+    value = round(found)
+    return Problem(
+        f"{field}: too many {limit}; got {value}, expected at most {allowed}",
+        field=field,
+        node_id=node_id,
+        class_type=work.class_of(node_id),
+        type=f"max_{limit}",
+        allowed={"maximum": allowed},
+        extra={"received": value},
+    )

@@ -1,0 +1,55 @@
+"""PromptRules: the operator's limits and rules for prompts, checked before a prompt costs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain, islice
+from typing import Any
+
+from worker.errors import MAX_PROBLEMS, RequestRejected
+from worker.guard.node_policy import NodePolicy
+from worker.jobs.graph_size import find_size_problem
+from worker.jobs.prompt_limits import find_limit_problems
+from worker.jobs.prompt_work import PromptWork
+from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.setting_slices import NodePolicyConfig, PromptLimits
+
+LARGE_GRAPH_BYTES = 256 * 1024
+
+
+class PromptRules:
+    """Checks workflows before the engine does. Stateless."""
+
+    def __init__(self, limits: PromptLimits, policy: NodePolicyConfig) -> None:
+        self._limits = limits
+        self._policy = NodePolicy(policy)
+
+    async def check_size(self, workflow: Mapping[str, Any], size_bytes: int = 0) -> None:
+        """Raises RequestRejected for a workflow over the limits of nodes, links and bytes.
+
+        `size_bytes` are those of the body that it came in.
+        """
+        if self._limits.max_nodes and len(workflow) > self._limits.max_nodes:
+            is_large = False  # nothing of it is looked at
+        else:
+            is_large = len(workflow) >= LARGE_GRAPH_NODES or size_bytes >= LARGE_GRAPH_BYTES
+        problem = await off_loop(is_large, find_size_problem, workflow, self._limits)
+        if problem is not None:
+            raise RequestRejected([problem])
+
+    async def check(
+        self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], *, is_of_modifier: bool = False
+    ) -> None:
+        """Raises RequestRejected with every node that a rule forbids, and every value over a limit."""
+        if self._policy.is_active or self._limits.bounds_work:
+            is_large = len(prompt) >= LARGE_GRAPH_NODES
+            await off_loop(is_large, self._check_now, prompt, object_info, is_of_modifier)
+
+    def _check_now(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], is_of_modifier: bool) -> None:
+        forbidden = self._policy.find_problems(prompt, object_info, is_trusted=is_of_modifier)
+        limits = self._limits
+        over = find_limit_problems(PromptWork(prompt, object_info), limits) if limits.bounds_work else ()
+        problems = chain(forbidden, over)
+        listed = list(islice(problems, MAX_PROBLEMS))
+        if listed:
+            raise RequestRejected(listed, num_unlisted=sum(1 for _ in problems))

@@ -1,0 +1,299 @@
+"""The work that a prompt asks for: sizes of its pictures, batches, frames and sampling steps. Pure.
+
+A number is read where it stands: in the node, or in a primitive node that the input is linked to, through any number of
+reroutes. Sizes are followed through the links of pictures and latents, so that what a node scales, repeats or stitches
+is known as well. What only a run can tell (the size of an uploaded picture, a number that a node computes) is unknown
+and limits nothing. Every node is looked at once, without recursion; nothing in a prompt makes this raise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+PICTURES: Final = frozenset({"IMAGE", "LATENT", "MASK", "VIDEO", "*"})
+"""Types of outputs that have a size in pixels."""
+
+PRIMITIVE_INPUTS: Final = ("value", "int", "float", "number", "Number", "string")
+SIZE_INPUTS: Final = (
+    ("width", "height"),
+    ("target_width", "target_height"),
+    ("empty_latent_width", "empty_latent_height"),
+)
+FRAME_INPUTS: Final = ("length", "frames", "num_frames", "video_frames", "frame_count", "frames_number")
+MARGIN_INPUTS: Final = ("left", "top", "right", "bottom")
+REPEATERS: Final = frozenset({"RepeatLatentBatch", "RepeatImageBatch"})
+CUTTERS: Final = frozenset({"LatentFromBatch", "ImageFromBatch"})
+JOINERS: Final = frozenset({"LatentBatch", "ImageBatch", "LatentBatchSeedBehavior"})
+UNKNOWN_SIDE_PX: Final = 512.0
+UPSCALE_MODEL_FACTOR: Final = 4.0
+MOST: Final = 1e9  # of anything: what is larger is as far over every limit
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The size of what a node gives. None: unknown. `field` is the input that made it so large."""
+
+    width_px: float | None = None
+    height_px: float | None = None
+    batch: float = 1.0
+    frames: float = 1.0
+    size_field: str = ""
+    batch_field: str = ""
+    frames_field: str = ""
+
+    @property
+    def pixels(self) -> float | None:
+        """Of one picture or frame."""
+        return None if self.width_px is None or self.height_px is None else self.width_px * self.height_px
+
+    @property
+    def sampled_pixels(self) -> float:
+        """Of the whole latent; four frames of a video share one of its latent."""
+        pixels = UNKNOWN_SIDE_PX**2 if self.pixels is None else self.pixels
+        return pixels * self.batch * ((self.frames - 1) // 4 + 1)
+
+    def scaled(self, factor: float, field: str) -> Picture:
+        if self.width_px is None or self.height_px is None:
+            return self
+        width, height = min(self.width_px * factor, MOST), min(self.height_px * factor, MOST)
+        return replace(self, width_px=width, height_px=height, size_field=field)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The steps of one node that samples. `field` is the input that says how many."""
+
+    node_id: str
+    field: str
+    steps: float
+    picture: Picture
+
+
+class PromptWork:
+    """Questions about a prompt in ComfyUI's API form. `object_info` says what the outputs of its nodes are."""
+
+    def __init__(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> None:
+        self._prompt = prompt
+        self._object_info = object_info
+        self._numbers: dict[str, float | None] = {}  # what primitive nodes say
+        self._sigma_steps: dict[tuple[str, Any], float | None] = {}  # by node and output
+        self.pictures: dict[str, Picture] = {}
+        for node_id in prompt:
+            self._measure(node_id)
+
+    def class_of(self, node_id: str) -> str:
+        node = self._prompt.get(node_id)
+        return str(node.get("class_type")) if isinstance(node, Mapping) else ""
+
+    def samplings(self) -> Iterator[Sampling]:
+        """Every node that samples: it gives a picture or latent, and takes steps or sigmas."""
+        for node_id in self._prompt:
+            inputs = self._inputs(node_id)
+            if not self._gives_picture(node_id):
+                continue
+            if "steps" in inputs:
+                steps, field = self._own_steps(inputs), "steps"
+            elif self._linked(inputs.get("sigmas")) is not None:
+                steps, field = self._steps_of_sigmas(inputs["sigmas"]), "sigmas"
+            else:
+                continue
+            if steps is not None:
+                yield Sampling(node_id, field, steps, self.pictures[node_id])
+
+    @property
+    def pixel_steps(self) -> int:
+        """Pixels times steps, summed over everything that samples."""
+        return math.ceil(sum(item.picture.sampled_pixels * item.steps for item in self.samplings()))
+
+    # steps
+
+    def _own_steps(self, inputs: Mapping[str, Any]) -> float | None:
+        steps = self._number(inputs["steps"])
+        if steps is None:
+            return None
+        begin = self._number(inputs.get("start_at_step")) or 0.0
+        end = self._number(inputs.get("end_at_step"))
+        return max(0.0, min(steps, steps if end is None else end) - max(0.0, begin))
+
+    def _steps_of_sigmas(self, link: Any) -> float | None:
+        """The steps of the scheduler at the end of a chain of nodes that take sigmas and give sigmas."""
+        passed: dict[tuple[str, Any], float] = {}  # each with the most steps that it lets through
+        steps: float | None = None
+        while (node_id := self._linked(link)) is not None:
+            place = (node_id, str(link[1]))
+            if place in self._sigma_steps or place in passed:
+                steps = self._sigma_steps.get(place)
+                break
+            inputs = self._inputs(node_id)
+            passed[place] = self._most_steps(node_id, inputs, link[1])
+            if "steps" in inputs:
+                steps = self._own_steps(inputs)
+                break
+            link = inputs.get("sigmas")
+            if isinstance(link, str):  # written out
+                steps = float(link.count(","))
+                break
+        for place, most in reversed(passed.items()):
+            steps = self._sigma_steps[place] = None if steps is None else min(steps, most)
+        return steps
+
+    def _most_steps(self, node_id: str, inputs: Mapping[str, Any], slot: Any) -> float:
+        """The most steps that one output of a node which splits sigmas has."""
+        is_first_part = self.class_of(node_id) == "SplitSigmas" and slot == 0
+        first_steps = self._number(inputs.get("step")) if is_first_part else None
+        return math.inf if first_steps is None else max(0.0, first_steps)
+
+    # sizes
+
+    def _measure(self, root: str) -> None:
+        """Measure a node after all whose pictures it takes; what closes a cycle counts as unknown."""
+        stack, opened = [root], set[str]()
+        while stack:
+            node_id = stack[-1]
+            if node_id in self.pictures:
+                stack.pop()
+                continue
+            sources = self._sources(node_id)
+            waiting = [source for source in sources if source not in self.pictures]
+            if waiting and node_id not in opened:
+                opened.add(node_id)
+                stack.extend(waiting)
+                continue
+            self.pictures[node_id] = self._made(node_id, [self.pictures.get(source, Picture()) for source in sources])
+            stack.pop()
+
+    def _sources(self, node_id: str) -> list[str]:
+        """The nodes whose pictures or latents a node takes."""
+        found = []
+        for value in self._inputs(node_id).values():
+            source = self._linked(value)
+            if source is not None and self._gives_picture(source, value[1]):
+                found.append(source)
+        return found
+
+    def _made(self, node_id: str, taken: list[Picture]) -> Picture:
+        """The size of what a node gives, from the sizes of what it takes."""
+        inputs, kind = self._inputs(node_id), self.class_of(node_id)
+        largest = max(taken, key=lambda picture: picture.pixels or 0.0, default=Picture())
+        picture = Picture(
+            largest.width_px,
+            largest.height_px,
+            max((item.batch for item in taken), default=1.0),
+            max((item.frames for item in taken), default=1.0),
+        )
+        return self._with_batch(self._with_size(picture, inputs, kind, taken), inputs, kind, taken)
+
+    def _with_size(self, picture: Picture, inputs: Mapping[str, Any], kind: str, taken: list[Picture]) -> Picture:
+        for width_name, height_name in SIZE_INPUTS:
+            if width_name in inputs and height_name in inputs:
+                width, height = self._number(inputs[width_name]), self._number(inputs[height_name])
+                return _with_sides(picture, width, height, width_name)
+        if (factor := self._number(inputs.get("scale_by"))) is not None:
+            return picture.scaled(max(0.0, factor), "scale_by")
+        if (megapixels := self._number(inputs.get("megapixels"))) is not None:
+            side = math.sqrt(max(0.0, megapixels)) * 1024
+            return replace(picture, width_px=side, height_px=side, size_field="megapixels")
+        if (longest := self._number(inputs.get("largest_size"))) is not None:
+            known = max(picture.width_px or 0.0, picture.height_px or 0.0)
+            square = replace(picture, width_px=longest, height_px=longest, size_field="largest_size")
+            return picture.scaled(longest / known, "largest_size") if known else square
+        if kind == "ImageUpscaleWithModel":
+            return picture.scaled(UPSCALE_MODEL_FACTOR, "upscale_model")
+        if kind == "ImageStitch" and len(taken) > 1:
+            return _stitched(picture, taken, is_beside=inputs.get("direction") in ("left", "right"))
+        if all(name in inputs for name in MARGIN_INPUTS) and picture.width_px and picture.height_px:
+            left, top, right, bottom = (max(0.0, self._number(inputs[name]) or 0.0) for name in MARGIN_INPUTS)
+            wide = min(picture.width_px + left + right, MOST)
+            high = min(picture.height_px + top + bottom, MOST)
+            return replace(picture, width_px=wide, height_px=high, size_field="left")
+        return picture
+
+    def _with_batch(self, picture: Picture, inputs: Mapping[str, Any], kind: str, taken: list[Picture]) -> Picture:
+        is_creator = any(width in inputs and height in inputs for width, height in SIZE_INPUTS)
+        batch = self._number(inputs.get("batch_size"))
+        if batch is not None and (is_creator or not taken):
+            picture = replace(picture, batch=max(1.0, batch), batch_field="batch_size")
+        for name in FRAME_INPUTS if is_creator else ():
+            frames = self._number(inputs.get(name))
+            if frames is not None:
+                picture = replace(picture, frames=max(1.0, frames), frames_field=name)
+        if kind in REPEATERS:
+            amount = max(1.0, self._number(inputs.get("amount")) or 1.0)
+            return replace(picture, batch=min(picture.batch * amount, MOST), batch_field="amount")
+        if kind in CUTTERS:
+            return replace(picture, batch=max(1.0, min(picture.batch, self._number(inputs.get("length")) or 1.0)))
+        if kind in JOINERS and len(taken) > 1:
+            name = next(name for name, value in inputs.items() if self._linked(value) is not None)
+            return replace(picture, batch=min(sum(item.batch for item in taken), MOST), batch_field=name)
+        return picture
+
+    # the graph
+
+    def _inputs(self, node_id: str) -> Mapping[str, Any]:
+        node = self._prompt.get(node_id)
+        inputs = node.get("inputs") if isinstance(node, Mapping) else None
+        return inputs if isinstance(inputs, Mapping) else {}
+
+    def _linked(self, value: Any) -> str | None:
+        """The node that a link points at."""
+        is_link = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+        return value[0] if is_link and value[0] in self._prompt else None
+
+    def _gives_picture(self, node_id: str, slot: Any = None) -> bool:
+        """True for a node with a picture or latent among its outputs, or at one of them; unknown classes count."""
+        declared = self._object_info.get(self.class_of(node_id))
+        if not isinstance(declared, Mapping):
+            return True
+        types = declared.get("output") or ()
+        if isinstance(slot, int) and 0 <= slot < len(types):
+            types = (types[slot],)
+        return any(isinstance(item, str) and not PICTURES.isdisjoint(item.split(",")) for item in types)
+
+    def _number(self, value: Any) -> float | None:
+        """A number that stands here or in a primitive node upstream; None when it is none or cannot be known."""
+        passed: dict[str, None] = {}
+        while (node_id := self._linked(value)) is not None:
+            if node_id in self._numbers:
+                value = self._numbers[node_id]
+                break
+            if node_id in passed:
+                value = None
+                break
+            passed[node_id] = None
+            inputs = self._inputs(node_id)
+            name = next((name for name in PRIMITIVE_INPUTS if name in inputs), None)
+            value = inputs[name] if name is not None else next(iter(inputs.values())) if len(inputs) == 1 else None
+        number = _finite(value)
+        self._numbers.update(dict.fromkeys(passed, number))
+        return number
+
+
+def _with_sides(picture: Picture, width: float | None, height: float | None, field: str) -> Picture:
+    """A picture of a said size; a side of 0 keeps the proportions, as ComfyUI's scalers do."""
+    if width is None or height is None:
+        return replace(picture, width_px=None, height_px=None)
+    if not width and not height:
+        return picture
+    if not (width and height):
+        ratio = picture.width_px / picture.height_px if picture.width_px and picture.height_px else 1.0
+        width, height = width or height * ratio, height or width / ratio
+    return replace(picture, width_px=abs(width), height_px=abs(height), size_field=field)
+
+
+def _stitched(picture: Picture, taken: list[Picture], *, is_beside: bool) -> Picture:
+    wide, high = [item.width_px or 0.0 for item in taken], [item.height_px or 0.0 for item in taken]
+    width, height = (sum(wide), max(high)) if is_beside else (max(wide), sum(high))
+    return replace(picture, width_px=min(width, MOST), height_px=min(height, MOST), size_field="image2")
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return min(max(number, -MOST), MOST) if math.isfinite(number) else None
