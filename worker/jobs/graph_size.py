@@ -22,11 +22,10 @@ def find_size_problem(graph: Mapping[str, Any], limits: PromptLimits) -> Problem
         return _too_large("nodes", len(graph), limits.max_nodes)
     num_links = num_bytes = 0
     for node_id, node in graph.items():
-        inputs = node.get("inputs") if isinstance(node, Mapping) else None
-        num_bytes += len(node_id) + SCALAR_BYTES
-        if not isinstance(inputs, Mapping):
-            num_bytes += _bytes_of(node, limits.max_bytes)
-            continue
+        given = node.get("inputs") if isinstance(node, Mapping) else None
+        inputs: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        others = [item for item in node.values() if item is not inputs] if isinstance(node, Mapping) else [node]
+        num_bytes += len(node_id) + SCALAR_BYTES + sum(_bytes_of(item, limits.max_bytes) for item in others)
         for name, value in inputs.items():
             num_bytes += len(name)
             if isinstance(value, str):

@@ -176,6 +176,8 @@ class PromptWork:
 
     def _made(self, node_id: str, taken: list[Picture]) -> Picture:
         """The size of what a node gives, from the sizes of what it takes."""
+        if not self._gives_picture(node_id):
+            return Picture()
         inputs, kind = self._inputs(node_id), self.class_of(node_id)
         largest = max(taken, key=lambda picture: picture.pixels or 0.0, default=Picture())
         picture = Picture(

@@ -35,6 +35,7 @@ def test_links_are_counted() -> None:
 def test_bytes_are_those_of_texts_and_of_structure(value: Any) -> None:
     prompt = {"1": node("A", a=value)}
     assert refusal_of(prompt, max_bytes=800)["limit"] == "max_bytes"
+    assert refusal_of({"1": {**node("A"), "_meta": value}}, max_bytes=800)["limit"] == "max_bytes"
     check_size(prompt, GraphLimits(max_bytes=4000))
 
 

@@ -26,9 +26,7 @@ class LocalEngine:
     def folder_of(self, kind: str) -> Path | None:
         return self.folder
 
-    async def view(
-        self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None
-    ) -> None:
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
         raise AssertionError("local files are not fetched")
 
 
@@ -38,9 +36,7 @@ class RemoteEngine:
     def folder_of(self, kind: str) -> Path | None:
         return None
 
-    async def view(
-        self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None
-    ) -> None:
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
         write(target, f"{kind}:{subfolder}/{filename}")
 
 

@@ -16,9 +16,7 @@ class Engine:
     def folder_of(self, kind: str) -> Path | None:
         return self.folder
 
-    async def view(
-        self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None
-    ) -> None:
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
         raise AssertionError("its files are here")
 
 
