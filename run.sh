@@ -25,7 +25,7 @@ if ! grep -qsE '^(export )?(BASE_DIRECTORY|COMFYUI_INSTALL_PATH)=' .env && [ -z 
   export BASE_DIRECTORY=${BASE_DIRECTORY:-$PWD/base}
 fi
 settings=$("$python" misc/where.py)
-{ read -r base && read -r url && read -r certificate || true; } <<<"$settings"
+{ read -r base && read -r url && read -r certificate && read -r key_file || true; } <<<"$settings"
 mkdir -p "$base/models/checkpoints" "$base/input" "$base/output" "$base/temp"
 
 # What to draw with: Stable Diffusion 1.5 if it is here or can be had, else the small model that ships with the engine.
@@ -67,8 +67,8 @@ stop_worker() { # ends the worker and passes on how it ended; asked to stop, it 
 trap 'trap "" INT TERM; echo; echo "Stopping"; stop_worker && exit 0 || exit 1' INT TERM
 
 drawn=0
-"$python" misc/first_picture.py --url "$url" --certificate "$certificate" --process-id "$worker" --checkpoint "$checkpoint" \
-  --prompt "$prompt" --size "$size" --steps "$steps" --output "$base/first-picture.png" &
+"$python" misc/first_picture.py --url "$url" --certificate "$certificate" --key-file "$key_file" --process-id "$worker" \
+  --checkpoint "$checkpoint" --prompt "$prompt" --size "$size" --steps "$steps" --output "$base/first-picture.png" &
 wait $! || drawn=$?
 
 if [ "$drawn" -ne 0 ]; then

@@ -40,12 +40,14 @@ def ask(
     url: str,
     body: dict[str, Any] | None = None,
     *,
+    key: str = "",
     tls: ssl.SSLContext | None = None,
     timeout_seconds: float = 10.0,
 ) -> Answer:
     """GET, or POST of a JSON body. Raises OSError or HTTPException when nobody answers."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url, data, headers)
     # The worker is on this machine, whatever proxy the environment names.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
     try:
@@ -62,6 +64,14 @@ def trusting(certificate: str) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cafile=certificate)
     return context
+
+
+def key_of(file: Path | None) -> str:
+    """Return the key in a file, empty where there is none: the worker may need none."""
+    try:
+        return "" if file is None else file.read_text().strip()
+    except OSError:
+        return ""
 
 
 def parse(text: bytes) -> dict[str, Any]:
@@ -132,6 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--certificate", default="", help="what an https worker shows")
+    parser.add_argument("--key-file", type=Path, help="holds the key that the worker makes at its start")
     parser.add_argument("--process-id", type=int, required=True, help="the worker, to stop waiting when it has died")
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--prompt", required=True)
@@ -153,7 +164,8 @@ def main() -> int:
         print(f"Ready after {wait_until_ready(arguments.url, arguments.process_id, tls):.1f} s at {arguments.url}")
         print(f"POST /generate/sync {json.dumps(body)}", flush=True)
         started = time.monotonic()
-        answer = ask(f"{arguments.url}/generate/sync", body, tls=tls, timeout_seconds=3600.0)
+        key = key_of(arguments.key_file)
+        answer = ask(f"{arguments.url}/generate/sync", body, key=key, tls=tls, timeout_seconds=3600.0)
     except (WorkerGone, OSError, HTTPException) as error:
         print(f"No picture: {error}", file=sys.stderr)
         return 1

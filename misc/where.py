@@ -1,5 +1,5 @@
-"""Prints where the worker will keep its files, where it will listen and what certificate it will show (empty: none), as
-the settings have it: three lines.
+"""Prints where the worker will keep its files, where it will listen, what certificate it will show (empty: none) and
+where it puts the key for this machine's commands, as the settings have it: four lines.
 
 Exit code 2, and the variable's name, when a setting does not parse.
 """
@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 
 from worker.errors import SettingsInvalid
-from worker.settings import load_settings
+from worker.settings import check_may_listen, load_settings
 
 
 def main() -> int:
     try:
         settings = load_settings().settings
+        check_may_listen(settings)
     except SettingsInvalid as error:
         print(f"Settings: {error.message}", file=sys.stderr)
         return 2
@@ -25,6 +26,7 @@ def main() -> int:
     print(settings.base_directory.absolute())
     print(settings.local_url)
     print("" if tls is None else tls.certificate.absolute())
+    print(settings.own_key_path)
     return 0
 
 

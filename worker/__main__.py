@@ -19,11 +19,12 @@ from pydantic import SecretStr
 from worker.app import create_app
 from worker.autoscaler.vast.beacon import report_error_until_stopped
 from worker.errors import SettingsInvalid, WorkerError
+from worker.guard.api_keys import HASHED
 from worker.guard.loopback import LOOPBACK
 from worker.observe.logs import set_up_logs
 from worker.observe.words import say
 from worker.setting_slices import TlsFiles
-from worker.settings import Settings, load_settings
+from worker.settings import Settings, check_may_listen, load_settings
 from worker.startup import Front
 
 GOODBYE_SECONDS = 2  # for replies that are still on their way when all jobs have ended
@@ -63,6 +64,7 @@ def serve(**overrides: Any) -> int:
     """Runs the front until it is told to stop; gives the exit code."""
     try:
         loaded = load_settings(**overrides)
+        check_may_listen(loaded.settings)
     except SettingsInvalid as error:
         sys.stderr.write(f"Settings: {error.message}\n")
         return EXIT_BAD_SETTING
@@ -146,7 +148,9 @@ def known_secrets(settings: Settings) -> list[str]:
     """Every secret value of the settings, for the log to hide."""
     values: list[Any] = [getattr(settings, name) for name in Settings.model_fields]
     flat = [item for value in values for item in (value if isinstance(value, tuple) else (value,))]
-    return [item.get_secret_value() for item in flat if isinstance(item, SecretStr) and item.get_secret_value()]
+    whole = [item.get_secret_value() for item in flat if isinstance(item, SecretStr) and item.get_secret_value()]
+    keys = [key.get_secret_value().split(":") for key in (*settings.api_keys, *settings.admin_api_keys)]
+    return whole + [parts[1] for parts in keys if len(parts) > 1 and parts[1].lower() != HASHED]
 
 
 def leave(code: int) -> NoReturn:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import httpx
 import typer
@@ -22,13 +23,18 @@ from rich.progress import Progress
 
 from worker.client_stream import NobodyAnswers, ResultStream
 from worker.errors import SettingsInvalid, WorkerError
+from worker.guard.api_keys import KeyMalformed, new_key, read_scopes
+from worker.guard.loopback import is_loopback
 from worker.guard.own_certificate import trusting
+from worker.guard.own_key import read_own_key
 from worker.models import commands as model_commands
 from worker.settings import load_settings
 from worker.worker_client import worker_client
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A serverless GPU worker for node-graph images.")
 app.add_typer(model_commands, name="models")
+key_commands = typer.Typer(no_args_is_help=True, help="API keys of callers.")
+app.add_typer(key_commands, name="keys")
 EXIT_BAD_SETTING = 2
 INSECURE = "take whatever certificate an https worker shows"
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -36,10 +42,11 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """Where a worker is, and how its certificate is looked at."""
+    """Where a worker is, how its certificate is looked at, and the key it made for this machine's commands."""
 
     url: str
     verify: ssl.SSLContext | bool
+    own_key: str = ""
 
     def no_answer(self, error: Exception) -> str:
         hint = "; --insecure takes any certificate" if "certificate" in str(error).lower() else ""
@@ -87,7 +94,7 @@ def generate(
     request = {"modifier": "Text2Image", "modifications": known, "priority": priority, "return_outputs_as_base64": True}
     console = Console(stderr=True)
     worker = _worker_at(url, is_insecure=insecure)
-    result = _result_of(worker, request, api_key, console)
+    result = _result_of(worker, request, api_key or worker.own_key, console)
     if result.get("status") != "completed":
         console.print(f"[red]{escape(str(result.get('message')))}[/red]")
         for problem in (result.get("error") or {}).get("problems", ()):
@@ -136,7 +143,7 @@ def benchmark(
         report = (
             benchmark_command.last_benchmark(worker.url, worker.verify)
             if last
-            else benchmark_command.run_benchmark(worker.url, api_key, worker.verify)
+            else benchmark_command.run_benchmark(worker.url, api_key or worker.own_key, worker.verify)
         )
     except httpx.TransportError as error:
         if url or last:
@@ -153,6 +160,26 @@ def benchmark(
         raise typer.Exit(2) from None
     Console().print_json(data=report)
     raise typer.Exit(0 if report["verdict"] in ("pass", "skipped") else 1)
+
+
+@key_commands.callback()
+def keys() -> None:
+    """API keys of callers."""
+
+
+@key_commands.command("new")
+def new(
+    name: str,
+    scopes: Annotated[str, typer.Option(help="submit, read and admin, joined by +")] = "submit+read",
+) -> None:
+    """Make a key: print its secret, which is shown once, and the hashed line for API_KEYS_FILE."""
+    try:
+        secret, line = new_key(name, read_scopes(scopes))
+    except KeyMalformed as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_BAD_SETTING) from None
+    typer.echo(f"secret: {secret}")
+    typer.echo(f"line:   {line}")
 
 
 @app.command(context_settings=PASS_ON)
@@ -173,18 +200,20 @@ def _engine_command(arguments: list[str]) -> None:
 
 
 def _worker_at(url: str, *, is_insecure: bool) -> _Worker:
-    """The worker at this address; without one the one on this machine, as the settings have it.
+    """The worker at this address; without one the one on this machine, as the settings have it, with its own key.
 
     Raises SettingsInvalid.
     """
     if url:
         return _Worker(url.rstrip("/"), not is_insecure)
     settings = load_settings().settings
-    tls = settings.tls_files()
+    tls, own_key = settings.tls_files(), ""
+    if is_loopback(urlsplit(settings.local_url).hostname):  # elsewhere it could come by a proxy of the environment
+        own_key = read_own_key(settings.own_key_path)
     if tls is None or is_insecure:
-        return _Worker(settings.local_url, not is_insecure)
+        return _Worker(settings.local_url, not is_insecure, own_key)
     try:
-        return _Worker(settings.local_url, trusting(tls.certificate))
+        return _Worker(settings.local_url, trusting(tls.certificate), own_key)
     except OSError as error:
         raise SettingsInvalid(f"SSL_CERTFILE: {tls.certificate} cannot be used: {error.strerror or error}") from None
 

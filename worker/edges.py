@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from pydantic import SecretStr
 
 from worker.engine.command import input_folder_of
 from worker.errors import InputRejected, Problem, RequestRejected
@@ -24,7 +25,7 @@ from worker.settings import Settings
 
 
 class Edges:
-    def __init__(self, settings: Settings, traffic: Traffic) -> None:
+    def __init__(self, settings: Settings, traffic: Traffic, own_key: SecretStr) -> None:
         self._addresses = AddressGuard(settings.allowed_private_hosts)
         launch = settings.engine_launch()
         folder = settings.state_path() / "inputs" if launch.urls else input_folder_of(launch) / FOLDER
@@ -48,7 +49,7 @@ class Edges:
             max_bytes=settings.prompt_max_output_bytes,
         )
         self.webhook_sender = WebhookSender(self._addresses)
-        self.guard = Gatekeeper(settings.auth_config())
+        self.guard = Gatekeeper(settings.auth_config(), own_key)
 
     def check_webhook_url(self, url: str) -> None:
         """Raises RequestRejected for an address that cannot be a webhook's."""

@@ -8,8 +8,10 @@
         RequestIdConflict         the id is taken by a request with another body
         WebhookNotFound           no webhook has that id
         WebhookNotReady           the webhook cannot be sent again as it is
-        Unauthorized              no or a wrong credential
-        Forbidden                 a credential that does not reach this far, or a link that is forged or expired
+        Unauthorized              no credential
+          WrongKey                an API key that is none of ours
+        Forbidden                 a foreign page, or a link that is forged or expired
+          ScopeMissing            an API key that does not reach this far
         RequestTooLarge           the body is over MAX_REQUEST_BYTES
         SessionGone               Vast's session id is unknown
       TryLater                    the request is fine; send it again after `retry_after_seconds`
@@ -173,6 +175,10 @@ class RequestIdConflict(CallerError):
     code = "request_id_conflict"
 
 
+class RequestIdTaken(RequestIdConflict):
+    """The id is that of another caller's job, of which nothing is said."""
+
+
 class WebhookNotFound(CallerError):
     code = "webhook_not_found"
 
@@ -185,8 +191,20 @@ class Unauthorized(CallerError):
     code = "unauthorized"
 
 
+class WrongKey(Unauthorized):
+    """A key was given and is unknown."""
+
+    code = "invalid_key"
+
+
 class Forbidden(CallerError):
     code = "forbidden"
+
+
+class ScopeMissing(Forbidden):
+    """`fields`: scope, the right that the key lacks."""
+
+    code = "insufficient_scope"
 
 
 class RequestTooLarge(CallerError):

@@ -2,7 +2,8 @@
 
 A download is resumed where it broke off, lies in `models/.downloads` until its SHA-256 equals the hub's, and then takes
 its place in one move; the checksum stays beside it for `verify`. Whether the hub can be reached is decided within five
-seconds. The hub library reads its own variables (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE).
+seconds. The hub library reads its own variables (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE);
+HF_TOKEN_FILE names a file with the token.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import typer
 
 from worker.guard.plain_answers import IDENTITY, check_is_plain
 from worker.settings import load_settings
+from worker.settings import hub_token, load_settings
 
 Answer = TypeVar("Answer")
 
@@ -122,10 +124,12 @@ def ask_hub(known: KnownModel, endpoint: str | None = None) -> HubFile:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
 
+    token = hub_token()
+
     def ask() -> HubFile:
         _read_plain()
         url = hf_hub_url(known.repository, known.file_name, endpoint=endpoint)
-        told = get_hf_file_metadata(url, timeout=REACH_SECONDS, endpoint=endpoint)
+        told = get_hf_file_metadata(url, timeout=REACH_SECONDS, endpoint=endpoint, token=token)
         etag = (told.etag or "").lower()
         is_sha256 = len(etag) == 64 and all(letter in "0123456789abcdef" for letter in etag)
         return HubFile(etag if is_sha256 else None, told.size)
@@ -166,8 +170,9 @@ def _download(known: KnownModel, folder: Path, endpoint: str | None) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     _read_plain()
+    token = hub_token()
     try:
-        path = hf_hub_download(known.repository, known.file_name, local_dir=folder, endpoint=endpoint)
+        path = hf_hub_download(known.repository, known.file_name, local_dir=folder, endpoint=endpoint, token=token)
     except Exception as error:  # noqa: BLE001 - the hub library, whose connection errors have no common type
         raise DownloadBroke(
             f"The download of {known.file_name} broke off ({type(error).__name__}); run it again to resume"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,12 +30,10 @@ from worker.setting_slices import CallerLimits, OutputConfig, QueueLimits, Super
 
 
 class RequestGuard(Protocol):
-    def check(self, client_host: str | None, authorization: str | None, has_vast_envelope: bool) -> Identity:
-        """Identify the caller of a request. Raises Unauthorized."""
-        ...
-
-    def check_admin(self, client_host: str | None, authorization: str | None) -> None:
-        """Raises Unauthorized for who may not tell the worker itself what to do."""
+    def check(
+        self, peer: str | None, headers: Sequence[tuple[str, str]], *, has_vast_envelope: bool = False
+    ) -> Identity:
+        """Identify the caller of a request. Raises Unauthorized, Forbidden."""
         ...
 
 
@@ -68,5 +66,6 @@ class Services:
     check_s3: Callable[[Mapping[str, Any]], None]
     platform: Platform
     queue_info: QueueInfo
+    metrics_are_open: bool
     outbox: Outbox
     run_clock: RunClock

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import SecretStr
 
+from worker.guard.api_keys import ApiKey, KeyFile
 from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS
 
 
@@ -86,17 +87,25 @@ class WarmUpConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """With `master_token` set, a request without Vast's envelope needs an API key, loopback, or `is_unsecured`."""
+    """With `master_token` set, a request without Vast's envelope needs an API key, loopback, or `is_unsecured`.
+
+    `public_host` is the lower-case name under which the worker is known, empty where nobody said.
+    """
 
     master_token: SecretStr
-    api_keys: tuple[SecretStr, ...]
-    is_unsecured: bool
+    keys: tuple[ApiKey, ...] = ()
+    key_files: tuple[KeyFile, ...] = ()
+    is_unsecured: bool = False
     trusts_loopback: bool = True
+    public_host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class VastConfig:
-    """What the Vast platform tells a worker about itself. `max_sessions` 0: no limit."""
+    """What the Vast platform tells a worker about itself. `max_sessions` 0: no limit.
+
+    `max_session_seconds` bounds the life of a session, however often it is used.
+    """
 
     container_id: int | None
     master_token: SecretStr
@@ -107,6 +116,7 @@ class VastConfig:
     is_unsecured: bool
     checks_url: bool
     max_sessions: int
+    max_session_seconds: float
     update_file: Path
     host: str
     worker_port: int
@@ -130,6 +140,7 @@ class RunPodConfig:
 
     front_url: str
     front_certificate: Path | None
+    key_file: Path
     num_jobs: int
     is_refreshed: bool
     has_store: bool

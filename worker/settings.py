@@ -1,7 +1,8 @@
 """Every setting of the front: the only file that reads the environment (and `.env`).
 
 `load_settings()` gives one frozen `Settings` and the warnings to log. A value that does not parse raises
-SettingsInvalid naming the variable; unknown names are ignored, a near-miss of one of ours is warned about. The rest of
+SettingsInvalid naming the variable; unknown names are ignored, one that looks like ours is warned about. Every secret
+has a form `NAME_FILE`, the name of a file that holds the value. The rest of
 the front gets small frozen slices (`settings.s3_config()` and so on, in `setting_slices.py`), never this object.
 
 Sizes are bytes and durations seconds unless the name says otherwise.
@@ -17,13 +18,17 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from worker.errors import SettingsInvalid
+from worker.guard.api_keys import ApiKey, KeyFile, KeyMalformed, KeyRing, check_distinct, parse_keys
+from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES
 from worker.guard.loopback import is_loopback
+from worker.guard.own_key import own_key_path
 from worker.jobs.cost import Workload
 from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS
 from worker.outputs.keys import find_template_problem
@@ -72,6 +77,27 @@ IGNORED_NAMES = frozenset(
 
 OTHERS_NAMES = frozenset({"SSL_CERT_FILE"})
 """Names that other programs read and that look like a misspelled one of ours."""
+
+OUR_PREFIXES = (
+    "ADMIN_API_",
+    "API_KEY",
+    "BENCHMARK_",
+    "DARKROOM_",
+    "ENGINE_",
+    "INPUT_",
+    "MASTER_TOKEN",
+    "METRICS_",
+    "OUTPUT_",
+    "S3_",
+    "TRUST_LOOPBACK",
+    "WARMUP_",
+    "WEBHOOK_",
+    "WORKER_",
+)
+"""How names begin that are most likely meant for us."""
+
+SERVICE_NAME = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
+"""Kubernetes describes each service of a namespace so, one called `engine` or `worker` too."""
 
 CommaList = Annotated[tuple[str, ...], NoDecode]
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -205,8 +231,12 @@ class Settings(BaseSettings):
     workload: Workload = Workload.COMPUTED
     assumed_speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
     unsecured: bool = False
-    trust_loopback: bool = True
+    trust_loopback: bool | None = None
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = ()
+    api_keys_file: Path | None = None
+    admin_api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = ()
+    admin_api_keys_file: Path | None = None
+    metrics_open: bool = True
     master_token: SecretStr = SecretStr("")
     container_id: int | None = None
     report_addr: CommaList = ()
@@ -216,6 +246,7 @@ class Settings(BaseSettings):
     ssl_keyfile: Path = Path("/etc/instance.key")
     vast_check_url: bool = True
     max_sessions: Annotated[int, Field(ge=0)] = 10
+    max_session_seconds: Annotated[PositiveSeconds, Field(allow_inf_nan=False)] = 86400.0
     pyworker_update_file: Path = Path("/.force_update")
     runpod_webhook_get_job: SecretStr = SecretStr("")
     runpod_concurrency: PositiveInt = 1
@@ -236,6 +267,7 @@ class Settings(BaseSettings):
         "s3_input_prefixes",
         "report_addr",
         "api_keys",
+        "admin_api_keys",
         "preload_models",
         "warmup_workflows",
         "allowed_nodes",
@@ -312,10 +344,24 @@ class Settings(BaseSettings):
             raise ValueError("AUTOSCALER: vast needs MASTER_TOKEN and CONTAINER_ID")
         if self.autoscaler == "runpod" and not self.runpod_webhook_get_job.get_secret_value():
             raise ValueError("AUTOSCALER: runpod needs RUNPOD_WEBHOOK_GET_JOB")
-        if self.platform == "runpod" and self.asks_for_keys and not self.trust_loopback:
-            raise ValueError(
-                "TRUST_LOOPBACK: must be on under RunPod, whose loop comes from this machine without a key"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_are_well_formed(self) -> Settings:
+        for name, given, file in (
+            ("API_KEYS", self.api_keys, self.api_keys_file),
+            ("ADMIN_API_KEYS", self.admin_api_keys, self.admin_api_keys_file),
+        ):
+            if given and file is not None:
+                raise ValueError(f"{name}: set beside {name}_FILE; got both, expected one of them")
+            try:
+                parse_keys(key.get_secret_value() for key in given)
+            except KeyMalformed as error:
+                raise ValueError(f"{name}: {error}") from None
+        try:
+            check_distinct(self.keys)
+        except KeyMalformed as error:
+            raise ValueError(f"API_KEYS and ADMIN_API_KEYS: {error}") from None
         return self
 
     @property
@@ -328,8 +374,31 @@ class Settings(BaseSettings):
         return "vast" if self.master_token.get_secret_value() and self.container_id is not None else "plain"
 
     @property
+    def keys(self) -> tuple[ApiKey, ...]:
+        """The keys that are not in a file."""
+        customers = parse_keys(key.get_secret_value() for key in self.api_keys)
+        return customers + parse_keys((key.get_secret_value() for key in self.admin_api_keys), ALL_SCOPES)
+
+    @property
+    def key_files(self) -> tuple[KeyFile, ...]:
+        files = (
+            ("API_KEYS_FILE", self.api_keys_file, CUSTOMER_SCOPES),
+            ("ADMIN_API_KEYS_FILE", self.admin_api_keys_file, ALL_SCOPES),
+        )
+        return tuple(KeyFile(name, path, scopes) for name, path, scopes in files if path is not None)
+
+    @property
+    def has_api_keys(self) -> bool:
+        return bool(self.api_keys or self.admin_api_keys or self.key_files)
+
+    @property
     def asks_for_keys(self) -> bool:
-        return bool(self.api_keys or self.master_token.get_secret_value()) and not self.unsecured
+        return (self.has_api_keys or bool(self.master_token.get_secret_value())) and not self.unsecured
+
+    @property
+    def trusts_loopback(self) -> bool:
+        """True if this machine needs no key. With keys set it does: a proxy on it may pass requests on unmarked."""
+        return not self.has_api_keys if self.trust_loopback is None else self.trust_loopback
 
     @property
     def is_under_vast(self) -> bool:
@@ -337,7 +406,12 @@ class Settings(BaseSettings):
 
     @property
     def listen_host(self) -> str:
-        """`worker_host`; where nothing is said, Vast's port map needs all interfaces."""
+        """`worker_host`; where nothing is said, Vast's port map needs all interfaces.
+
+        Under RunPod jobs come by its loop alone: without keys the port is open to this machine and nobody else.
+        """
+        if self.platform == "runpod" and not self.asks_for_keys and not self.unsecured:
+            return self.worker_host if _is_of_this_machine(self.worker_host) else "127.0.0.1"
         return "0.0.0.0" if self.is_under_vast and "worker_host" not in self.model_fields_set else self.worker_host
 
     @property
@@ -348,6 +422,11 @@ class Settings(BaseSettings):
 
     def state_path(self) -> Path:
         return (self.state_directory or self.base_directory / "state").absolute()
+
+    @property
+    def own_key_path(self) -> Path:
+        """Where the front that runs keeps the key of its own commands."""
+        return own_key_path(self.state_path())
 
     def modifiers_path(self) -> Path:
         return (self.modifiers_directory or self.base_directory / "modifiers").absolute()
@@ -421,7 +500,14 @@ class Settings(BaseSettings):
         return WarmUpConfig(self.preload_models, tuple(map(Path, self.warmup_workflows)), self.warmup_on_fail)
 
     def auth_config(self) -> AuthConfig:
-        return AuthConfig(self.master_token, self.api_keys, self.unsecured, self.trust_loopback)
+        return AuthConfig(
+            master_token=self.master_token,
+            keys=self.keys,
+            key_files=self.key_files,
+            is_unsecured=self.unsecured,
+            trusts_loopback=self.trusts_loopback,
+            public_host=(urlsplit(self.public_url).hostname or "") if self.public_url else "",
+        )
 
     def vast_config(self) -> VastConfig:
         return VastConfig(
@@ -434,6 +520,7 @@ class Settings(BaseSettings):
             is_unsecured=self.unsecured,
             checks_url=self.vast_check_url,
             max_sessions=self.max_sessions,
+            max_session_seconds=self.max_session_seconds,
             update_file=self.pyworker_update_file,
             host=self.listen_host,
             worker_port=self.worker_port,
@@ -452,6 +539,7 @@ class Settings(BaseSettings):
         return RunPodConfig(
             front_url=self.local_url,
             front_certificate=None if tls is None else tls.certificate,
+            key_file=self.own_key_path,
             num_jobs=self.runpod_concurrency,
             is_refreshed=self.refresh_worker,
             has_store=has_store,
@@ -527,7 +615,7 @@ class LoadedSettings:
 def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> LoadedSettings:
     """Reads the environment and `env_file` (if it is there); `overrides` (by attribute name) win over both.
 
-    Raises SettingsInvalid naming every variable whose value does not parse.
+    Raises SettingsInvalid naming every variable whose value does not parse, and a secret that is given twice.
     """
     seen = _names_and_values(env_file)
     worker_port = str(
@@ -536,7 +624,7 @@ def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> Loa
     mapped_port = seen.get(f"VAST_TCP_PORT_{worker_port}")
     if mapped_port:
         overrides.setdefault("vast_tcp_port", mapped_port)
-    named = {_variable_name(key): value for key, value in overrides.items()}
+    named = {_variable_name(key): value for key, value in (read_secret_files(seen) | overrides).items()}
     try:
         settings = Settings(_env_file=env_file, **named)  # type: ignore[call-arg]  # pydantic-settings' own argument
     except ValidationError as error:
@@ -572,8 +660,59 @@ def inherited_environment(changes: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def secret_attributes() -> tuple[str, ...]:
+    """Return the fields of Settings that hold a secret or several."""
+    return tuple(
+        name
+        for name, field in Settings.model_fields.items()
+        if field.annotation is SecretStr or SecretStr in get_args(field.annotation)
+    )
+
+
+def read_secret_files(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the secrets whose `NAME_FILE` is set, by attribute; files of keys are read elsewhere.
+
+    Raises SettingsInvalid for a file that cannot be read or holds nothing, and where NAME is set as well.
+    """
+    values, problems = {}, []
+    for attribute in secret_attributes():
+        if f"{attribute}_file" in Settings.model_fields:
+            continue
+        try:
+            value = _read_secret_file(attribute.upper(), names)
+        except SettingsInvalid as error:
+            problems.append(error.message)
+            continue
+        if value is not None:
+            values[attribute] = value
+    if problems:
+        raise SettingsInvalid("; ".join(problems))
+    return values
+
+
+def hub_token() -> str | None:
+    """Return the token in HF_TOKEN_FILE; None leaves it to the hub library's own variables. Raises SettingsInvalid."""
+    return _read_secret_file("HF_TOKEN", os.environ)
+
+
+def _read_secret_file(name: str, names: Mapping[str, str]) -> str | None:
+    file = names.get(f"{name}_FILE", "")
+    if not file:
+        return None
+    if names.get(name):
+        raise SettingsInvalid(f"{name}: set beside {name}_FILE; got both, expected one of them")
+    try:
+        value = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise SettingsInvalid(f"{name}_FILE: {file} cannot be read: {reason}") from None
+    if not value:
+        raise SettingsInvalid(f"{name}_FILE: {file} is empty; expected the value of {name}")
+    return value
+
+
 def known_names() -> frozenset[str]:
-    """Every variable a field of Settings reads, in upper case."""
+    """Every variable a field of Settings reads, in upper case, and the `_FILE` form of every secret."""
     names: set[str] = set()
     for attribute, field in Settings.model_fields.items():
         alias = field.validation_alias
@@ -581,11 +720,11 @@ def known_names() -> frozenset[str]:
             names.update(str(choice).upper() for choice in alias.choices)
         else:
             names.add(attribute.upper())
-    return frozenset(names)
+    return frozenset(names | {f"{attribute.upper()}_FILE" for attribute in secret_attributes()})
 
 
 def find_name_problems(names: Mapping[str, str]) -> list[str]:
-    """Warnings for names that are accepted without effect, and for near-misses of ours."""
+    """Warnings for names that are accepted without effect, and for unknown ones that look like ours."""
     ours = known_names() | IGNORED_NAMES
     known = ours | OTHERS_NAMES
     warnings = [f"{name} is set and has no effect here" for name in sorted(names) if name in IGNORED_NAMES]
@@ -595,19 +734,36 @@ def find_name_problems(names: Mapping[str, str]) -> list[str]:
         close = difflib.get_close_matches(name, ours, n=1, cutoff=0.87)
         if close:
             warnings.append(f"{name} is not a setting; did you mean {close[0]}?")
+        elif name.startswith(OUR_PREFIXES) and not SERVICE_NAME.search(name):
+            warnings.append(f"{name} is not a setting and has no effect here")
     return warnings
 
 
+def check_may_listen(settings: Settings) -> None:
+    """Refuse a worker that would take everybody's jobs where nobody said that it shall, and unusable files of keys.
+
+    Raises SettingsInvalid.
+    """
+    KeyRing(settings.keys, settings.key_files)
+    if settings.asks_for_keys or settings.unsecured or _is_of_this_machine(settings.listen_host):
+        return
+    raise SettingsInvalid(
+        f"WORKER_HOST: open to everyone who reaches the port; got {settings.listen_host} without any key, expected "
+        "API_KEYS, API_KEYS_FILE, ADMIN_API_KEYS or MASTER_TOKEN to be set (`darkroom keys new NAME` makes a key), or "
+        "WORKER_HOST=127.0.0.1, or UNSECURED=true where everyone is meant to use the worker"
+    )
+
+
 def find_open_doors(settings: Settings) -> list[str]:
-    """Warnings for a worker that takes everybody's jobs where nobody said that it shall."""
-    if settings.asks_for_keys or settings.unsecured:
-        return []
+    """Warnings for a platform's variables that are there in part."""
     warnings = []
-    if not is_loopback(settings.listen_host) and settings.listen_host != "localhost":
+    if settings.listen_host != settings.worker_host and settings.platform == "runpod":
         warnings.append(
-            f"WORKER_HOST is {settings.listen_host}, and neither API_KEYS nor MASTER_TOKEN is set: whoever reaches the "
-            "port may use the worker (UNSECURED=true says that it is meant so)"
+            f"WORKER_HOST is {settings.worker_host} without any key: the port is open to this machine alone, and "
+            "RunPod's jobs come all the same"
         )
+    if settings.asks_for_keys or settings.unsecured:
+        return warnings
     if settings.container_id is not None:
         warnings.append(
             "CONTAINER_ID is set without MASTER_TOKEN and API_KEYS: nothing is reported to Vast, and the signatures of "
@@ -632,6 +788,10 @@ def find_half_a_store(settings: Settings) -> list[str]:
 def _folder_prefix(prefix: str) -> str:
     """Return a key prefix that ends with a slash, so that `in` does not open `internal/`; `*` stays."""
     return prefix if prefix == "*" else prefix.strip("/") + "/"
+
+
+def _is_of_this_machine(host: str) -> bool:
+    return is_loopback(host) or host.lower() == "localhost"
 
 
 def _names_and_values(env_file: Path | None) -> dict[str, str]:

@@ -28,6 +28,7 @@ from worker.engine.fleet import EngineFleet
 from worker.errors import EngineStartFailed, WorkerError
 from worker.expiry import Expiry
 from worker.guard.rate_limits import RateLimits
+from worker.guard.own_key import OwnKey
 from worker.jobs.admission import Admission, Gate, free_bytes_of
 from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.event_notices import EventNotices
@@ -86,7 +87,8 @@ class Front:
         )
         self.store = JobStore(settings.state_path(), settings.queue_limits().priority_step_seconds)
         self._traffic = Traffic()
-        self._edges = Edges(settings, self._traffic)
+        self._own_key = OwnKey(settings.state_path())
+        self._edges = Edges(settings, self._traffic, self._own_key.secret)
         self._outbox = Outbox(self.store, self._edges.webhook_sender, settings.webhook_config(), self._traffic)
         self.services = self._build_services()
         self._readiness = self._build_readiness()
@@ -96,6 +98,7 @@ class Front:
     async def lifespan(self) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         await self.store.open()
+        self._own_key.publish()
         for job in self.store.jobs.values():
             self._edges.uploads.hold(job.prompt, job.id)  # they cannot be fetched again
         await self.services.caller_quota.load(self.store)
@@ -188,6 +191,7 @@ class Front:
             check_s3=self._edges.check_s3,
             platform=build_platform(settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing),
             queue_info=queue_info,
+            metrics_are_open=settings.metrics_open,
             run_clock=clock,
             outbox=self._outbox,
         )
@@ -366,5 +370,6 @@ class Front:
         await self._fleet.stop(is_in_a_hurry=self.services.pipeline.is_in_a_hurry)
         await self.services.platform.close()
         await self._edges.close()
+        self._own_key.withdraw()
         with contextlib.suppress(WorkerError):
             await self.store.close()

@@ -20,7 +20,9 @@ ENVIRONMENT = {
     "S3_ACCESS_KEY_ID": "planted-env-id",
     "S3_SECRET_ACCESS_KEY": "planted-env-secret",
     "WEBHOOK_SECRET": "planted-env-hook",
-    "API_KEYS": "planted-env-key,planted-env-key-2",
+    "API_KEYS": "planted-env-key,second:planted-env-key-2",
+    "ADMIN_API_KEYS": "ops:planted-env-admin",
+    "TRUST_LOOPBACK": "true",
     "MASTER_TOKEN": "planted-env-master",
 }
 QUERY = "X-Amz-Signature=planted-signature&token=planted-token"

@@ -140,7 +140,7 @@ async def test_the_platforms_key_is_read_up_to_a_bound(liar: LyingServer, script
 
 
 def vast_config(url: str) -> VastConfig:
-    return VastConfig(1, SecretStr("token"), (url,), "", None, False, False, True, 1, Path("/none"), "h", 1, 2)
+    return VastConfig(1, SecretStr("token"), (url,), "", None, False, False, True, 1, 60.0, Path("/none"), "h", 1, 2)
 
 
 @pytest.mark.parametrize("script", [endless(), answer(200, bomb("br"), Content_Encoding="br")])

@@ -14,11 +14,14 @@ from worker.__main__ import server_config
 
 @pytest.mark.parametrize("own", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
 async def test_behind_a_proxy_of_this_machine_everybody_needs_a_key(tmp_path: Path, own: str) -> None:
-    async with running_engine(tmp_path) as engine, running_front(tmp_path, engine, api_keys=("key",)) as front:
+    async with (
+        running_engine(tmp_path) as engine,
+        running_front(tmp_path, engine, api_keys=("ops:key:admin",), trust_loopback=True) as front,
+    ):
         config = server_config(settings_for(tmp_path / "state", engine.url), front.front)
         config.load()
         transport = httpx.ASGITransport(app=config.loaded_app, client=(own, 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             assert (await http.get("/result/any")).status_code == 404
             assert (await http.get("/webhooks")).status_code == 200
             for claimed in ({"X-Forwarded-For": "203.0.113.7"}, {"X-Forwarded-For": own}, {"X-Real-IP": own}):
@@ -28,7 +31,7 @@ async def test_behind_a_proxy_of_this_machine_everybody_needs_a_key(tmp_path: Pa
                 assert (await http.get("/result/any", headers=with_key)).status_code == 404
             secure = {"X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https", "Authorization": "Bearer key"}
             done = await http.post("/generate/sync", json={"input": {"workflow_json": draw()}}, headers=secure)
-            assert done.json()["output"][0]["url"].startswith("https://worker/")
+            assert done.json()["output"][0]["url"].startswith("https://127.0.0.1/")
 
 
 async def test_runpods_form_needs_no_trust_in_this_machine(tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from worker.errors import SettingsInvalid
-from worker.settings import Settings, child_environment, find_open_doors, known_names, load_settings, runpod_environment
+from worker.settings import (
+    Settings,
+    check_may_listen,
+    child_environment,
+    find_open_doors,
+    hub_token,
+    known_names,
+    load_settings,
+    runpod_environment,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +175,7 @@ def test_what_runpod_sets_goes_to_its_loop_and_to_no_engine(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"WORKER_HOST": "0.0.0.0"}, "WORKER_HOST"),
+        ({"WORKER_HOST": "0.0.0.0", "RUNPOD_WEBHOOK_GET_JOB": "https://a"}, "this machine alone"),
         ({"CONTAINER_ID": "7"}, "signatures"),
         ({"WORKER_HOST": "::1"}, None),
         ({"WORKER_HOST": "0.0.0.0", "API_KEYS": "k"}, None),
@@ -183,11 +192,140 @@ def test_an_open_door_is_warned_about(
     assert (words in "".join(warnings)) if words else not warnings
 
 
-def test_runpods_loop_cannot_be_locked_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RUNPOD_WEBHOOK_GET_JOB": "https://a", "API_KEYS": "k", "TRUST_LOOPBACK": "false"}.items():
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"WORKER_HOST": "0.0.0.0"},
+        {"WORKER_HOST": "::"},
+        {"WORKER_HOST": "192.0.2.7"},
+        {"WORKER_HOST": "gpu-box"},
+        {"WORKER_HOST": "0.0.0.0", "CONTAINER_ID": "7"},
+    ],
+)
+def test_a_worker_that_is_open_to_everyone_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SettingsInvalid, match="TRUST_LOOPBACK"):
+    with pytest.raises(SettingsInvalid, match=f"WORKER_HOST.*{environment['WORKER_HOST']}.*API_KEYS.*UNSECURED=true"):
+        check_may_listen(load_settings(env_file=None).settings)
+    for name, value in (("API_KEYS", "k"), ("ADMIN_API_KEYS", "k"), ("MASTER_TOKEN", "t"), ("UNSECURED", "true")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            check_may_listen(load_settings(env_file=None).settings)
+    monkeypatch.setenv("WORKER_HOST", "127.0.0.1")
+    check_may_listen(load_settings(env_file=None).settings)
+
+
+def test_runpods_port_is_this_machines_until_there_is_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_HOST", "0.0.0.0")
+    monkeypatch.setenv("RUNPOD_WEBHOOK_GET_JOB", "https://a")
+    settings = load_settings(env_file=None).settings
+    check_may_listen(settings)
+    assert settings.listen_host == "127.0.0.1"
+    monkeypatch.setenv("API_KEYS", "k")
+    assert load_settings(env_file=None).settings.listen_host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("environment", "trusts"),
+    [
+        ({}, True),
+        ({"MASTER_TOKEN": "t"}, True),
+        ({"API_KEYS": "k"}, False),
+        ({"ADMIN_API_KEYS": "k"}, False),
+        ({"API_KEYS_FILE": "/keys"}, False),
+        ({"API_KEYS": "k", "TRUST_LOOPBACK": "true"}, True),
+        ({"TRUST_LOOPBACK": "false"}, False),
+    ],
+)
+def test_with_keys_this_machine_needs_one_too_unless_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], trusts: bool
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings(env_file=None).settings.auth_config().trusts_loopback is trusts
+
+
+SECRETS = ["S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY", "WEBHOOK_SECRET", "MASTER_TOKEN", "RUNPOD_WEBHOOK_GET_JOB"]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_may_lie_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "secret"
+    file.write_text("planted-secret\n")
+    monkeypatch.setenv(f"{name}_FILE", str(file))
+    loaded = load_settings(env_file=None)
+    assert getattr(loaded.settings, name.lower()).get_secret_value() == "planted-secret"
+    assert not [line for line in loaded.warnings if f"{name}_FILE" in line]
+    assert f"{name}_FILE" not in child_environment()
+    monkeypatch.setenv(name, "planted-other")
+    with pytest.raises(SettingsInvalid, match=f"{name}: set beside {name}_FILE") as caught:
         load_settings(env_file=None)
+    assert "planted" not in str(caught.value)
+    monkeypatch.delenv(name)
+    for content, words in ((" \n", "is empty"), (None, "cannot be read")):
+        file.write_text(content) if content is not None else file.unlink()
+        with pytest.raises(SettingsInvalid, match=f"{name}_FILE.*{words}"):
+            load_settings(env_file=None)
+
+
+def test_the_hubs_token_may_lie_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HF_TOKEN", "HF_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert hub_token() is None
+    (tmp_path / "token").write_text("planted-token\n")
+    monkeypatch.setenv("HF_TOKEN_FILE", str(tmp_path / "token"))
+    assert hub_token() == "planted-token"
+    monkeypatch.setenv("HF_TOKEN", "planted-other")
+    with pytest.raises(SettingsInvalid, match="HF_TOKEN: set beside HF_TOKEN_FILE"):
+        hub_token()
+
+
+def test_a_secrets_file_is_named_in_the_env_file_too(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("planted-secret")
+    (tmp_path / ".env").write_text(f"WEBHOOK_SECRET_FILE={tmp_path / 'secret'}\n")
+    assert load_settings(tmp_path / ".env").settings.webhook_secret.get_secret_value() == "planted-secret"
+
+
+@pytest.mark.parametrize("name", ["API_KEYS", "ADMIN_API_KEYS"])
+def test_malformed_keys_and_keys_given_twice_stop_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setenv(name, "fine,shop:planted-secret:write")
+    with pytest.raises(SettingsInvalid, match=f"{name}: entry 2: key shop: unknown scope") as caught:
+        load_settings(env_file=None)
+    assert "planted" not in str(caught.value)
+    monkeypatch.setenv(name, "k")
+    monkeypatch.setenv(f"{name}_FILE", str(tmp_path / "keys"))
+    with pytest.raises(SettingsInvalid, match=f"{name}: set beside {name}_FILE"):
+        load_settings(env_file=None)
+    monkeypatch.delenv(name)
+    with pytest.raises(SettingsInvalid, match=f"{name}_FILE.*cannot be read"):
+        check_may_listen(load_settings(env_file=None).settings)
+
+
+def test_one_secret_is_not_a_customers_and_an_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEYS", "shop:planted-secret")
+    monkeypatch.setenv("ADMIN_API_KEYS", "planted-secret")
+    with pytest.raises(SettingsInvalid, match="one secret twice") as caught:
+        load_settings(env_file=None)
+    assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["API_KEY", "S3_ACCESS_KEY", "WEBHOOK_SECRETS", "MASTER_TOKEN_PATH", "WORKER_LISTEN", "S3_BUCKET_FILE"]
+)
+def test_an_unknown_name_that_looks_like_ours_is_warned_about(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "planted-secret")
+    warnings = [line for line in load_settings(env_file=None).warnings if line.startswith(f"{name} is not a setting")]
+    assert len(warnings) == 1 and "planted" not in warnings[0]
+
+
+def test_what_kubernetes_says_of_its_services_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ENGINE_SERVICE_HOST", "WORKER_PORT_8000_TCP_ADDR", "ENGINE_SERVICE_PORT_HTTP", "WORKER_SERVICE_PORT"):
+        monkeypatch.setenv(name, "10.0.0.1")
+    assert not load_settings(env_file=None).warnings
 
 
 def test_half_a_store_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:

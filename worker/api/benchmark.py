@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.results import check_page, host_of, refuse, services_of
+from worker.api.results import check_operator, refuse, services_of
 from worker.errors import WorkerError
 
 router = APIRouter()
@@ -21,11 +21,10 @@ async def benchmark(request: Request) -> dict[str, Any]:
 
 @router.post("/benchmark", response_model=None)
 async def run_benchmark(request: Request) -> Response:
-    """Runs the benchmark now and answers with its report; jobs wait meanwhile. For an API key, or this machine."""
+    """Runs the benchmark now and answers with its report; jobs wait meanwhile. For an operator."""
     services = services_of(request)
     try:
-        check_page(request)
-        services.guard.check_admin(host_of(request), request.headers.get("authorization"))
+        check_operator(request)
         return JSONResponse(await services.qualification.rerun())
     except WorkerError as error:
         return refuse(error)

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.results import services_of
+from worker.api.results import check_operator, services_of
 from worker.demo_model import suited_example
 from worker.engine.choices import choices_in
 from worker.engine.watch import EngineState
@@ -66,7 +66,10 @@ async def health(request: Request) -> JSONResponse:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
+    """Prometheus metrics; for an operator alone where METRICS_OPEN is off."""
     services = services_of(request)
+    if not services.metrics_are_open:
+        check_operator(request)
     services.metrics.qualified(services.qualification.report, services.qualification.phases)
     is_ready = services.gate.is_open and bool(services.pool.clients_serving)
     return Response(services.metrics.text(is_ready=is_ready), media_type="text/plain; version=0.0.4")

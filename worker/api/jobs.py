@@ -17,6 +17,7 @@ from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
 from worker.inputs.file_kinds import HEAD_BYTES
 from worker.jobs.admission import clean_id
 from worker.jobs.job import JobState
+from worker.jobs.ownership import find_job
 from worker.outputs.collect import media_type_of
 
 router = APIRouter()
@@ -25,8 +26,7 @@ router = APIRouter()
 @router.get("/result/{job_id}", response_model=Result)
 async def result(job_id: str, request: Request) -> Response:
     """The result of a job, or how far it is."""
-    check_caller(request)
-    job = await services_of(request).store.find(clean_id(job_id))
+    job = await find_job(services_of(request).store, clean_id(job_id), check_caller(request))
     if job is None:
         return not_found(job_id)
     return await reply_with(job, request)
@@ -35,9 +35,8 @@ async def result(job_id: str, request: Request) -> Response:
 @router.post("/cancel/{job_id}")
 async def cancel(job_id: str, request: Request) -> JSONResponse:
     """Ends a job within one sampling step, wherever it is. Cancelling twice, or too late, is no error."""
-    check_caller(request)
     services = services_of(request)
-    job = await services.store.find(clean_id(job_id))
+    job = await find_job(services.store, clean_id(job_id), check_caller(request))
     if job is None:
         return JSONResponse({"error": "Request ID not found"}, status_code=404)
     if not services.pipeline.cancel(job):
@@ -52,7 +51,7 @@ async def cancel(job_id: str, request: Request) -> JSONResponse:
 async def queue_info(request: Request) -> dict[str, Any]:
     """How many jobs are at each stage, and how long one sent now would wait, from how long the last ones took.
 
-    `jobs` are those that have not ended, in the order in which they will be made; only for who may send some.
+    `jobs` are the caller's that have not ended, in the order in which they will be made; an operator's are all.
     """
     services = services_of(request)
     info = services.queue_info
@@ -64,8 +63,7 @@ async def queue_info(request: Request) -> dict[str, Any]:
         "engines": len(services.pool.clients_serving),
     }
     with contextlib.suppress(Unauthorized, Forbidden):
-        check_caller(request)
-        shown["jobs"] = info.listed()
+        shown["jobs"] = info.listed(check_caller(request))
     return shown
 
 

@@ -9,22 +9,26 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.own_requests import identity_given
 from worker.api.schemas import refusal, result_of
 from worker.autoscaler.vast.envelope import EnvelopeRejected, SignatureRejected
 from worker.errors import (
     Forbidden,
     JobNotFound,
+    ScopeMissing,
     SessionGone,
     TooManySessions,
     TryLater,
     Unauthorized,
     WaitTooLong,
     WorkerError,
+    WrongKey,
     http_status,
     http_status_for_vast,
 )
+from worker.guard.auth import require
 from worker.guard.foreign_page import is_of_foreign_page
-from worker.guard.identity import Identity
+from worker.guard.identity import Identity, Scope
 from worker.guard.loopback import direct_host, is_loopback
 from worker.guard.rate_limits import caller_name
 from worker.jobs.job import Job
@@ -32,10 +36,8 @@ from worker.outputs.inline import with_data
 from worker.outputs.public import public_record
 from worker.services import Services
 
-CALLER_SCOPE = "darkroom.caller"
-"""In the ASGI scope of a request that one of our routes has made for a caller: who that is. No client can set it."""
-
 COUNTED_SCOPE = "darkroom.counted"
+REALM = "darkroom"
 
 
 def services_of(request: Request) -> Services:
@@ -54,23 +56,33 @@ def check_page(request: Request) -> None:
         raise Forbidden("A page of another site may not use a worker on its visitor's machine")
 
 
-def check_caller(request: Request, *, has_vast_envelope: bool = False) -> Identity:
+def check_caller(request: Request, *, has_vast_envelope: bool = False, needs: Scope | None = None) -> Identity:
     """Identify the caller of a request, and count the request.
 
-    Raises Unauthorized for one who may not use the worker, Forbidden, LimitReached.
+    `needs` is the right that the route asks for; where it is not said, GET is reading and all else is submitting.
+    Raises Unauthorized for one who may not use the worker, ScopeMissing, Forbidden, LimitReached.
     """
-    passed_on = request.scope.get(CALLER_SCOPE)
-    if isinstance(passed_on, Identity):
-        return passed_on
-    check_page(request)
-    authorization = request.headers.get("authorization")
+    caller = identity_given(request)
+    if caller is None:
+        check_page(request)
+        caller = _identify(request, has_vast_envelope)
+        _count_request(request, caller)
+    require(caller, needs or (Scope.READ if request.method in ("GET", "HEAD") else Scope.SUBMIT))
+    return caller
+
+
+def check_operator(request: Request) -> Identity:
+    """Identify the caller of an operator's route. Raises Unauthorized, ScopeMissing for a customer's key, Forbidden."""
+    return check_caller(request, needs=Scope.ADMIN)
+
+
+def _identify(request: Request, has_vast_envelope: bool) -> Identity:
+    peer = None if request.client is None else request.client.host
     try:
-        identity = services_of(request).guard.check(host_of(request), authorization, has_vast_envelope)
+        return services_of(request).guard.check(peer, request.headers.items(), has_vast_envelope=has_vast_envelope)
     except Unauthorized:
         _count_request(request, Identity("", host_of(request) or "", frozenset()))  # keys are not to be guessed, either
         raise
-    _count_request(request, identity)
-    return identity
 
 
 def caller_of_jobs(request: Request, identity: Identity) -> str:
@@ -138,9 +150,22 @@ def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> Re
         return JSONResponse({"error": error.message}, status_code=status)
     if is_vast and isinstance(error, SignatureRejected | TooManySessions | WaitTooLong):
         return Response(status_code=status)
-    headers = {}
+    headers = _challenge(error)
     if isinstance(error, TryLater):
         headers["Retry-After"] = str(max(1, round(error.retry_after_seconds)))
     if is_vast:
         status = http_status_for_vast(status)
     return JSONResponse(refusal(job_id, error.message, error.as_json()), status_code=status, headers=headers)
+
+
+def _challenge(error: WorkerError) -> dict[str, str]:
+    """The WWW-Authenticate header of a refusal, as RFC 6750 has it: a wrong key is told apart from a missing one."""
+    if isinstance(error, ScopeMissing):
+        said = f', error="insufficient_scope", scope="{error.fields["scope"]}"'
+    elif isinstance(error, WrongKey):
+        said = ', error="invalid_token"'
+    elif isinstance(error, Unauthorized):
+        said = ""
+    else:
+        return {}
+    return {"WWW-Authenticate": f'Bearer realm="{REALM}"{said}'}

@@ -15,17 +15,16 @@ from typing import Any, Final
 import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from worker.api.bodies import read_body
-from worker.api.results import CALLER_SCOPE, check_caller, public_outputs, refuse, services_of
+from worker.api.own_requests import asking_as
+from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.api.schemas import nested_too_deeply, parse_json, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
 from worker.errors import Problem, RequestRejected, WorkerError
-from worker.guard.identity import Identity
-from worker.guard.loopback import ITSELF
 from worker.jobs.admission import clean_id
 from worker.jobs.job import Job, JobState, Stage
+from worker.jobs.ownership import find_job
 
 router = APIRouter(tags=["RunPod's form"])
 
@@ -65,8 +64,7 @@ async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
 
 @router.get("/status/{job_id}")
 async def status(job_id: str, request: Request) -> Response:
-    check_caller(request)
-    job = await services_of(request).store.find(clean_id(job_id))
+    job = await find_job(services_of(request).store, clean_id(job_id), check_caller(request))
     if job is None:
         return JSONResponse({"error": "request does not exist"}, status_code=404)
     return JSONResponse(await _shown(job, request))
@@ -77,7 +75,7 @@ async def _submit(request: Request) -> Job | Response:
     services = services_of(request)
     job_id = str(uuid.uuid4())
     try:
-        identity = check_caller(request)
+        caller = check_caller(request)
         body = await asyncio.to_thread(parse_json, await read_body(request, services.max_request_bytes))
         translated = await asyncio.to_thread(translate, body.get("input"), job_id, wants_base64=True)
     except WorkerError as error:
@@ -91,9 +89,7 @@ async def _submit(request: Request) -> Job | Response:
         )
     if translated.is_comfyui_shape:
         translated.body["input"]["request_id"] = job_id = f"{COMFYUI_MARK}{job_id}"
-    # the caller has been checked; what is sent on comes from this machine
-    app = _on_behalf_of(identity, request.app)
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False, client=(ITSELF, 0))
+    transport = httpx.ASGITransport(app=asking_as(request.app, caller), raise_app_exceptions=False)
     try:
         async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
             content = await asyncio.to_thread(lambda: json.dumps(translated.body).encode())
@@ -101,22 +97,13 @@ async def _submit(request: Request) -> Job | Response:
     except (httpx.InvalidURL, UnicodeError):  # the latter from a name whose punycode is none
         return refuse(RequestRejected([Problem("is not a host's name or address", field="Host")]), job_id)
     answer = _answer_of(taken)
-    job = services.store.jobs.get(str(answer.get("id"))) or await services.store.find(str(answer.get("id")))
+    job = await find_job(services.store, str(answer.get("id")), caller)
     if job is not None and taken.status_code in (200, 202):
         return job
     reply = reply_of(answer, is_comfyui_shape=True)
     shown = {"id": job_id, "status": "FAILED", "error": reply["error"], "output": reply}
     later = {name: taken.headers[name] for name in ("retry-after",) if name in taken.headers}
     return JSONResponse(shown, status_code=taken.status_code, headers=later)
-
-
-def _on_behalf_of(identity: Identity, app: ASGIApp) -> ASGIApp:
-    """The application for requests that it makes of itself: limits and rights are those of the caller."""
-
-    async def call(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, CALLER_SCOPE: identity}, receive, send)
-
-    return call
 
 
 def _answer_of(taken: httpx.Response) -> dict[str, Any]:
@@ -135,14 +122,14 @@ async def _shown(job: Job, request: Request) -> dict[str, Any]:
     services = services_of(request)
     if not services.pipeline.has_ended(job):
         is_begun = job.stage in (Stage.RUNNING, Stage.DELIVERING)
-        return {"id": job.id, "status": "IN_PROGRESS" if is_begun else "IN_QUEUE"}
+        return {"id": job.public_id, "status": "IN_PROGRESS" if is_begun else "IN_QUEUE"}
     times = job.times.as_json()
-    shown: dict[str, Any] = {"id": job.id, "status": ENDED[job.state]}
+    shown: dict[str, Any] = {"id": job.public_id, "status": ENDED[job.state]}
     if times["total_ms"] is not None:
         worked_ms = times["generation_ms"] or 0
         shown |= {"delayTime": max(0, times["total_ms"] - worked_ms), "executionTime": worked_ms}
     result = result_of(job, await public_outputs(job, request))
-    reply = reply_of(result, is_comfyui_shape=job.id.startswith(COMFYUI_MARK))
+    reply = reply_of(result, is_comfyui_shape=job.public_id.startswith(COMFYUI_MARK))
     if "error" in reply and job.state is not JobState.COMPLETED:
         shown["error"] = reply["error"]
     return shown | {"output": reply}

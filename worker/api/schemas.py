@@ -188,7 +188,7 @@ def says_yes(header: str | None) -> bool:
 def result_of(job: Job, outputs: list[dict[str, Any]]) -> dict[str, Any]:
     """The result envelope of a job; `outputs` are its public records."""
     shown: dict[str, Any] = {
-        "id": job.id,
+        "id": job.public_id,
         "message": job.message,
         "status": job.state.value,
         "comfyui_response": dict(job.engine_response),

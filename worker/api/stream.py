@@ -21,6 +21,7 @@ from worker.api.results import check_caller, not_found, public_outputs, services
 from worker.api.schemas import Result, result_of
 from worker.jobs.admission import clean_id
 from worker.jobs.job import Job
+from worker.jobs.ownership import find_job
 from worker.services import Services
 
 router = APIRouter()
@@ -38,8 +39,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 @router.get("/stream/{job_id}", responses=_ANSWERS, response_class=StreamingResponse)
 async def stream(job_id: str, request: Request) -> Response:
     """Attaches to a job as server-sent events: a snapshot, every change, the result last."""
-    check_caller(request)
-    job = await services_of(request).store.find(clean_id(job_id))
+    job = await find_job(services_of(request).store, clean_id(job_id), check_caller(request))
     if job is None:
         return not_found(job_id)
     return stream_of(job, request)
@@ -52,7 +52,7 @@ def stream_of(job: Job, request: Request, *, is_new: bool = False) -> StreamingR
 async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str]:
     services, began = services_of(request), time.monotonic()
     if is_new:
-        first = {"request_id": job.id, "status": "queued", "message": job.message, "timestamp": time.time()}
+        first = {"request_id": job.public_id, "status": "queued", "message": job.message, "timestamp": time.time()}
         yield _event(0, first)
     with services.pipeline.feed.watch(job.id) as changed:
         shown: dict[str, Any] = {}
@@ -61,7 +61,9 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
             changed.clear()
             if services.pipeline.is_left(job):
                 message = "The worker is shutting down; the job is kept and goes on when it starts again"
-                yield _event(job.seq, {"request_id": job.id, "status": "error", "message": message, **_times(began)})
+                yield _event(
+                    job.seq, {"request_id": job.public_id, "status": "error", "message": message, **_times(began)}
+                )
                 return
             snapshot = _snapshot(services, job)
             if snapshot != shown:
@@ -76,12 +78,12 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
                 async with asyncio.timeout(LOOK_SECONDS):
                     await changed.wait()
     result = result_of(job, await public_outputs(job, request))
-    yield _event(job.seq, {"request_id": job.id, "status": "final_result", "result": result, **_times(began)})
+    yield _event(job.seq, {"request_id": job.public_id, "status": "final_result", "result": result, **_times(began)})
 
 
 def _snapshot(services: Services, job: Job) -> dict[str, Any]:
     return {
-        "request_id": job.id,
+        "request_id": job.public_id,
         "status": job.state.value,
         "message": job.message,
         "attempt": job.attempt,

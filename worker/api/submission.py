@@ -38,6 +38,7 @@ from worker.errors import (
     EngineUnreachable,
     NotReady,
     Problem,
+    RequestIdTaken,
     RequestRejected,
     SubmissionFailed,
     WorkerError,
@@ -46,6 +47,7 @@ from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash
 from worker.jobs.prompt_work import PromptWork
+from worker.jobs.ownership import id_to_use, own_id
 from worker.jobs.random_values import resolve
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 from worker.outputs.options import OutputOptions
@@ -67,7 +69,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
     Nothing of the body is held any longer: the job has what it needs of it.
     """
     services = services_of(request)
-    job_id, is_vast, owner = "", False, ""
+    job_id, asked_id, is_vast, counted_as = "", "", False, ""
     caller: Caller | None = None
     parsed: ParsedRequest | None = None
     received = Received(b"")
@@ -77,12 +79,20 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         nonlocal has_made_job
         has_made_job = True
         assert parsed is not None
-        services.caller_quota.reserve(owner, job_id)
-        return await _make_job(services, parsed, job_id, digest, owner)
+        services.caller_quota.reserve(counted_as, job_id)
+        job = await _make_job(services, parsed, job_id, digest, counted_as)
+        job.owner, job.asked_id = identity.key_name, asked_id if asked_id != job_id else ""
+        return job
 
     def begin(job: Job) -> None:
         services.platform.job_accepted(job, caller)
         services.pipeline.start(job)
+
+    async def admit() -> Admitted:
+        assert parsed is not None
+        return await services.admission.admit(
+            job_id, digest, make_job, parsed.input.priority, begin, is_fresh=not named, owner=identity.key_name
+        )
 
     try:
         received = await _receive(request, services)
@@ -91,7 +101,8 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         if is_multipart(request):
             body = _whole(body)
         is_vast = is_envelope(body)
-        owner = caller_of_jobs(request, check_caller(request, has_vast_envelope=is_vast))
+        identity = check_caller(request, has_vast_envelope=is_vast)
+        counted_as = caller_of_jobs(request, identity)
         envelope = None
         if is_vast:
             caller = caller_of(body)
@@ -102,10 +113,14 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         digest = await _apart(size_bytes, body_hash, parsed.raw, *wishes, is_large=size_bytes >= LARGE_BODY_BYTES)
         named = parsed.input.request_id or request.headers.get("idempotency-key", "")
         named = named or await _repeated_id(services, envelope, digest)
-        job_id = clean_id(named) if named else fresh_id()
-        admitted = await services.admission.admit(
-            job_id, digest, make_job, parsed.input.priority, begin, is_fresh=not named
-        )
+        job_id = asked_id = clean_id(named) if named else fresh_id()
+        if named:
+            job_id = await id_to_use(services.store, asked_id, identity.key_name)
+        try:
+            admitted = await admit()
+        except RequestIdTaken:  # just now, by another caller
+            job_id = own_id(asked_id, identity.key_name)
+            admitted = await admit()
         if admitted.is_new:
             begin(admitted.job)
         else:
@@ -114,7 +129,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         error = raised if isinstance(raised, WorkerError) else nested_too_deeply()
         services.metrics.refused(error.code)
         services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, error)
-        return refuse(error, job_id, is_vast=is_vast)
+        return refuse(error, asked_id, is_vast=is_vast)
     except ClientDisconnect:
         return Response(status_code=499)
     except Exception:  # noqa: BLE001 - the request: whoever repeats every 5xx for ever must learn that it is no use
@@ -122,7 +137,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         failed = SubmissionFailed("The worker failed; its log tells why")
         services.metrics.refused(failed.code)
         services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, failed)
-        return refuse(failed, job_id, is_vast=is_vast)
+        return refuse(failed, asked_id, is_vast=is_vast)
     finally:
         services.caller_quota.release(job_id)
         if received.files:

@@ -1,7 +1,7 @@
 """Vast's own routes: `/session/create|get|health|end` and `/pyworker/update`, in Vast's words and statuses.
 
 `session_end_app` is `/session/end` alone, for the listener without TLS. What a session's maker wants to have posted
-at its end goes to this very application, and only to the routes that make jobs: it comes from this machine there.
+at its end goes to this very application in its maker's name, and only to the routes that make jobs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from worker.api.bodies import read_body
+from worker.api.own_requests import asking_as
 from worker.api.results import check_caller, refuse, services_of
 from worker.api.schemas import parse_json
 from worker.autoscaler.vast.autoscaler import Attachments, VastAutoscaler
@@ -25,7 +26,7 @@ from worker.autoscaler.vast.envelope import caller_of
 from worker.autoscaler.vast.listener import PlainListener
 from worker.autoscaler.vast.sessions import Session
 from worker.errors import RequestRejected, RequestTooLarge, TooManySessions, WorkerError
-from worker.guard.loopback import ITSELF
+from worker.guard.identity import Identity
 from worker.services import Services
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -50,17 +51,15 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
     app.include_router(end_router)
     config = services.platform.vast_config
     listener = PlainListener(session_end_app(services), config.host, config.worker_http_port)
-    client = httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False, client=(ITSELF, 0)),
-        base_url="http://127.0.0.1",
-    )
 
-    async def post_to_self(route: str, body: Mapping[str, Any]) -> None:
+    async def post_to_self(route: str, body: Mapping[str, Any], maker: Identity) -> None:
         if route not in ON_CLOSE_ROUTES:
             log.warning("a session asked for a route that it may not", route=route[:200])
             return
+        transport = httpx.ASGITransport(app=asking_as(app, maker), raise_app_exceptions=False)
         try:
-            reply = await client.post(route, json=dict(body), timeout=None)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=None) as client:
+                reply = await client.post(route, json=dict(body))
             log.info("a session's last request was sent", route=route[:200], status=reply.status_code)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             log.warning("a session's last request failed", route=route[:200], reason=type(error).__name__)
@@ -81,11 +80,11 @@ async def create(request: Request) -> Response:
     caller = None
     try:
         body = await _read(request)
-        check_caller(request, has_vast_envelope="auth_data" in body)
+        maker = check_caller(request, has_vast_envelope="auth_data" in body)
         caller = caller_of({"auth_data": body.get("auth_data")})
         envelope = services.platform.envelopes.open(body)
         services.gate.check()
-        session = vast.create_session(envelope)
+        session = vast.create_session(envelope, maker)
     except _Answer as answer:
         return answer.reply
     except WorkerError as error:

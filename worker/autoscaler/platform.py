@@ -119,6 +119,7 @@ def _build_runpod(config: RunPodConfig, stop_front: Callable[[int], None]) -> Ru
         raise SettingsInvalid("AUTOSCALER: RunPod's package is not there; pip install 'runpod>=1.12'")
     arguments = [config.front_url, "--concurrency", str(config.num_jobs)]
     arguments += [] if config.front_certificate is None else ["--certificate", str(config.front_certificate)]
+    arguments += ["--key-file", str(config.key_file)]
     arguments += ["--refresh-worker"] if config.is_refreshed else []
     arguments += ["--uploads"] if config.has_store else []
     return RunPodAutoscaler(arguments, runpod_environment(), stop_front)
@@ -133,4 +134,5 @@ def _build_vast(
 ) -> VastAutoscaler:
     ledger = Ledger()
     reporter = Reporter(config, ledger, http, timing)
-    return VastAutoscaler(reporter, ledger, SessionBook(config.max_sessions), keys, cancel_job, timing)
+    sessions = SessionBook(config.max_sessions, config.max_session_seconds)
+    return VastAutoscaler(reporter, ledger, sessions, keys, cancel_job, timing)

@@ -1,66 +1,98 @@
-"""Who may send jobs: everyone, until MASTER_TOKEN or API_KEYS is set.
+"""Authentication: who sent a request, and what follows from that (`docs/security.md` has the table).
 
-Then a request needs an API key, or comes from this machine (unless TRUST_LOOPBACK is off), or bears Vast's envelope,
-whose signature `worker/autoscaler/vast/` checks. An envelope excuses nobody where signatures cannot be checked (no
-MASTER_TOKEN): it would be the way around the keys.
+An API key counts first. Without one a request comes from this machine itself (an operator, unless TRUST_LOOPBACK is
+off), or bears Vast's envelope, whose signature `worker/autoscaler/vast/` checks, or the worker is open: no key and no
+MASTER_TOKEN is set. An envelope excuses nobody where signatures cannot be checked: it would be the way around the keys.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from hashlib import sha256
+from typing import Final
 
 from pydantic import SecretStr
 
-from worker.errors import Unauthorized
-from worker.guard.identity import ALL_SCOPES, Identity
-from worker.guard.loopback import ITSELF, is_loopback
+from worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
+from worker.guard.api_keys import KeyRing
+from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES, Identity, Scope
+from worker.guard.loopback import direct_host, is_loopback, is_own_name
 from worker.setting_slices import AuthConfig
+
+MAX_SHOWN_HOST: Final = 100
+
+Headers = Sequence[tuple[str, str]]
 
 
 class Gatekeeper:
-    """Checks the credential of a request. Stateless.
+    """Identifies callers. `own_key` is what the front's own commands and children bear."""
 
-    `client_host` is None for a request that a proxy passed on (`direct_host`).
-    """
-
-    def __init__(self, config: AuthConfig) -> None:
+    def __init__(self, config: AuthConfig, own_key: SecretStr | None = None) -> None:
+        """Raises SettingsInvalid for a file of keys that cannot be used."""
         self._config = config
+        self._own_key = b"" if own_key is None else own_key.get_secret_value().encode()
+        self._ring = KeyRing(config.keys, config.key_files)
         self._is_under_vast = bool(config.master_token.get_secret_value())
-        self._asks_for_keys = self._is_under_vast or bool(config.api_keys)
+        self._is_open = not self._is_under_vast and self._ring.is_empty
 
-    def check(self, client_host: str | None, authorization: str | None, has_vast_envelope: bool) -> Identity:
-        """Identify the caller of a request. Raises Unauthorized."""
-        address = client_host or ""
-        for key in self._config.api_keys:
-            if has_key(authorization, [key]):
-                return Identity(f"key-{sha256(key.get_secret_value().encode()).hexdigest()[:8]}", address, ALL_SCOPES)
-        is_open = not self._asks_for_keys or self._config.is_unsecured
-        if is_open or (has_vast_envelope and self._is_under_vast) or self._is_own(client_host):
+    def check(self, peer: str | None, headers: Headers, *, has_vast_envelope: bool = False) -> Identity:
+        """Identify the caller of a request from its peer's address and its headers, whose names are lower case.
+
+        Raises Unauthorized, WrongKey, and Forbidden for a page of another name on an open worker.
+        """
+        direct = direct_host(peer, (name for name, _ in headers))
+        address, secret = direct or "", _bearer(headers)
+        if secret:
+            known = self._known(secret, address)
+            if known is not None:
+                return known
+        if self._config.is_unsecured or self._is_own(direct, headers):
             return Identity("", address, ALL_SCOPES)
+        if has_vast_envelope and self._is_under_vast:
+            return Identity("", address, CUSTOMER_SCOPES)
+        if self._is_open:
+            self._check_host(headers)
+            return Identity("", address, CUSTOMER_SCOPES)
+        if secret:
+            raise WrongKey("The API key is unknown")
         raise Unauthorized("An API key is needed: Authorization: Bearer <key>")
 
-    def check_admin(self, client_host: str | None, authorization: str | None) -> None:
-        """Who may tell the worker itself what to do: a key, this machine, and with UNSECURED everyone.
+    def _known(self, secret: str, address: str) -> Identity | None:
+        key = self._ring.find(secret)
+        if key is not None:
+            return Identity(key.name, address, key.scopes)
+        is_own = bool(self._own_key) and hmac.compare_digest(self._own_key, secret.encode(errors="surrogatepass"))
+        return Identity("", address, ALL_SCOPES) if is_own else None
 
-        Stricter than `check`: without any key set only this machine. Raises Unauthorized.
-        """
-        if self._config.is_unsecured or self._is_own(client_host) or has_key(authorization, self._config.api_keys):
-            return
-        raise Unauthorized(
-            "This is for the worker's operator: an API key is needed, or to come from the machine itself"
-        )
+    def _is_own(self, direct: str | None, headers: Headers) -> bool:
+        return self._config.trusts_loopback and is_loopback(direct) and self._has_own_host(headers)
 
-    def _is_own(self, client_host: str | None) -> bool:
-        return client_host == ITSELF or (self._config.trusts_loopback and is_loopback(client_host))
+    def _has_own_host(self, headers: Headers) -> bool:
+        hosts = [value for name, value in headers if name == "host"]
+        return bool(hosts) and all(is_own_name(host, self._config.public_host) for host in hosts)
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuse a name that may be a web page's: an open worker listens on this machine alone, for its programs."""
+        if not self._has_own_host(headers):
+            host = next((value for name, value in headers if name == "host"), "")[:MAX_SHOWN_HOST]
+            raise Forbidden(
+                f"Host: not this worker's name; got {host!r}, expected an IP address, localhost or the host of "
+                "PUBLIC_URL, or an API key"
+            )
 
 
-def has_key(authorization: str | None, keys: Sequence[SecretStr]) -> bool:
-    """Whether the header bears one of the keys. Takes the same time whichever it is, and whatever its length."""
-    scheme, _, given = (authorization or "").partition(" ")
-    if scheme.lower() != "bearer":
-        return False
-    digest = sha256(given.strip().encode()).digest()
-    matches = [hmac.compare_digest(digest, sha256(key.get_secret_value().encode()).digest()) for key in keys]
-    return any(matches)
+def require(caller: Identity, scope: Scope) -> None:
+    """Raise ScopeMissing for a key that lacks the scope, Unauthorized for a caller without a key."""
+    if scope in caller.scopes:
+        return
+    if caller.key_name:
+        message = f"key {caller.key_name}: scope {scope.value} missing; it has {'+'.join(sorted(caller.scopes))}"
+        raise ScopeMissing(message, scope=scope.value)
+    raise Unauthorized("This is for the worker's operator: an API key is needed, or to come from the machine itself")
+
+
+def _bearer(headers: Headers) -> str:
+    """Return the secret of the Authorization header, empty where there is none."""
+    given = next((value for name, value in headers if name == "authorization"), "")
+    scheme, _, secret = given.partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""

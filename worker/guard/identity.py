@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Scope(StrEnum):
-    """A right of a key: send jobs, read and cancel one's own, operate the worker."""
+    """A right of a key: send and cancel jobs, read one's own, operate the worker."""
 
     SUBMIT = "submit"
     READ = "read"
@@ -35,3 +35,11 @@ class Identity:
     def is_admin(self) -> bool:
         """True for a caller who may operate the worker and see every job."""
         return Scope.ADMIN in self.scopes
+
+    def owns(self, owner: str | None) -> bool:
+        """True if a job of this owner is the caller's own; None is the owner of jobs older than ownership."""
+        return owner is None or owner == self.key_name
+
+    def may_see(self, owner: str | None) -> bool:
+        """True if a job of this owner exists for the caller: one's own, and to an operator all."""
+        return self.is_admin or self.owns(owner)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from worker.errors import LimitReached, Problem, RequestRejected
 from worker.guard.identity import Identity
-from worker.guard.loopback import ITSELF, is_loopback
+from worker.guard.loopback import is_loopback
 from worker.setting_slices import CallerLimits
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ def caller_name(identity: Identity, *, are_admins_limited: bool = False) -> str:
 
     Exempt are keys that operate the worker, and callers without a key that come from this machine itself.
     """
-    if identity.key_name:
-        is_exempt = identity.is_admin and not are_admins_limited
-        return EXEMPT if is_exempt else f"key:{identity.key_name}"
-    if identity.address == ITSELF or (is_loopback(identity.address) and not are_admins_limited):
+    is_operator = identity.is_admin if identity.key_name else is_loopback(identity.address)
+    if is_operator and not are_admins_limited:
         return EXEMPT
+    if identity.key_name:
+        return f"key:{identity.key_name}"
     return f"address:{_network_of(identity.address)}" if identity.address else PROXIED
 
 

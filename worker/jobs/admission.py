@@ -1,7 +1,7 @@
 """Admission: whether a request becomes a job now. Decides about ids, room and waits; the graph check is given.
 
-The same id with the same body attaches to the job there is; with another body it is refused. Two requests with one id
-that arrive together are one job: the second waits for what becomes of the first.
+The same id with the same body attaches to the caller's job there is; with another body it is refused. Two requests with
+one id that arrive together are one job: the second waits for what becomes of the first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from worker.errors import (
     NotReady,
     QueueFull,
     RequestIdConflict,
+    RequestIdTaken,
     StateUnusable,
     TryLater,
     WaitTooLong,
@@ -113,12 +114,14 @@ class Admission:
         begin: Callable[[Job], None] = lambda job: None,
         *,
         is_fresh: bool = False,
+        owner: str = "",
     ) -> Admitted:
         """The job for a request: the one there is under this id, or a new one that `make_job` checks and builds.
 
-        `is_fresh`: nobody can know the id, so no job is looked for. A new job is on disk when this returns. Where the
-        caller is cancelled while it is being written, `begin` is called with it once it is. Raises RequestIdConflict,
-        TryLater and what `make_job` raises.
+        `is_fresh`: nobody can know the id, so no job is looked for. `owner` is the name of the caller's key. A new job
+        is on disk when this returns. Where the caller is cancelled while it is being written, `begin` is called with
+        it once it is. Raises RequestIdTaken where the id is another caller's, RequestIdConflict, TryLater and what
+        `make_job` raises.
         """
         while (arriving := self._arriving.get(job_id)) is not None:
             await asyncio.shield(arriving)
@@ -126,9 +129,12 @@ class Admission:
         if existing is None and job_id not in self._arriving:
             return await self._admit_new(job_id, make_job, priority, begin)
         if existing is None:
-            return await self.admit(job_id, body_hash, make_job, priority, begin)
+            return await self.admit(job_id, body_hash, make_job, priority, begin, owner=owner)
+        if existing.owner not in (None, owner):
+            raise RequestIdTaken(f"request_id {job_id} is taken", request_id=job_id)
         if existing.body_hash != body_hash:
-            raise RequestIdConflict(f"request_id {job_id} belongs to a request with another body", request_id=job_id)
+            named = existing.public_id
+            raise RequestIdConflict(f"request_id {named} belongs to a request with another body", request_id=named)
         return Admitted(existing, is_new=False)
 
     async def _admit_new(

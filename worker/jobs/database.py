@@ -16,7 +16,7 @@ from worker.errors import StateUnusable
 from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
 from worker.outputs.options import OutputOptions
 
-HEAD_REVISION = "0002"
+HEAD_REVISION = "0003"
 """The newest migration. A test holds it against the versions folder."""
 
 PACKAGES = Path(__file__).resolve().parents[2]
@@ -32,6 +32,8 @@ JOBS = sa.Table(
     sa.Column("seq", sa.Integer),
     *(sa.Column(name, sa.Text) for name in ("message", "outputs", "engine_response", "failure", "times")),
     sa.Column("finished_ms", sa.Integer),
+    sa.Column("owner", sa.Text),
+    sa.Column("asked_id", sa.Text),
 )
 WEBHOOKS = sa.Table(
     "webhooks",
@@ -94,6 +96,8 @@ def whole_row(job: Job) -> dict[str, Any]:
         "id": job.id,
         "number": job.number,
         "body_hash": job.body_hash,
+        "owner": job.owner,
+        "asked_id": job.asked_id,
         "request": _dump(job.request),
         "prompt": _dump(job.prompt),
         **changing_row(job),
@@ -126,6 +130,8 @@ def job_of(row: Any) -> Job:
         id=row.id,
         number=row.number,
         body_hash=row.body_hash,
+        owner=row.owner,
+        asked_id=row.asked_id,
         request=JobRequest(**request, webhook=_webhook_target(webhook), output=output),
         prompt=json.loads(row.prompt),
         credentials=None if row.credentials is None else Credentials(**json.loads(row.credentials)),

@@ -49,7 +49,7 @@ def next_notice(job: Job, events: tuple[WebhookEvent, ...], told: Told, now_seco
 def notice_body(job: Job, event: WebhookEvent, extra: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the final notice as far as they are known, and the event's own."""
     body: dict[str, Any] = {
-        "id": job.id,
+        "id": job.public_id,
         "event": event,
         "status": job.state.value,
         "message": job.message,

@@ -177,6 +177,13 @@ class Job:
     is_sparing: bool = False  # memory was short: it runs once more with less
     last_loss: Loss | None = None  # of the engine, while it ran
     turn_ms: int = 0  # given by the store, see `turn_ms_of`
+    owner: str | None = ""  # the name of the key that sent it, empty for none; None in jobs older than ownership
+    asked_id: str = ""  # the id that its caller asked for, where another caller's job has that
+
+    @property
+    def public_id(self) -> str:
+        """The id under which its caller knows the job."""
+        return self.asked_id or self.id
 
     @property
     def prompt_id(self) -> str:

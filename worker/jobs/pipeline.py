@@ -173,7 +173,7 @@ class Pipeline:
             while not self.has_ended(job):
                 if self.is_left(job):
                     message = "The worker is shutting down; the job is kept and goes on when it starts again"
-                    raise Draining(message, retry_after_seconds=30, request_id=job.id)
+                    raise Draining(message, retry_after_seconds=30, request_id=job.public_id)
                 changed.clear()
                 await changed.wait()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from worker.guard.identity import Identity
 from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job, JobState, Stage
 from worker.jobs.wait_estimate import RunClock, seconds_until_start
 
@@ -93,11 +94,14 @@ class QueueInfo:
         before = [job for job in waiting if job.is_at_engine or job.turn_ms <= turn_ms]
         return self._starts(before, running)[-1]
 
-    def listed(self) -> list[dict[str, Any]]:
-        """Every job that has not ended, in the order in which they will be made; nothing of what it asks for."""
+    def listed(self, caller: Identity) -> list[dict[str, Any]]:
+        """The caller's jobs that have not ended, in the order in which they will be made; nothing of what they ask for.
+
+        An operator sees all, with their owners, by the ids under which they are stored.
+        """
         return [
             {
-                "id": job.id,
+                **({"id": job.id, "owner": job.owner} if caller.is_admin else {"id": job.public_id}),
                 "status": job.state.value,
                 "priority": job.request.priority,
                 "queued_at_ms": job.times.queued_at_ms,
@@ -105,6 +109,7 @@ class QueueInfo:
                 **self.position_of(job),
             }
             for job in sorted(self._jobs(), key=_turn)
+            if caller.may_see(job.owner)
         ]
 
     def waits_by_priority(self) -> dict[str, float]:

@@ -297,10 +297,11 @@ async def test_with_keys_nobody_else_reads_or_cancels_a_job(tmp_path: Path, engi
         app = create_app(front.front.services)
         outside = httpx.ASGITransport(app, client=("203.0.113.9", 1))
         async with httpx.AsyncClient(transport=outside, base_url="http://worker") as stranger:
-            await front.sync(draw(), request_id="mine")
+            key = {"Authorization": "Bearer hush"}
+            body = {"input": {"workflow_json": draw(), "request_id": "mine"}}
+            assert (await stranger.post("/generate/sync", json=body, headers=key)).status_code == 200
             assert (await stranger.get("/result/mine")).status_code == 401
             assert (await stranger.post("/cancel/mine")).status_code == 401
-            key = {"Authorization": "Bearer hush"}
             assert (await stranger.get("/result/mine", headers=key)).status_code == 200
 
 

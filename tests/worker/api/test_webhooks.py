@@ -145,7 +145,10 @@ async def test_events_are_told_when_they_are_asked_for_and_none_after_the_end(
 
 async def test_the_routes_need_a_key_where_the_others_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "engine").mkdir()
-    async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine, api_keys=("k",)) as front:
+    async with (
+        FakeEngine(tmp_path / "engine") as engine,
+        running_front(tmp_path, engine, admin_api_keys=("k",)) as front,
+    ):
         monkeypatch.setattr("worker.guard.auth.is_loopback", lambda host: False)
         for method, route in (
             ("GET", "/webhooks"),

@@ -9,7 +9,6 @@ import pytest
 
 from worker.errors import LimitReached, RequestRejected
 from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES, Identity
-from worker.guard.loopback import ITSELF
 from worker.guard.rate_limits import EXEMPT, PROXIED, RateLimits, caller_name, window_of
 from worker.setting_slices import CallerLimits
 
@@ -25,7 +24,6 @@ from worker.setting_slices import CallerLimits
         (Identity("", "2001:db8:1:2:3:4:5:6", ALL_SCOPES), "address:2001:db8:1:2::/64"),
         (Identity("", "", ALL_SCOPES), PROXIED),
         (Identity("", "127.0.0.1", ALL_SCOPES), EXEMPT),
-        (Identity("", ITSELF, ALL_SCOPES), EXEMPT),
         (Identity("shop", "127.0.0.1", CUSTOMER_SCOPES), "key:shop"),
     ],
 )
@@ -36,7 +34,6 @@ def test_a_caller_is_its_key_else_its_address(identity: Identity, name: str) -> 
 def test_operators_can_be_limited_as_well() -> None:
     assert caller_name(Identity("ops", "", ALL_SCOPES), are_admins_limited=True) == "key:ops"
     assert caller_name(Identity("", "127.0.0.1", ALL_SCOPES), are_admins_limited=True) == "address:127.0.0.1"
-    assert caller_name(Identity("", ITSELF, ALL_SCOPES), are_admins_limited=True) == EXEMPT
 
 
 def test_requests_over_the_rate_are_refused_until_the_window_has_passed() -> None:

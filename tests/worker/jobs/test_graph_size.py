@@ -50,5 +50,5 @@ def test_the_engine_has_the_same_limits_as_the_front() -> None:
     for unit in ("nodes", "links", "bytes"):
         assert getattr(ours, f"max_prompt_{unit}") == getattr(front, f"prompt_max_{unit}")
     assert front.engine_launch().arguments == ()
-    changed = Settings(_env_file=None, prompt_max_nodes=7, engine_args="--cpu")  # type: ignore[call-arg]
+    changed = Settings(_env_file=None, prompt_max_nodes=7, engine_args=("--cpu",))  # type: ignore[call-arg]
     assert changed.engine_launch().arguments == ("--max-prompt-nodes", "7", "--cpu")

@@ -8,7 +8,10 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
+from worker.guard.identity import CUSTOMER_SCOPES, Identity
 from worker.jobs import database
+from worker.jobs.ownership import find_job, id_to_use
+from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow
 
 
@@ -43,3 +46,23 @@ def test_webhooks_of_the_first_version_are_still_owed_and_signed(tmp_path: Path)
     assert rows["plain"].secret_source == "none" and not rows["plain"].has_lost_its_secret
     assert rows["over"].has_lost_its_secret
     engine.dispose()
+
+
+async def test_jobs_of_the_second_version_have_no_owner_and_are_everybodys(tmp_path: Path) -> None:
+    old = database_of_revision(tmp_path / "darkroom.db", "0002")
+    with old.begin() as connection:
+        values = dict.fromkeys(("request", "prompt", "outputs", "engine_response"), "{}")
+        values |= {"id": "old", "body_hash": "x", "state": "completed", "stage": "done", "message": "done"}
+        values |= {"request": '{"webhook": null}', "outputs": "[]", "times": '{"queued_at_ms": 1}'}
+        numbers = {"number": 1, "attempt": 1, "seq": 5, "finished_ms": 2}
+        connection.execute(sa.table("jobs", *map(sa.column, values | numbers)).insert().values(values | numbers))
+    old.dispose()
+    store = JobStore(tmp_path)
+    await store.open()
+    try:
+        shop, studio = Identity("shop", "", CUSTOMER_SCOPES), Identity("studio", "", CUSTOMER_SCOPES)
+        found = [await find_job(store, "old", caller) for caller in (shop, studio)]
+        assert [job is not None and (job.owner, job.public_id) for job in found] == [(None, "old")] * 2
+        assert await id_to_use(store, "old", "shop") == "old"
+    finally:
+        await store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worker.guard.identity import ALL_SCOPES, Identity
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes, Stage, turn_ms_of
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.wait_estimate import RunClock
@@ -33,7 +34,7 @@ def test_the_line_is_what_runs_then_what_the_engine_has_then_priority_then_arriv
     handed_over = a_job(2, priority=-10)
     handed_over.is_at_engine = True
     jobs = [a_job(5), a_job(4), a_job(6, priority=3), handed_over, running(1, since=96.0)]
-    listed = info_of(jobs).listed()
+    listed = info_of(jobs).listed(Identity("", "", ALL_SCOPES))
     assert [entry["id"] for entry in listed] == ["j1", "j2", "j6", "j4", "j5"]
     assert [entry["position"] for entry in listed] == [1, 2, 3, 4, 5]
     assert [entry["estimated_wait_time"] for entry in listed] == [0, 6, 16, 26, 36]

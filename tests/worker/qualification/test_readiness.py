@@ -463,11 +463,13 @@ async def test_a_foreign_engine_cannot_be_told_to_read_models(tmp_path: Path, en
 
 
 async def test_only_the_operator_may_ask(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, api_keys="right") as front:
-        front.front.services.guard.check_admin("10.1.2.3", "Bearer right")
-        with pytest.raises(Exception, match="operator"):
-            front.front.services.guard.check_admin("10.1.2.3", "Bearer wrong")
-        front.front.services.guard.check_admin("127.0.0.1", None)
+    async with running_front(tmp_path, engine, api_keys="customer", admin_api_keys="right") as front:
+        for secret, status in (("wrong", 401), ("customer", 403)):
+            refused = await front.http.post("/benchmark", headers={"Authorization": f"Bearer {secret}"})
+            assert refused.status_code == status
+        assert (await front.http.post("/benchmark")).status_code == 401
+        asked = await front.http.post("/benchmark", headers={"Authorization": "Bearer right"})
+        assert asked.status_code not in (401, 403)
 
 
 async def test_the_worker_ends_with_a_code_of_its_own(tmp_path: Path, engine: FakeEngine) -> None:

@@ -23,6 +23,7 @@ import httpx
 
 from worker.autoscaler.runpod.shapes import InputRefused, Translated, reply_of, translate
 from worker.guard.own_certificate import trusting
+from worker.guard.own_key import read_own_key
 
 PROGRESS_SECONDS: Final = 1.0  # at least, between two updates of one job
 JOIN_SECONDS: Final = 5.0
@@ -45,6 +46,7 @@ class Handler:
     wants_base64: bool
     update: ProgressUpdate
     verify: ssl.SSLContext | bool = True
+    key: str = ""
 
     async def __call__(self, job: dict[str, Any]) -> dict[str, Any]:
         job_id = str(job["id"])
@@ -54,8 +56,9 @@ class Handler:
             return refused.as_reply()
         progress = Progress(job, self.update)
         timeout = httpx.Timeout(30, read=None)
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         async with httpx.AsyncClient(
-            base_url=self.front_url, timeout=timeout, trust_env=False, verify=self.verify
+            base_url=self.front_url, timeout=timeout, trust_env=False, verify=self.verify, headers=headers
         ) as http:
             try:
                 result = await self._run(http, translated, progress)
@@ -143,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="worker.autoscaler.runpod.loop")
     parser.add_argument("front_url")
     parser.add_argument("--certificate", type=Path, help="what the front shows, where it serves https")
+    parser.add_argument("--key-file", type=Path, help="holds the key that the front made for this loop")
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--refresh-worker", action="store_true")
     parser.add_argument("--uploads", action="store_true", help="outputs go to S3, so no data need be returned")
@@ -152,7 +156,8 @@ def main() -> None:
     import runpod  # an extra; importing it reads credentials and makes a folder
 
     verify = True if given.certificate is None else trusting(given.certificate)
-    handler = Handler(given.front_url, not given.uploads, runpod.serverless.progress_update, verify)
+    key = "" if given.key_file is None else read_own_key(given.key_file)
+    handler = Handler(given.front_url, not given.uploads, runpod.serverless.progress_update, verify, key)
 
     async def handle(job: dict[str, Any]) -> dict[str, Any]:
         return await handler(job)

@@ -25,6 +25,7 @@ from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionBook
 from worker.autoscaler.vast.timing import VastTiming
 from worker.errors import CallerError, Problem, SessionGone, TooManySessions, TryLater, Unauthorized, WorkerError
+from worker.guard.identity import Identity
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.job import JobState
 
@@ -33,7 +34,7 @@ LAST_REPORT_SECONDS: Final = 5.0
 ANEW_SECONDS: Final = 1.0
 ENDINGS: Final[Mapping[JobState, Ending]] = {JobState.COMPLETED: Ending.SUCCESS, JobState.CANCELLED: Ending.CANCELLED}
 
-PostToSelf = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+PostToSelf = Callable[[str, Mapping[str, Any], Identity], Awaitable[None]]
 
 log = structlog.get_logger("vast")
 
@@ -148,7 +149,7 @@ class VastAutoscaler:
 
     # sessions
 
-    def create_session(self, envelope: Envelope) -> Session:
+    def create_session(self, envelope: Envelope, maker: Identity) -> Session:
         """Raises EnvelopeRejected for a payload that makes no sense, TooManySessions."""
         lifetime = _lifetime(envelope.payload)
         route = envelope.payload.get("on_close_route")
@@ -162,6 +163,7 @@ class VastAutoscaler:
             lifetime,
             str(route) if route is not None else None,
             envelope.payload.get("on_close_payload") if route is not None else None,
+            maker,
         )
         self._ledger.accept(session.id, entry)
         return session
@@ -177,7 +179,8 @@ class VastAutoscaler:
             body = dict(payload) if isinstance(payload, Mapping) else {} if payload is None else {"payload": payload}
             body.setdefault("session_id", session.id)
             try:
-                await asyncio.wait_for(self._attached.post_to_self(session.on_close_route, body), ON_CLOSE_SECONDS)
+                posting = self._attached.post_to_self(session.on_close_route, body, session.maker)
+                await asyncio.wait_for(posting, ON_CLOSE_SECONDS)
             except TimeoutError:
                 log.warning("a session's last request took too long", seconds=ON_CLOSE_SECONDS)
             except Exception:  # noqa: BLE001 - the session's last request: its maker's wish, which may be anything

@@ -6,6 +6,7 @@ takes the session out and hands it over.
 
 from __future__ import annotations
 
+import math
 import secrets
 import string
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from worker.errors import SessionGone
+from worker.guard.identity import Identity
 
 ID_LETTERS: Final = string.ascii_letters + string.digits
 ID_LENGTH: Final = 13
@@ -22,7 +24,10 @@ DEFAULT_LIFETIME_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class Session:
-    """`job_ids` are the jobs that were sent within it."""
+    """`job_ids` are the jobs that were sent within it, `maker` is the caller who opened it.
+
+    `ends_at_latest` bounds `ends`, however often the session is used.
+    """
 
     id: str
     auth_data: Mapping[str, Any]
@@ -31,6 +36,8 @@ class Session:
     ends: float
     on_close_route: str | None
     on_close_payload: Any
+    maker: Identity
+    ends_at_latest: float
     job_ids: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
@@ -38,10 +45,13 @@ class Session:
 
 
 class SessionBook:
-    """`max_sessions` 0: no limit. `now` is the monotonic clock."""
+    """`max_sessions` 0: no limit. No session lives longer than `max_seconds`. `now` is the monotonic clock."""
 
-    def __init__(self, max_sessions: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, max_sessions: int, max_seconds: float = math.inf, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._max_sessions = max_sessions
+        self._max_seconds = max_seconds
         self._now = now
         self._sessions: dict[str, Session] = {}
 
@@ -50,16 +60,25 @@ class SessionBook:
         return 0 < self._max_sessions <= len(self._sessions)
 
     def open(
-        self, auth_data: Mapping[str, Any], lifetime_seconds: float, on_close_route: str | None, on_close_payload: Any
+        self,
+        auth_data: Mapping[str, Any],
+        lifetime_seconds: float,
+        on_close_route: str | None,
+        on_close_payload: Any,
+        maker: Identity,
     ) -> Session:
+        """Open a session; a lifetime beyond the longest one is cut to that."""
+        lifetime_seconds, now = min(lifetime_seconds, self._max_seconds), self._now()
         session = Session(
             id="".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH)),
             auth_data=dict(auth_data),
             lifetime_seconds=lifetime_seconds,
             created_at=time.time(),
-            ends=self._now() + lifetime_seconds,
+            ends=now + lifetime_seconds,
             on_close_route=on_close_route,
             on_close_payload=on_close_payload,
+            maker=maker,
+            ends_at_latest=now + self._max_seconds,
         )
         self._sessions[session.id] = session
         return session
@@ -69,11 +88,11 @@ class SessionBook:
         return self._sessions.get(session_id) if isinstance(session_id, str) else None
 
     def hit(self, session_id: Any) -> Session:
-        """A request came: the session lives one lifetime longer. Raises SessionGone."""
+        """Add one lifetime to a session, for a request came, up to the longest life. Raises SessionGone."""
         session = self.find(session_id)
         if session is None:
             raise SessionGone("invalid session")
-        session.ends += session.lifetime_seconds
+        session.ends = min(session.ends + session.lifetime_seconds, session.ends_at_latest)
         return session
 
     def take_out(self, session_id: str) -> Session | None:

@@ -410,6 +410,48 @@ async def test_a_session_tells_what_it_is_and_each_request_adds_one_lifetime(vas
     assert later["expiration"] == pytest.approx(known["expiration"] + 40, abs=1)
 
 
+@pytest.mark.parametrize("vast", [{"max_session_seconds": 50}], indirect=True)
+async def test_no_session_outlives_the_longest_life(vast: VastFront) -> None:
+    session_id, proof = await open_session(vast, lifetime=1e308)
+    known = (await vast.post("/session/get", proof)).json()
+    assert known["lifetime"] == 50
+    assert known["expiration"] == pytest.approx(known["created_at"] + 50, abs=1)
+    await vast.post("/generate/sync", vast.envelope(draw(), session_id))
+    assert (await vast.post("/session/get", proof)).json()["expiration"] == pytest.approx(known["expiration"], abs=1)
+
+
+@pytest.mark.parametrize("vast", [{"api_keys": ("shop:shop-key", "other:other-key")}], indirect=True)
+async def test_beside_vasts_envelope_only_a_key_opens_and_each_sees_its_own(vast: VastFront) -> None:
+    shop, other = {"Authorization": "Bearer shop-key"}, {"Authorization": "Bearer other-key"}
+    enveloped = await vast.post("/generate/sync", vast.envelope(draw("enveloped")))
+    assert enveloped.status_code == 200
+    bare = {"input": {"workflow_json": draw("bare"), "request_id": "bare"}}
+    assert (await vast.post("/generate/sync", bare)).status_code == 401
+    assert (await vast.post("/generate/sync", bare, headers={"Authorization": f"Bearer {TOKEN}"})).status_code == 401
+    assert (await vast.post("/generate/sync", bare, headers=shop)).status_code == 200
+    for name, headers, status in (
+        ("bare", shop, 200),
+        ("bare", other, 404),
+        (enveloped.json()["id"], shop, 404),
+        ("bare", {}, 401),
+    ):
+        assert (await vast.front.http.get(f"/result/{name}", headers=headers)).status_code == status
+    assert (await vast.post("/webhooks/redeliver", {}, headers=shop)).status_code == 403
+
+
+@pytest.mark.parametrize("vast", [{"api_keys": ("shop:shop-key", "other:other-key")}], indirect=True)
+async def test_a_sessions_last_job_is_its_makers(vast: VastFront) -> None:
+    shop, other = {"Authorization": "Bearer shop-key"}, {"Authorization": "Bearer other-key"}
+    auth = vast.autoscaler.auth(URL, 1)
+    wishes = {"input": {"request_id": "farewell", "workflow_json": draw("goodbye")}}
+    payload = {"lifetime": 60, "on_close_route": "/generate", "on_close_payload": wishes}
+    opened = await vast.post("/session/create", {"auth_data": auth, "payload": payload}, headers=shop)
+    proof = {"session_id": opened.json()["session_id"], "session_auth": auth}
+    assert (await vast.post("/session/end", proof)).status_code == 200
+    assert (await vast.front.http.get("/result/farewell", headers=shop)).status_code == 200
+    assert (await vast.front.http.get("/result/farewell", headers=other)).status_code == 404
+
+
 async def test_session_routes_answer_as_vasts_own(vast: VastFront) -> None:
     session_id, proof = await open_session(vast)
     for route, unknown_status in (("/session/get", 400), ("/session/end", 400), ("/session/health", 200)):

@@ -1,0 +1,28 @@
+"""Requests that the front makes of its own application, in the name of a caller whom it has identified before."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from worker.guard.identity import Identity
+
+IDENTITY: Final = "darkroom.identity"
+"""In a request's ASGI scope, which no client can write to."""
+
+
+def asking_as(app: ASGIApp, caller: Identity) -> ASGIApp:
+    """Return the application as this caller sees it."""
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, IDENTITY: caller}, receive, send)
+
+    return asked
+
+
+def identity_given(request: Request) -> Identity | None:
+    """Return the caller in whose name the front itself asks, None for a request from outside."""
+    known = request.scope.get(IDENTITY)
+    return known if isinstance(known, Identity) else None
