@@ -1,7 +1,9 @@
 # The worker as an image: no weights inside but the demo model's 29 MB, a user without rights, the base directory as a volume.
 #
 #     docker build -t darkroom .
-#     docker run --gpus all -p 127.0.0.1:8000:8000 -v "$PWD/base:/base" darkroom
+#     docker run --gpus all -p 127.0.0.1:8000:8000 -e API_KEYS="$SECRET" -v "$PWD/base:/base" darkroom
+#
+# It listens on all addresses and so asks for a key (API_KEYS, API_KEYS_FILE), or for UNSECURED=true.
 #
 # Every RUN step is a plain shell line that also runs by hand on Ubuntu 24.04; tests/test_install.py runs them in order.
 # The PyTorch wheel brings its own CUDA 13 libraries, so the base image only has to say which driver they need (580 or
