@@ -67,6 +67,8 @@ async def openapi(request: Request) -> dict[str, Any]:
     for path in GENERATE_ROUTES:
         document["paths"][path]["post"]["requestBody"] = _request_body(examples)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"key": []}, {}]  # /docs then takes a key, and asks for none
     schemas |= GenerateRequest.model_json_schema(ref_template="#/components/schemas/{model}").pop("$defs")
     return document
 

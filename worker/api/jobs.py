@@ -15,9 +15,8 @@ from worker.api.results import check_caller, not_found, refuse, reply_with, serv
 from worker.api.schemas import Result
 from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
 from worker.inputs.file_kinds import HEAD_BYTES
-from worker.jobs.admission import clean_id
 from worker.jobs.job import JobState
-from worker.jobs.ownership import find_job
+from worker.jobs.ownership import find_job, id_in_path
 from worker.outputs.collect import media_type_of
 
 router = APIRouter()
@@ -26,7 +25,7 @@ router = APIRouter()
 @router.get("/result/{job_id}", response_model=Result)
 async def result(job_id: str, request: Request) -> Response:
     """The result of a job, or how far it is."""
-    job = await find_job(services_of(request).store, clean_id(job_id), check_caller(request))
+    job = await find_job(services_of(request).store, job_id, check_caller(request))
     if job is None:
         return not_found(job_id)
     return await reply_with(job, request)
@@ -36,7 +35,7 @@ async def result(job_id: str, request: Request) -> Response:
 async def cancel(job_id: str, request: Request) -> JSONResponse:
     """Ends a job within one sampling step, wherever it is. Cancelling twice, or too late, is no error."""
     services = services_of(request)
-    job = await find_job(services.store, clean_id(job_id), check_caller(request))
+    job = await find_job(services.store, job_id, check_caller(request))
     if job is None:
         return JSONResponse({"error": "Request ID not found"}, status_code=404)
     if not services.pipeline.cancel(job):
@@ -74,7 +73,7 @@ async def output(job_id: str, file_name: str, request: Request, expires: str = "
     services = services_of(request)
     try:
         services.links.check(job_id, file_name, expires, signature, time.time())
-        path = _inside(services.store.job_directory(clean_id(job_id)), file_name)
+        path = _inside(services.store.job_directory(id_in_path(job_id)), file_name)
         media_type = await asyncio.to_thread(_media_type, path)
     except (WorkerError, FileNotFoundError) as error:
         return refuse(error if isinstance(error, WorkerError) else JobNotFound("No such file"), job_id)

@@ -22,7 +22,6 @@ from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.api.schemas import nested_too_deeply, parse_json, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
 from worker.errors import Problem, RequestRejected, WorkerError
-from worker.jobs.admission import clean_id
 from worker.jobs.job import Job, JobState, Stage
 from worker.jobs.ownership import find_job
 
@@ -64,7 +63,7 @@ async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
 
 @router.get("/status/{job_id}")
 async def status(job_id: str, request: Request) -> Response:
-    job = await find_job(services_of(request).store, clean_id(job_id), check_caller(request))
+    job = await find_job(services_of(request).store, job_id, check_caller(request))
     if job is None:
         return JSONResponse({"error": "request does not exist"}, status_code=404)
     return JSONResponse(await _shown(job, request))

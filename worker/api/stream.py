@@ -19,7 +19,6 @@ from fastapi.responses import Response, StreamingResponse
 
 from worker.api.results import check_caller, not_found, public_outputs, services_of
 from worker.api.schemas import Result, result_of
-from worker.jobs.admission import clean_id
 from worker.jobs.job import Job
 from worker.jobs.ownership import find_job
 from worker.services import Services
@@ -39,7 +38,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 @router.get("/stream/{job_id}", responses=_ANSWERS, response_class=StreamingResponse)
 async def stream(job_id: str, request: Request) -> Response:
     """Attaches to a job as server-sent events: a snapshot, every change, the result last."""
-    job = await find_job(services_of(request).store, clean_id(job_id), check_caller(request))
+    job = await find_job(services_of(request).store, job_id, check_caller(request))
     if job is None:
         return not_found(job_id)
     return stream_of(job, request)
