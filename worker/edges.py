@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
 from pydantic import SecretStr
 
 from worker.engine.command import input_folder_of

@@ -20,7 +20,6 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import typer
 
 from worker.guard.plain_answers import IDENTITY, check_is_plain
-from worker.settings import load_settings
 from worker.settings import hub_token, load_settings
 
 Answer = TypeVar("Answer")

@@ -27,8 +27,8 @@ from worker.engine.client import EngineClient
 from worker.engine.fleet import EngineFleet
 from worker.errors import EngineStartFailed, WorkerError
 from worker.expiry import Expiry
-from worker.guard.rate_limits import RateLimits
 from worker.guard.own_key import OwnKey
+from worker.guard.rate_limits import RateLimits
 from worker.jobs.admission import Admission, Gate, free_bytes_of
 from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.event_notices import EventNotices

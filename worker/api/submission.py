@@ -46,8 +46,8 @@ from worker.errors import (
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash
-from worker.jobs.prompt_work import PromptWork
 from worker.jobs.ownership import id_to_use, own_id
+from worker.jobs.prompt_work import PromptWork
 from worker.jobs.random_values import resolve
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 from worker.outputs.options import OutputOptions
