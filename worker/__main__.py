@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import signal
-import ssl
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,30 +15,42 @@ import structlog
 import uvicorn
 from pydantic import SecretStr
 
+from worker.api.busy import busy
 from worker.app import create_app
 from worker.autoscaler.vast.beacon import report_error_until_stopped
 from worker.errors import SettingsInvalid, WorkerError
 from worker.guard.api_keys import HASHED
 from worker.guard.loopback import LOOPBACK
+from worker.listener.certificate import Certificate
+from worker.listener.connections import ConnectionTable
+from worker.listener.open_files import raise_open_files
+from worker.listener.server import GuardedServer
 from worker.observe.logs import set_up_logs
 from worker.observe.words import say
 from worker.setting_slices import TlsFiles
 from worker.settings import Settings, check_may_listen, load_settings
 from worker.startup import Front
 
+BACKLOG = 1024
 GOODBYE_SECONDS = 2  # for replies that are still on their way when all jobs have ended
 EXIT_UNUSABLE = 1
 EXIT_BAD_SETTING = 2
 
 
-class FrontServer(uvicorn.Server):
+class FrontServer(GuardedServer):
     """Uvicorn's server, but it goes on answering while it drains, and the exit code is ours, not the signal's.
 
     The first signal begins to drain, the second ends that, the third waits for nobody.
     """
 
-    def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        connections: ConnectionTable,
+        drain: Callable[[], None],
+        certificate: Certificate | None = None,
+    ) -> None:
+        super().__init__(config, connections, busy, certificate)
         self._drain = drain
         self._num_signals = 0
 
@@ -97,10 +108,12 @@ def run_front(settings: Settings) -> int:
         server[0].should_exit = True
 
     try:
+        raise_open_files()
         front = Front(settings, stop)
         front.take_state_directory()
-        check_tls(settings.tls_files())
-        server.append(FrontServer(server_config(settings, front), front.begin_to_drain))
+        certificate = open_certificate(settings.tls_files())
+        config, connections = server_config(settings, front), front.services.connections
+        server.append(FrontServer(config, connections, front.begin_to_drain, certificate))
         structlog.get_logger("main").info("listening", host=settings.listen_host, port=settings.worker_port)
         server[0].run()
     except (WorkerError, OSError) as error:
@@ -112,12 +125,12 @@ def run_front(settings: Settings) -> int:
     return max(exit_codes)
 
 
-def check_tls(files: TlsFiles | None) -> None:
-    """Raises CannotStart, for the server's own words name no file."""
+def open_certificate(files: TlsFiles | None) -> Certificate | None:
+    """Return the certificate for TLS, None without. Raises CannotStart naming its files."""
     if files is None:
-        return
+        return None
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.certificate, files.key)
+        return Certificate(files)
     except OSError as error:
         reason = error.strerror or error
         raise CannotStart(
@@ -126,13 +139,13 @@ def check_tls(files: TlsFiles | None) -> None:
 
 
 def server_config(settings: Settings, front: Front) -> uvicorn.Config:
-    tls = settings.tls_files()
+    """Return uvicorn's configuration; TLS and connections are GuardedServer's."""
     config = uvicorn.Config(
         create_app(front.services, front.lifespan()),
         host=settings.listen_host,
         port=settings.worker_port,
-        ssl_certfile=None if tls is None else tls.certificate,
-        ssl_keyfile=None if tls is None else tls.key,
+        ws="none",
+        backlog=min(BACKLOG, front.services.connections.limits.max_connections),
         access_log=False,
         log_config=None,
         server_header=False,

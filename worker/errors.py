@@ -15,7 +15,7 @@
         RequestTooLarge           the body is over MAX_REQUEST_BYTES
         SessionGone               Vast's session id is unknown
       TryLater                    the request is fine; send it again after `retry_after_seconds`
-        QueueFull, DiskLow, MemoryLow, NotReady, Draining, WaitTooLong, TooManySessions
+        QueueFull, DiskLow, MemoryLow, NotReady, Draining, WaitTooLong, TooManySessions, TooManyConnections
         LimitReached              the caller has as much of something as its key or address may
       RunError                    this job failed, the worker is fine
         NodeFailed                a node raised
@@ -266,6 +266,12 @@ class LimitReached(TryLater):
         super().__init__(message, retry_after_seconds=retry_after_seconds, limit=limit, value=value, allowed=allowed)
 
 
+class TooManyConnections(TryLater):
+    """As many connections are open as MAX_CONNECTIONS or MAX_CONNECTIONS_PER_ADDRESS allows."""
+
+    code = "too_many_connections"
+
+
 class RunError(WorkerError):
     code = "run_error"
 
@@ -363,6 +369,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     WaitTooLong: 429,
     TooManySessions: 429,
     LimitReached: 429,
+    TooManyConnections: 503,
     NodeFailed: 500,
     OutOfMemory: 500,
     JobTimedOut: 504,

@@ -19,25 +19,33 @@ MIN_MEAN_LENGTH = 1024  # of what stands between two quotes; below it, to look a
 CONTROL_CHARACTERS = bytes(range(32))
 
 
-def loads(body: bytes | bytearray, parse_constant: Callable[[str], Any] | None = None) -> Any:
+def loads(
+    body: bytes | bytearray,
+    parse_constant: Callable[[str], Any] | None = None,
+    parse_float: Callable[[str], float] | None = None,
+) -> Any:
     """As `json.loads`, but half a surrogate pair is no text: nothing could store it.
 
     Raises ValueError, RecursionError.
     """
     if len(body) <= LONG_LENGTH or body.count(b'"') * MIN_MEAN_LENGTH > len(body):
-        return _loads(body, parse_constant)
+        return _loads(body, parse_constant, parse_float)
     mark, rest, held, done = uuid.uuid4().hex, bytearray(), list[str](), 0
     for start, end in _long_strings(body):
         rest += body[done:start] + f"{mark}{len(held)}".encode()
         held.append(_decoded(body, start, end))
         done = end
     rest += body[done:]
-    value = _loads(rest, parse_constant)
+    value = _loads(rest, parse_constant, parse_float)
     return _with_held(value, mark, held) if held else value
 
 
-def _loads(body: bytes | bytearray, parse_constant: Callable[[str], Any] | None) -> Any:
-    value = json.loads(body, parse_constant=parse_constant)
+def _loads(
+    body: bytes | bytearray,
+    parse_constant: Callable[[str], Any] | None,
+    parse_float: Callable[[str], float] | None,
+) -> Any:
+    value = json.loads(body, parse_constant=parse_constant, parse_float=parse_float)
     if b"\\u" in body:
         json.dumps(value, ensure_ascii=False).encode()
     return value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from modifiers.registry import ModifierRegistry
+from worker.api.bodies import Bodies
 from worker.api.links import LinkSigner
 from worker.autoscaler.platform import Platform
 from worker.engine.fleet import EngineFleet
@@ -23,6 +24,7 @@ from worker.jobs.queue_info import QueueInfo
 from worker.jobs.stages import InputStage
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
+from worker.listener.connections import ConnectionTable
 from worker.observe.health import Floor
 from worker.observe.metrics import Metrics
 from worker.qualification.state import Qualification
@@ -57,11 +59,13 @@ class Services:
     limits: QueueLimits
     supervision: SupervisionConfig
     floors: Callable[[], list[Floor]]
-    max_request_bytes: int
     prompt_rules: PromptRules
     caller_limits: CallerLimits
     caller_rates: RateLimits
     caller_quota: CallerQuota
+    bodies: Bodies
+    connections: ConnectionTable
+    hsts_seconds: int
     check_webhook_url: Callable[[str], None]
     check_s3: Callable[[Mapping[str, Any]], None]
     platform: Platform

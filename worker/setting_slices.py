@@ -255,3 +255,35 @@ class SupervisionConfig:
     restart_window_seconds: float
     soft_limit_bytes: int | None
     min_free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLimits:
+    """Bounds on the structure of one JSON text. Elements are values and commas as a scan counts them."""
+
+    max_depth: int
+    max_elements: int
+    max_string_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Bounds on request bodies. An unknown caller has not yet shown a credential; `max_pending_bytes` is for all."""
+
+    max_bytes: int
+    max_unknown_bytes: int
+    max_pending_bytes: int
+    json: JsonLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds on client connections: their number, and how long and how large the parts of a request may be."""
+
+    max_connections: int
+    max_per_address: int
+    head_seconds: float
+    max_head_bytes: int
+    body_idle_seconds: float
+    body_bytes_per_second: int
+    keep_alive_seconds: float

@@ -35,9 +35,12 @@ from worker.outputs.keys import find_template_problem
 from worker.setting_slices import (
     AuthConfig,
     BenchmarkConfig,
+    BodyLimits,
     CallerLimits,
+    ConnectionLimits,
     EngineLaunch,
     InputLimits,
+    JsonLimits,
     NodePolicyConfig,
     OutputConfig,
     PromptLimits,
@@ -116,6 +119,14 @@ class Settings(BaseSettings):
     worker_port: Annotated[int, Field(ge=0, le=65535)] = 8000
     worker_http_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     public_url: str = ""
+    max_connections: PositiveInt = 2048
+    max_connections_per_address: PositiveInt = 512
+    head_timeout: PositiveSeconds = 30.0
+    max_head_bytes: Annotated[int, Field(ge=1024, le=MIB)] = 64 * 1024
+    body_timeout: PositiveSeconds = 30.0
+    body_min_rate: Annotated[int, Field(ge=0)] = 1024
+    keep_alive_timeout: PositiveSeconds = 5.0
+    hsts_seconds: Annotated[int, Field(ge=0)] = 86400
     base_directory: Annotated[Path, Field(validation_alias=AliasChoices("BASE_DIRECTORY", "COMFYUI_INSTALL_PATH"))] = (
         Path(".")
     )
@@ -141,6 +152,11 @@ class Settings(BaseSettings):
     max_queue_time: PositiveSeconds | None = None
     priority_step_seconds: Annotated[float, Field(ge=0, le=1e7)] = DEFAULT_PRIORITY_STEP_SECONDS
     max_request_bytes: PositiveInt = 100 * MIB
+    max_unknown_request_bytes: PositiveInt = MIB
+    max_pending_body_bytes: PositiveInt = 512 * MIB
+    max_json_depth: Annotated[int, Field(gt=0, le=500)] = 100
+    max_json_elements: PositiveInt = 500_000
+    max_json_string_bytes: PositiveInt = 100 * MIB
     job_timeout: PositiveSeconds = 3600.0
     sync_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
     drain_timeout: Annotated[float, Field(ge=0)] = 30.0
@@ -476,6 +492,23 @@ class Settings(BaseSettings):
             are_for_admins=self.caller_limits_for_admins,
         )
 
+    def body_limits(self) -> BodyLimits:
+        structure = JsonLimits(self.max_json_depth, self.max_json_elements, self.max_json_string_bytes)
+        return BodyLimits(
+            self.max_request_bytes, self.max_unknown_request_bytes, self.max_pending_body_bytes, structure
+        )
+
+    def connection_limits(self) -> ConnectionLimits:
+        return ConnectionLimits(
+            max_connections=self.max_connections,
+            max_per_address=self.max_connections_per_address,
+            head_seconds=self.head_timeout,
+            max_head_bytes=self.max_head_bytes,
+            body_idle_seconds=self.body_timeout,
+            body_bytes_per_second=self.body_min_rate,
+            keep_alive_seconds=self.keep_alive_timeout,
+        )
+
     def input_limits(self) -> InputLimits:
         return InputLimits(self.input_max_bytes, self.input_timeout, self.input_max_redirects)
 
@@ -632,6 +665,11 @@ def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> Loa
     return LoadedSettings(
         settings, tuple(find_name_problems(seen) + find_open_doors(settings) + find_half_a_store(settings))
     )
+
+
+def trusted_proxies() -> tuple[str, ...]:
+    """Return the addresses and networks that the HTTP server believes to be proxies, from FORWARDED_ALLOW_IPS."""
+    return tuple(part.strip() for part in os.environ.get("FORWARDED_ALLOW_IPS", "").split(",") if part.strip())
 
 
 def child_environment(secret_names: frozenset[str] | None = None) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from modifiers.registry import ModifierRegistry, build_registry
+from worker.api.bodies import Bodies
 from worker.api.links import LinkSigner
 from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
@@ -40,6 +41,8 @@ from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.jobs.webhook_rows import WebhookRow
+from worker.listener.connections import ConnectionTable
+from worker.listener.open_files import fitting, num_open_files
 from worker.observe.engine_metrics import EngineMetrics
 from worker.observe.health import Floor
 from worker.observe.memory import MachineMemory
@@ -54,7 +57,7 @@ from worker.qualification.readiness import Readiness
 from worker.qualification.state import Qualification
 from worker.qualification.warm_up import WarmUp
 from worker.services import Services
-from worker.settings import Settings
+from worker.settings import Settings, trusted_proxies
 
 LINK_KEY_BYTES = 32
 EXIT_UNRECOVERABLE = 4
@@ -177,7 +180,6 @@ class Front:
                 Floor("disk", free_bytes(), limits.min_free_disk_bytes),
                 Floor("memory", available_bytes(), limits.min_free_memory_bytes),
             ],
-            max_request_bytes=settings.max_request_bytes,
             prompt_rules=PromptRules(settings.prompt_limits(), settings.node_policy_config()),
             caller_limits=settings.caller_limits(),
             caller_rates=RateLimits(settings.caller_limits()),
@@ -187,6 +189,9 @@ class Front:
                 lambda: queue_info.seconds_per_job,
                 limits.result_ttl_seconds,
             ),
+            bodies=Bodies(settings.body_limits()),
+            connections=ConnectionTable(fitting(settings.connection_limits(), num_open_files()), trusted_proxies()),
+            hsts_seconds=settings.hsts_seconds,
             check_webhook_url=self._edges.check_webhook_url,
             check_s3=self._edges.check_s3,
             platform=build_platform(settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing),

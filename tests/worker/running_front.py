@@ -15,13 +15,16 @@ import uvicorn
 
 from tests.fakes import FakeEngine
 from tests.worker.databases import give_database
+from worker.api.busy import busy
 from worker.app import create_app
 from worker.autoscaler.vast.timing import VastTiming
+from worker.listener.certificate import Certificate
+from worker.listener.server import GuardedServer
 from worker.settings import Settings
 from worker.startup import Front
 
 
-class ServerWithoutSignals(uvicorn.Server):
+class ServerWithoutSignals(GuardedServer):
     """Uvicorn's server for hundreds of short lives: it looks more often whether it is to end."""
 
     @contextlib.contextmanager
@@ -106,11 +109,12 @@ async def running_front(
         port=0,
         log_config=None,
         access_log=False,
+        server_header=False,
+        ws="none",
         timeout_graceful_shutdown=1,
-        ssl_certfile=None if tls is None else tls.certificate,
-        ssl_keyfile=None if tls is None else tls.key,
     )
-    server = ServerWithoutSignals(config)
+    certificate = None if tls is None else Certificate(tls)
+    server = ServerWithoutSignals(config, front.services.connections, busy, certificate)
     serving = asyncio.create_task(server.serve())
 
     async def is_started() -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.server.certificate import write_certificate
-from worker.__main__ import CannotStart, check_tls
+from worker.__main__ import CannotStart, open_certificate
 from worker.setting_slices import TlsFiles
 
 
@@ -15,8 +15,8 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     key, certificate = write_certificate(tmp_path)
     other_key, _ = write_certificate(tmp_path / "other")
-    check_tls(None)
-    check_tls(TlsFiles(certificate, key))
+    assert open_certificate(None) is None
+    open_certificate(TlsFiles(certificate, key))
     for wrong in (TlsFiles(tmp_path / "none.crt", key), TlsFiles(certificate, other_key), TlsFiles(key, certificate)):
         with pytest.raises(CannotStart, match=f"SSL_CERTFILE {wrong.certificate} and SSL_KEYFILE {wrong.key}"):
-            check_tls(wrong)
+            open_certificate(wrong)

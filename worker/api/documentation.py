@@ -5,6 +5,7 @@ The examples name checkpoints and other files that the engine has, so they are m
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -12,10 +13,13 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import BaseRoute
 
 from modifiers.modifier import Choices
 from modifiers.registry import ModifierRegistry
+from worker.api.kept_document import KeptDocument
+from worker.api.page_headers import policy_for
 from worker.api.results import services_of
 from worker.api.schemas import GenerateRequest
 from worker.demo_model import defaults_among, suited_example
@@ -32,20 +36,25 @@ OWN_WORKFLOW = "A workflow of your own"
 
 
 @router.get("/", response_class=HTMLResponse)
-async def index() -> str:
-    return (files("worker.api") / "index.html").read_text(encoding="utf-8")
+async def index() -> HTMLResponse:
+    """Return the worker's own page."""
+    page = (files("worker.api") / "index.html").read_text(encoding="utf-8")
+    return HTMLResponse(page, headers={"Content-Security-Policy": policy_for(page)})
 
 
 @router.get("/docs", response_class=HTMLResponse)
 async def docs(request: Request) -> HTMLResponse:
+    """Return Swagger UI for the document."""
     prefix = str(request.scope.get("root_path", "")).rstrip("/")
-    return get_swagger_ui_html(
+    page = get_swagger_ui_html(
         openapi_url=f"{prefix}/openapi.json",
         title=f"{TITLE} API",
         swagger_js_url=f"{prefix}/docs/{SCRIPT}",
         swagger_css_url=f"{prefix}/docs/{STYLE}",
         swagger_favicon_url=f"{prefix}/docs/{ICON}",
     )
+    page.headers["Content-Security-Policy"] = policy_for(bytes(page.body).decode(), has_inline_styles=True)
+    return page
 
 
 @router.get("/docs/{name}", response_class=FileResponse)
@@ -57,13 +66,24 @@ async def part_of_docs(name: Literal["swagger-ui-bundle.js", "swagger-ui.css", "
 
 
 @router.get("/openapi.json")
-async def openapi(request: Request) -> dict[str, Any]:
-    services = services_of(request)
+async def openapi(request: Request) -> Response:
+    """Return the document of the API; it changes with what the engine has."""
+    services, app = services_of(request), request.app
     try:
-        examples = examples_of(services.modifiers, choices_in(await services.pool.any_client.object_info()))
+        object_info: Mapping[str, Any] | None = await services.pool.any_client.object_info()
     except EngineUnreachable:
-        examples = {}
-    document = get_openapi(title=TITLE, version="1", description=SUMMARY, routes=request.app.routes)
+        object_info = None
+
+    def make() -> dict[str, Any]:
+        examples = {} if object_info is None else examples_of(services.modifiers, choices_in(object_info))
+        return _document(app.routes, examples)
+
+    kept: KeptDocument = app.state.openapi
+    return await kept.reply(request, object_info, make)
+
+
+def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    document = get_openapi(title=TITLE, version="1", description=SUMMARY, routes=routes)
     for path in GENERATE_ROUTES:
         document["paths"][path]["post"]["requestBody"] = _request_body(examples)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})

@@ -14,12 +14,15 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from worker.errors import Problem, RequestRejected, RequestTooLarge
+from worker.api.bodies import Bodies, Lease
+from worker.errors import Problem, RequestRejected
+from worker.guard.json_scan import JsonScan
 from worker.inputs.uploads import ReceivedFile, Upload, UploadedFiles
 
 JSON_PARTS = ("input", "json")
 MAX_PARTS = 64
 MAX_NAME_LENGTH = 200
+MAX_PART_HEAD_BYTES = 16 * 1024
 
 
 @dataclass(slots=True)
@@ -40,24 +43,31 @@ def is_multipart(request: Request) -> bool:
 
 
 async def read_multipart(
-    request: Request, uploads: UploadedFiles, max_bytes: int, check_before_file: Callable[[bytes], None]
+    request: Request,
+    uploads: UploadedFiles,
+    bodies: Bodies,
+    lease: Lease,
+    check_before_file: Callable[[bytearray | None], None],
 ) -> Received:
-    """`check_before_file` gets the JSON that has come so far before each file, and raises what speaks against files.
+    """Read the parts of a body, files to disk.
 
-    Raises RequestRejected, RequestTooLarge, DiskLow; nothing stays on disk then.
+    `check_before_file` gets the JSON that has come so far before each file, and raises what speaks against files.
+
+    Raises RequestRejected, RequestTooLarge, MemoryLow, DiskLow; nothing stays on disk then.
     """
+    bodies.check_length(request)
     _, options = parse_options_header(request.headers["content-type"])
     boundary = options.get(b"boundary", b"")
     if not 0 < len(boundary) <= 70:
         raise RequestRejected([Problem("multipart/form-data without a boundary", field="body")])
-    reader = _Reader(boundary, uploads, check_before_file)
+    reader = _Reader(boundary, uploads, JsonScan(bodies.json_limits(lease.sender)), check_before_file)
     num_bytes, is_whole = 0, False
     try:
         async for chunk in request.stream():
             num_bytes += len(chunk)
-            if num_bytes > max_bytes:
-                raise RequestTooLarge(f"The body is over {max_bytes} bytes", limit_bytes=max_bytes)
+            bodies.check_size(num_bytes, lease.sender)
             await asyncio.to_thread(reader.feed, chunk)
+            lease.grow(reader.num_json_bytes - lease.num_bytes)
         received = reader.finish()
         is_whole = True
         return received
@@ -71,8 +81,16 @@ async def read_multipart(
 class _Reader:
     """Follows the parser through the parts."""
 
-    def __init__(self, boundary: bytes, uploads: UploadedFiles, check_before_file: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        boundary: bytes,
+        uploads: UploadedFiles,
+        scan: JsonScan,
+        check_before_file: Callable[[bytearray | None], None],
+    ) -> None:
         self._uploads = uploads
+        self._scan = scan
+        self._num_head_bytes = 0
         self._check_before_file = check_before_file
         self._header: list[bytes] = [b"", b""]
         self._headers: dict[str, bytes] = {}
@@ -96,6 +114,11 @@ class _Reader:
             },
         )
 
+    @property
+    def num_json_bytes(self) -> int:
+        """The size of the JSON part so far."""
+        return len(self._json or b"")
+
     def feed(self, chunk: bytes) -> None:
         self._parser.write(chunk)
 
@@ -117,15 +140,23 @@ class _Reader:
 
     def _begin_part(self) -> None:
         self._headers = {}
+        self._num_head_bytes = 0
         self._num_parts += 1
         if self._num_parts > MAX_PARTS:
             raise RequestRejected([Problem(f"more than {MAX_PARTS} parts", field="body")])
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header[0] += data[start:end]
+        self._lengthen_header(0, data[start:end])
 
     def _on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._header[1] += data[start:end]
+        self._lengthen_header(1, data[start:end])
+
+    def _lengthen_header(self, half: int, data: bytes) -> None:
+        self._num_head_bytes += len(data)
+        if self._num_head_bytes > MAX_PART_HEAD_BYTES:
+            message = f"the headers of a part are too long; expected at most {MAX_PART_HEAD_BYTES} bytes"
+            raise RequestRejected([Problem(message, field="body")])
+        self._header[half] += data
 
     def _end_header(self) -> None:
         name, value = self._header
@@ -142,11 +173,12 @@ class _Reader:
             return
         if name in self._files:
             raise RequestRejected([Problem("two parts have this name", field=name)])
-        self._check_before_file(bytes(self._json or b""))
+        self._check_before_file(self._json)
         self._upload = self._uploads.begin(name)
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         if self._is_in_json and self._json is not None:
+            self._scan.feed(data[start:end])
             self._json += data[start:end]
         elif self._upload is not None:
             self._upload.write(data[start:end])

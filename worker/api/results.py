@@ -26,6 +26,7 @@ from worker.errors import (
     http_status,
     http_status_for_vast,
 )
+from worker.finite_json import FiniteJSONResponse
 from worker.guard.auth import require
 from worker.guard.foreign_page import is_of_foreign_page
 from worker.guard.identity import Identity, Scope
@@ -110,7 +111,7 @@ async def reply_with(job: Job, request: Request, *, is_vast: bool = False, statu
         await services_of(request).store.settle(job)
     if status is None:
         status = http_status_for_vast(job.http_status) if is_vast else job.http_status
-    return JSONResponse(body, status_code=status)
+    return FiniteJSONResponse(body, status_code=status)
 
 
 async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
@@ -155,7 +156,7 @@ def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> Re
         headers["Retry-After"] = str(max(1, round(error.retry_after_seconds)))
     if is_vast:
         status = http_status_for_vast(status)
-    return JSONResponse(refusal(job_id, error.message, error.as_json()), status_code=status, headers=headers)
+    return FiniteJSONResponse(refusal(job_id, error.message, error.as_json()), status_code=status, headers=headers)
 
 
 def _challenge(error: WorkerError) -> dict[str, str]:

@@ -16,12 +16,13 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.bodies import read_body
+from worker.api.bodies import Sender
 from worker.api.own_requests import asking_as
 from worker.api.results import check_caller, public_outputs, refuse, services_of
-from worker.api.schemas import nested_too_deeply, parse_json, result_of
+from worker.api.schemas import nested_too_deeply, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
 from worker.errors import Problem, RequestRejected, WorkerError
+from worker.finite_json import FiniteJSONResponse
 from worker.jobs.job import Job, JobState, Stage
 from worker.jobs.ownership import find_job
 
@@ -44,7 +45,7 @@ ENDED: Final[Mapping[JobState, str]] = {
 async def run(request: Request) -> Response:
     """Takes a job and answers at once with its id; ask `/status/{id}` for what becomes of it."""
     job = await _submit(request)
-    return job if isinstance(job, Response) else JSONResponse(await _shown(job, request))
+    return job if isinstance(job, Response) else FiniteJSONResponse(await _shown(job, request))
 
 
 @router.post("/runsync")
@@ -58,7 +59,7 @@ async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
             await services_of(request).pipeline.wait_for_end(job)
     except TimeoutError:
         pass
-    return JSONResponse(await _shown(job, request))
+    return FiniteJSONResponse(await _shown(job, request))
 
 
 @router.get("/status/{job_id}")
@@ -66,7 +67,7 @@ async def status(job_id: str, request: Request) -> Response:
     job = await find_job(services_of(request).store, job_id, check_caller(request))
     if job is None:
         return JSONResponse({"error": "request does not exist"}, status_code=404)
-    return JSONResponse(await _shown(job, request))
+    return FiniteJSONResponse(await _shown(job, request))
 
 
 async def _submit(request: Request) -> Job | Response:
@@ -75,7 +76,8 @@ async def _submit(request: Request) -> Job | Response:
     job_id = str(uuid.uuid4())
     try:
         caller = check_caller(request)
-        body = await asyncio.to_thread(parse_json, await read_body(request, services.max_request_bytes))
+        with services.bodies.memory.lease(Sender(is_known=True)) as lease:
+            body = await services.bodies.parse(await services.bodies.read(request, lease))
         translated = await asyncio.to_thread(translate, body.get("input"), job_id, wants_base64=True)
     except WorkerError as error:
         return refuse(error, job_id)

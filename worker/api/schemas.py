@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -143,7 +145,9 @@ class ParsedRequest:
 def parse_json(body: bytes | bytearray) -> dict[str, Any]:
     """The JSON object of a body. Raises RequestRejected."""
     try:
-        value = long_json.loads(body, parse_constant=_no_number)
+        value = long_json.loads(body, parse_constant=_no_number, parse_float=_finite)
+    except NumberRefused as error:
+        raise RequestRejected([Problem(str(error), field="body", type="not_a_number")]) from None
     except (ValueError, RecursionError):
         raise RequestRejected([Problem("invalid JSON", field="body")]) from None
     if not isinstance(value, dict):
@@ -151,8 +155,20 @@ def parse_json(body: bytes | bytearray) -> dict[str, Any]:
     return value
 
 
+class NumberRefused(ValueError):
+    """A number of a JSON text that JSON has no form for."""
+
+
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise NumberRefused(f"a number is not finite; got {name}, expected a finite number")
+
+
+def _finite(text: str) -> float:
+    """Return a number; JSON could not carry one that is read as infinite any further."""
+    value = float(text)
+    if math.isinf(value):
+        raise NumberRefused(f"a number is too large; got {text[:40]}, expected at most {sys.float_info.max:.4g}")
+    return value
 
 
 def nested_too_deeply() -> RequestRejected:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
+from worker import finite_json
 from worker.api.results import check_caller, not_found, public_outputs, services_of
 from worker.api.schemas import Result, result_of
 from worker.jobs.job import Job
@@ -98,4 +98,4 @@ def _times(began: float) -> dict[str, float]:
 
 
 def _event(event_id: int, data: Mapping[str, Any]) -> str:
-    return f"id: {event_id}\ndata: {json.dumps(data)}\n\n"
+    return f"id: {event_id}\ndata: {finite_json.dumps(data)}\n\n"

@@ -6,6 +6,7 @@ Order: form, modifier, random values, graph check, job on disk. Bad input costs 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,8 @@ from starlette.requests import ClientDisconnect
 
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import UnknownModifier
-from worker.api.bodies import check_length, read_body
+from worker.api.bodies import LARGE_BODY_BYTES, Lease
+from worker.api.callers import sender_of
 from worker.api.multipart import Received, is_multipart, read_multipart
 from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
 from worker.api.schemas import (
@@ -54,7 +56,6 @@ from worker.outputs.options import OutputOptions
 from worker.services import Services
 
 _RANDOM_BOUND = 2**32
-LARGE_BODY_BYTES = 256 * 1024
 ENGINE_WAIT_SECONDS = 15.0  # what a caller is kept waiting while an engine is being replaced
 
 Answer = TypeVar("Answer")
@@ -94,10 +95,12 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
             job_id, digest, make_job, parsed.input.priority, begin, is_fresh=not named, owner=identity.key_name
         )
 
+    held = contextlib.ExitStack()
     try:
-        received = await _receive(request, services)
+        lease = held.enter_context(services.bodies.memory.lease(sender_of(request)))
+        received = await _receive(request, services, lease)
         size_bytes = len(received.content)
-        body = await _apart(size_bytes, _json_of, services, received.content)
+        body = await _json_of(services, received.content)
         if is_multipart(request):
             body = _whole(body)
         is_vast = is_envelope(body)
@@ -107,7 +110,8 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         if is_vast:
             caller = caller_of(body)
             envelope = services.platform.open_envelope(body)
-        parsed = _parse(envelope.payload if envelope else body, request, is_vast, received.files)
+        payload = envelope.payload if envelope else body
+        parsed = await _apart(size_bytes, _parse, payload, request, is_vast, received.files)
         await services.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)
         wishes = parsed.wants_base64, parsed.wants_engine_response
         digest = await _apart(size_bytes, body_hash, parsed.raw, *wishes, is_large=size_bytes >= LARGE_BODY_BYTES)
@@ -140,6 +144,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         return refuse(failed, asked_id, is_vast=is_vast)
     finally:
         services.caller_quota.release(job_id)
+        held.close()
         if received.files:
             await asyncio.to_thread(received.discard)
         if has_made_job and job_id not in services.store.jobs:
@@ -156,10 +161,10 @@ async def _apart(
     return await asyncio.to_thread(function, *arguments, **named)
 
 
-def _json_of(services: Services, content: bytes | bytearray) -> dict[str, Any]:
-    """Raises RequestRejected, under Vast in the words of its own worker."""
+async def _json_of(services: Services, content: bytes | bytearray) -> dict[str, Any]:
+    """Return the JSON object of a body. Raises RequestRejected, under Vast in the words of its own worker."""
     try:
-        return parse_json(content)
+        return await services.bodies.parse(content)
     except RequestRejected as error:
         if services.platform.vast is None:
             raise
@@ -190,18 +195,20 @@ def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
         return unknown
 
 
-async def _receive(request: Request, services: Services) -> Received:
-    """The body, any files of it on disk. Raises RequestTooLarge, RequestRejected, DiskLow, Unauthorized."""
-    max_bytes = services.max_request_bytes
+async def _receive(request: Request, services: Services, lease: Lease) -> Received:
+    """Read the body, any files of it to disk. Raises RequestTooLarge, RequestRejected, DiskLow, Unauthorized."""
     if not is_multipart(request):
-        return Received(await read_body(request, max_bytes))
+        return Received(await services.bodies.read(request, lease))
+    sender = lease.sender
 
-    check_length(request, max_bytes)
+    def check_before_file(content: bytearray | None) -> None:
+        if not sender.is_known:
+            body = parse_json(content or b"{}")
+            check_caller(request, has_vast_envelope=is_envelope(body))
+            services.platform.envelopes.open(body)
+            sender.is_known = True
 
-    def check_before_file(content: bytes) -> None:
-        check_caller(request, has_vast_envelope=bool(content) and is_envelope(parse_json(content)))
-
-    return await read_multipart(request, services.uploads, max_bytes, check_before_file)
+    return await read_multipart(request, services.uploads, services.bodies, lease, check_before_file)
 
 
 def _whole(body: dict[str, Any]) -> dict[str, Any]:

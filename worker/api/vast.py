@@ -17,15 +17,16 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.bodies import read_body
+from worker.api.bodies import Sender
+from worker.api.busy import busy
+from worker.api.callers import sender_of
 from worker.api.own_requests import asking_as
 from worker.api.results import check_caller, refuse, services_of
-from worker.api.schemas import parse_json
 from worker.autoscaler.vast.autoscaler import Attachments, VastAutoscaler
-from worker.autoscaler.vast.envelope import caller_of
+from worker.autoscaler.vast.envelope import EnvelopeRejected, caller_of
 from worker.autoscaler.vast.listener import PlainListener
 from worker.autoscaler.vast.sessions import Session
-from worker.errors import RequestRejected, RequestTooLarge, TooManySessions, WorkerError
+from worker.errors import RequestRejected, RequestTooLarge, TooManySessions, WorkerError, http_status
 from worker.guard.identity import Identity
 from worker.services import Services
 
@@ -50,7 +51,9 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
     app.include_router(router)
     app.include_router(end_router)
     config = services.platform.vast_config
-    listener = PlainListener(session_end_app(services), config.host, config.worker_http_port)
+    listener = PlainListener(
+        session_end_app(services), config.host, config.worker_http_port, services.connections, busy
+    )
 
     async def post_to_self(route: str, body: Mapping[str, Any], maker: Identity) -> None:
         if route not in ON_CLOSE_ROUTES:
@@ -79,7 +82,7 @@ async def create(request: Request) -> Response:
     services, vast = services_of(request), _vast_of(request)
     caller = None
     try:
-        body = await _read(request)
+        body = await _read(request, sender_of(request))
         maker = check_caller(request, has_vast_envelope="auth_data" in body)
         caller = caller_of({"auth_data": body.get("auth_data")})
         envelope = services.platform.envelopes.open(body)
@@ -98,7 +101,7 @@ async def create(request: Request) -> Response:
 @router.post("/session/get")
 async def get(request: Request) -> Response:
     try:
-        session = _known(request, await _read(request))
+        session = _known(request, await _read_of_session(request))
     except _Answer as answer:
         return answer.reply
     return JSONResponse(
@@ -117,7 +120,7 @@ async def get(request: Request) -> Response:
 @router.post("/session/health")
 async def health(request: Request) -> Response:
     try:
-        body = await _read(request)
+        body = await _read_of_session(request)
         if body.get("session_id") and _vast_of(request).sessions.find(body["session_id"]) is None:
             return JSONResponse({"ok": False})
         _known(request, body)
@@ -129,7 +132,7 @@ async def health(request: Request) -> Response:
 @end_router.post("/session/end")
 async def end(request: Request) -> Response:
     try:
-        body = await _read(request)
+        body = await _read_of_session(request)
         session = _known(request, body, unknown=f"session with id {body.get('session_id')} not found")
     except _Answer as answer:
         return answer.reply
@@ -166,14 +169,27 @@ def _known(request: Request, body: Mapping[str, Any], unknown: str = "session do
     return session
 
 
-async def _read(request: Request) -> dict[str, Any]:
-    """The JSON object of a body. Raises _Answer."""
+async def _read(request: Request, sender: Sender) -> dict[str, Any]:
+    """Return the JSON object of a body. Raises _Answer, Unauthorized, MemoryLow."""
+    bodies = services_of(request).bodies
     try:
-        return parse_json(await read_body(request, MAX_BODY_BYTES))
+        with bodies.memory.lease(sender) as lease:
+            return await bodies.parse(await bodies.read(request, lease, MAX_BODY_BYTES))
     except RequestTooLarge as error:
         raise _Answer(413, error.message) from None
-    except RequestRejected:
-        raise _Answer(422, "invalid JSON") from None
+    except EnvelopeRejected:
+        raise
+    except RequestRejected as error:
+        is_bounded = error.problems[0].type is not None
+        raise _Answer(422, error.message if is_bounded else "invalid JSON") from None
+
+
+async def _read_of_session(request: Request) -> dict[str, Any]:
+    """Return the body of a request about a session; what it proves stands within it. Raises _Answer."""
+    try:
+        return await _read(request, Sender(is_known=False))
+    except WorkerError as error:
+        raise _Answer(http_status(type(error)), error.message) from None
 
 
 def _canonical(value: Any) -> bytes:

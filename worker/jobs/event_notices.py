@@ -7,7 +7,6 @@ receiver is ready for it. None is sent after the job has ended; `seq` and `perce
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from worker import finite_json
 from worker.jobs.job import Job, WebhookEvent, WebhookTarget
 from worker.jobs.outbox import Sender, secret_of, signed_row
 from worker.jobs.pipeline import JobFeed
@@ -130,7 +130,7 @@ class EventNotices:
             id=f"msg_{uuid.uuid4().hex}",
             job_id=job.id,
             url=target.url,
-            body=json.dumps(notice_body(job, event, target.extra_params)).encode(),
+            body=finite_json.dumps(notice_body(job, event, target.extra_params)).encode(),
             secret=secret,
             timeout_seconds=target.timeout_seconds,
             is_trusted=target.url == self._config.url,

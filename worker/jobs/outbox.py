@@ -6,7 +6,6 @@ One that was given up after its last try is dead: kept, and sent again when some
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import uuid
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from worker import finite_json
 from worker.api.schemas import result_of
 from worker.errors import WebhookNotFound, WebhookNotReady
 from worker.guard.url_secrets import without_url_secrets
@@ -71,7 +71,7 @@ def webhook_of(job: Job, kept: Credentials | None, config: WebhookConfig, output
         id=f"msg_{uuid.uuid5(uuid.NAMESPACE_URL, f'{job.id} {job.times.queued_at_ms}').hex}",
         job_id=job.id,
         url=target.url,
-        body=json.dumps(body).encode(),
+        body=finite_json.dumps(body).encode(),
         secret=secret,
         timeout_seconds=target.timeout_seconds,
         is_trusted=target.url == config.url,
@@ -200,7 +200,7 @@ class Outbox:
             id=f"msg_{uuid.uuid4().hex}",
             job_id="",
             url=url or self._config.url,
-            body=json.dumps(
+            body=finite_json.dumps(
                 {"id": "test", "status": "test", "message": "A test of this webhook", "output": []}
             ).encode(),
             secret=secret or None,

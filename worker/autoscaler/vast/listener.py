@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
+
+from worker.listener.connections import ConnectionTable
+from worker.listener.server import GuardedServer
 
 
-class _Server(uvicorn.Server):
+class _Server(GuardedServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the first server's."""
@@ -22,8 +26,10 @@ class _Server(uvicorn.Server):
 
 
 class PlainListener:
-    def __init__(self, app: Any, host: str, port: int) -> None:
+    def __init__(self, app: Any, host: str, port: int, connections: ConnectionTable, busy: ASGIApp) -> None:
         self._app = app
+        self._connections = connections
+        self._busy = busy
         self._address = (host, port)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -33,8 +39,10 @@ class PlainListener:
         """Raises OSError when the port is taken."""
         listening = socket.create_server(self._address, family=_family(self._address[0]))
         self.port = listening.getsockname()[1]
-        config = uvicorn.Config(self._app, access_log=False, log_config=None, server_header=False, lifespan="off")
-        self._server = _Server(config)
+        config = uvicorn.Config(
+            self._app, access_log=False, log_config=None, server_header=False, lifespan="off", ws="none"
+        )
+        self._server = _Server(config, self._connections, self._busy)
         self._serving = asyncio.create_task(self._server.serve([listening]), name="plain-listener")
 
     async def stop(self) -> None:

@@ -1,0 +1,53 @@
+"""A JSON document that costs time to make: made once for each state of what it is made from, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    source: object
+    content: bytes
+    etag: str
+
+
+class KeptDocument:
+    """Keeps the document of the newest source; a browser that has it gets 304."""
+
+    def __init__(self, media_type: str = "application/json") -> None:
+        self._media_type = media_type
+        self._made: _Made | None = None
+        self._making = asyncio.Lock()
+
+    async def reply(self, request: Request, source: object, make: Callable[[], Any]) -> Response:
+        """Reply with what `make` gives for `source`, an object that is replaced and never changed."""
+        made = self._made
+        if made is None or made.source is not source:
+            async with self._making:  # many that ask at once need it made once
+                made = self._made
+                if made is None or made.source is not source:
+                    made = self._made = await asyncio.to_thread(_make, source, make)
+        headers = {"ETag": made.etag, "Cache-Control": "no-cache"}
+        if _names(request.headers.get("if-none-match", ""), made.etag):
+            return Response(status_code=304, headers=headers)
+        return Response(made.content, media_type=self._media_type, headers=headers)
+
+
+def _make(source: object, make: Callable[[], Any]) -> _Made:
+    content = json.dumps(make(), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return _Made(source, content, f'"{sha256(content).hexdigest()[:32]}"')
+
+
+def _names(header: str, etag: str) -> bool:
+    """True where an If-None-Match header names the tag, by weak comparison."""
+    given = [tag.strip().removeprefix("W/") for tag in header.split(",")]
+    return etag in given or "*" in given

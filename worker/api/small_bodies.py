@@ -1,0 +1,70 @@
+"""SmallBodies: a small bound on the body of every request whose route does not read it with bounds of its own.
+
+FastAPI reads and parses a declared body before anything else of a route runs, the check of the caller included.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from worker.api.results import refuse
+from worker.errors import RequestRejected, RequestTooLarge
+from worker.guard.json_scan import check_json
+from worker.setting_slices import JsonLimits
+
+MAX_SMALL_BYTES: Final = 64 * 1024
+BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+LARGE_ROUTES: Final = frozenset({"/generate", "/generate/sync", "/generate/stream", "/run", "/runsync"})
+SESSION_ROUTES: Final = "/session/"
+
+
+class SmallBodies:
+    """ASGI middleware: reads small bodies whole and hands them on, refuses larger ones."""
+
+    def __init__(self, app: ASGIApp, limits: JsonLimits) -> None:
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on once its body is known to be small."""
+        if scope["type"] != "http" or scope["method"] not in BODY_METHODS or _reads_its_own(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":  # the client has gone
+                return
+            body += message.get("body", b"")
+            if len(body) > MAX_SMALL_BYTES or not message.get("more_body", False):
+                break
+        try:
+            if len(body) > MAX_SMALL_BYTES:
+                told = f"The body is too large; got {len(body)} bytes or more, expected at most {MAX_SMALL_BYTES}"
+                raise RequestTooLarge(told, limit_bytes=MAX_SMALL_BYTES)
+            check_json(body, self._limits)
+        except (RequestTooLarge, RequestRejected) as error:
+            await refuse(error)(scope, receive, send)
+            return
+        await self._app(scope, _Replay(bytes(body), receive), send)
+
+
+class _Replay:
+    """A `receive` that gives a body once more, then what the client sends after it."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._first: Message | None = {"type": "http.request", "body": body, "more_body": False}
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        """Return the next message."""
+        if self._first is None:
+            return await self._receive()
+        message, self._first = self._first, None
+        return message
+
+
+def _reads_its_own(path: str) -> bool:
+    return path in LARGE_ROUTES or path.startswith(SESSION_ROUTES)

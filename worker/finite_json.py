@@ -1,0 +1,44 @@
+"""JSON for others to read: numbers that JSON cannot hold are written as null, as JavaScript writes them.
+
+Requests cannot bring such numbers. Engines can, in what a node shows and in the fields of an error, and Python's own
+writer makes `Infinity` and `NaN` of them, which no other reader takes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi.responses import JSONResponse
+
+
+class FiniteJSONResponse(JSONResponse):
+    """A JSON reply about a job, which may hold what an engine has sent."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body; as Starlette writes it where all numbers are finite."""
+        try:
+            return super().render(content)
+        except ValueError:
+            return super().render(without_infinities(content))
+
+
+def dumps(value: Any) -> str:
+    """Return the JSON text of a value."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(without_infinities(value), allow_nan=False)
+
+
+def without_infinities(value: Any) -> Any:
+    """Return a copy with None in place of every number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {without_infinities(key): without_infinities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_infinities(item) for item in value]
+    return value

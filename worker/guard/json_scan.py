@@ -1,0 +1,105 @@
+"""Bounds on the structure of a JSON text, counted by a scan of its bytes before anything is parsed. Pure.
+
+A parser makes an object for each element and holds Python's lock meanwhile: 28 MiB of `[],[],` stop the event loop for
+many seconds. The scan takes chunks as they arrive, skips strings, and counts brackets and commas with functions of
+`bytes` alone. It does not check that the text is JSON: where it is none, the parser stops at the first wrong byte, and
+up to there the counts are right.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from typing import Final
+
+from worker.errors import Problem, RequestRejected
+from worker.setting_slices import JsonLimits
+
+MAX_WIDE_STRING_BYTES: Final = 8 * 1024 * 1024
+"""Longer strings must be ASCII, as base64 is: one other character makes Python hold four bytes for each of the rest."""
+
+_OPENING: Final = b"[{"
+_CLOSING: Final = b"]}"
+_STEPS: Final = bytes(1 if byte in _OPENING else 255 for byte in range(256))  # +1 and -1 as signed bytes
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in _OPENING + _CLOSING)
+
+
+class JsonScan:
+    """Counts of one JSON text so far. `limits` may be replaced between two chunks."""
+
+    def __init__(self, limits: JsonLimits) -> None:
+        self.limits = limits
+        self._num_elements = 1
+        self._depth = 0
+        self._is_in_string = False
+        self._string_bytes = 0
+        self._is_ascii = True
+        self._carried = b""
+
+    @property
+    def num_elements(self) -> int:
+        """The number of values so far, commas within strings not counted."""
+        return self._num_elements
+
+    def feed(self, chunk: bytes | bytearray) -> None:
+        """Count the next bytes of the text. Raises RequestRejected at the first bound that is passed."""
+        text = self._carried + chunk if self._carried else chunk
+        self._carried = b""
+        if b"\\" in text:
+            text = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
+            if text.endswith(b"\\"):  # the character it escapes is in the next chunk
+                text, self._carried = text[:-1], b"\\"
+        parts = text.split(b'"')  # every second part is a string, or the half of one at either end
+        first_plain = 1 if self._is_in_string else 0
+        if self._is_in_string:
+            self._lengthen_string(parts[0])
+        if len(text) > self.limits.max_string_bytes:
+            self._check_length(max(map(len, parts[1 - first_plain :: 2]), default=0))
+        if len(parts) > 1:
+            self._is_in_string = (len(parts) - first_plain) % 2 == 0
+            self._string_bytes, self._is_ascii = 0, True
+            if self._is_in_string:
+                self._lengthen_string(parts[-1])
+        self._count(b"".join(parts[first_plain::2]))
+
+    def _lengthen_string(self, part: bytes | bytearray) -> None:
+        """Add bytes to the string that goes on over the end of a chunk."""
+        self._string_bytes += len(part)
+        self._check_length(self._string_bytes)
+        self._is_ascii = self._is_ascii and part.isascii()
+        if not self._is_ascii and self._string_bytes > MAX_WIDE_STRING_BYTES:
+            message = "a string with other characters than ASCII is too long"
+            raise _too_much("json_string_too_long", message, "bytes", self._string_bytes, MAX_WIDE_STRING_BYTES)
+
+    def _check_length(self, num_bytes: int) -> None:
+        limit = self.limits.max_string_bytes
+        if num_bytes > limit:
+            raise _too_much("json_string_too_long", "a string is too long", "bytes", num_bytes, limit)
+
+    def _count(self, plain: bytes | bytearray) -> None:
+        num_opened = plain.count(b"[") + plain.count(b"{")
+        self._num_elements += plain.count(b",") + num_opened
+        if self._num_elements > self.limits.max_elements:
+            limit = self.limits.max_elements
+            raise _too_much("json_too_large", "the JSON has too many elements", "elements", self._num_elements, limit)
+        if self._depth + num_opened > self.limits.max_depth:
+            self._check_depth(plain)
+        self._depth += num_opened - plain.count(b"]") - plain.count(b"}")
+
+    def _check_depth(self, plain: bytes | bytearray) -> None:
+        steps = array("b", bytes(plain).translate(_STEPS, _NO_BRACKETS))
+        deepest = max(accumulate(steps, initial=self._depth))
+        if deepest > self.limits.max_depth:
+            limit = self.limits.max_depth
+            raise _too_much("json_too_deep", "the JSON is nested too deeply", "levels", deepest, limit)
+
+
+def check_json(text: bytes | bytearray, limits: JsonLimits) -> None:
+    """Check a whole JSON text. Raises RequestRejected."""
+    JsonScan(limits).feed(text)
+
+
+def _too_much(kind: str, message: str, unit: str, found: int, limit: int) -> RequestRejected:
+    """The rejection; `found` is what was counted when the bound was passed, so the whole may have more."""
+    told = f"{message}; got {found} {unit} or more, expected at most {limit}"
+    return RequestRejected([Problem(told, field="body", type=kind, allowed={"max": limit}, extra={"found": found})])

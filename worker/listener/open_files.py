@@ -1,0 +1,33 @@
+"""The process's limit of open files, which connections, the database and the engine share."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import replace
+from typing import Final
+
+from worker.setting_slices import ConnectionLimits
+
+RESERVED_FILES: Final = 256
+"""For everything but client connections: database, engine, stores, files on their way in and out."""
+
+MIN_CONNECTIONS: Final = 16
+
+
+def raise_open_files() -> None:
+    """Raise the soft limit of open files to the hard one; the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def num_open_files() -> int:
+    """Return how many files the process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
+
+
+def fitting(limits: ConnectionLimits, max_files: int) -> ConnectionLimits:
+    """Return limits that fit into so many open files: one address never gets more than half of all connections."""
+    free = max(MIN_CONNECTIONS, max_files - min(RESERVED_FILES, max_files // 2))
+    total = min(limits.max_connections, free)
+    return replace(limits, max_connections=total, max_per_address=max(1, min(limits.max_per_address, total // 2)))

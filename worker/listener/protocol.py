@@ -1,0 +1,252 @@
+"""GuardedProtocol: uvicorn's HTTP protocol with bounds on what one connection may cost.
+
+A request's head has a time limit, a largest size and a largest number of lines; its body may pause only so long and
+comes at a least rate while we are ready to read it; requests sent ahead of replies are few. A reply that its client
+does not read is given up. After a refusal the rest of a body is thrown away for some seconds, so that a client that
+sends first and reads then gets its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from worker.listener.connections import Connection, ConnectionTable, Place
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+    from uvicorn import Config
+    from uvicorn.server import ServerState
+
+PROBE_PATHS: Final = frozenset({"/live", "/ready", "/health"})
+PROBE_SECONDS: Final = 5.0
+MAX_HEADERS: Final = 128
+MAX_REQUESTS_AHEAD: Final = 16
+LINGER_SECONDS: Final = 10.0
+REPLY_STALL_SECONDS: Final = 300.0
+LOOKS_PER_TIMEOUT: Final = 4
+
+REASONS: Final = {
+    400: "The request is not valid HTTP",
+    408: "The request took too long to arrive",
+    431: "The head of the request is too large",
+}
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection of a client. `busy` answers what a connection for probes may not ask."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        connection: Connection,
+        table: ConnectionTable,
+        busy: ASGIApp,
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        limits = table.limits
+        self._connection = connection
+        self._table = table
+        self._busy: Any = busy
+        self._real_app = self.app
+        self._max_head_bytes = limits.max_head_bytes
+        self._body_idle_seconds = limits.body_idle_seconds
+        self._body_bytes_per_second = limits.body_bytes_per_second
+        self._head_seconds = limits.head_seconds if connection.place is Place.FULL else PROBE_SECONDS
+        self.timeout_keep_alive = limits.keep_alive_seconds  # type: ignore[assignment]  # whole seconds there
+        self._is_over = False  # refused: nothing that comes is looked at any more
+        self._is_in_head = True
+        self._num_head_bytes = 0
+        self._num_body_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._body_began = self._body_moved = 0.0
+        self._num_bytes_seen = 0
+
+    # the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._connection.close = transport.abort
+        self._set_timer(self._head_seconds, self._head_timed_out)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
+        self._table.release(self._connection)
+        self._is_over = True
+        self._stop_timer()
+        self._stop_stall_timer()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+
+    def data_received(self, data: bytes) -> None:
+        """Take the next bytes of a request, and see that what is still missing has a time limit."""
+        if self._is_over:
+            return
+        if self._is_in_head:
+            self._num_head_bytes += len(data)
+        try:
+            super().data_received(data)
+        except httptools.HttpParserError:  # pragma: no cover - answered above
+            self._refuse(400)
+        if self._is_over or self.transport.is_closing():
+            return
+        if self._is_in_head:
+            if self._num_head_bytes > self._max_head_bytes:
+                self._refuse(431)
+            elif self._num_head_bytes and self._timer is None:
+                self._set_timer(self._head_seconds, self._head_timed_out)
+        elif self._timer is None:
+            self._watch_body()
+
+    def pause_writing(self) -> None:
+        """Begin to count the time in which the client reads nothing."""
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(REPLY_STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Forget that the client was slow."""
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._is_in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a line of the head; one that follows a body in chunks is of no use to anybody."""
+        if self._is_in_head and not self._is_over:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Hand the request to the application, unless its head is too large."""
+        if self._is_over:
+            return
+        num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if num_bytes > self._max_head_bytes or len(self.headers) > MAX_HEADERS:
+            self._refuse(431)
+            return
+        if len(self.pipeline) >= MAX_REQUESTS_AHEAD:
+            self._refuse(400)
+            return
+        self._is_in_head = False
+        self._num_head_bytes = self._num_body_bytes = 0
+        self._stop_timer()
+        self._connection.is_idle = False
+        if self._connection.place is Place.PROBE:
+            path = self.url.partition(b"?")[0].decode("latin-1")
+            is_probe = self.parser.get_method() in (b"GET", b"HEAD") and path in PROBE_PATHS
+            self.app = self._real_app if is_probe else self._busy
+        super().on_headers_complete()
+        if self._connection.place is Place.PROBE:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        if self._is_over:
+            return
+        self._num_body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request; what comes next is the head of another."""
+        if self._is_over:
+            return
+        self._is_in_head = True
+        self._num_head_bytes = 0
+        self._stop_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or for the rest of a body that nobody wants any more."""
+        super().on_response_complete()
+        if self._is_over or self.transport.is_closing():
+            return
+        self._connection.is_idle = not self.pipeline
+        if not self._is_in_head:
+            self._unset_keepalive_if_required()
+            self._set_timer(LINGER_SECONDS, self.transport.abort)
+
+    # time limits
+
+    def _head_timed_out(self) -> None:
+        self._timer = None
+        if self.cycle is not None and not self.cycle.response_complete:  # begun ahead of a reply: that comes first
+            self._set_timer(self._head_seconds, self._head_timed_out)
+        elif self._num_head_bytes:
+            self._refuse(408)
+        else:
+            self.transport.abort()
+
+    def _watch_body(self) -> None:
+        self._body_began = self._body_moved = self.loop.time()
+        self._num_bytes_seen = self._num_body_bytes = 0
+        self._look_later()
+
+    def _look_later(self) -> None:
+        self._set_timer(self._body_idle_seconds / LOOKS_PER_TIMEOUT, self._look_at_body)
+
+    def _look_at_body(self) -> None:
+        """Refuse a body that stands still or comes too slowly, where it is not us who do not read."""
+        now = self.loop.time()
+        if self.flow.read_paused:
+            self._watch_body()
+            return
+        if self._num_body_bytes != self._num_bytes_seen:
+            self._num_bytes_seen, self._body_moved = self._num_body_bytes, now
+        seconds = now - self._body_began
+        is_slow = seconds > self._body_idle_seconds and self._num_body_bytes < seconds * self._body_bytes_per_second
+        if is_slow or now - self._body_moved > self._body_idle_seconds:
+            self._refuse(408)
+        else:
+            self._look_later()
+
+    def _set_timer(self, seconds: float, act: Any) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, act)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    # refusals
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, in uvicorn's place."""
+        if not self._is_over:
+            self._refuse(400)
+
+    def _refuse(self, status: int) -> None:
+        """Answer with a status where nothing has been answered yet, and close."""
+        self._is_over = True
+        self._stop_timer()
+        self._unset_keepalive_if_required()
+        cycle = self.cycle
+        has_begun = cycle is not None and cycle.response_started and not cycle.response_complete
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if has_begun:
+            self.transport.abort()
+            return
+        message = REASONS[status].encode()
+        lines = [STATUS_LINE[status], b"content-type: text/plain; charset=utf-8\r\n", b"connection: close\r\n"]
+        self.transport.write(b"".join([*lines, b"content-length: %d\r\n\r\n" % len(message), message]))
+        self.transport.close()
+        self._stall_timer = self._stall_timer or self.loop.call_later(LINGER_SECONDS, self.transport.abort)
