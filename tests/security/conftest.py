@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import FakeEngine
 from tests.security.lying_server import LyingServer, running_lying_server
 from tests.worker.receiver import Receiver, running_receiver
+from tests.worker.running_front import RunningFront, running_front
 
 
 @pytest.fixture
@@ -29,3 +30,9 @@ async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
 async def receiver() -> AsyncIterator[Receiver]:
     async with running_receiver() as receiver:
         yield receiver
+
+
+@pytest.fixture
+async def front(tmp_path: Path, engine: FakeEngine) -> AsyncIterator[RunningFront]:
+    async with running_front(tmp_path, engine) as front:
+        yield front

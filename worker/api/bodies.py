@@ -65,6 +65,11 @@ class BodyMemory:
         self._num_bytes = 0
         self._num_unknown_bytes = 0
 
+    @property
+    def num_unknown_bytes_left(self) -> int:
+        """How much the bodies of unknown callers may still take."""
+        return self._max_bytes // UNKNOWN_SHARE - self._num_unknown_bytes
+
     @contextlib.contextmanager
     def lease(self, sender: Sender) -> Iterator[Lease]:
         """Hold memory for a body as long as the block lasts."""

@@ -22,7 +22,6 @@ from worker.inputs.uploads import ReceivedFile, Upload, UploadedFiles
 JSON_PARTS = ("input", "json")
 MAX_PARTS = 64
 MAX_NAME_LENGTH = 200
-MAX_PART_HEAD_BYTES = 16 * 1024
 
 
 @dataclass(slots=True)
@@ -90,7 +89,6 @@ class _Reader:
     ) -> None:
         self._uploads = uploads
         self._scan = scan
-        self._num_head_bytes = 0
         self._check_before_file = check_before_file
         self._header: list[bytes] = [b"", b""]
         self._headers: dict[str, bytes] = {}
@@ -140,23 +138,15 @@ class _Reader:
 
     def _begin_part(self) -> None:
         self._headers = {}
-        self._num_head_bytes = 0
         self._num_parts += 1
         if self._num_parts > MAX_PARTS:
             raise RequestRejected([Problem(f"more than {MAX_PARTS} parts", field="body")])
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._lengthen_header(0, data[start:end])
+        self._header[0] += data[start:end]
 
     def _on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._lengthen_header(1, data[start:end])
-
-    def _lengthen_header(self, half: int, data: bytes) -> None:
-        self._num_head_bytes += len(data)
-        if self._num_head_bytes > MAX_PART_HEAD_BYTES:
-            message = f"the headers of a part are too long; expected at most {MAX_PART_HEAD_BYTES} bytes"
-            raise RequestRejected([Problem(message, field="body")])
-        self._header[half] += data
+        self._header[1] += data[start:end]
 
     def _end_header(self) -> None:
         name, value = self._header

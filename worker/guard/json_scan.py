@@ -53,8 +53,9 @@ class JsonScan:
         first_plain = 1 if self._is_in_string else 0
         if self._is_in_string:
             self._lengthen_string(parts[0])
-        if len(text) > self.limits.max_string_bytes:
-            self._check_length(max(map(len, parts[1 - first_plain :: 2]), default=0))
+        if len(text) > min(self.limits.max_string_bytes, MAX_WIDE_STRING_BYTES):
+            for part in parts[1 - first_plain :: 2]:
+                self._check_string(len(part), len(part) <= MAX_WIDE_STRING_BYTES or part.isascii())
         if len(parts) > 1:
             self._is_in_string = (len(parts) - first_plain) % 2 == 0
             self._string_bytes, self._is_ascii = 0, True
@@ -65,16 +66,17 @@ class JsonScan:
     def _lengthen_string(self, part: bytes | bytearray) -> None:
         """Add bytes to the string that goes on over the end of a chunk."""
         self._string_bytes += len(part)
-        self._check_length(self._string_bytes)
         self._is_ascii = self._is_ascii and part.isascii()
-        if not self._is_ascii and self._string_bytes > MAX_WIDE_STRING_BYTES:
-            message = "a string with other characters than ASCII is too long"
-            raise _too_much("json_string_too_long", message, "bytes", self._string_bytes, MAX_WIDE_STRING_BYTES)
+        self._check_string(self._string_bytes, self._is_ascii)
 
-    def _check_length(self, num_bytes: int) -> None:
+    def _check_string(self, num_bytes: int, is_ascii: bool) -> None:
+        """Check a string, or what has come of it."""
         limit = self.limits.max_string_bytes
         if num_bytes > limit:
             raise _too_much("json_string_too_long", "a string is too long", "bytes", num_bytes, limit)
+        if num_bytes > MAX_WIDE_STRING_BYTES and not is_ascii:
+            message = "a string with other characters than ASCII is too long"
+            raise _too_much("json_string_too_long", message, "bytes", num_bytes, MAX_WIDE_STRING_BYTES)
 
     def _count(self, plain: bytes | bytearray) -> None:
         num_opened = plain.count(b"[") + plain.count(b"{")
