@@ -82,6 +82,7 @@ class FakeEngine:
         self.is_down = False  # drops every request, as when the process is gone
         self.seconds_to_take = 0.0  # how long it looks at a prompt before it has it
         self.loses_answers = 0  # so many prompts are taken without the sender hearing of it
+        self.extra_outputs: dict[str, Any] = {}  # by node id, beside what the nodes of a prompt show
         self.loses_answers_to = "/prompt"  # or what else is posted
         self._queue: asyncio.Queue[tuple[str, dict[str, Any], str]] = asyncio.Queue()
         self._pending: list[str] = []
@@ -281,7 +282,7 @@ class FakeEngine:
                 kind = inputs.get("kind", "torch.OutOfMemoryError")
                 data = {**where, "exception_type": kind, "exception_message": "it broke"}
                 return _entry({}, "error", [["execution_error", data]])
-        return _entry(outputs, "success", [["execution_success", {"prompt_id": prompt_id}]])
+        return _entry({**outputs, **self.extra_outputs}, "success", [["execution_success", {"prompt_id": prompt_id}]])
 
 
 def _entry(outputs: dict[str, Any], status: str, messages: list[Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tests.fakes import FakeEngine
 from tests.worker.databases import give_database
 from tests.worker.running_front import until
 from worker.engine.supervisor import free_port
+from worker.setting_slices import TlsFiles
 
 
 @dataclass
@@ -34,13 +35,20 @@ class FrontProcess:
 
 @asynccontextmanager
 async def front_process(
-    folder: Path, engine: FakeEngine, *, files: tuple[int, int] = (1024, 4096), is_tls: bool = False, **names: str
+    folder: Path,
+    engine: FakeEngine,
+    *,
+    files: tuple[int, int] = (1024, 4096),
+    tls: TlsFiles | None = None,
+    **names: str,
 ) -> AsyncIterator[FrontProcess]:
     """Serve from the moment `/ready` says so until the block ends. `files` are the soft and the hard limit."""
     port, log = free_port(), folder / "front.log"
     settings = {"ENGINE_URL": engine.url, "STATE_DIRECTORY": str(folder / "state"), "WORKER_PORT": str(port)}
     settings |= {"BENCHMARK": "off", "LOG_FORMAT": "json", "MIN_FREE_DISK_BYTES": "0", "DRAIN_TIMEOUT": "1"}
-    settings |= {"USE_SSL": "true" if is_tls else "false", **names}
+    if tls is not None:
+        settings |= {"USE_SSL": "true", "SSL_CERTFILE": str(tls.certificate), "SSL_KEYFILE": str(tls.key)}
+    settings |= names
     give_database(folder / "state")
     with log.open("a") as output:  # noqa: ASYNC230 - the child writes to it
         process = await asyncio.create_subprocess_exec(
@@ -50,7 +58,7 @@ async def front_process(
             stderr=output,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files),
         )
-    url = f"{'https' if is_tls else 'http'}://127.0.0.1:{port}"
+    url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
     async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, verify=False) as http:
 
         async def is_ready() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -24,7 +25,7 @@ from worker.listener.connections import (
     group_of,
 )
 from worker.listener.open_files import fitting
-from worker.setting_slices import ConnectionLimits
+from worker.setting_slices import ConnectionLimits, TlsFiles
 
 BODY = {"input": {"workflow_json": draw()}}
 ATTACKERS = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
@@ -98,8 +99,7 @@ async def test_the_soft_limit_of_open_files_is_raised_to_the_hard_one(tmp_path: 
 
 async def test_silent_connections_to_a_tls_port_are_counted_too(tmp_path: Path, engine: FakeEngine) -> None:
     key, certificate = write_certificate(tmp_path)
-    names = {"SSL_CERTFILE": str(certificate), "SSL_KEYFILE": str(key)}
-    async with front_process(tmp_path, engine, files=(160, 160), is_tls=True, **names) as front:
+    async with front_process(tmp_path, engine, files=(160, 160), tls=TlsFiles(certificate, key)) as front:
         silent = await connect_many(front.url, 60, is_tls=False)
         await asyncio.sleep(1.2)
         for source in ("127.0.0.1", "127.0.0.9"):
@@ -238,7 +238,7 @@ def test_an_address_over_its_share_takes_the_place_of_its_own_oldest_idle_connec
     held = [table.admit("203.0.113.9") for _ in range(4)]
     for item in held:
         assert item is not None
-        item.close = lambda item=item: closed.append(item)
+        item.close = partial(closed.append, item)
     young = table.admit("203.0.113.9")
     assert young is not None and young.place is Place.PROBE
     clock.now = 2.0
@@ -256,7 +256,7 @@ def test_with_all_places_taken_the_address_with_the_most_gives_one() -> None:
     for number, host in enumerate(["203.0.113.1", *["203.0.113.2"] * 4, "203.0.113.3"]):
         item = table.admit(host)
         assert item is not None
-        item.close = lambda name=f"{host} {number}": closed.append(name)
+        item.close = partial(closed.append, f"{host} {number}")
     clock.now = 2.0
     assert table.admit("203.0.113.4").place is Place.FULL  # type: ignore[union-attr]
     assert closed == ["203.0.113.2 1"]

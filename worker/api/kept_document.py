@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
+
+from worker import finite_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +30,23 @@ class KeptDocument:
         self._making = asyncio.Lock()
 
     async def reply(self, request: Request, source: object, make: Callable[[], Any]) -> Response:
-        """Reply with what `make` gives for `source`, an object that is replaced and never changed."""
+        """Reply with what `make` gives for `source`, a value that is replaced by another and never changed."""
         made = self._made
         if made is None or made.source is not source:
             async with self._making:  # many that ask at once need it made once
                 made = self._made
                 if made is None or made.source is not source:
-                    made = self._made = await asyncio.to_thread(_make, source, make)
+                    made = self._made = await asyncio.to_thread(_make, source, make, made)
         headers = {"ETag": made.etag, "Cache-Control": "no-cache"}
         if _names(request.headers.get("if-none-match", ""), made.etag):
             return Response(status_code=304, headers=headers)
         return Response(made.content, media_type=self._media_type, headers=headers)
 
 
-def _make(source: object, make: Callable[[], Any]) -> _Made:
-    content = json.dumps(make(), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+def _make(source: object, make: Callable[[], Any], last: _Made | None) -> _Made:
+    if last is not None and last.source == source:  # read again, and the same
+        return replace(last, source=source)
+    content = finite_json.dumps(make()).encode()
     return _Made(source, content, f'"{sha256(content).hexdigest()[:32]}"')
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import ssl
 import sys
 import threading
 import time
@@ -45,7 +44,7 @@ class Handler:
     front_url: str
     wants_base64: bool
     update: ProgressUpdate
-    verify: ssl.SSLContext | bool = True
+    certificate: Path | None = None
     key: str = ""
 
     async def __call__(self, job: dict[str, Any]) -> dict[str, Any]:
@@ -56,9 +55,13 @@ class Handler:
             return refused.as_reply()
         progress = Progress(job, self.update)
         timeout = httpx.Timeout(30, read=None)
+        try:  # anew for each job: the front takes another certificate while it runs
+            verify = True if self.certificate is None else trusting(self.certificate)
+        except OSError as error:
+            return {"error": f"The worker's certificate cannot be read ({type(error).__name__})"}
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         async with httpx.AsyncClient(
-            base_url=self.front_url, timeout=timeout, trust_env=False, verify=self.verify, headers=headers
+            base_url=self.front_url, timeout=timeout, trust_env=False, verify=verify, headers=headers
         ) as http:
             try:
                 result = await self._run(http, translated, progress)
@@ -155,9 +158,8 @@ def main() -> None:
 
     import runpod  # an extra; importing it reads credentials and makes a folder
 
-    verify = True if given.certificate is None else trusting(given.certificate)
     key = "" if given.key_file is None else read_own_key(given.key_file)
-    handler = Handler(given.front_url, not given.uploads, runpod.serverless.progress_update, verify, key)
+    handler = Handler(given.front_url, not given.uploads, runpod.serverless.progress_update, given.certificate, key)
 
     async def handle(job: dict[str, Any]) -> dict[str, Any]:
         return await handler(job)

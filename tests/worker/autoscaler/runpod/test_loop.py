@@ -11,7 +11,6 @@ from tests.engine.server.certificate import write_certificate
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import running_front
 from worker.autoscaler.runpod.loop import Handler
-from worker.guard.own_certificate import trusting
 
 
 @pytest.mark.parametrize("use_ssl", [False, True])
@@ -20,6 +19,6 @@ async def test_a_job_is_handed_to_the_front_on_this_machine(tmp_path: Path, use_
     key, certificate = write_certificate(tmp_path, "203.0.113.5")
     tls: dict[str, Any] = {"use_ssl": use_ssl, "ssl_certfile": certificate, "ssl_keyfile": key}
     async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine, **tls) as front:
-        handler = Handler(front.url, True, lambda job, shown: None, trusting(certificate) if use_ssl else True)
+        handler = Handler(front.url, True, lambda job, shown: None, certificate if use_ssl else None)
         reply = await handler({"id": "job-1", "input": {"workflow": draw()}})
         assert (engine.runs, "error" in reply) == (["job-1-1"], False)

@@ -1,0 +1,99 @@
+"""Pages bear the headers that keep a browser from being used against their visitor; no reply has a banner."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.openapi.utils import get_openapi
+
+from tests.fakes import FakeEngine, draw
+from tests.worker.receiver import running_receiver
+from tests.worker.running_front import RunningFront, running_front
+from worker import finite_json
+from worker.finite_json import FiniteJSONResponse
+
+DIRECTIVES = ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "connect-src 'self'")
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+async def test_pages_allow_their_own_scripts_and_no_others(front: RunningFront, path: str) -> None:
+    page = await front.http.get(path)
+    policy = page.headers["content-security-policy"]
+    assert all(directive in policy for directive in DIRECTIVES)
+    (scripts,) = (part for part in policy.split("; ") if part.startswith("script-src"))
+    assert "unsafe" not in scripts
+    inline = [text for text in re.findall(r"<script(?: [^>]*)?>(.*?)</script>", page.text, re.DOTALL) if text.strip()]
+    assert inline
+    for text in inline:
+        assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in scripts
+    assert not re.search(r"\son[a-z]+=|javascript:", page.text)
+    assert page.headers["x-frame-options"] == "DENY" and page.headers["referrer-policy"] == "no-referrer"
+
+
+async def test_every_reply_forbids_guessing_its_type_and_none_has_a_banner(front: RunningFront) -> None:
+    paths = ("/", "/docs", "/docs/swagger-ui.css", "/openapi.json", "/live", "/health", "/nothing", "/metrics")
+    for path in paths:
+        reply = await front.http.get(path)
+        assert reply.headers["x-content-type-options"] == "nosniff", path
+        assert not {"server", "x-powered-by", "strict-transport-security"} & set(reply.headers), path
+    (output,) = (await front.sync(draw())).json()["output"]
+    reply = await front.http.get(output["url"])
+    assert reply.headers["content-security-policy"].startswith("sandbox")
+
+
+async def test_the_document_is_made_once_for_all_and_known_by_its_tag(
+    front: RunningFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(*arguments: Any, **named: Any) -> dict[str, Any]:
+        made.append(1)
+        return get_openapi(*arguments, **named)
+
+    monkeypatch.setattr("worker.api.documentation.get_openapi", counted)
+    first = await front.http.get("/openapi.json")
+    again = await front.http.get("/openapi.json")
+    assert first.json()["paths"] and first.content == again.content and len(made) == 1
+    tag = first.headers["etag"]
+    known = await front.http.get("/openapi.json", headers={"If-None-Match": f'"other", W/{tag}'})
+    assert (known.status_code, known.content) == (304, b"")
+    assert (await front.http.get("/openapi.json", headers={"If-None-Match": '"other"'})).status_code == 200
+    front.front.services.pool.any_client.forget_object_info()
+    assert (await front.http.get("/openapi.json")).headers["etag"] == tag
+    assert len(made) == 1, "the engine has what it had"
+
+
+async def test_what_an_engine_says_of_infinity_reaches_nobody(tmp_path: Path, engine: FakeEngine) -> None:
+    async with (
+        running_receiver() as receiver,
+        running_front(tmp_path, engine, allowed_private_hosts="127.0.0.1", include_comfyui_response=True) as front,
+    ):
+        engine.extra_outputs = {"9": {"number": [math.inf, math.nan, 1.5]}}
+        hook = {"url": receiver.url, "extra_params": {"a": 1e300}}
+        reply = await front.sync(draw(), request_id="odd", webhook=hook)
+        assert reply.status_code == 200 and "Infinity" not in reply.text and "NaN" not in reply.text
+        assert [None, None, 1.5] in _lists_in(reply.json()["comfyui_response"])
+        assert (await front.http.get("/result/odd")).status_code == 200
+        stream = await front.http.get("/stream/odd")
+        assert "Infinity" not in stream.text
+
+
+def _lists_in(value: Any) -> list[Any]:
+    found = [value] if isinstance(value, list) else []
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return found + [inner for item in items for inner in _lists_in(item)]
+
+
+def test_json_for_others_has_no_number_that_is_none() -> None:
+    value = {"a": [1.5, math.inf, {"b": -math.inf}], "c": math.nan, "d": "Infinity"}
+    told = {"a": [1.5, None, {"b": None}], "c": None, "d": "Infinity"}
+    assert json.loads(finite_json.dumps(value)) == told
+    assert json.loads(bytes(FiniteJSONResponse(value).body)) == told
+    assert finite_json.dumps({"a": 1}) == json.dumps({"a": 1})
