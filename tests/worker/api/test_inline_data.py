@@ -11,11 +11,11 @@ import pytest
 from modifiers.example_picture import EXAMPLE_PICTURE
 from tests.fakes import FakeEngine, draw, paint
 from tests.worker.running_front import RunningFront, running_front
-from worker.api import submission
+from worker.api import bodies
 from worker.inputs.fetch import decode_data_uri
 
 PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
-LARGE = PICTURE + bytes(submission.LARGE_BODY_BYTES)  # what stands behind a PNG's end is nobody's concern
+LARGE = PICTURE + bytes(bodies.LARGE_BODY_BYTES)  # what stands behind a PNG's end is nobody's concern
 
 
 def two_pictures() -> dict[str, Any]:
