@@ -102,13 +102,17 @@ class InputCheck:
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """A declaration laid out for fast use; make it with `rules_of`. `inputs` holds every input by name."""
+    """A declaration laid out for fast use; make it with `rules_of`. `inputs` holds every input by name.
+
+    `undeclared` are names of links that the node takes without declaring them; None: any name.
+    """
 
     class_type: str
     is_output: bool
     is_async: bool
     input_is_list: bool
     declared: tuple[InputSpec, ...]  # required, then optional: what a prompt may give
+    declared_names: frozenset[str]
     inputs: Mapping[str, InputSpec]
     hidden: Mapping[str, str]  # name to what the engine fills in (`PROMPT`, ...)
     lazy: frozenset[str]
@@ -118,10 +122,20 @@ class NodeRules:
     keyed_by_id: bool  # the same inputs at another node are another result
     has_fingerprint: bool
     check: InputCheck | None
+    undeclared: frozenset[str] | None = frozenset()
+
+    def takes_link(self, name: str) -> bool:
+        """Whether the node can be called with what a link brings under that name."""
+        return self.undeclared is None or name in self.undeclared or self.inputs.get(name) is not None
 
 
 def rules_of(
-    spec: NodeSpec, *, is_async: bool = False, has_fingerprint: bool = False, check: InputCheck | None = None
+    spec: NodeSpec,
+    *,
+    is_async: bool = False,
+    has_fingerprint: bool = False,
+    check: InputCheck | None = None,
+    undeclared: frozenset[str] | None = frozenset(),
 ) -> NodeRules:
     hidden = {item.name: str(item.type) for item in spec.section("hidden") if item.type in FILLED_IN}
     declared = spec.section("required") + spec.section("optional")
@@ -134,6 +148,7 @@ def rules_of(
         is_async=is_async,
         input_is_list=spec.input_is_list,
         declared=declared,
+        declared_names=frozenset(item.name for item in declared),
         inputs=inputs,
         hidden=hidden,
         lazy=frozenset(item.name for item in declared if item.is_lazy),
@@ -143,4 +158,5 @@ def rules_of(
         keyed_by_id=not spec.is_idempotent or "UNIQUE_ID" in hidden.values(),
         has_fingerprint=has_fingerprint,
         check=check,
+        undeclared=undeclared,
     )

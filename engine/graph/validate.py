@@ -293,6 +293,7 @@ class _Walk:
                 self._check_link(frame, spec, value, linked_types, via)
             else:
                 self._check_value(frame, spec, value, is_checked=replaces is not None and replaces.takes(spec.name))
+        self._check_undeclared_links(frame, rules, via)
         if check is not None and (frame.is_faultless or not check.comes_last):
             self._ask_node(frame, rules, linked_types, via)
 
@@ -324,6 +325,20 @@ class _Walk:
         else:
             self._report(frame, _type_mismatch(spec, given, link))
             self._set_aside.append(source)
+
+    def _check_undeclared_links(self, frame: _Frame, rules: NodeRules, via: tuple[InputSpec, list[Any]] | None) -> None:
+        """Check links under names that the class does not declare: they are run and handed to the node like any other.
+
+        Values under such names are passed over, as in ComfyUI.
+        """
+        for link in frame.node.links:
+            if link.input_name in rules.declared_names:
+                continue
+            value = [link.source, link.slot]
+            if rules.takes_link(link.input_name):
+                self._check_link(frame, InputSpec(link.input_name, "*", {}, "optional"), value, {}, via)
+            else:
+                self._report(frame, _unknown_input(frame.node.class_type, link.input_name, value, rules))
 
     def _is_of_unknown_class(self, node_id: Any) -> bool:
         node = self.prompt.get(node_id) if isinstance(node_id, str) else None
@@ -477,6 +492,12 @@ def _range_problem(spec: InputSpec, value: Any) -> Problem | None:
 
 def _missing(spec: InputSpec) -> Problem:
     return Problem("required_input_missing", "Required input is missing", spec.name, {"input_name": spec.name})
+
+
+def _unknown_input(class_type: str, name: str, link: list[Any], rules: NodeRules) -> Problem:
+    known = ", ".join(spec.name for spec in rules.declared) or "none"
+    details = f"{name}: {class_type} has no such input; expected one of: {known}"
+    return Problem("unknown_input", "Unknown linked input", details, {"input_name": name, "linked_node": link})
 
 
 def _out_of_range(kind: str, message: str, spec: InputSpec, value: Any) -> Problem:

@@ -7,6 +7,8 @@ The vocabulary follows from it. It is read when the first prompt comes.
 from __future__ import annotations
 
 import gzip
+import heapq
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -14,11 +16,15 @@ from functools import cached_property
 from importlib import resources
 from typing import Any
 
+from engine.models.prompt_weights import parse_weights
+
 START_TEXT, END_TEXT = "<|startoftext|>", "<|endoftext|>"
 MAX_LENGTH = 77
+KEPT_WORD_LENGTH, MAX_KEPT_WORDS = 64, 100_000  # of words already encoded
 LONG_WORD = 8  # tokens from which a word may be broken between chunks
 CONTRACTIONS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
 EMBEDDING_PREFIX = "embedding:"
+LONG_RUN_OF_MARKS = re.compile(r"[^\w\s]{256}")  # or of punctuation, which it costs no more than time
 
 # The blocks whose ideographs stand for a word each.
 IDEOGRAPHS = (
@@ -72,30 +78,50 @@ class BytePairs:
         known = self._known.get(word)
         if known is None:
             known = tuple(self.vocabulary[piece] for piece in self._pieces(word))
-            self._known[word] = known
+            if len(word) <= KEPT_WORD_LENGTH and len(self._known) < MAX_KEPT_WORDS:
+                self._known[word] = known
         return known
 
     def _pieces(self, word: str) -> list[str]:
+        """Merge neighbours, the pair of the lowest rank everywhere from left to right, until no pair is in the table.
+
+        A heap of pairs keeps the time near linear in the word. A pair that has changed since it was put there is
+        passed over.
+        """
         letters = [self._letters[byte] for byte in word.encode("utf-8")]
-        pieces = [*letters[:-1], letters[-1] + "</w>"]
-        while len(pieces) > 1:
-            pairs = list(zip(pieces, pieces[1:], strict=False))
-            best = min(pairs, key=lambda pair: self._ranks.get(pair, len(self._ranks)))
-            if best not in self._ranks:
-                break
-            pieces = list(_merged(pieces, best))
-        return pieces
+        pieces: list[str] = [*letters[:-1], letters[-1] + "</w>"]  # "" where one was merged into the one before it
+        following = [*range(1, len(pieces) + 1)]
+        preceding = [*range(-1, len(pieces) - 1)]
+        ranks = self._ranks
 
+        def ranked(index: int) -> tuple[int, int, str, str] | None:
+            if index < 0 or following[index] >= len(pieces):
+                return None
+            pair = pieces[index], pieces[following[index]]
+            rank = ranks.get(pair)
+            return None if rank is None else (rank, index, *pair)
 
-def _merged(pieces: list[str], pair: tuple[str, str]) -> Iterator[str]:
-    index = 0
-    while index < len(pieces):
-        if index + 1 < len(pieces) and (pieces[index], pieces[index + 1]) == pair:
-            yield pair[0] + pair[1]
-            index += 2
-        else:
-            yield pieces[index]
-            index += 1
+        heap = [entry for index in range(len(pieces) - 1) if (entry := ranked(index)) is not None]
+        heapq.heapify(heap)
+        while heap:
+            best = heap[0][0]
+            changed: list[int] = []
+            while heap and heap[0][0] == best:
+                entry = heapq.heappop(heap)
+                index = entry[1]
+                if ranked(index) != entry:
+                    continue
+                gone = following[index]
+                pieces[index] += pieces[gone]
+                pieces[gone] = ""
+                following[index] = following[gone]
+                if following[index] < len(pieces):
+                    preceding[following[index]] = index
+                changed += (preceding[index], index)
+            for index in dict.fromkeys(changed):
+                if index >= 0 and pieces[index] and (found := ranked(index)) is not None:
+                    heapq.heappush(heap, found)
+        return [piece for piece in pieces if piece]
 
 
 def clean(text: str) -> str:
@@ -110,7 +136,18 @@ def clean(text: str) -> str:
             kept.append(f" {letter} ")
         else:
             kept.append(letter)
-    return " ".join(unicodedata.normalize("NFC", "".join(kept)).split()).lower()
+    return " ".join(unicodedata.normalize("NFC", _with_marks_in_order("".join(kept))).split()).lower()
+
+
+def _with_marks_in_order(text: str) -> str:
+    """Put long runs of combining marks into canonical order: `normalize` takes time quadratic in a run that is not."""
+    if text.isascii() or not LONG_RUN_OF_MARKS.search(text):
+        return text
+    decomposed = "".join(unicodedata.normalize("NFD", letter) for letter in text)
+    ordered: list[str] = []
+    for is_mark, run in itertools.groupby(decomposed, key=lambda letter: unicodedata.combining(letter) != 0):
+        ordered.extend(sorted(run, key=unicodedata.combining) if is_mark else run)
+    return "".join(ordered)
 
 
 def split_words(text: str) -> Iterator[str]:
@@ -135,56 +172,6 @@ def _kind(letter: str) -> str:
         return "space"
     category = unicodedata.category(letter)
     return {"L": "letter", "N": "digit"}.get(category[0], "other")
-
-
-# --- weights ---------------------------------------------------------------------------------------------------------
-
-
-def parse_weights(text: str) -> list[tuple[str, float]]:
-    """Parts of a prompt with their weights: `(a)` weighs 1.1 times its surroundings, `(a:1.3)` weighs 1.3.
-
-    Backslashes make brackets plain text. A closing bracket too many is text; an opening one too many too.
-    """
-    hidden = text.replace("\\)", "\0\1").replace("\\(", "\0\2")
-    return [(part.replace("\0\1", ")").replace("\0\2", "("), weight) for part, weight in _weighted(hidden, 1.0)]
-
-
-def _weighted(text: str, weight: float) -> Iterator[tuple[str, float]]:
-    for part in _top_level_parts(text):
-        if len(part) < 2 or part[0] != "(" or part[-1] != ")":
-            yield part, weight
-            continue
-        inner, inner_weight = part[1:-1], weight * 1.1
-        colon = inner.rfind(":")
-        if colon > 0:
-            try:
-                inner_weight = float(inner[colon + 1 :])
-                inner = inner[:colon]
-            except ValueError:
-                pass  # not a number: the colon is text
-        yield from _weighted(inner, inner_weight)
-
-
-def _top_level_parts(text: str) -> Iterator[str]:
-    """The text cut before each outermost bracket and after it. Depth may fall below zero, as in ComfyUI."""
-    current, depth = "", 0
-    for letter in text:
-        if letter == "(":
-            if depth == 0 and current:
-                yield current
-                current = ""
-            current += letter
-            depth += 1
-        elif letter == ")":
-            depth -= 1
-            current += letter
-            if depth == 0:
-                yield current
-                current = ""
-        else:
-            current += letter
-    if current:
-        yield current
 
 
 # --- chunks ----------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, g
 
 from engine.cancel import CancelToken
 from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
+from engine.models.prompt_weights import nesting_problem
 
 # --- annotations -----------------------------------------------------------------------------------------------------
 
@@ -95,6 +96,15 @@ class Text(Widget):
 
     def type_in(self, environment: NodeEnvironment) -> str:
         return "STRING"
+
+
+@dataclass(frozen=True)
+class PromptText(Text):
+    """A text that a text encoder reads, with weights in brackets."""
+
+    def complaint(self, environment: NodeEnvironment, value: Any) -> str | None:
+        """Return why the text cannot be read. None: it can, or a link brings it."""
+        return None if value is None else nesting_problem(str(value))
 
 
 @dataclass(frozen=True)
@@ -403,18 +413,20 @@ class FunctionNode(NodeClass):
         return self.function(context, **inputs)
 
     def _input_check(self, environment: NodeEnvironment) -> InputCheck | None:
-        """The node's own check, and that the files it names in the input folder are there."""
+        """The node's own check, and that files it names in the input folder are there and its prompts can be read."""
         own = self.check
         names = frozenset() if own is None else _named_inputs(own)[0]
         needed = names & {item.name for item in self.parameters if item.section == "required"}
-        files = {item.name: item.marker for item in self.parameters if isinstance(item.marker, InputFile)}
-        unchecked = files.keys() - names
+        checked = {
+            item.name: item.marker for item in self.parameters if isinstance(item.marker, (InputFile, PromptText))
+        }
+        unchecked = checked.keys() - names
         if own is None and not unchecked:
             return None
 
         def function(**inputs: Any) -> bool | str:
             for name in unchecked & inputs.keys():
-                complaint = files[name].complaint(environment, inputs[name])
+                complaint = checked[name].complaint(environment, inputs[name])
                 if complaint is not None:
                     return complaint
             known = {name: value for name, value in inputs.items() if value is not None}  # None: a link brings it

@@ -53,11 +53,22 @@ class ClassNode(NodeClass):
             is_async=inspect.iscoroutinefunction(getattr(self.kind, self.kind.FUNCTION, None)),
             has_fingerprint=hasattr(self.kind, "IS_CHANGED"),
             check=self._input_check(),
+            undeclared=self._undeclared(),
         )
         optional = declared.get("optional", {})
         if type(optional) is dict:  # noqa: E721 - a pack's own kind of dict may take names that it does not list
             return rules
         return replace(rules, inputs=OpenInputs(rules.inputs, optional))
+
+    def _undeclared(self) -> frozenset[str] | None:
+        """Return the names that the class's function takes, whatever the class declares; None for any name."""
+        try:
+            parameters = inspect.signature(getattr(self.kind, self.kind.FUNCTION)).parameters.values()
+        except (AttributeError, TypeError, ValueError):
+            return None  # no function, or one that does not say what it takes: the call shows it
+        if any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters):
+            return None
+        return frozenset(item.name for item in parameters)
 
     def instance(self) -> Any:
         return self.kind()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.nodes.base import Choice, Float, Int, NodeContext, Text, node
+from engine.nodes.base import Choice, Float, Int, NodeContext, PromptText, node
 from engine.nodes.values import CLIP, CONDITIONING, MASK, Conditioning
 
 MAX_SIDE_PX = 16384
@@ -174,7 +174,7 @@ def clip_text_encode_controlnet(
     *,
     clip: CLIP,
     conditioning: CONDITIONING,
-    text: Annotated[str, Text(multiline=True, dynamicPrompts=True)],
+    text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
 ) -> CONDITIONING:
     """Gives the ControlNets of these entries a prompt of their own."""
     tokens, pooled = clip.encode_from_tokens(clip.tokenize(text), return_pooled=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from engine.nodes.base import Int, ModelFile, NodeContext, Text, node
+from engine.nodes.base import Int, ModelFile, NodeContext, PromptText, node
 from engine.nodes.conditioning import MAX_SIDE_PX
 from engine.nodes.values import CLIP, CONDITIONING, GLIGEN
 
@@ -25,7 +25,7 @@ def gligen_text_box_apply(
     conditioning_to: CONDITIONING,
     clip: CLIP,
     gligen_textbox_model: GLIGEN,
-    text: Annotated[str, Text(multiline=True, dynamicPrompts=True)],
+    text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
     width: Side = 64,
     height: Side = 64,
     x: Place = 0,

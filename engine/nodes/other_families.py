@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 
 from engine.images.pixels import resize_image
-from engine.nodes.base import Combo, Float, Int, NodeContext, Optional, Text, node
+from engine.nodes.base import Combo, Float, Int, NodeContext, Optional, PromptText, node
 from engine.nodes.conditioning import MAX_SIDE_PX, with_options
 from engine.nodes.values import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, LATENT, Conditioning
 
@@ -136,7 +136,7 @@ def clip_text_encode_sdxl_refiner(
     ascore: Annotated[float, Float(min=0.0, max=1000.0, step=0.01)] = 6.0,
     width: SideOrNone = 1024,
     height: SideOrNone = 1024,
-    text: Annotated[str, Text(multiline=True, dynamicPrompts=True)],
+    text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
     clip: CLIP,
 ) -> CONDITIONING:
     told = {"aesthetic_score": ascore, "width": width, "height": height}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.nodes.base import Int, NodeContext, Text, node
+from engine.nodes.base import Int, NodeContext, PromptText, node
 from engine.nodes.values import CLIP, CONDITIONING
 
 
 @node("CLIPTextEncode", display_name="CLIP Text Encode (Prompt)", category="conditioning")
 def clip_text_encode(
-    context: NodeContext, *, text: Annotated[str, Text(multiline=True, dynamicPrompts=True)], clip: CLIP
+    context: NodeContext, *, text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)], clip: CLIP
 ) -> CONDITIONING:
     """Encodes a text prompt using a CLIP model into an embedding that guides the diffusion model."""
     return clip.encode_from_tokens_scheduled(clip.tokenize(text))

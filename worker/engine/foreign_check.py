@@ -16,6 +16,7 @@ from worker.engine.outcome import allowed_by
 from worker.errors import MAX_PROBLEMS, Problem
 
 NUMBERS = {"INT": int, "FLOAT": float}
+OWN_MODULE = "nodes"  # of the classes that come with ComfyUI's core
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def _node(
         yield Problem("inputs is an object", node_id=node_id, class_type=class_type, type="invalid_prompt")
         return
     sections = declared.get("input") or {}
+    yield from _unknown_links(node_id, class_type, inputs, declared)
     for section in ("required", "optional"):
         for name, config in (sections.get(section) or {}).items():
             if name not in inputs:
@@ -130,6 +132,28 @@ def _node(
                     allowed=allowed_by(config),
                     extra={"received": inputs[name]},
                 )
+
+
+def _unknown_links(
+    node_id: str, class_type: str, inputs: Mapping[str, Any], declared: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """Find links under names that a class of the engine's own does not have: its call would fail.
+
+    A pack's class may take names that it does not declare, and values under unknown names are passed over.
+    """
+    if declared.get("python_module") != OWN_MODULE:
+        return
+    sections = declared.get("input") or {}
+    known = {name for section in sections.values() for name in section}
+    for name in (name for name, value in inputs.items() if name not in known and _is_link(value)):
+        yield Problem(
+            f"Unknown linked input: {name}",
+            field=name,
+            node_id=node_id,
+            class_type=class_type,
+            type="unknown_input",
+            allowed=[name for section in ("required", "optional") for name in sections.get(section) or ()],
+        )
 
 
 def _value_problem(

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from worker.engine.choices import NOT_IN_LIST
 from worker.errors import Problem
+
+MODELS = "models"
 
 KIND_OF_INPUT: Mapping[str, str] = {
     "ckpt_name": "checkpoints",
@@ -62,8 +65,20 @@ def with_folders(problems: Iterable[Problem], kinds: Kinds, folders: Mapping[str
 def _with_folders(problem: Problem, searched: Sequence[str]) -> Problem:
     if problem.type != NOT_IN_LIST or not searched:
         return problem
-    message = f"{problem.message.rstrip('.')}; searched in {', '.join(searched)}"
-    return replace(problem, message=message, extra={**(problem.extra or {}), "searched": list(searched)})
+    shown = list(dict.fromkeys(map(shown_folder, searched)))
+    message = f"{problem.message.rstrip('.')}; searched in {', '.join(shown)}"
+    return replace(problem, message=message, extra={**(problem.extra or {}), "searched": shown})
+
+
+def shown_folder(folder: str) -> str:
+    """Return a folder of models without the place of the installation: from `models` on, else its last part.
+
+    >>> shown_folder("/srv/ComfyUI/models/checkpoints"), shown_folder("/mnt/disk/sd/loras")
+    ('models/checkpoints', 'loras')
+    """
+    parts = PurePath(folder.replace("\\", "/")).parts
+    start = max((index for index, part in enumerate(parts) if part == MODELS), default=len(parts) - 1)
+    return "/".join(parts[max(start, 0) :])
 
 
 def _kind_of(problem: Problem, kinds: Kinds) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -357,3 +358,28 @@ def test_a_prompt_over_a_limit_is_refused_before_its_classes_are_asked_for() -> 
     with pytest.raises(PromptRejected) as refused:
         find_problems({str(index): {} for index in range(11)}, find_rules, limits=GraphLimits(max_nodes=10))
     assert refused.value.problem.type == "prompt_too_large"
+
+
+def test_a_link_under_an_unknown_name_is_told_with_the_names_there_are() -> None:
+    prompt = {"1": node("Source", value=1), "2": node("Show", number=["1", 0], picture=["1", 0])}
+    [problem] = find_problems(prompt, CLASSES.get).node_problems["2"].problems
+    assert problem.type == "unknown_input" and problem.extra_info["input_name"] == "picture"
+    assert problem.details == "picture: Show has no such input; expected one of: number"
+
+
+def test_a_value_under_an_unknown_name_is_passed_over() -> None:
+    assert not problems_of({"1": node("Source", value=1), "2": node("Show", number=["1", 0], picture="x")})
+
+
+def test_what_an_undeclared_link_leads_to_is_checked_where_a_class_takes_it() -> None:
+    classes = {**CLASSES, "Open": replace(CLASSES["Show"], class_type="Open", undeclared=None)}
+    prompt = {
+        "1": node("Source", value=1),
+        "2": node("Source", value=99),
+        "3": node("Open", number=["1", 0], a=["2", 0], b=["nobody", 0], c=["1", 7], d=["1", 0]),
+        "4": node("Open", number=["1", 0], e=["4", 0]),
+    }
+    found = find_problems(prompt, classes.get).node_problems
+    assert [item.type for item in found["2"].problems] == ["value_bigger_than_max"]
+    assert len(found["3"].problems) == 2
+    assert "4" in found

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
+import time
+import unicodedata
 
 import pytest
 
-from engine.models.clip_tokens import END_TEXT, ClipTokenizer, parse_weights
+from engine.models.clip_tokens import END_TEXT, ClipTokenizer, clean
+from engine.models.prompt_weights import parse_weights
 from tests.reference import REFERENCE
 
 CLIP = REFERENCE / "clip"
@@ -66,3 +70,20 @@ def test_every_chunk_has_77_tokens_and_ends_with_the_end_token(tokenizer: ClipTo
 
 def test_special_tokens_in_a_prompt_stand_for_themselves(tokenizer: ClipTokenizer) -> None:
     assert tokenizer.pairs.encode(f"fox{END_TEXT}")[-1] == tokenizer.end_token
+
+
+def test_a_long_word_is_cut_in_time_that_grows_with_it_alone(tokenizer: ClipTokenizer) -> None:
+    letters = "".join(random.Random(4).choices("abcdefghijklmnopqrstuvwxyz", k=40_000))
+    began = time.monotonic()
+    tokens = tokenizer.pairs.encode(letters)
+    assert time.monotonic() - began < 20
+    names = {index: piece for piece, index in tokenizer.pairs.vocabulary.items()}
+    assert "".join(names[token] for token in tokens) == letters + "</w>"
+
+
+def test_long_runs_of_combining_marks_are_put_in_order_quickly() -> None:
+    began = time.monotonic()
+    assert clean("a" + "\u0315\u0300" * 100_000) == unicodedata.normalize("NFC", "a" + "\u0300" * 100_000) + (
+        "\u0315" * 100_000
+    )
+    assert time.monotonic() - began < 20

@@ -6,7 +6,11 @@ from worker.engine.model_folders import folders_told, is_missing_model, kinds_to
 from worker.errors import Problem
 
 FOLDERS = folders_told(
-    [{"name": "checkpoints", "folders": ["/a/checkpoints", "/b"]}, {"name": "upscale_models", "folders": ["/a/up"]}, 5]
+    [
+        {"name": "checkpoints", "folders": ["/a/models/checkpoints", "/b"]},
+        {"name": "upscale_models", "folders": ["/a/up"]},
+        5,
+    ]
 )
 
 
@@ -24,13 +28,13 @@ def missing(class_type: str = "CheckpointLoaderSimple", field: str = "ckpt_name"
 def test_a_missing_model_names_the_folders_it_was_looked_for_in() -> None:
     kinds = kinds_told([{"node_id": "1", "input_name": "odd", "folder": "checkpoints", "name": "x"}])
     (found,) = with_folders([missing("Odd", "odd")], kinds, FOLDERS)
-    assert found.message == "Value 'x' not in list; searched in /a/checkpoints, /b"
-    assert found.extra == {"received": "x", "searched": ["/a/checkpoints", "/b"]}
+    assert found.message == "Value 'x' not in list; searched in models/checkpoints, b"
+    assert found.extra == {"received": "x", "searched": ["models/checkpoints", "b"]}
 
 
 def test_of_an_engine_that_does_not_tell_comfyuis_own_inputs_are_known() -> None:
     found = with_folders([missing(), missing("UpscaleModelLoader", "model_name")], {}, FOLDERS)
-    assert [problem.message.partition("searched in ")[2] for problem in found] == ["/a/checkpoints, /b", "/a/up"]
+    assert [problem.message.partition("searched in ")[2] for problem in found] == ["models/checkpoints, b", "up"]
     assert not is_missing_model(missing("Other", "sampler_name"), {})
 
 
