@@ -39,6 +39,7 @@ from engine.graph.signature import Signatures, unique_keys
 from engine.graph.size import GraphLimits
 from engine.graph.spec import NodeRules
 from engine.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
+from engine.images.decode import BYTES_PER_PIXEL
 from engine.images.preview import latent_preview, picture_preview
 from engine.memory import device as devices
 from engine.memory import machine_memory
@@ -99,7 +100,7 @@ class Engine:
         self.resolved: ResolvedSettings = self.memory.resolved
         self.folders = _model_folders(settings)
         self.files = FileFolders(settings.input_path, settings.output_path, settings.temp_path)
-        self.environment: NodeEnvironment = FileEnvironment(self.folders, self.files)
+        self.environment: NodeEnvironment = FileEnvironment(self.folders, self.files, self._max_pixels)
         self.catalogue = Catalogue(built_in_nodes() if classes is None else classes)
         self._thread = GpuThread()
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")
@@ -312,6 +313,11 @@ class Engine:
         if self._ending is not None:
             self._ending.result()
 
+    def _max_pixels(self) -> int:
+        """Bound the pixels of a picture by the flag, and by the memory that is free now."""
+        free = machine_memory.available_bytes() // BYTES_PER_PIXEL
+        return min(self.settings.max_input_pixels, free or self.settings.max_input_pixels)  # 0: it is not known
+
     def _file_is_there(self, item: Mapping[str, Any]) -> bool:
         self._wait_for_files()
         return self.files.has(item)
@@ -365,7 +371,7 @@ class Engine:
                 recent=self._recent,
                 make_room=self.memory.make_room_to_read,
             ),
-            open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files),
+            open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files, self._max_pixels),
             file_is_there=self._file_is_there,
             device_errors=translate_device_error,
             relief=self.memory.relief,
@@ -407,9 +413,10 @@ def _raise(error: BaseException) -> RunResult:
 class FileEnvironment:
     """What declarations depend on: the model files and input files that exist now."""
 
-    def __init__(self, folders: ModelFolders, files: FileFolders) -> None:
+    def __init__(self, folders: ModelFolders, files: FileFolders, max_pixels: Callable[[], int]) -> None:
         self._folders = folders
         self._files = files
+        self.max_pixels = max_pixels
 
     def model_files(self, kind: str) -> list[str]:
         return self._folders.names(kind)

@@ -63,7 +63,10 @@ class MemorySettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Everything asked of one engine. Folders left at None lie in `base_directory`, as in ComfyUI."""
+    """Everything asked of one engine. Folders left at None lie in `base_directory`, as in ComfyUI.
+
+    `max_input_pixels` bounds the pixels in all frames of a picture that is read.
+    """
 
     listen: str = "127.0.0.1"
     port: int = 8188
@@ -78,6 +81,7 @@ class EngineSettings:
     memory: MemorySettings = field(default_factory=MemorySettings)
     embed_metadata: bool = True
     max_upload_mb: float = 100.0
+    max_input_pixels: int = 1 << 27
     preview_method: PreviewMethod = "none"
     preview_size_px: int = 512
     disable_all_custom_nodes: bool = False

@@ -50,11 +50,12 @@ class WebhookConfig:
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """Bounds of one download."""
+    """Bounds of one download, and of the pixels in all frames of a picture."""
 
     max_bytes: int
     timeout_seconds: float
     max_redirects: int
+    max_pixels: int = 1 << 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +241,7 @@ class EngineLaunch:
     metadata: Literal["none", "prompt", "full"]
     is_cpu: bool
     num_engines: int | None = None  # None: one for each GPU
+    max_input_pixels: int = 1 << 27
 
 
 @dataclass(frozen=True, slots=True)

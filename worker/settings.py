@@ -194,6 +194,8 @@ class Settings(BaseSettings):
     input_max_bytes: PositiveInt = 100 * MIB
     input_timeout: PositiveSeconds = 60.0
     input_max_redirects: Annotated[int, Field(ge=0)] = 5
+    input_max_pixels: PositiveInt = 1 << 27
+    shared_files: bool = False
     input_cache_max_bytes: Annotated[int, Field(ge=0)] = 5 * GIB
     allowed_private_hosts: CommaList = ()
 
@@ -510,7 +512,7 @@ class Settings(BaseSettings):
         )
 
     def input_limits(self) -> InputLimits:
-        return InputLimits(self.input_max_bytes, self.input_timeout, self.input_max_redirects)
+        return InputLimits(self.input_max_bytes, self.input_timeout, self.input_max_redirects, self.input_max_pixels)
 
     def benchmark_config(self) -> BenchmarkConfig:
         return BenchmarkConfig(
@@ -620,6 +622,7 @@ class Settings(BaseSettings):
             metadata=self.metadata,
             is_cpu=self.cpu,
             num_engines=None if self.engines == "auto" else self.engines,
+            max_input_pixels=self.input_max_pixels,
         )
 
     def _engine_limits(self) -> tuple[str, ...]:

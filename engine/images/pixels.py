@@ -108,4 +108,6 @@ def to_pillow(image: torch.Tensor) -> Image.Image:
 
 def from_pillow(picture: Image.Image) -> torch.Tensor:
     """An 8-bit picture as float32 [H, W, C] (or [H, W] of a single band), 0..1."""
-    return torch.from_numpy(np.array(picture).astype(np.float32) / 255.0)
+    values = np.asarray(picture).astype(np.float32)
+    values /= 255.0
+    return torch.from_numpy(values)

@@ -145,8 +145,10 @@ def _with_marks_in_order(text: str) -> str:
         return text
     decomposed = "".join(unicodedata.normalize("NFD", letter) for letter in text)
     ordered: list[str] = []
-    for is_mark, run in itertools.groupby(decomposed, key=lambda letter: unicodedata.combining(letter) != 0):
-        ordered.extend(sorted(run, key=unicodedata.combining) if is_mark else run)
+    for is_mark, letters in itertools.groupby(decomposed, key=lambda letter: unicodedata.combining(letter) != 0):
+        run = list(letters)
+        letters = list(run)
+        ordered.extend(sorted(letters, key=unicodedata.combining) if is_mark else letters)
     return "".join(ordered)
 
 

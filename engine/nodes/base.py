@@ -277,6 +277,10 @@ class NodeEnvironment(Protocol):
         """
         ...
 
+    def max_pixels(self) -> int:
+        """Return how many pixels all frames of a picture may have together, as of now."""
+        ...
+
 
 def _unheard(text: str) -> None:
     """Where nobody listens."""

@@ -45,7 +45,7 @@ def damaged_file(environment: NodeEnvironment, image: Any) -> str | None:
     missing = InputFile("image").complaint(environment, image)
     if missing is not None:
         return missing
-    damage = find_damage(environment.input_path(str(image)))
+    damage = find_damage(environment.input_path(str(image)), environment.max_pixels())
     return None if damage is None else f"Invalid image file: {image} ({damage}; expected {EXPECTED})"
 
 
@@ -57,7 +57,7 @@ def _image_content(environment: NodeEnvironment, image: Any) -> str | None:
 def load_image(
     context: NodeContext, *, image: Annotated[str, InputFile("image", extra={"image_upload": True})]
 ) -> tuple[IMAGE, MASK]:
-    return read_image(context.files.input_path(image))
+    return read_image(context.files.input_path(image), context.files.max_pixels())
 
 
 @node(
@@ -73,7 +73,7 @@ def load_image_mask(
     image: Annotated[str, InputFile("", extra={"image_upload": True})],
     channel: Annotated[str, Choice(("alpha", "red", "green", "blue"))],
 ) -> MASK:
-    return read_channel(context.files.input_path(image), channel)
+    return read_channel(context.files.input_path(image), channel, context.files.max_pixels())
 
 
 class OutputFolderImage(InputFile):
@@ -111,7 +111,7 @@ def load_image_output(
     ],
 ) -> tuple[IMAGE, MASK]:
     """Load a picture by a name such as `x.png [output]`."""
-    return read_image(context.files.input_path(image))
+    return read_image(context.files.input_path(image), context.files.max_pixels())
 
 
 @node("SaveImage", display_name="Save Image", category="image", is_output=True)

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import string
+import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -74,10 +75,18 @@ class RunFiles:
     """The files of one run. Used by one thread at a time; the functions given to `submit` run on the pool.
 
     `before_reading` is called before a path is given out to be read: the run before may still be writing there.
+    `max_pixels` returns how many pixels all frames of a picture may have together, as of now.
     """
 
-    def __init__(self, folders: FileFolders, pool: Executor, before_reading: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        folders: FileFolders,
+        pool: Executor,
+        before_reading: Callable[[], None] = lambda: None,
+        max_pixels: Callable[[], int] = lambda: sys.maxsize,
+    ) -> None:
         self.folders = folders
+        self.max_pixels = max_pixels
         self._before_reading = before_reading
         self._unsettled: list[Path] = []
         self._pool = pool

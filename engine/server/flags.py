@@ -149,6 +149,9 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
         limit = getattr(defaults, f"max_prompt_{unit}")
         about = f"{unit} of a prompt ({limit}); 0: no limit"
         parser.add_argument(f"--max-prompt-{unit}", type=_at_least(0), default=limit, metavar="N", help=about)
+    parser.add_argument(
+        "--max-input-pixels", type=_at_least(1), default=1 << 27, metavar="N", help="in all frames of a picture read"
+    )
     parser.add_argument("--verbose", nargs="?", default="INFO", const="DEBUG", choices=get_args(LogLevel))
     parser.add_argument(
         "--liveness-fd", type=int, default=None, metavar="FD", help="exit at once when this inherited pipe closes"
@@ -234,6 +237,7 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
         max_prompt_nodes=given.max_prompt_nodes,
         max_prompt_links=given.max_prompt_links,
         max_prompt_bytes=given.max_prompt_bytes,
+        max_input_pixels=given.max_input_pixels,
         preview_method=given.preview_method,
         preview_size_px=given.preview_size,
         disable_all_custom_nodes=given.disable_all_custom_nodes,

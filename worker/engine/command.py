@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.engine.client import LocalFolders
+from worker.inputs.picture_bounds import MAX_INPUT_PIXELS
 from worker.setting_slices import EngineLaunch
 
+PIXELS_FLAG = "--max-input-pixels"
 FAST_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "amx_tile"})
 
 
@@ -57,6 +59,8 @@ def engine_command(
         flags.append("--cpu")
     if launch.metadata == "none" and "--disable-metadata" not in given:
         flags.append("--disable-metadata")
+    if launch.max_input_pixels != MAX_INPUT_PIXELS and not any(flag.startswith(PIXELS_FLAG) for flag in given):
+        flags += [PIXELS_FLAG, str(launch.max_input_pixels)]
     flags += precision_flags(launch.precision, processor_flags, given)
     return EngineCommand(
         program=(sys.executable, "-m", "engine"),

@@ -247,7 +247,7 @@ class InputFetcher:
 
     def _keep(self, reference: Reference, partial: Path, digest: str, size_bytes: int) -> FetchedInput:
         try:
-            kind = check_file(partial, reference.media)
+            kind = check_file(partial, reference.media, self._limits.max_pixels)
         except BrokenFile as broken:
             raise InputBroken(f"{_shown(reference)} {broken}") from None
         name = f"{digest}.{kind.extension}"

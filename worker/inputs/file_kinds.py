@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker.inputs.latent_header import BadLatent, check_latent_header
+from worker.inputs.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from worker.inputs.references import Media
 
 HEAD_BYTES = 32
@@ -59,6 +61,15 @@ _BRANDS = {
     b"qt  ": FileKind("mov", "video/quicktime"),
     b"M4A ": FileKind("m4a", "audio/mp4"),
 }
+_PILLOW_FORMATS = {
+    "png": ["PNG"],
+    "jpg": ["JPEG", "MPO"],
+    "gif": ["GIF"],
+    "webp": ["WEBP"],
+    "tiff": ["TIFF"],
+    "bmp": ["BMP"],
+    "avif": ["AVIF"],
+}
 _RIFF = {b"WEBP": WEBP, b"WAVE": WAV, b"AVI ": AVI}
 
 
@@ -99,33 +110,50 @@ _WANTED: dict[Media, str] = {
 }
 
 
-def check_file(path: Path, media: Media) -> FileKind:
-    """The kind of a whole file for an input that takes `media`; a picture is opened. Raises BrokenFile."""
+def check_file(path: Path, media: Media, max_pixels: int = MAX_INPUT_PIXELS) -> FileKind:
+    """Return the kind of a whole file for an input that takes `media`, a picture or a latent looked into.
+
+    `max_pixels` bounds the sum over all frames. Raises BrokenFile.
+    """
     with path.open("rb") as file:
         kind = check_kind(file.read(HEAD_BYTES), media)
     if kind.is_image:
-        check_picture(path, kind)
+        check_picture(path, kind, max_pixels)
+    elif kind is LATENT and media == "latent":
+        check_latent(path)
     return kind
 
 
-def check_picture(path: Path, kind: FileKind) -> None:
-    """Opens a picture far enough to know that it is whole, without holding it at full size where the format allows.
+def check_picture(path: Path, kind: FileKind, max_pixels: int = MAX_INPUT_PIXELS) -> None:
+    """Open a picture far enough to know that it is whole, without holding it at full size where the format allows.
 
-    Raises BrokenFile.
+    Bounds are checked before anything is decoded. Raises BrokenFile.
     """
     from PIL import Image, UnidentifiedImageError  # a front that is sent no pictures never needs it
 
     try:
-        with Image.open(path) as picture:
+        check_structure(path, kind.extension, max_pixels)
+        with Image.open(path, formats=_PILLOW_FORMATS[kind.extension]) as picture:
             if max(picture.size) > MAX_SIDE_PX:
                 raise BrokenFile(f"is {picture.width}x{picture.height} px; a side may have {MAX_SIDE_PX}")
+            check_opened(picture, max_pixels)
             if kind is PNG or picture.width * picture.height > MAX_DECODED_PX:
                 picture.verify()  # for PNG the checksum of every chunk, without decoding
             else:
                 picture.draft("RGB", (picture.width // 8, picture.height // 8))
                 picture.load()
+    except OutOfBounds as error:
+        raise BrokenFile(str(error)) from None
     except Image.DecompressionBombError:
         raise BrokenFile("has too many pixels") from None
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, IndexError, MemoryError) as error:
         # The types that Pillow's decoders raise for files that are cut off or damaged.
         raise BrokenFile(f"does not open as a picture ({type(error).__name__})") from None
+
+
+def check_latent(path: Path) -> None:
+    """Read the header of a latent, which says how large it is. Raises BrokenFile."""
+    try:
+        check_latent_header(path)
+    except BadLatent as error:
+        raise BrokenFile(str(error)) from None

@@ -100,7 +100,7 @@ class UploadedFiles:
         for reference in named:
             file = files[reference.value]
             try:
-                kind = check_file(file.path, reference.media)
+                kind = check_file(file.path, reference.media, self._limits.max_pixels)
                 addresses[reference] = f"{UPLOAD_PREFIX}{file.digest}.{kind.extension}"
             except BrokenFile as broken:
                 problems.append(

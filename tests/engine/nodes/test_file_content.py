@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ class OneFile:
 
     def input_path(self, name: str) -> Path:
         return self.path
+
+    def max_pixels(self) -> int:
+        return sys.maxsize
 
 
 @pytest.mark.parametrize(

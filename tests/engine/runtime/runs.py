@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -35,6 +36,9 @@ class NoFiles:
 
     def input_path(self, name: str) -> Path:
         return Path(name)
+
+    def max_pixels(self) -> int:
+        return sys.maxsize
 
 
 @dataclass(frozen=True)

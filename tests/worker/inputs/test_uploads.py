@@ -16,7 +16,8 @@ INFO = {
     "LoadImage": {"input": {"required": {"image": [[], {"image_upload": True}]}}},
     "Text": {"input": {"required": {"text": ["STRING", {}]}}},
 }
-LATENT = b"\x10\0\0\0\0\0\0\0{" + b" " * 15
+HEADER = b'{"latent_tensor":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+LATENT = len(HEADER).to_bytes(8, "little") + HEADER + b"\0" * 4
 NO_FLOOR = 0
 
 

@@ -1,0 +1,189 @@
+"""Bounds of a picture, read from its structure before anything of it is decoded.
+
+Frames x pixels decide how much memory a picture takes, not its bytes: 535 KB of GIF can be 600 frames of 512x512. Each
+frame counts as at least MIN_FRAME_PX, since readers keep a mask of that size for it. What costs time or memory beside
+the pixels is bounded too: a JPEG's scans, a GIF's blocks, a PNG's packed profiles, the numbers in a TIFF's tags, Exif.
+
+Formats: GIF89a; TIFF 6.0 and BigTIFF; ITU-T T.81; PNG specification, third edition.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_INPUT_PIXELS = 1 << 27  # frames x pixels; the default of INPUT_MAX_PIXELS
+MAX_FRAMES = 10_000
+MIN_FRAME_PX = 64 * 64
+MAX_JPEG_SCANS = 200  # each goes over the whole picture
+MAX_GIF_BLOCKS = 2_000_000  # of up to 255 bytes
+MAX_TAG_NUMBERS = 1 << 20  # each becomes an object
+MAX_EXIF_BYTES = 16 << 20
+MAX_PROFILE_CHUNKS = 1
+
+_SOS = b"\xff\xda"
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_NUMBER_TYPES = frozenset({3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 16, 17, 18})
+_TIFF_SIZES = {3: "H", 4: "L", 16: "Q"}
+_WIDTH_TAG, _HEIGHT_TAG = 256, 257
+
+
+class OutOfBounds(ValueError):
+    """A picture that takes more than is allowed; the message says what of it, and how much may be."""
+
+
+@dataclass(slots=True)
+class Extent:
+    """Frames and pixels counted so far, against what is allowed."""
+
+    max_pixels: int
+    num_frames: int = 0
+    num_pixels: int = 0
+
+    def add(self, width: int, height: int, num_frames: int = 1) -> None:
+        """Count frames of one size. Raises OutOfBounds."""
+        self.num_frames += num_frames
+        self.num_pixels += num_frames * max(width * height, MIN_FRAME_PX)
+        if self.num_frames > MAX_FRAMES:
+            raise OutOfBounds(f"has at least {self.num_frames} frames; expected at most {MAX_FRAMES}")
+        if self.num_pixels > self.max_pixels:
+            raise OutOfBounds(
+                f"has at least {self.num_pixels} pixels in {self.num_frames} frames of up to {width}x{height} px; "
+                f"expected at most {self.max_pixels} (INPUT_MAX_PIXELS)"
+            )
+
+
+def check_structure(path: Path, extension: str, max_pixels: int) -> None:
+    """Check a file of a kind whose frames stand one after the other, before a library opens it. Raises OutOfBounds.
+
+    What is not built as its kind is passes: whoever opens the file says so.
+    """
+    with path.open("rb") as file:
+        match extension:
+            case "gif":
+                _check_gif(file, Extent(max_pixels))
+            case "tiff":
+                _check_tiff(file, Extent(max_pixels))
+            case "jpg":
+                _check_jpeg(file)
+            case "png":
+                _check_png(file)
+
+
+def check_opened(picture: Image.Image, max_pixels: int) -> None:
+    """Check an open picture, of which nothing is decoded yet. Raises OutOfBounds.
+
+    GIF and TIFF are counted by `check_structure` alone, for Pillow has to go through the file to count.
+    """
+    num_frames = 1 if picture.format in ("GIF", "TIFF", "MPO") else getattr(picture, "n_frames", 1)
+    Extent(max_pixels).add(picture.width, picture.height, num_frames)
+    exif = picture.info.get("exif", b"")
+    if len(exif) > MAX_EXIF_BYTES:
+        raise OutOfBounds(f"has {len(exif)} bytes of Exif; expected at most {MAX_EXIF_BYTES}")
+
+
+def _check_gif(file: BinaryIO, extent: Extent) -> None:
+    head = file.read(13)
+    if len(head) < 13:
+        return
+    width, height, flags = struct.unpack_from("<HHB", head, 6)
+    file.seek(_palette_bytes(flags), 1)
+    num_blocks = 0
+    while (introducer := file.read(1)) in (b"!", b","):
+        if introducer == b"!":
+            file.seek(1, 1)
+        else:
+            descriptor = file.read(9)
+            if len(descriptor) < 9:
+                return
+            left, top, frame_width, frame_height, flags = struct.unpack("<HHHHB", descriptor)
+            width, height = max(width, left + frame_width), max(height, top + frame_height)
+            extent.add(width, height)
+            file.seek(_palette_bytes(flags) + 1, 1)
+        while (length := file.read(1)) and length != b"\0":
+            file.seek(length[0], 1)
+            num_blocks += 1
+            if num_blocks > MAX_GIF_BLOCKS:
+                raise OutOfBounds(f"has more than {MAX_GIF_BLOCKS} blocks; expected at most {MAX_GIF_BLOCKS}")
+
+
+def _palette_bytes(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _check_tiff(file: BinaryIO, extent: Extent) -> None:
+    order = "<" if file.read(2) == b"II" else ">"
+    is_big = file.read(2) in (b"+\0", b"\0+")
+    file.seek(8 if is_big else 4)
+    for width, height in _tiff_pages(file, order, is_big):
+        extent.add(width, height)
+
+
+def _tiff_pages(file: BinaryIO, order: str, is_big: bool) -> Iterator[tuple[int, int]]:
+    """Yield the sides of each page, as far as the file is whole. Raises OutOfBounds for a tag of too many numbers."""
+    place, count, entry = ("Q", "Q", "HHQ8s") if is_big else ("L", "H", "HHL4s")
+    seen: set[int] = set()
+    while True:
+        offset = _read(file, order + place)
+        if not offset or offset[0] in seen or not offset[0]:
+            return
+        seen.add(offset[0])
+        file.seek(offset[0])
+        num_entries = _read(file, order + count)
+        if not num_entries:
+            return
+        sides = {_WIDTH_TAG: 0, _HEIGHT_TAG: 0}
+        for _ in range(num_entries[0]):
+            found = _read(file, order + entry)
+            if not found:
+                return
+            tag, kind, num_values, value = found
+            if kind in _NUMBER_TYPES and num_values > MAX_TAG_NUMBERS:
+                raise OutOfBounds(f"has {num_values} numbers in its tag {tag}; expected at most {MAX_TAG_NUMBERS}")
+            if tag in sides and kind in _TIFF_SIZES and num_values == 1:
+                (sides[tag],) = struct.unpack_from(order + _TIFF_SIZES[kind], value)
+        yield sides[_WIDTH_TAG], sides[_HEIGHT_TAG]
+
+
+def _read(file: BinaryIO, layout: str) -> tuple[Any, ...] | None:
+    """Read packed values; None where the file ends before them."""
+    size = struct.calcsize(layout)
+    data = file.read(size)
+    return struct.unpack(layout, data) if len(data) == size else None
+
+
+def _check_jpeg(file: BinaryIO) -> None:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if sum(1 for _ in zip(range(MAX_JPEG_SCANS + 1), re.finditer(_SOS, data), strict=False)) <= MAX_JPEG_SCANS:
+            return  # what only looks like a scan is counted too
+        if _num_scans(data) > MAX_JPEG_SCANS:
+            raise OutOfBounds(f"has more than {MAX_JPEG_SCANS} scans; expected at most {MAX_JPEG_SCANS}")
+
+
+def _num_scans(data: mmap.mmap) -> int:
+    """Count the scans, up to one more than is allowed."""
+    place, num_scans = 2, 0
+    while num_scans <= MAX_JPEG_SCANS and (found := _MARKER.search(data, place)):
+        if found[0] == b"\xff\xd9":
+            break
+        num_scans += found[0] == _SOS
+        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+    return num_scans
+
+
+def _check_png(file: BinaryIO) -> None:
+    file.seek(8)
+    num_profiles = 0
+    while (head := _read(file, ">L4s")) and head[1] not in (b"IDAT", b"IEND"):
+        num_profiles += head[1] == b"iCCP"
+        if num_profiles > MAX_PROFILE_CHUNKS:
+            raise OutOfBounds("has several colour profiles; expected at most one")
+        file.seek(head[0] + 4, 1)
