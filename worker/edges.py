@@ -27,7 +27,7 @@ from worker.settings import Settings
 
 class Edges:
     def __init__(self, settings: Settings, traffic: Traffic, own_key: SecretStr) -> None:
-        self._addresses = AddressGuard(settings.allowed_private_hosts)
+        self._addresses = AddressGuard(settings.allowed_private_hosts, own_urls=settings.engine_url)
         launch = settings.engine_launch()
         folder = settings.state_path() / "inputs" if launch.urls else input_folder_of(launch) / FOLDER
         self.input_directory = folder
@@ -37,7 +37,7 @@ class Edges:
         input_folder = InputFolder(folder)
         source = S3Source(stores, s3, limits)
         fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes, traffic)
-        self.inputs = FetchedInputs(fetcher, input_folder)
+        self.inputs = FetchedInputs(fetcher, input_folder, shares_files=settings.shared_files)
         self.taken_over = TakenOver(keeps=settings.keep_engine_output or bool(launch.urls))
         self.uploads = UploadedFiles(input_folder, limits, settings.min_free_disk_bytes)
         self.outputs = DeliveredOutputs(

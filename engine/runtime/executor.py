@@ -46,6 +46,7 @@ from engine.graph.spec import NodeRules
 from engine.nodes.base import ExecutionBlocker, NodeClass, NodeContext, NodeEnvironment, Returned
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.store import NodeResult, ResultCache
+from engine.runtime.file_scope import OWN_FILES
 from engine.runtime.mapping import blocker_in, calls_of, merge_outputs, merge_ui
 from engine.runtime.outputs import RunFiles
 from engine.runtime.request import RunRequest, RunResult
@@ -126,6 +127,9 @@ async def run_nodes(
     """
     files = services.open_files()
     run = _Run(request, services, cancel, on_event, files)
+    own = request.extra_data.get(OWN_FILES)
+    if isinstance(own, list):
+        files.limit_to(map(str, own), lambda: [*run.shown.values(), *run.graph.shown_before.values()])
     try:
         result = await run.run()
     except BaseException:

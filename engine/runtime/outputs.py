@@ -12,11 +12,13 @@ import re
 import string
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from engine.runtime.file_scope import FileScope
 
 FileKind = Literal["output", "temp", "input"]
 
@@ -88,6 +90,7 @@ class RunFiles:
         self.folders = folders
         self.max_pixels = max_pixels
         self._before_reading = before_reading
+        self._scope: FileScope | None = None
         self._unsettled: list[Path] = []
         self._pool = pool
         self._writes: list[Future[None]] = []
@@ -149,9 +152,23 @@ class RunFiles:
             raise errors[0]
 
     def input_path(self, name: str) -> Path:
-        """`FileFolders.path`, when whatever was being written there is written."""
+        """`FileFolders.path`, when whatever was being written there is written. Raises ForeignFile."""
         self._before_reading()
-        return self.folders.path(name)
+        path = self.folders.path(name)
+        self.check_own(path, name)
+        return path
+
+    def limit_to(self, own: Iterable[str], shown: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+        """Read nothing of other runs from here on: only the names `own`, what this run saves or shows, and what the
+        operator put into the input folder.
+        """
+        folders = self.folders
+        self._scope = FileScope(folders.input, folders.output, folders.temp, frozenset(own), shown)
+
+    def check_own(self, path: Path, name: str) -> None:
+        """Raise ForeignFile (a ValueError) for a file that this run may not read."""
+        if self._scope is not None:
+            self._scope.check(path, name, self._created)
 
     def close(self) -> None:
         """Wait for what is still being written and take away files that nothing was written to."""

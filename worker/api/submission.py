@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
@@ -246,7 +247,8 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
         prompt = await off_loop(is_large, resolve, prompt, lambda: secrets.randbelow(_RANDOM_BOUND))
         credentials = _credentials(services, parsed.input)
         await services.prompt_rules.check(prompt, object_info, is_of_modifier=is_of_modifier)
-        await off_loop(is_large, services.inputs.check, prompt, object_info, credentials)
+        check = partial(services.inputs.check, engine_checks_links=engine.has_check)
+        await off_loop(is_large, check, prompt, object_info, credentials, parsed.files.keys())
         if parsed.files:
             prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
         planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)

@@ -47,9 +47,18 @@ class PinnedHost:
 
 
 class AddressGuard:
-    """Decides which addresses a request may name. Stateless."""
+    """Decides which addresses a request may name. Stateless.
 
-    def __init__(self, allowed_private_hosts: Collection[str] = (), resolve: Resolver | None = None) -> None:
+    `own_urls` are servers that no request may name, whatever is allowed: an engine gives every file that it has.
+    """
+
+    def __init__(
+        self,
+        allowed_private_hosts: Collection[str] = (),
+        resolve: Resolver | None = None,
+        own_urls: Collection[str] = (),
+    ) -> None:
+        self._own_hosts = frozenset(host_and_port(url) for url in own_urls)
         self._allowed_names = frozenset(entry.strip("[]").lower().rstrip(".") for entry in allowed_private_hosts)
         self._allowed_networks = _networks_in(allowed_private_hosts)
         self._resolve = resolve or resolve_host
@@ -59,7 +68,8 @@ class AddressGuard:
 
         Raises AddressRefused.
         """
-        host, _ = host_and_port(url)
+        host, port = host_and_port(url)
+        self._check_own(url, host, port, [])
         literal = _address(host)
         if literal is not None:
             self._check_addresses(url, host, [literal])
@@ -79,11 +89,16 @@ class AddressGuard:
         if not addresses:
             raise HostUnknown(f"The host {host} does not resolve", url=shown_url(url))
         self._check_addresses(url, host, addresses)
+        self._check_own(url, host, port, [str(address) for address in addresses])
         return PinnedHost(host, port, tuple(str(address) for address in addresses))
 
     def transport(self) -> httpx.AsyncBaseTransport:
         """For `httpx.AsyncClient(transport=..., trust_env=False)`: every request of that client is pinned."""
         return _PinnedTransport(self)
+
+    def _check_own(self, url: str, host: str, port: int, addresses: Collection[str]) -> None:
+        if any((name.lower().rstrip("."), port) in self._own_hosts for name in (host, *addresses)):
+            raise AddressRefused(f"The host {host} is an engine of this worker", url=shown_url(url))
 
     def _check_addresses(self, url: str, host: str, addresses: Collection[Address]) -> None:
         if host.lower().rstrip(".") in self._allowed_names:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from worker.engine.client import EngineClient
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.inputs.fetch import InputFetcher
+from worker.inputs.file_names import FETCHED_FOLDER, find_foreign_names
 from worker.inputs.folder import InputFolder
 from worker.inputs.references import INLINE, UPLOAD_PREFIX, Media, Reference, find_references, replace_references
 from worker.jobs.job import Credentials, Job
 from worker.jobs.stages import PlannedInputs
 
-FOLDER = "darkroom"
 FETCHED_AT_ONCE = 8  # of one job
+FOLDER = FETCHED_FOLDER
+OWN_FILES = "own_files"  # in extra_data, which an engine of ours reads
 FETCHED_NAME = re.compile(rf"{FOLDER}/([0-9a-f]{{64}}\.\w+)")
 _PENDING_EXTENSION: Mapping[Media, str] = {"image": "png", "latent": "latent", "file": "bin"}
 
@@ -24,9 +26,10 @@ _PENDING_EXTENSION: Mapping[Media, str] = {"image": "png", "latent": "latent", "
 class FetchedInputs:
     """An InputStage. The folder is `darkroom` in the engine's input folder when that is on this machine."""
 
-    def __init__(self, fetcher: InputFetcher, folder: InputFolder) -> None:
+    def __init__(self, fetcher: InputFetcher, folder: InputFolder, *, shares_files: bool = False) -> None:
         self._fetcher = fetcher
         self._folder = folder
+        self._shares_files = shares_files
 
     def plan(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> PlannedInputs:
         """The prompt as it will be, with stand-in names for the files still to come."""
@@ -39,15 +42,40 @@ class FetchedInputs:
         }
         return PlannedInputs(replace_references(prompt, names), tuple(names.values()))
 
-    def check(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], credentials: Credentials | None) -> None:
-        """Raises RequestRejected with every input that cannot be fetched, as far as that shows without trying."""
-        problems = []
+    def check(
+        self,
+        prompt: Mapping[str, Any],
+        object_info: Mapping[str, Any],
+        credentials: Credentials | None,
+        parts: Collection[str] = (),
+        *,
+        engine_checks_links: bool = False,
+    ) -> None:
+        """Check a prompt as it came, before any file of it has a name here.
+
+        Raises RequestRejected with every input that cannot be fetched, as far as that shows without trying, and every
+        one that names a file of another job.
+        """
+        problems = (
+            []
+            if self._shares_files
+            else find_foreign_names(prompt, object_info, parts, engine_checks_links=engine_checks_links)
+        )
+        foreign = {(problem.node_id, problem.field) for problem in problems}
         for reference in find_references(prompt, object_info):
+            if (reference.node_id, reference.input_name) in foreign:
+                continue
             refused = self._fetcher.find_problem(reference, _s3_of(credentials))
             if refused is not None:
                 problems.append(_problem_of(reference, refused))
         if problems:
             raise RequestRejected(problems)
+
+    def scope(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+        """Return what an engine of ours is told of the files that a placed prompt may read; nothing where all may."""
+        if self._shares_files or not engine.has_check:
+            return {}
+        return {OWN_FILES: sorted(f"{FOLDER}/{name}" for name in _fetched_names(prompt))}
 
     async def keep_inline(
         self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], job_id: str

@@ -368,7 +368,7 @@ class Pipeline:
                 job.prompt_id,
                 lambda kind, data: self._hear(job, kind, data),
                 timeout_seconds=self._limits.job_timeout_seconds,
-                extra_data=job.request.extra,
+                extra_data={**job.request.extra, **self._inputs.scope(prompt, engine)},
                 is_there=holder is not None,
             )
             job.is_at_engine = False

@@ -26,8 +26,25 @@ class PlannedInputs:
 class InputStage(Protocol):
     def plan(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> PlannedInputs: ...
 
-    def check(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], credentials: Credentials | None) -> None:
-        """Raises RequestRejected with every input that cannot be fetched, as far as that shows without trying."""
+    def check(
+        self,
+        prompt: Mapping[str, Any],
+        object_info: Mapping[str, Any],
+        credentials: Credentials | None,
+        parts: Collection[str] = (),
+        *,
+        engine_checks_links: bool = False,
+    ) -> None:
+        """Check a prompt as it came; `parts` are names of files that came with it.
+
+        Raises RequestRejected with every input that cannot be fetched, as far as that shows without trying, and every
+        one that names a file of another job. Where the engine does not check the names that links bring, such links
+        are refused too.
+        """
+        ...
+
+    def scope(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+        """Return what this engine is told of the files that a placed prompt may read."""
         ...
 
     async def keep_inline(

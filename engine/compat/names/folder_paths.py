@@ -13,6 +13,7 @@ from engine.checkpoints.folders import WEIGHT_ENDINGS
 from engine.compat.folder_table import FolderTable
 from engine.compat.host import HOST
 from engine.compat.lacking import not_supported
+from engine.nodes.running_call import running_context
 from engine.runtime.outputs import fill_placeholders, highest_number, inside
 
 supported_pt_extensions: set[str] = set(WEIGHT_ENDINGS)
@@ -78,9 +79,15 @@ def annotated_filepath(name: str) -> tuple[str, str | None]:
 
 
 def get_annotated_filepath(name: str, default_dir: str | None = None) -> str:
-    """Raises ValueError when the name leaves its folder."""
+    """Return where a file is. Raises ValueError when the name leaves its folder, or when the running prompt may not
+    read the file.
+    """
     bare, folder = annotated_filepath(name)
-    return str(inside(Path(folder or default_dir or get_input_directory()), bare))
+    path = inside(Path(folder or default_dir or get_input_directory()), bare)
+    context = running_context()
+    if context is not None and context.files is not None:
+        context.files.check_own(path, name)
+    return str(path)
 
 
 def exists_annotated_filepath(name: str) -> bool:
