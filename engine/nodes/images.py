@@ -31,6 +31,8 @@ from engine.nodes.values import IMAGE, MASK
 PNG_LEVEL, PREVIEW_PNG_LEVEL = 4, 1
 WEBP_METHODS = {"default": 4, "fastest": 0, "slowest": 6}
 
+EXPECTED_MARK = "; expected "
+
 IMAGES_MODULE = "comfy_extras.nodes_images"
 
 Prompt = Annotated[Any, Hidden("PROMPT")]
@@ -46,7 +48,11 @@ def damaged_file(environment: NodeEnvironment, image: Any) -> str | None:
     if missing is not None:
         return missing
     damage = find_damage(environment.input_path(str(image)), environment.max_pixels())
-    return None if damage is None else f"Invalid image file: {image} ({damage}; expected {EXPECTED})"
+    if damage is None:
+        return None
+    return (
+        f"Invalid image file: {image} ({damage if EXPECTED_MARK in damage else f'{damage}{EXPECTED_MARK}{EXPECTED}'})"
+    )
 
 
 def _image_content(environment: NodeEnvironment, image: Any) -> str | None:

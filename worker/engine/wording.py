@@ -18,7 +18,11 @@ def in_our_words(of_engine: Sequence[Problem], of_front: Sequence[Problem]) -> l
 
     What the front alone finds is left out: the engine knows better.
     """
-    engines, fronts = _by_node(of_engine), _by_node(of_front)
+    engines = _by_node(of_engine)
+    of_front = [
+        problem for problem in of_front if not any(_says_more(own, problem) for own in engines[problem.node_id])
+    ]
+    fronts = _by_node(of_front)
     said = [problem for problem in of_front if any(_is_same(other, problem) for other in engines[problem.node_id])]
     others = (problem for problem in of_engine if not any(_is_same(problem, own) for own in fronts[problem.node_id]))
     return [*said, *others]
@@ -30,6 +34,12 @@ def _by_node(problems: Sequence[Problem]) -> defaultdict[str | None, list[Proble
     for problem in problems:
         grouped[problem.node_id].append(problem)
     return grouped
+
+
+def _says_more(of_engine: Problem, of_front: Problem) -> bool:
+    """Whether the engine has opened a file of which the front only knows that its list does not name it."""
+    is_about_file = of_engine.type == "custom_validation_failed" and "; expected " in of_engine.message
+    return is_about_file and of_front.type == "value_not_in_list" and _is_same(of_engine, of_front)
 
 
 def _is_same(of_engine: Problem, of_front: Problem) -> bool:

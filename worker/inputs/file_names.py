@@ -52,7 +52,7 @@ def find_foreign_names(
         )
         for node_id, node in prompt.items()
         for class_type, input_name, value in _inputs_of(node)
-        if value not in parts or not isinstance(value, str)
+        if not isinstance(value, str) or value not in parts
         if (what := _foreign(value, class_type, input_name, object_info, engine_checks_links)) is not None
     ]
 
