@@ -3,6 +3,8 @@
     EngineError
       CallerError                 the prompt or a file it names is wrong; sending it again is useless
         PromptRejected            validation found problems; nothing ran
+        BadInputFile              a file that a node reads is not there, may not be read, or leaves its folder
+        BadFileName               a name that no file can be saved under
         BadModelFile              a checkpoint (or VAE, text encoder...) cannot be read or is of no supported family
       RunError                    this run failed, the engine is fine
         NodeFailed                a node raised
@@ -103,6 +105,18 @@ class BadModelFile(CallerError):
         self.file_name = file_name
         self.found = found
         self.expected = expected
+
+
+class BadInputFile(CallerError, ValueError):
+    """A file that a node is to read is not there, is not the run's, or lies outside its folder."""
+
+    code = "bad_input_file"
+
+
+class BadFileName(CallerError, ValueError):
+    """A name that no file can be saved under: outside the folder, too long, with a null character."""
+
+    code = "bad_file_name"
 
 
 class NodeFailed(RunError):

@@ -481,7 +481,7 @@ def _range_problem(spec: InputSpec, value: Any) -> Problem | None:
         except TypeError:
             return _bad_value(spec, value, TypeError(f"{type(value).__name__} cannot be compared with a number"))
     choices = spec.choices
-    if choices is None or spec.is_open or value in choices:
+    if choices is None or (spec.is_open and isinstance(value, str)) or value in choices:
         return None
     is_long = len(choices) > LONGEST_LIST_SHOWN
     shown = f"(list of length {len(choices)})" if is_long else str(list(choices))

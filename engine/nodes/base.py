@@ -185,8 +185,8 @@ class InputFile(Widget):
         try:
             if environment.input_path(str(value)).is_file():
                 return None
-        except ValueError:
-            pass  # the name leaves its folder: for the caller there is no such file
+        except (OSError, ValueError):
+            pass  # the name is too long, or leaves its folder: for the caller there is no such file
         return f"Invalid {self.content.strip('.')} file: {value}"
 
     def options(self) -> dict[str, Any]:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.errors import BadInputFile
+
 FETCHED_FOLDER = "darkroom"  # in the input folder: files that requests brought
 OWN_FILES = "own_files"  # in a prompt's extra_data: names in the input folder; a prompt without it reads any file
 
 
-class ForeignFile(ValueError):
+class ForeignFile(BadInputFile):
     """The file of another run, or of nobody."""
+
+    code = "foreign_file"
 
     def __init__(self, name: str) -> None:
         super().__init__(

@@ -6,6 +6,7 @@ exclusively before anything is written to it, so engines that share a folder nev
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -18,12 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.errors import BadFileName, BadInputFile
 from engine.runtime.file_scope import FileScope
 
 FileKind = Literal["output", "temp", "input"]
 
 _ANNOTATED = re.compile(r"^(?P<name>.*?) ?\[(?P<kind>input|output|temp)\]$", re.DOTALL)
 _TEMP_SUFFIX_LETTERS = 5
+MAX_SHOWN_LENGTH = 200
+BAD_NAMES = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.EISDIR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +115,20 @@ class RunFiles:
 
         `prefix` may name sub-folders and hold `%width%`, `%height%`, `%batch_num%`, `%year%`, `%month%`, `%day%`,
         `%hour%`, `%minute%` and `%second%`. A temporary file's name gets letters that are this run's own.
-        Raises ValueError when the prefix leaves the folder.
+        Raises BadFileName when no file can have it.
         """
+        try:
+            return self._save_path(prefix, width, height, kind, suffix, batch_index)
+        except ValueError as error:
+            raise BadFileName(_no_name(prefix, str(error))) from None
+        except OSError as error:
+            if error.errno not in BAD_NAMES:
+                raise
+            raise BadFileName(_no_name(prefix, error.strerror)) from None
+
+    def _save_path(
+        self, prefix: str, width: int, height: int, kind: Literal["output", "temp"], suffix: str, batch_index: int
+    ) -> OutputFile:
         if kind == "temp":
             prefix += self._temp_suffix
         prefix = os.path.normpath(fill_placeholders(prefix, width, height, time.localtime()))
@@ -152,10 +168,21 @@ class RunFiles:
             raise errors[0]
 
     def input_path(self, name: str) -> Path:
-        """`FileFolders.path`, when whatever was being written there is written. Raises ForeignFile."""
+        """`FileFolders.path`, when whatever was being written there is written.
+
+        Raises BadInputFile, ForeignFile for the file of another run.
+        """
         self._before_reading()
-        path = self.folders.path(name)
-        self.check_own(path, name)
+        try:
+            path = self.folders.path(str(name))
+            self.check_own(path, name)
+            is_there = path.is_file()
+        except BadInputFile:
+            raise
+        except (OSError, ValueError):  # too long, or outside
+            is_there = False
+        if not is_there:
+            raise BadInputFile(f"{shortened(name)}: no such file; expected the name of a file in the input folder")
         return path
 
     def limit_to(self, own: Iterable[str], shown: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
@@ -183,6 +210,16 @@ class RunFiles:
                 continue  # somebody else has taken it away
 
 
+def _no_name(prefix: str, why: str) -> str:
+    return f"filename_prefix {shortened(prefix)}: {why}; expected a name, or a path below the output folder"
+
+
+def shortened(name: Any) -> str:
+    """Return a caller's name as errors repeat it."""
+    text = repr(name)
+    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."
+
+
 def inside(folder: Path, name: str) -> Path:
     """The path of a name below a folder; links that lie in the folder are followed.
 
@@ -190,7 +227,7 @@ def inside(folder: Path, name: str) -> Path:
     """
     path = Path(os.path.abspath(folder / name))
     if "\0" in name or not path.is_relative_to(folder):
-        raise ValueError(f"{name!r} is outside its folder")
+        raise ValueError(f"{shortened(name)} is outside its folder")
     return path
 
 

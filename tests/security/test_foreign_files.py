@@ -88,8 +88,8 @@ def test_a_name_that_a_link_brings_is_refused_when_it_runs(
         "1": {"class_type": loader, "inputs": {"image" if loader == "LoadImage" else "name": ["0", 0]}},
         "2": saving(["1", 0]),
     }
-    error = sent(secret, workflow, 500)["error"]
-    assert error["node_id"] == "1" and "a file of another job" in error["message"], error
+    [problem] = sent(secret, workflow, 422)["error"]["problems"]
+    assert problem["node_id"] == "1" and "a file of another job" in problem["message"], problem
 
 
 def test_what_the_workflow_itself_has_saved_is_its_own(secret: RunningWorker) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.flow.running_worker import CHECKPOINT, RunningWorker
 
 LOADER: dict[str, Any] = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": CHECKPOINT}}
@@ -73,3 +75,48 @@ def test_a_missing_model_names_no_folder_of_the_server(files_worker: RunningWork
     answer = files_worker.generate({"input": {"workflow_json": workflow}})
     assert answer.status_code == 422 and "searched in models/checkpoints" in answer.text, answer.text
     assert str(files_worker.base) not in answer.text
+
+
+LONG = "a/" * 3000 + "b"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [("nothing", ".png", "no such file"), ("../x", ".png", "no such file"), ("a" * 300, ".png", "no such file")],
+)
+def test_a_bad_name_that_a_link_brings_is_refused_without_the_servers_folders(
+    files_worker: RunningWorker, first: str, second: str, said: str
+) -> None:
+    workflow = {
+        "1": {"class_type": "BringName", "inputs": {"first": first, "second": second}},
+        "2": {"class_type": "LoadImage", "inputs": {"image": ["1", 0]}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "a"}},
+    }
+    [problem] = problems_of(files_worker, workflow)
+    assert problem["node_id"] == "2" and said in problem["message"]
+    assert str(files_worker.base) not in str(problem)
+
+
+@pytest.mark.parametrize("prefix", ["/etc/x", "a\0b", LONG, "a" * 300])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_prefix_that_nothing_can_be_saved_under_is_refused(
+    files_worker: RunningWorker, prefix: str, is_linked: bool
+) -> None:
+    saving = {"images": ["2", 0], "filename_prefix": ["4", 0] if is_linked else prefix}
+    workflow = {"1": MASK, "2": PICTURE, "3": {"class_type": "SaveImage", "inputs": saving}}
+    if is_linked:
+        workflow["4"] = {"class_type": "PrimitiveString", "inputs": {"value": prefix}}
+    [problem] = problems_of(files_worker, workflow)
+    assert problem["node_id"] == "3" and "filename_prefix" in problem["message"]
+    assert str(files_worker.base) not in str(problem)
+
+
+@pytest.mark.parametrize("name", [None, 5, {"a": "b" * 5000}, [[1]], "a.b" * 3000])
+def test_a_value_that_is_no_files_name_is_refused(files_worker: RunningWorker, name: Any) -> None:
+    workflow = {
+        "2": {"class_type": "LoadImage", "inputs": {"image": name}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "a"}},
+    }
+    [problem] = problems_of(files_worker, workflow)
+    assert (problem["node_id"], problem["field"]) == ("2", "image")
+    assert str(files_worker.base) not in str(problem)

@@ -23,6 +23,7 @@ from websockets.exceptions import WebSocketException
 from worker.engine.choices import with_hints
 from worker.engine.foreign_check import FoundProblems, find_problems
 from worker.engine.heartbeat import Heartbeat
+from worker.engine.hidden_folders import prefixes_of, problems_without_folders
 from worker.engine.http import MAX_ANSWER_BYTES, EngineHttp, Reply
 from worker.engine.long_names import find_long_names
 from worker.engine.loss import Loss, LossReason
@@ -145,6 +146,12 @@ class EngineClient:
         await self._pulse.close()
 
     @property
+    def _hidden(self) -> tuple[str, ...]:
+        """The folders of an engine of ours, which no answer names."""
+        folders = self.folders
+        return () if folders is None else prefixes_of((folders.input, folders.output, folders.temp))
+
+    @property
     def num_prompts(self) -> int:
         return len(self._runs)
 
@@ -223,7 +230,7 @@ class EngineClient:
             hinted = await asyncio.to_thread(with_hints, [*found.listed, *names], await self.object_info())
             if any(is_missing_model(problem, kinds) for problem in hinted):
                 hinted = with_folders(hinted, kinds, await self._model_folders())
-            raise RequestRejected(hinted, num_unlisted=found.num_unlisted)
+            raise RequestRejected(problems_without_folders(hinted, self._hidden), num_unlisted=found.num_unlisted)
 
     async def _found_by_engine(
         self, prompt: Mapping[str, Any], pending_files: Collection[str]
@@ -394,7 +401,7 @@ class EngineClient:
         except EngineUnreachable as error:
             raise EngineLost(error.message, was_running=False) from None
         answer = response.json_object()
-        problems = problems_of_rejection(answer)
+        problems = problems_without_folders(problems_of_rejection(answer), self._hidden)
         if response.status >= 500:
             raise EngineUnreachable(f"The engine answered {response.status} to a prompt")
         self.num_run += 1
@@ -447,7 +454,7 @@ class EngineClient:
             entry = await self.history_entry(run.prompt_id)  # it may have ended between the two questions
         if entry is None:
             raise EngineLost("The engine no longer knows the prompt")
-        return read_outcome(entry)
+        return read_outcome(entry, self._hidden)
 
     async def _listen(self) -> None:
         address = "ws" + self.url.removeprefix("http") + f"/ws?clientId={self.client_id}"

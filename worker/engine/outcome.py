@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from worker.engine.hidden_folders import without_folders
 from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
 
 OUT_OF_MEMORY_TYPES = frozenset({"OutOfMemoryError", "OutOfMemory", "out_of_memory", "MemoryError"})
@@ -23,7 +24,10 @@ LOST_DEVICE_WORDS = (
 )  # fmt: skip
 """What torch says in an engine that is not ours: it has no type of its own for this."""
 CALLER_TYPES = frozenset(
-    {"SafetensorError", "BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "UnidentifiedImageError"}
+    {
+        *("SafetensorError", "BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "foreign_file"),
+        *("UnidentifiedImageError", "PictureTooLarge", "PromptTooDeep", "bad_file_name"),
+    }
 )
 
 SUMMARY_TYPE = "prompt_outputs_failed_validation"
@@ -40,8 +44,8 @@ class RunOutcome:
     error: WorkerError | None = None
 
 
-def read_outcome(entry: Mapping[str, Any]) -> RunOutcome:
-    """`entry` is the value under the prompt's id in `GET /history/{id}`."""
+def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOutcome:
+    """`entry` is the value under the prompt's id in `GET /history/{id}`; `hidden` are folders that no error names."""
     outputs = entry.get("outputs") or {}
     status = entry.get("status") or {}
     if status.get("status_str", "success") == "success":
@@ -50,15 +54,15 @@ def read_outcome(entry: Mapping[str, Any]) -> RunOutcome:
         if name == "execution_interrupted":
             return RunOutcome(outputs, entry, was_interrupted=True)
         if name == "execution_error":
-            return RunOutcome(outputs, entry, error=error_of(data))
+            return RunOutcome(outputs, entry, error=error_of(data, hidden))
     return RunOutcome(outputs, entry, error=NodeFailed("The engine reported an error without saying which"))
 
 
-def error_of(data: Mapping[str, Any]) -> WorkerError:
+def error_of(data: Mapping[str, Any], hidden: Sequence[str] = ()) -> WorkerError:
     """Our error for the data of an `execution_error` message."""
     kind = str(data.get("exception_type") or "")
     names = {kind.rsplit(".", 1)[-1], str(data.get("code") or "")}
-    message = str(data.get("exception_message") or kind).strip()
+    message = without_folders(str(data.get("exception_message") or kind).strip(), hidden)
     where = {"node_id": data.get("node_id"), "class_type": data.get("node_type")}
     if names & CALLER_TYPES:
         problem = Problem(message, node_id=str(where["node_id"]), class_type=where["class_type"], type=kind)

@@ -21,6 +21,7 @@ SAVING_CLASSES = frozenset(
 )
 FIELD = "filename_prefix"
 MAX_PART_BYTES = 255
+MAX_PATH_BYTES = 1024
 COUNTER_BYTES = 20  # what is put behind the last part: a number and the ending
 ALLOWED = "a name, or a path below the output folder"
 
@@ -46,6 +47,8 @@ def find_name_problems(prompt: Mapping[str, Any], output_folder: Path | None) ->
 def _problem_of(prefix: str, output_folder: Path | None) -> str | None:
     if "\0" in prefix:
         return f"{FIELD} has a null character in it"
+    if not prefix.isascii() and any("\ud800" <= letter <= "\udfff" for letter in prefix):
+        return f"{FIELD} has half of a surrogate pair in it"
     path = os.path.normpath(prefix)
     is_absolute = os.path.isabs(path)
     leaves = not is_absolute and path.split(os.sep)[0] == os.pardir
@@ -53,6 +56,8 @@ def _problem_of(prefix: str, output_folder: Path | None) -> str | None:
         return f"{FIELD} leads out of the output folder"
     if "%" in prefix:  # placeholders: how long it becomes shows only then
         return None
+    if len(path.encode()) > MAX_PATH_BYTES:
+        return f"{FIELD} is too long: it has more than {MAX_PATH_BYTES} bytes"
     *folders, name = path.split(os.sep)
     if len(name.encode()) > MAX_PART_BYTES - COUNTER_BYTES or any(len(f.encode()) > MAX_PART_BYTES for f in folders):
         return f"{FIELD} is too long: a part of it has more than {MAX_PART_BYTES - COUNTER_BYTES} bytes"
