@@ -124,7 +124,7 @@ class RunFiles:
         except OSError as error:
             if error.errno not in BAD_NAMES:
                 raise
-            raise BadFileName(_no_name(prefix, error.strerror)) from None
+            raise BadFileName(_no_name(prefix, str(error.strerror))) from None
 
     def _save_path(
         self, prefix: str, width: int, height: int, kind: Literal["output", "temp"], suffix: str, batch_index: int

@@ -21,7 +21,8 @@ from typing import BinaryIO
 from worker.inputs.file_kinds import HEAD_BYTES, kind_of
 
 COPY_BYTES = 1024 * 1024
-MAX_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 32 << 20  # parsed as a whole
+MAX_BOX_DEPTH = 8
 UNTOUCHED_TYPES = frozenset({"image/tiff", "image/avif", "audio/ogg"})
 KEPT_OF_SAFETENSORS = ("format", "modelspec.")  # what a model is, not how it was made
 SPOKEN_BOXES = frozenset({b"udta", b"meta", b"uuid"})
@@ -36,11 +37,12 @@ class BrokenContainer(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The bytes from `start` to `end` become `filling`."""
+    """The bytes from `start` to `end` become `filling`, and as many zeros after it."""
 
     start: int
     end: int
     filling: bytes
+    num_zeros: int = 0
 
 
 def blank(source: Path, target: Path) -> bool:
@@ -56,6 +58,8 @@ def blank(source: Path, target: Path) -> bool:
             edits = list(finder(file, os.fstat(file.fileno()).st_size))
         except (struct.error, IndexError) as error:
             raise BrokenContainer(f"ends too early ({error})") from None
+        except RecursionError:
+            raise BrokenContainer("has a header that is nested too deeply") from None
         if not edits:
             return False
         file.seek(0)
@@ -64,6 +68,7 @@ def blank(source: Path, target: Path) -> bool:
             for edit in edits:
                 _copy_until(file, out, edit.start)
                 out.write(edit.filling)
+                _write_zeros(out, edit.num_zeros)
                 file.seek(edit.end)
             _copy_until(file, out, None)
     return True
@@ -111,7 +116,7 @@ def _in_safetensors(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
     file.seek(0)
     (length,) = struct.unpack("<Q", file.read(8))
     if length > min(size_bytes, MAX_HEADER_BYTES):
-        raise BrokenContainer("has a header longer than itself")
+        raise BrokenContainer(f"has a header of {length} bytes; expected at most {min(size_bytes, MAX_HEADER_BYTES)}")
     try:
         header = json.loads(file.read(length))
     except ValueError:
@@ -132,7 +137,9 @@ def _in_boxes(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
     yield from _boxes_between(file, 0, size_bytes)
 
 
-def _boxes_between(file: BinaryIO, start: int, end: int) -> Iterator[Edit]:
+def _boxes_between(file: BinaryIO, start: int, end: int, depth: int = 0) -> Iterator[Edit]:
+    if depth > MAX_BOX_DEPTH:
+        raise BrokenContainer(f"has boxes nested more than {MAX_BOX_DEPTH} deep")
     while start + 8 <= end:
         file.seek(start)
         size, kind = struct.unpack(">I4s", file.read(8))
@@ -144,9 +151,9 @@ def _boxes_between(file: BinaryIO, start: int, end: int) -> Iterator[Edit]:
             raise BrokenContainer("has a box larger than itself")
         if kind in SPOKEN_BOXES:
             yield Edit(start + 4, start + 8, b"free")
-            yield Edit(start + head, start + size, bytes(size - head))
+            yield Edit(start + head, start + size, b"", size - head)
         elif kind in BOXES_WITH_BOXES:
-            yield from _boxes_between(file, start + head, start + size)
+            yield from _boxes_between(file, start + head, start + size, depth + 1)
         start += size
 
 
@@ -214,9 +221,26 @@ def _in_id3(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
     if 10 + length > size_bytes:
         raise BrokenContainer("has a tag larger than itself")
     file.seek(10)
-    if any(file.read(length)):
+    if _says(file, length):
         yield Edit(5, 6, b"\0")  # no flag: what follows is filling
-        yield Edit(10, 10 + length, bytes(length))
+        yield Edit(10, 10 + length, b"", length)
+
+
+def _says(file: BinaryIO, length: int) -> bool:
+    """Whether any of the next bytes is not zero."""
+    while length > 0:
+        block = file.read(min(length, COPY_BYTES))
+        if not block or block.count(0) < len(block):
+            return bool(block)
+        length -= len(block)
+    return False
+
+
+def _write_zeros(out: BinaryIO, num_zeros: int) -> None:
+    while num_zeros > 0:
+        block = bytes(min(num_zeros, COPY_BYTES))
+        out.write(block)
+        num_zeros -= len(block)
 
 
 def _copy_until(file: BinaryIO, out: BinaryIO, end: int | None) -> None:

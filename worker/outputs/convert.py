@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from worker.inputs.file_kinds import HEAD_BYTES, kind_of
+from worker.inputs.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from worker.outputs.embedded import exif_of
 from worker.outputs.options import ImageFormat
 
@@ -35,11 +37,16 @@ class Size:
 
 
 def convert(source: Path, target: Path, form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -> None:
-    """Writes the picture of `source` to `target` in another format. Raises ConversionFailed."""
+    """Write the picture of `source` to `target` in another format. Raises ConversionFailed.
+
+    One of more pixels in all frames than an input may have stays as it is.
+    """
     from PIL import Image, ImageOps
 
     try:
+        _check_bounds(source)
         with Image.open(source) as picture:
+            check_opened(picture, MAX_INPUT_PIXELS)
             num_frames = getattr(picture, "n_frames", 1)
             if num_frames > 1 and form == "jpeg":
                 raise ConversionFailed(f"jpeg holds one picture, this file has {num_frames}")
@@ -48,6 +55,8 @@ def convert(source: Path, target: Path, form: ImageFormat, quality: int | None, 
                 _save_frames(picture, target, form, options)
             else:
                 _bare(_plain(ImageOps.exif_transpose(picture), form)).save(target, form.upper(), **options)
+    except OutOfBounds as error:
+        raise ConversionFailed(f"the picture {error}") from None
     except Image.DecompressionBombError:
         raise ConversionFailed("the picture has too many pixels") from None
     except (OSError, SyntaxError, ValueError, KeyError, EOFError, MemoryError) as error:  # of Pillow's coders
@@ -70,6 +79,14 @@ def make_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:
         raise ConversionFailed("the picture has too many pixels") from None
     except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:
         raise ConversionFailed(f"no thumbnail can be made ({reason(error)})") from None
+
+
+def _check_bounds(source: Path) -> None:
+    """Raise OutOfBounds for a file of more frames or blocks than are read."""
+    with source.open("rb") as file:
+        kind = kind_of(file.read(HEAD_BYTES))
+    if kind is not None:
+        check_structure(source, kind.extension, MAX_INPUT_PIXELS)
 
 
 def reason(error: Exception) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.images.decode import find_damage, read_channel, read_image
+from engine.images.decode import PictureTooLarge, find_damage, read_channel, read_image
 
 
 def saved(path: Path, picture: Image.Image, **options: Any) -> Path:
@@ -80,3 +80,29 @@ def test_what_is_no_picture_is_said(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_text("hello")
     assert find_damage(path) == "not a picture in a known format"
+
+
+def animation(path: Path, form: str, count: int, side: int = 64) -> Path:
+    frames = [Image.new("RGB", (side, side), (index * 37 % 256, index * 11 % 256, 0)) for index in range(count)]
+    frames[0].save(path, form, save_all=True, append_images=frames[1:])
+    return path
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_frames_beyond_the_bound_are_refused_before_they_are_decoded(tmp_path: Path, form: str) -> None:
+    path = animation(tmp_path / "a", form, 5)
+    image, mask = read_image(path, 64 * 64 * 5)
+    assert image.shape[0] == mask.shape[0] == 5
+    with pytest.raises(PictureTooLarge, match="20480 pixels in 5 frames of up to 64x64 px; expected at most 20479"):
+        read_image(path, 64 * 64 * 5 - 1)
+    assert "in 5 frames" in (find_damage(path, 64 * 64 * 5 - 1) or "")
+
+
+def test_small_frames_count_as_their_blank_masks(tmp_path: Path) -> None:
+    with pytest.raises(PictureTooLarge, match="in 3 frames of up to 1x1 px"):
+        read_image(animation(tmp_path / "a", "GIF", 5, side=1), 64 * 64 * 2)
+
+
+def test_a_single_channel_has_the_bound_too(tmp_path: Path) -> None:
+    with pytest.raises(PictureTooLarge, match="90000 pixels"):
+        read_channel(saved(tmp_path / "a.png", Image.new("RGB", (300, 300))), "red", 80_000)

@@ -158,3 +158,16 @@ async def test_a_redirect_to_a_private_address_is_refused(site: ThreadingHTTPSer
             with pytest.raises(AddressRefused):
                 await http.get(start + target)
     assert len(site.seen) == 3  # type: ignore[attr-defined]
+
+
+async def test_an_engine_of_the_worker_is_refused_whatever_is_allowed() -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["10.0.0.5"]
+
+    guard = AddressGuard(["10.0.0.0/8"], resolve, own_urls=["http://10.0.0.5:8188", "https://engine.example"])
+    for url in ("http://10.0.0.5:8188/view", "https://engine.example/view", "https://Engine.Example.:443/view"):
+        with pytest.raises(AddressRefused, match="is an engine of this worker"):
+            guard.check_form(url)
+    with pytest.raises(AddressRefused, match="is an engine of this worker"):
+        await guard.pin("http://another.example:8188/view")
+    assert (await guard.pin("http://another.example/")).addresses == ("10.0.0.5",)

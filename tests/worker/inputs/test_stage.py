@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from PIL import Image
@@ -31,6 +31,8 @@ INFO = {"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload
 class Engine:
     """As much of an engine as the stage asks for; keeps what is uploaded to it."""
 
+    has_check = True
+
     def __init__(self, folders: LocalFolders | None) -> None:
         self.folders = folders
         self.uploaded: dict[str, str] = {}
@@ -44,10 +46,11 @@ class Engine:
         return f"elsewhere/{name}"
 
 
-def stage(folder: Path) -> FetchedInputs:
+def stage(folder: Path, *, shares_files: bool = False) -> FetchedInputs:
     guard, limits, files = AddressGuard(), InputLimits(1_000_000, 5.0, 2), InputFolder(folder)
     no_store = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
-    return FetchedInputs(InputFetcher(guard, files, limits, S3Source(S3Stores(guard), no_store, limits)), files)
+    fetcher = InputFetcher(guard, files, limits, S3Source(S3Stores(guard), no_store, limits))
+    return FetchedInputs(fetcher, files, shares_files=shares_files)
 
 
 def job(prompt: Mapping[str, Any], **s3: Any) -> Job:
@@ -137,3 +140,24 @@ def test_what_cannot_be_fetched_is_told_before_the_job_is_taken(tmp_path: Path) 
         ("3", "input_rejected"),
     ]
     assert "credentials" in caught.value.problems[2].message
+
+
+def test_names_of_other_jobs_files_are_refused_unless_they_are_shared(tmp_path: Path) -> None:
+    prompt = {"1": load("x_00001_.png [output]"), "2": load("a.png"), "3": load(f"upload:{'0' * 64}.png")}
+    with pytest.raises(RequestRejected) as rejected:
+        stage(tmp_path).check(prompt, INFO, None)
+    assert [(problem.node_id, problem.type) for problem in rejected.value.problems] == [
+        ("1", "foreign_file"),
+        ("3", "foreign_file"),
+    ]
+    del prompt["3"]
+    stage(tmp_path, shares_files=True).check(prompt, INFO, None)
+
+
+def test_an_engine_of_ours_is_told_which_fetched_files_a_job_has(tmp_path: Path) -> None:
+    own = f"darkroom/{'a' * 64}.png"
+    prompt, engine = {"1": load(own), "2": load("a.png")}, cast("Any", Engine(None))
+    assert stage(tmp_path).scope(prompt, engine) == {"own_files": [own]}
+    assert stage(tmp_path, shares_files=True).scope(prompt, engine) == {}
+    engine.has_check = False
+    assert stage(tmp_path).scope(prompt, engine) == {}

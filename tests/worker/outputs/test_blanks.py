@@ -86,6 +86,13 @@ def test_sounds_keep_what_is_heard(tmp_path: Path) -> None:
     assert mp3.endswith(bytes(len(PLANTED)) + b"\xff\xfbsound")
 
 
+def nested_boxes(depth: int) -> bytes:
+    content = b""
+    for _ in range(depth):
+        content = box(b"moov", content)
+    return content
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -97,6 +104,9 @@ def test_sounds_keep_what_is_heard(tmp_path: Path) -> None:
         b"\x1a\x45\xdf\xa3\x80\x18\x53\x80\x67\xff\x1f\x43\xb6\x75\xff" + PLANTED,
         b"fLaC\x84\xff\xff\xff",
         b"ID3\x04\0\0\x7f\x7f\x7f\x7f",
+        box(b"ftyp", b"isom") + nested_boxes(2000),
+        struct.pack("<Q", 20_000) + b'{"a":' + b"[" * 19_995,
+        struct.pack("<Q", 40 << 20) + b"{" + bytes(41 << 20),
     ],
 )
 def test_a_file_that_is_broken_is_named_so_and_not_written(tmp_path: Path, content: bytes) -> None:

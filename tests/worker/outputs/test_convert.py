@@ -115,3 +115,12 @@ def test_a_turned_photograph_has_an_upright_thumbnail(tmp_path: Path) -> None:
     exif[0x0112] = 6
     gradient(size=(400, 200)).save(tmp_path / "a.jpg", exif=exif)
     assert make_thumbnail(tmp_path / "a.jpg", tmp_path / "b", 100).height_px == 100
+
+
+def test_an_animation_of_too_many_pixels_stays_as_it_is(tmp_path: Path) -> None:
+    frames = [Image.new("P", (1024, 1024), number % 2) for number in range(130)]
+    for frame in frames:
+        frame.putpalette([0, 0, 0, 255, 255, 255])
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    with pytest.raises(ConversionFailed, match="129 frames of up to 1024x1024 px; expected at most"):
+        convert(tmp_path / "a.gif", tmp_path / "b", "webp", None, {})
