@@ -70,6 +70,9 @@ class EngineSettings:
 
     listen: str = "127.0.0.1"
     port: int = 8188
+    listen_fd: int | None = None  # an inherited listening socket, in place of `listen` and `port`
+    allowed_hosts: tuple[str, ...] = ()  # names beside localhost under which browsers may reach a loopback address
+    token_sha256: str | None = None  # of the bearer token that every request must bring
     base_directory: Path = field(default_factory=Path)
     input_directory: Path | None = None
     output_directory: Path | None = None

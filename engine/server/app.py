@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from engine.server import catalogue, device, empty_installation, files, model_memory, prompts, v1, web_folders
 from engine.server.engine_start import EngineStart
 from engine.server.history import History
-from engine.server.origin import allow_origin, refuse_other_origins
+from engine.server.origin import PageRules, allow_origin, refuse_other_pages
 from engine.server.packs import PackRoutes
 from engine.server.queue import PromptQueue
 from engine.server.runner import PromptRunner
 from engine.server.services import SERVICES, Services, services
+from engine.server.token import require_token
 from engine.server.websocket import Clients, serve_client
 from engine.settings import EngineSettings
 
@@ -25,8 +27,7 @@ EVERYTHING = "/{path}"  # how the router names it
 
 def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     """ComfyUI's HTTP and WebSocket API over the engine that `start` builds. Made on a running event loop."""
-    guard = allow_origin(settings.cors_origin) if settings.cors_origin else refuse_other_origins()
-    app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024), middlewares=[guard])
+    app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024), middlewares=_guards(settings))
     queue, history, clients = PromptQueue(), History(), Clients()
     runner = PromptRunner(queue, history, clients, start)
     packs = PackRoutes(settings, queue, clients)
@@ -47,6 +48,13 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     app.cleanup_ctx.append(_run_prompts)
     app.on_shutdown.append(_say_goodbye)
     return app
+
+
+def _guards(settings: EngineSettings) -> list[Middleware]:
+    """The middlewares that decide who is served, the outermost first."""
+    guards = [] if settings.cors_origin is None else [allow_origin(settings.cors_origin)]
+    guards.append(refuse_other_pages(PageRules.of(settings)))
+    return guards if settings.token_sha256 is None else [*guards, require_token(settings.token_sha256)]
 
 
 async def get_ws(request: web.Request) -> web.StreamResponse:

@@ -6,6 +6,7 @@ Flags of ComfyUI that mean nothing here are accepted, so that its command lines 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from engine.settings import (
 )
 
 EVERYWHERE = "0.0.0.0,::"
+SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 UNET_DTYPES: dict[str, DtypeName] = {
     "--fp64-unet": "float64",
     "--fp32-unet": "float32",
@@ -140,6 +142,15 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
         "--listen", nargs="?", default="127.0.0.1", const=EVERYWHERE, metavar="IP", help="addresses, by comma"
     )
     parser.add_argument("--port", type=_port, default=8188, help="0 takes a free one and logs it")
+    parser.add_argument(
+        "--listen-fd", type=_at_least(0), default=None, metavar="FD", help="serve on this inherited listening socket"
+    )
+    parser.add_argument(
+        "--allow-host", nargs="+", action="extend", default=[], metavar="NAME", help="host names of this server"
+    )
+    parser.add_argument(
+        "--token-sha256", type=_sha256, default=None, metavar="HEX", help="ask for the bearer token with this hash"
+    )
     parser.add_argument("--enable-cors-header", nargs="?", default=None, const="*", metavar="ORIGIN")
     for kind in ("key", "cert"):
         parser.add_argument(f"--tls-{kind}file", type=Path, default=None, metavar="FILE", help="serve https with it")
@@ -212,6 +223,9 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
     return EngineSettings(
         listen=given.listen,
         port=given.port,
+        listen_fd=given.listen_fd,
+        allowed_hosts=tuple(given.allow_host),
+        token_sha256=given.token_sha256,
         base_directory=given.base_directory,
         input_directory=given.input_directory,
         output_directory=given.output_directory,
@@ -271,6 +285,12 @@ def _port(text: str) -> int:
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError(f"{port} is not between 0 and 65535")
     return port
+
+
+def _sha256(text: str) -> str:
+    if not SHA256.fullmatch(text):
+        raise argparse.ArgumentTypeError("expected 64 hexadecimal digits")
+    return text.lower()
 
 
 def _at_least(low: float) -> Any:

@@ -42,7 +42,7 @@ def run(settings: EngineSettings, liveness_fd: int | None = None) -> int:
     if liveness_fd is not None:
         threading.Thread(target=_die_with_parent, args=(liveness_fd,), name="liveness", daemon=True).start()
     try:
-        sockets = [_bind(host.strip(), settings.port) for host in settings.listen.split(",")]
+        sockets = _listening_sockets(settings)
     except OSError as error:
         log.critical("cannot listen on %s, port %d: %s", settings.listen, settings.port, error.strerror or error)
         return EXIT_PORT_TAKEN if error.errno == errno.EADDRINUSE else EXIT_FAILED
@@ -72,6 +72,14 @@ def _die_with_parent(liveness_fd: int) -> None:
     os._exit(EXIT_PARENT_GONE)
 
 
+def _listening_sockets(settings: EngineSettings) -> list[socket.socket]:
+    """The inherited socket, else those of the addresses. Raises OSError."""
+    if settings.listen_fd is None:
+        return [_bind(host.strip(), settings.port) for host in settings.listen.split(",")]
+    os.set_inheritable(settings.listen_fd, False)  # what a node starts gets no hold of it
+    return [socket.socket(fileno=settings.listen_fd)]
+
+
 def _bind(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, kind, protocol)
@@ -95,10 +103,8 @@ async def _serve(settings: EngineSettings, sockets: list[socket.socket], tls: ss
     _end_on_signals(ended)
     await runner.setup()
     for bound in sockets:
-        await web.SockSite(runner, bound, ssl_context=tls).start()
-        host, port = bound.getsockname()[:2]
-        scheme = "http" if tls is None else "https"
-        log.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
+        await web.SockSite(runner, bound, ssl_context=None if bound.family == socket.AF_UNIX else tls).start()
+        log.info("listening on %s", _url_of(bound, "http" if tls is None else "https"))
     greeter = asyncio.create_task(_when_built(settings, start))
     code = await ended
     greeter.cancel()
@@ -110,6 +116,13 @@ async def _serve(settings: EngineSettings, sockets: list[socket.socket], tls: ss
         logging.shutdown()
         os._exit(code)
     return code
+
+
+def _url_of(bound: socket.socket, scheme: str) -> str:
+    if bound.family == socket.AF_UNIX:
+        return f"unix:{os.path.basename(bound.getsockname())}"
+    host, port = bound.getsockname()[:2]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _make_folders(settings: EngineSettings) -> None:

@@ -93,7 +93,7 @@ def test_a_random_checkpoint_of_no_known_scale_is_refused(tmp_path: Path) -> Non
 def test_it_ends_while_a_client_is_connected_and_a_prompt_waits_for_torch(tmp_path: Path) -> None:
     with running_engine(tmp_path) as engine, socket.create_connection(_address(engine.url)) as client:
         client.sendall(
-            b"GET /ws?clientId=me HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"GET /ws?clientId=me HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
         assert b"101" in client.recv(64)
