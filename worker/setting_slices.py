@@ -232,7 +232,10 @@ class OutputConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
-    """How to reach or start the engine. `urls` empty: start our own as a child process."""
+    """How to reach or start the engine. `urls` empty: start our own as a child process.
+
+    `private_directory` is the front's own, for sockets and the token; None: a temporary one.
+    """
 
     urls: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -242,6 +245,7 @@ class EngineLaunch:
     is_cpu: bool
     num_engines: int | None = None  # None: one for each GPU
     max_input_pixels: int = 1 << 27
+    private_directory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -623,6 +623,7 @@ class Settings(BaseSettings):
             is_cpu=self.cpu,
             num_engines=None if self.engines == "auto" else self.engines,
             max_input_pixels=self.input_max_pixels,
+            private_directory=self.state_path() / "engine",
         )
 
     def _engine_limits(self) -> tuple[str, ...]:

@@ -17,9 +17,10 @@ from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
 import structlog
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import WebSocketException
 
+from worker.engine.address import EngineAddress
 from worker.engine.choices import with_hints
 from worker.engine.foreign_check import FoundProblems, find_problems
 from worker.engine.heartbeat import Heartbeat
@@ -50,6 +51,7 @@ UPLOAD_FOLDER = "darkroom"
 LOSS_SECONDS = 1.0  # in which the end of an engine's process is told after its connections broke
 RECALL_LOOK_SECONDS = 0.05
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
+SOCKET_OPEN_SECONDS = 5.0
 
 log = structlog.get_logger("engine.client")
 
@@ -108,14 +110,14 @@ class EngineClient:
 
     def __init__(
         self,
-        url: str,
+        address: EngineAddress | str,
         *,
         folders: LocalFolders | None = None,
         has_check: bool = False,
         is_supervised: bool = False,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.address = EngineAddress.of(address)
         self.folders = folders
         self.has_check = has_check
         self.client_id = uuid.uuid4().hex
@@ -124,8 +126,8 @@ class EngineClient:
         self.withdrawn: set[str] = set()  # prompts that were told to stop
         self.on_fault: Callable[[LossReason], None] = lambda reason: None
         self._is_supervised = is_supervised
-        self._http = EngineHttp(self.url)
-        self._pulse = EngineHttp(self.url, timeout_seconds=heartbeat_seconds)
+        self._http = EngineHttp(self.address)
+        self._pulse = EngineHttp(self.address, timeout_seconds=heartbeat_seconds)
         self._runs: dict[str, _Run] = {}
         self._sending = asyncio.Lock()
         self._object_info: Mapping[str, Any] | None = None
@@ -150,6 +152,11 @@ class EngineClient:
         """The folders of an engine of ours, which no answer names."""
         folders = self.folders
         return () if folders is None else prefixes_of((folders.input, folders.output, folders.temp))
+
+    @property
+    def url(self) -> str:
+        """The engine's name in health, metrics and logs."""
+        return self.address.url
 
     @property
     def num_prompts(self) -> int:
@@ -180,7 +187,7 @@ class EngineClient:
         self, method: str, path: str, body: Any = None, *, timeout_seconds: float = ASK_SECONDS
     ) -> tuple[int, dict[str, Any]]:
         """A route of our own engine's beyond ComfyUI's: the status, and the body where that is an object."""
-        http = EngineHttp(self.url, timeout_seconds)
+        http = EngineHttp(self.address, timeout_seconds)
         try:
             reply = await http.request(method, path, b"" if body is None else json.dumps(body).encode())
         finally:
@@ -457,13 +464,10 @@ class EngineClient:
         return read_outcome(entry, self._hidden)
 
     async def _listen(self) -> None:
-        address = "ws" + self.url.removeprefix("http") + f"/ws?clientId={self.client_id}"
         pause = 0.05
         while True:
             try:
-                async with connect(
-                    address, max_size=MAX_ANSWER_BYTES, compression=None, proxy=None, open_timeout=5
-                ) as socket:
+                async with self._socket() as socket:
                     self._is_listening, pause = True, 0.05
                     self._look_everywhere()
                     async for message in socket:
@@ -475,6 +479,19 @@ class EngineClient:
             self._look_everywhere()
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
+
+    def _socket(self) -> connect:
+        """The engine's WebSocket, to be entered."""
+        uri = f"ws{self.address.http_url.removeprefix('http')}/ws?clientId={self.client_id}"
+        options: dict[str, Any] = {
+            "max_size": MAX_ANSWER_BYTES,
+            "compression": None,
+            "proxy": None,
+            "open_timeout": SOCKET_OPEN_SECONDS,
+            "additional_headers": self.address.headers,
+        }
+        unix = self.address.socket
+        return connect(uri, **options) if unix is None else unix_connect(str(unix.path), uri, **options)
 
     def _look_everywhere(self) -> None:
         for run in self._runs.values():

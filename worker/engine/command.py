@@ -1,4 +1,7 @@
-"""How an engine of ours is started: its program, flags, environment. Pure but for reading /proc/cpuinfo."""
+"""How an engine of ours is started: its program, flags, environment. Pure but for reading /proc/cpuinfo.
+
+It listens on a Unix socket that the front hands it, unless the operator's flags ask for a port.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.engine.client import LocalFolders
+from worker.errors import SettingsInvalid
 from worker.inputs.picture_bounds import MAX_INPUT_PIXELS
 from worker.setting_slices import EngineLaunch
 
 PIXELS_FLAG = "--max-input-pixels"
+DEFAULT_PORT = 8188
+EVERYWHERE = "0.0.0.0,::"
+LOOPBACK = "127.0.0.1"
 FAST_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "amx_tile"})
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
-    """How to start one engine. `arguments` come after the address and the liveness pipe."""
+    """How to start one engine. `arguments` come after the address and the liveness pipe.
+
+    `listen` is the addresses that the operator asked for, by comma; empty: the engine is handed a Unix socket, which
+    is `socket_directory/NAME.sock`. `port` 0 beside addresses: any free one.
+    """
 
     program: Sequence[str]
     arguments: Sequence[str]
     environment: Mapping[str, str]
     directory: Path
-    port: int = 0  # 0: any free one
+    listen: str = ""
+    port: int = 0
     folders: LocalFolders | None = None  # where its files will lie
+    name: str = "engine-0"
+    socket_directory: Path | None = None  # None: a private temporary folder
+
+    @property
+    def connect_host(self) -> str:
+        """The address among `listen` that the front connects to."""
+        first = self.listen.split(",")[0].strip()
+        return {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}.get(first, first)
 
 
 def engine_command(
@@ -34,23 +54,24 @@ def engine_command(
     processor_flags: frozenset[str],
     *,
     index: int | None = None,
-    any_port: int = 0,
+    temp_name: str = "",
     gpu: str | None = None,
 ) -> EngineCommand:
     """The command for our own engine, the `index`th of several (None: the only one), which sees only `gpu` if that is
-    given. Pure: `processor_flags` are those of /proc/cpuinfo; `any_port` is a free one, taken when none is asked for.
+    given. Pure: `processor_flags` are those of /proc/cpuinfo.
 
-    Several share the input and output folders; each has a folder for its temporary files, which it empties.
+    Several share the input and output folders; each has a folder `temp/temp_name` for its temporary files, which it
+    empties.
     """
     given = list(launch.arguments)
-    port = int(_take_option(given, "--port") or 0)
-    port = port + (index or 0) if port else any_port
+    listen, port = _take_address(given)
+    port = port + (index or 0) if port else 0
     base = launch.base_directory
     places = {kind: _place_of(given, kind, base) for kind in ("input", "output")}
     temp = _take_option(given, "--temp-directory")
     parent = base if temp is None else Path(temp)
     if index is not None:
-        parent = parent / "temp" / str(port)
+        parent = parent / "temp" / (temp_name or f"engine-{index}")
     flags = ["--base-directory", str(base)]
     for kind, place in places.items():
         flags += [] if place == base / kind else [f"--{kind}-directory", str(place)]
@@ -67,7 +88,10 @@ def engine_command(
         arguments=(*flags, *given),
         environment={**environment, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})},
         directory=Path(__file__).resolve().parents[2],
+        listen=listen,
         port=port,
+        name=f"engine-{index or 0}",
+        socket_directory=launch.private_directory,
         folders=LocalFolders(places["input"], places["output"], parent / "temp"),
     )
 
@@ -75,6 +99,23 @@ def engine_command(
 def input_folder_of(launch: EngineLaunch) -> Path:
     """Where engines of ours look for their inputs."""
     return _place_of(list(launch.arguments), "input", launch.base_directory)
+
+
+def _take_address(given: list[str]) -> tuple[str, int]:
+    """Remove `--listen` and `--port` from the flags and return them; ("", 0) where neither is there.
+
+    Raises SettingsInvalid.
+    """
+    has_listen = any(flag == "--listen" or flag.startswith("--listen=") for flag in given)
+    for position, flag in enumerate(given):  # without a value it means every address
+        if flag == "--listen" and (position + 1 == len(given) or given[position + 1].startswith("-")):
+            given[position] = f"--listen={EVERYWHERE}"
+    listen, port = _take_option(given, "--listen"), _take_option(given, "--port")
+    if port is not None and not (port.isdecimal() and int(port) <= 65535):
+        raise SettingsInvalid(f"ENGINE_ARGS: --port is no port; got {port!r}, expected 0 to 65535")
+    if not has_listen:
+        return (LOOPBACK, int(port)) if port is not None else ("", 0)
+    return listen or EVERYWHERE, DEFAULT_PORT if port is None else int(port)
 
 
 def _place_of(given: list[str], kind: str, base: Path) -> Path:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 
 import structlog
+from pydantic import SecretStr
 
 from worker.engine.client import HEARTBEAT_SECONDS, EngineClient
 from worker.engine.command import engine_command, read_processor_flags
@@ -21,7 +23,7 @@ from worker.engine.heartbeat import HeartbeatLimits
 from worker.engine.loss import Loss, LossReason, RestartBudget
 from worker.engine.pool import GIVE_UP_SECONDS, EnginePool
 from worker.engine.recycling import MemoryUse, engine_to_recycle, is_too_much, soft_limit_bytes
-from worker.engine.supervisor import STOP_SECONDS, EngineProcess, free_port
+from worker.engine.supervisor import STOP_SECONDS, EngineProcess
 from worker.engine.watch import EngineReport, EngineState, WatchedEngine
 from worker.errors import EngineStartFailed
 from worker.observe.memory import MachineMemory
@@ -31,6 +33,7 @@ from worker.settings import child_environment
 MEMORY_LOOK_SECONDS = 2.0
 CANCEL_SECONDS = 120.0
 HURRIED_SECONDS = 0.5
+TOKEN_FILE = "token"
 
 log = structlog.get_logger("engines")
 
@@ -67,6 +70,8 @@ class EngineFleet:
         self._memory = memory or MachineMemory()
         self._limits = HeartbeatLimits(config.stall_seconds, config.silence_seconds, CANCEL_SECONDS)
         self._starting: set[asyncio.Task[None]] = set()
+        self._token = SecretStr(secrets.token_urlsafe(32))
+        self._private_directory = launch.private_directory
         self.has_been_up = asyncio.Event()
         self.engines = self._theirs(launch) if launch.urls else self._ours(launch)
         self.pool = EnginePool(
@@ -83,6 +88,8 @@ class EngineFleet:
         for engine in self.engines:
             await engine.client.start()
         processes = [engine.process for engine in self.engines if engine.process is not None]
+        if any(process.has_port for process in processes):
+            await asyncio.to_thread(self._write_token)
         waiting = {asyncio.create_task(process.start(), name="engine-start") for process in processes}
         self._starting = set(waiting)
         failed: list[EngineStartFailed] = []
@@ -147,15 +154,17 @@ class EngineFleet:
     ) -> WatchedEngine:
         flags = read_processor_flags()
         place = index if num_engines > 1 else None
-        command = engine_command(launch, environment, flags, index=place, any_port=free_port(), gpu=gpu)
+        temp_name = f"engine-{index}-{secrets.token_hex(3)}"  # another front may share the folder
+        command = engine_command(launch, environment, flags, index=place, temp_name=temp_name, gpu=gpu)
         process = EngineProcess(
             command,
             lambda loss: self._lost(engine, loss),
             budget=RestartBudget(self._config.max_restarts, self._config.restart_window_seconds),
             memory=self._memory,
+            token=self._token,
         )
         client = EngineClient(
-            process.url,
+            process.address,
             folders=command.folders,
             has_check=True,
             is_supervised=True,
@@ -163,6 +172,16 @@ class EngineFleet:
         )
         engine = WatchedEngine(client, process, lambda: self.pool, self._limits, self._prepare)
         return engine
+
+    def _write_token(self) -> None:
+        """Leave the token of this start where the operator finds it, for ComfyUI's clients."""
+        if self._private_directory is not None:
+            path = self._private_directory / TOKEN_FILE
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.unlink(missing_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(self._token.get_secret_value())
+            log.info("engine port: asks for the token", token_file=str(path))
 
     # watching
 

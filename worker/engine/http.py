@@ -2,22 +2,25 @@
 
 A job costs three requests to an engine on the same machine, and a general client spends more time on each than the
 engine does (it was most of the front's time), so this one is our own: requests with a length, replies with a length, in
-chunks or to the end of the connection. No redirects, no cookies. An answer that is compressed, or whose body is larger
-than any of an engine's, counts as none.
+chunks or to the end of the connection, over TCP or a Unix socket. No redirects, no cookies. An answer that is
+compressed, or whose body is larger than any of an engine's, counts as none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from worker.engine.address import EngineAddress
 from worker.errors import EngineUnreachable
 
 CONNECT_SECONDS = 5.0
@@ -26,6 +29,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # /object_info of a large installation is some 10 MiB
 CHUNK_BYTES = 256 * 1024
 SLOWEST_BYTES_PER_SECOND = 500_000  # at which a large body may be sent
+BACKLOG_PAUSE_SECONDS = 0.01
 
 
 class BadAnswer(Exception):
@@ -72,13 +76,24 @@ class EngineHttp:
     held in memory has at most `max_answer_bytes`.
     """
 
-    def __init__(self, url: str, timeout_seconds: float = 60.0, *, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
-        parts = urlsplit(url)
+    def __init__(
+        self,
+        address: EngineAddress | str,
+        timeout_seconds: float = 60.0,
+        *,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        self._address = EngineAddress.of(address)
+        parts = urlsplit(self._address.http_url)
         self._host = parts.hostname or "127.0.0.1"
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._prefix = parts.path.rstrip("/")
-        self._host_header = parts.netloc.rpartition("@")[2]
+        self._common_lines = [
+            f"Host: {parts.netloc.rpartition('@')[2]}",
+            "Accept-Encoding: identity",
+            *(f"{name}: {value}" for name, value in self._address.headers.items()),
+        ]
         self._timeout_seconds = timeout_seconds
         self._max_answer_bytes = max_answer_bytes
         self._idle: list[_Connection] = []
@@ -141,11 +156,15 @@ class EngineHttp:
                 return connection
             connection.writer.close()
         async with asyncio.timeout(CONNECT_SECONDS):
-            opened = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=MAX_HEAD_BYTES)
+            if self._address.socket is not None:
+                connected = await _connected(self._address.socket.path)
+                opened = await asyncio.open_unix_connection(sock=connected, limit=MAX_HEAD_BYTES)
+            else:
+                opened = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=MAX_HEAD_BYTES)
         return _Connection(*opened)
 
     def _head_of(self, method: str, path: str, body: bytes, content_type: str) -> bytes:
-        lines = [f"{method} {self._prefix}{path} HTTP/1.1", f"Host: {self._host_header}", "Accept-Encoding: identity"]
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", *self._common_lines]
         if method == "POST":
             lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode()
@@ -169,6 +188,22 @@ def _parse_head(raw: bytes) -> _Head:
         is_chunked=is_chunked,
         keeps_alive=version == "HTTP/1.1" and has_end and headers.get("connection") != "close",
     )
+
+
+async def _connected(path: Path) -> socket.socket:
+    """A socket connected to a Unix socket. A full backlog is waited out: connecting itself never waits."""
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.setblocking(False)
+        while True:
+            try:
+                opened.connect(str(path))
+                return opened
+            except BlockingIOError:
+                await asyncio.sleep(BACKLOG_PAUSE_SECONDS)
+    except BaseException:  # cancelled, too
+        opened.close()
+        raise
 
 
 async def _body(reader: asyncio.StreamReader, head: _Head) -> AsyncIterator[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import signal
 import socket
@@ -17,10 +18,13 @@ from collections.abc import Callable
 from enum import StrEnum
 
 import structlog
+from pydantic import SecretStr
 
+from worker.engine.address import NO_TOKEN, EngineAddress
 from worker.engine.command import EngineCommand
 from worker.engine.http import EngineHttp
 from worker.engine.loss import Loss, LossReason, RestartBudget, backoff_seconds, reason_of_exit
+from worker.engine.unix_socket import UnixSocket
 from worker.errors import EngineStartFailed, EngineUnreachable
 from worker.observe.memory import MachineMemory
 
@@ -48,7 +52,10 @@ def free_port() -> int:
 
 
 class EngineProcess:
-    """One engine, kept alive. `on_lost` is called at once when the process has ended without `stop` being called."""
+    """One engine, kept alive. `on_lost` is called at once when the process has ended without `stop` being called.
+
+    `token` is asked for by an engine that listens on a port; one on a Unix socket needs none.
+    """
 
     def __init__(
         self,
@@ -57,6 +64,7 @@ class EngineProcess:
         *,
         budget: RestartBudget | None = None,
         memory: MachineMemory | None = None,
+        token: SecretStr = NO_TOKEN,
     ) -> None:
         self._command = command
         self._on_lost = on_lost
@@ -74,11 +82,21 @@ class EngineProcess:
         self.restarts: Counter[LossReason] = Counter()
         self.last_loss: Loss | None = None
         self.answering_since = 0.0  # monotonic seconds
-        self.port = command.port or free_port()
+        self._socket = None if command.listen else UnixSocket(command.name, command.socket_directory)
+        self._token = token
+        self._port = (command.port or free_port()) if command.listen else 0
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def address(self) -> EngineAddress:
+        if self._socket is not None:
+            return EngineAddress.of_socket(self._socket)
+        host = self._command.connect_host
+        return EngineAddress(f"http://{f'[{host}]' if ':' in host else host}:{self._port}", token=self._token)
+
+    @property
+    def has_port(self) -> bool:
+        """True where others than the front may connect."""
+        return self._socket is None
 
     @property
     def pid(self) -> int | None:
@@ -126,19 +144,24 @@ class EngineProcess:
         if self._process is not None:
             await self._end(self._process, patience_seconds=patience_seconds)
         self._close_pipe()
+        if self._socket is not None:
+            self._socket.remove()
 
     async def _wait_for_port(self) -> None:
         """An engine of a front that has just died may still hold the port; a stranger is never adopted."""
+        if self._socket is not None:
+            return
+        host = self._command.connect_host
         for _ in range(100):
-            with socket.socket() as probe:
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
-                    probe.bind(("127.0.0.1", self.port))
+                    probe.bind((host, self._port))
                 except OSError:
                     await asyncio.sleep(0.1)
                     continue
             return
-        raise EngineStartFailed(f"Port {self.port} is in use by another process")
+        raise EngineStartFailed(f"Port {self._port} is in use by another process")
 
     async def _spawn(self) -> None:
         self._close_pipe()
@@ -146,16 +169,19 @@ class EngineProcess:
         self._oom_kills_before = self._memory.num_oom_kills()
         self._last_lines.clear()
         read_end, self._pipe = os.pipe()
-        address = ("--listen", "127.0.0.1", "--port", str(self.port), "--liveness-fd", str(read_end))
+        listening: socket.socket | None = None
         try:
+            listening = None if self._socket is None else self._socket.listen()
+            inherited = (read_end,) if listening is None else (read_end, listening.fileno())
             self._process = await asyncio.create_subprocess_exec(
                 *self._command.program,
-                *address,
+                *self._address_flags(listening),
+                *("--liveness-fd", str(read_end)),
                 *self._command.arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(read_end,),
+                pass_fds=inherited,
                 env=dict(self._command.environment),
                 cwd=self._command.directory,
                 start_new_session=True,
@@ -165,8 +191,17 @@ class EngineProcess:
             raise EngineStartFailed(f"The engine's process cannot be started: {error}") from None
         finally:
             os.close(read_end)
-        supervisor_log.info("engine started", pid=self._process.pid, port=self.port)
+            if listening is not None:
+                listening.close()  # so that nobody connects to it once the process has ended
+        supervisor_log.info("engine started", pid=self._process.pid, url=self.address.url)
         self._reader = asyncio.create_task(self._log_output(self._process), name="engine-output")
+
+    def _address_flags(self, listening: socket.socket | None) -> list[str]:
+        if listening is not None:
+            return ["--listen-fd", str(listening.fileno())]
+        flags = ["--listen", self._command.listen, "--port", str(self._port)]
+        token = self._token.get_secret_value()
+        return [*flags, "--token-sha256", hashlib.sha256(token.encode()).hexdigest()] if token else flags
 
     async def _log_output(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -185,7 +220,7 @@ class EngineProcess:
     async def _await_answer(self) -> None:
         process = self._process
         assert process is not None and self._reader is not None
-        http = EngineHttp(self.url)
+        http = EngineHttp(self.address)
         ended = asyncio.ensure_future(process.wait())
         try:
             while True:

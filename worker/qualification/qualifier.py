@@ -41,6 +41,7 @@ from benchmark.qualify.workload import (
     why_shrunk,
 )
 from modifiers.registry import ModifierRegistry
+from worker.engine.address import UNIX_PREFIX
 from worker.engine.client import EngineClient
 from worker.errors import SettingsInvalid, WorkerError
 from worker.qualification.expectation import (
@@ -370,7 +371,9 @@ def load_rate(
 
 
 def is_here(url: str) -> bool:
-    """Whether an engine's address is this machine's."""
+    """True for an address of this machine."""
+    if url.startswith(UNIX_PREFIX):
+        return True
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -36,6 +37,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
+    def address_string(self) -> str:
+        return "unix"  # the socket's client has no address
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -43,10 +47,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def main(arguments: list[str]) -> None:
     if Path("broken").exists():
         sys.exit("no such device")
-    port = int(arguments[arguments.index("--port") + 1])
+    listening = int(arguments[arguments.index("--listen-fd") + 1])
     pipe = int(arguments[arguments.index("--liveness-fd") + 1])
     threading.Thread(target=lambda: (os.read(pipe, 1), os._exit(3)), daemon=True).start()
-    http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    server = http.server.ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
+    server.socket = socket.socket(fileno=listening)
+    server.serve_forever()
 
 
 if __name__ == "__main__":

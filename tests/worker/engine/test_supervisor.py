@@ -19,9 +19,9 @@ from worker.errors import EngineStartFailed
 from worker.setting_slices import EngineLaunch
 
 CHILD = """
-import http.server, os, sys, threading
+import http.server, os, socket, sys, threading
 arguments = sys.argv[1:]
-port = int(arguments[arguments.index("--port") + 1])
+listening = int(arguments[arguments.index("--listen-fd") + 1])
 pipe = int(arguments[arguments.index("--liveness-fd") + 1])
 threading.Thread(target=lambda: (os.read(pipe, 1), os._exit(3)), daemon=True).start()
 print("environment:", *sorted(os.environ), flush=True)
@@ -35,7 +35,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+server = http.server.HTTPServer(("", 0), Handler, bind_and_activate=False)
+server.socket = socket.socket(fileno=listening)
+server.serve_forever()
 """
 
 PARENT = """

@@ -68,7 +68,7 @@ async def watched_engine(
 
     command = EngineCommand((sys.executable, str(CHILD)), (), {}, folder)
     process = EngineProcess(command, lost, budget=RestartBudget(max_restarts, 60))
-    client = EngineClient(process.url, has_check=True, is_supervised=True, heartbeat_seconds=0.1)
+    client = EngineClient(process.address, has_check=True, is_supervised=True, heartbeat_seconds=0.1)
     pool = EnginePool([client], give_up_seconds=None)
     pool.set_up(client, False)
     engine = WatchedEngine(client, process, lambda: pool, LIMITS, prepare)
