@@ -9,7 +9,7 @@ import base64
 import os
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
+from worker.child_environment import INSTALLERS
 from worker.client_stream import NobodyAnswers, ResultStream
 from worker.errors import SettingsInvalid, WorkerError
 from worker.guard.api_keys import KeyMalformed, new_key, read_scopes
@@ -28,7 +29,7 @@ from worker.guard.loopback import is_loopback
 from worker.guard.own_certificate import trusting
 from worker.guard.own_key import read_own_key
 from worker.models import commands as model_commands
-from worker.settings import load_settings
+from worker.settings import child_environment, load_settings
 from worker.worker_client import worker_client
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A serverless GPU worker for node-graph images.")
@@ -191,12 +192,14 @@ def engine(context: typer.Context) -> None:
 @app.command(context_settings=PASS_ON)
 def nodes(context: typer.Context) -> None:
     """List, check and install custom nodes."""
-    _engine_command(["nodes", *context.args])
+    _engine_command(["nodes", *context.args], INSTALLERS)
 
 
-def _engine_command(arguments: list[str]) -> None:
+def _engine_command(arguments: list[str], extra: Sequence[str] = ()) -> None:
+    """Become the engine's command, with the environment that is listed for packs, which may run in it."""
+    environment = {**child_environment(), **child_environment(extra, has_proxy_passwords=bool(extra))}
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "engine", *arguments])
+    os.execve(sys.executable, [sys.executable, "-m", "engine", *arguments], environment)
 
 
 def _worker_at(url: str, *, is_insecure: bool) -> _Worker:

@@ -234,7 +234,8 @@ class OutputConfig:
 class EngineLaunch:
     """How to reach or start the engine. `urls` empty: start our own as a child process.
 
-    `private_directory` is the front's own, for sockets and the token; None: a temporary one.
+    `private_directory` is the front's own, for sockets and the token; None: a temporary one. `environment_names` are
+    variables that an engine gets besides those that every engine needs.
     """
 
     urls: tuple[str, ...]
@@ -246,6 +247,7 @@ class EngineLaunch:
     num_engines: int | None = None  # None: one for each GPU
     max_input_pixels: int = 1 << 27
     private_directory: Path | None = None
+    environment_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
+from worker.child_environment import find_pattern_problem, listed_environment
 from worker.errors import SettingsInvalid
 from worker.guard.api_keys import ApiKey, KeyFile, KeyMalformed, KeyRing, check_distinct, parse_keys
 from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES
@@ -138,6 +139,7 @@ class Settings(BaseSettings):
         CommaList, Field(validation_alias=AliasChoices("ENGINE_URL", "COMFYUI_BACKENDS", "COMFYUI_API_BASE"))
     ] = ()
     engine_args: Annotated[tuple[str, ...], NoDecode] = ()
+    engine_environment: CommaList = ()
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     cpu: bool = False
     engines: Annotated[int, Field(gt=0, le=64)] | Literal["auto"] = "auto"
@@ -280,6 +282,7 @@ class Settings(BaseSettings):
 
     @field_validator(
         "engine_url",
+        "engine_environment",
         "allowed_private_hosts",
         "s3_allowed_buckets",
         "s3_input_prefixes",
@@ -304,6 +307,14 @@ class Settings(BaseSettings):
     @classmethod
     def _split_shell_words(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @field_validator("engine_environment")
+    @classmethod
+    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        problems = [problem for name in value if (problem := find_pattern_problem(name, _private_names()))]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return value
 
     @field_validator("s3_key_template")
     @classmethod
@@ -624,6 +635,7 @@ class Settings(BaseSettings):
             num_engines=None if self.engines == "auto" else self.engines,
             max_input_pixels=self.input_max_pixels,
             private_directory=self.state_path() / "engine",
+            environment_names=self.engine_environment,
         )
 
     def _engine_limits(self) -> tuple[str, ...]:
@@ -676,17 +688,21 @@ def trusted_proxies() -> tuple[str, ...]:
     return tuple(part.strip() for part in os.environ.get("FORWARDED_ALLOW_IPS", "").split(",") if part.strip())
 
 
-def child_environment(secret_names: frozenset[str] | None = None) -> dict[str, str]:
-    """The environment for a child process: ours without a single setting of the front, so no secret of it leaks.
+def child_environment(extra: Sequence[str] | None = None, *, has_proxy_passwords: bool = False) -> dict[str, str]:
+    """Return the environment for a child process: the listed names of ours, and no setting of the front.
 
-    What RunPod sets holds addresses with keys in them, and goes to nobody but its own loop.
+    `extra` are the names of ENGINE_ENVIRONMENT; None reads that variable.
     """
-    hidden = secret_names if secret_names is not None else known_names() | IGNORED_NAMES
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.upper() not in hidden and not name.upper().startswith(RUNPOD_PREFIX)
-    }
+    if extra is None:
+        extra = [part.strip() for part in os.environ.get("ENGINE_ENVIRONMENT", "").split(",") if part.strip()]
+    return listed_environment(os.environ, extra, _private_names(), has_proxy_passwords=has_proxy_passwords)
+
+
+def _private_names() -> frozenset[str]:
+    """Names that no child gets: every setting of the front. What RunPod sets holds addresses with keys in them."""
+    of_runpod = {name.upper() for name in os.environ if name.upper().startswith(RUNPOD_PREFIX)}
+    ours = known_names() | IGNORED_NAMES
+    return frozenset(ours | {f"{name}_FILE" for name in ours} | of_runpod) - OTHERS_NAMES
 
 
 def runpod_environment() -> dict[str, str]:
@@ -694,7 +710,7 @@ def runpod_environment() -> dict[str, str]:
     level = os.environ.get("RUNPOD_LOG_LEVEL", "").upper()
     of_runpod = {name: value for name, value in os.environ.items() if name.upper().startswith(RUNPOD_PREFIX)}
     quiet = level if level in ("INFO", "WARN", "ERROR") else "INFO"
-    return {**child_environment(), **of_runpod, "RUNPOD_LOG_LEVEL": quiet}
+    return {**child_environment((), has_proxy_passwords=True), **of_runpod, "RUNPOD_LOG_LEVEL": quiet}
 
 
 def inherited_environment(changes: Mapping[str, str]) -> dict[str, str]:

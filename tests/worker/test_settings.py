@@ -125,6 +125,7 @@ def test_a_child_gets_no_setting_of_the_front(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     environment = child_environment()
     assert "MASTER_TOKEN" not in environment and environment["CUDA_VISIBLE_DEVICES"] == "0"
+    assert "MASTER_TOKEN" not in child_environment(["MASTER*", "M*"])
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -144,7 +144,7 @@ class EngineFleet:
         ]
 
     def _ours(self, launch: EngineLaunch) -> list[WatchedEngine]:
-        environment = child_environment()
+        environment = child_environment(launch.environment_names)
         gpus = [] if launch.is_cpu or "--cpu" in launch.arguments else find_gpus(environment)
         seen = share_out(gpus, launch.num_engines)
         return [self._our_engine(launch, environment, index, gpu, len(seen)) for index, gpu in enumerate(seen)]
