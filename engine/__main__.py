@@ -53,6 +53,7 @@ def write_checkpoint(arguments: Sequence[str]) -> int:
 
 
 def serve(arguments: Sequence[str]) -> int:
+    from engine.confinement import confine
     from engine.server import flags
     from engine.server.serve import log, run, set_up_logging
 
@@ -62,6 +63,7 @@ def serve(arguments: Sequence[str]) -> int:
         log.warning("flags without effect here: %s", " ".join(command.ignored))
     show_devices(command.settings)
     limit_threads()
+    confine(command.confinement)
     return run(command.settings, command.liveness_fd)
 
 

@@ -38,7 +38,7 @@ class Edges:
         source = S3Source(stores, s3, limits)
         fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes, traffic)
         self.inputs = FetchedInputs(fetcher, input_folder, shares_files=settings.shared_files)
-        self.taken_over = TakenOver(keeps=settings.keep_engine_output or bool(launch.urls))
+        self.taken_over = TakenOver(keeps=settings.keeps_engine_output or bool(launch.urls))
         self.uploads = UploadedFiles(input_folder, limits, settings.min_free_disk_bytes)
         self.outputs = DeliveredOutputs(
             s3,

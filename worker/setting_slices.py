@@ -231,6 +231,23 @@ class OutputConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """What keeps the engine's node packs from the rest of the machine. None: no such limit.
+
+    `user` is a name, UID or UID:GID, used where the front is root. `readable` are folders beside the engine's own;
+    `hidden` are secrets of the front.
+    """
+
+    level: Literal["off", "user", "bwrap"] = "off"
+    user: str = ""
+    readable: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
+    max_processes: int | None = None
+    max_file_bytes: int | None = None
+    max_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLaunch:
     """How to reach or start the engine. `urls` empty: start our own as a child process.
 
@@ -248,6 +265,7 @@ class EngineLaunch:
     max_input_pixels: int = 1 << 27
     private_directory: Path | None = None
     environment_names: tuple[str, ...] = ()
+    sandbox: SandboxConfig = SandboxConfig()
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from worker.setting_slices import (
     RetentionConfig,
     RunPodConfig,
     S3Config,
+    SandboxConfig,
     SupervisionConfig,
     TlsFiles,
     VastConfig,
@@ -140,6 +141,12 @@ class Settings(BaseSettings):
     ] = ()
     engine_args: Annotated[tuple[str, ...], NoDecode] = ()
     engine_environment: CommaList = ()
+    engine_sandbox: Literal["off", "user", "bwrap"] = "off"
+    engine_user: str = "10002"
+    engine_sandbox_paths: CommaList = ()
+    engine_max_processes: Annotated[int, Field(ge=64)] = 2048
+    engine_max_file_bytes: Annotated[int, Field(ge=MIB)] = 16 * GIB
+    engine_max_memory_bytes: Annotated[int, Field(ge=256 * MIB)] | None = None
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     cpu: bool = False
     engines: Annotated[int, Field(gt=0, le=64)] | Literal["auto"] = "auto"
@@ -283,6 +290,7 @@ class Settings(BaseSettings):
     @field_validator(
         "engine_url",
         "engine_environment",
+        "engine_sandbox_paths",
         "allowed_private_hosts",
         "s3_allowed_buckets",
         "s3_input_prefixes",
@@ -335,6 +343,7 @@ class Settings(BaseSettings):
         "autoscaler",
         "workload",
         "engines",
+        "engine_sandbox",
         mode="before",
     )
     @classmethod
@@ -391,6 +400,15 @@ class Settings(BaseSettings):
             check_distinct(self.keys)
         except KeyMalformed as error:
             raise ValueError(f"API_KEYS and ADMIN_API_KEYS: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _sandbox_has_no_port(self) -> Settings:
+        flags = {flag.partition("=")[0] for flag in self.engine_args}
+        if self.engine_sandbox == "bwrap" and flags & {"--port", "--listen"}:
+            raise ValueError(
+                "ENGINE_ARGS: --port and --listen have no use in ENGINE_SANDBOX=bwrap, which has no network"
+            )
         return self
 
     @property
@@ -636,6 +654,7 @@ class Settings(BaseSettings):
             max_input_pixels=self.input_max_pixels,
             private_directory=self.state_path() / "engine",
             environment_names=self.engine_environment,
+            sandbox=self._sandbox_config(),
         )
 
     def _engine_limits(self) -> tuple[str, ...]:
@@ -643,6 +662,26 @@ class Settings(BaseSettings):
         names = ("prompt_max_nodes", "prompt_max_links", "prompt_max_bytes")
         changed = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
         return tuple(word for name in changed for word in (_engine_flag(name), str(getattr(self, name))))
+
+    def _sandbox_config(self) -> SandboxConfig:
+        key_files = (path.absolute() for path in (self.api_keys_file, self.admin_api_keys_file) if path is not None)
+        secrets = (self.state_path(), Path(".env").absolute(), self.ssl_keyfile.absolute(), *key_files)
+        return SandboxConfig(
+            level=self.engine_sandbox,
+            user=self.engine_user,
+            readable=tuple(Path(path).absolute() for path in self.engine_sandbox_paths),
+            hidden=secrets,
+            max_processes=self.engine_max_processes,
+            max_file_bytes=self.engine_max_file_bytes,
+            max_memory_bytes=self.engine_max_memory_bytes,
+        )
+
+    @property
+    def keeps_engine_output(self) -> bool:
+        """`keep_engine_output`; where nothing is said, a sandboxed engine keeps no files of earlier jobs."""
+        if self.engine_sandbox != "off" and "keep_engine_output" not in self.model_fields_set:
+            return False
+        return self.keep_engine_output
 
     def supervision_config(self) -> SupervisionConfig:
         return SupervisionConfig(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from engine.confinement import Confinement
 from engine.settings import (
     CacheSettings,
     CacheStrategy,
@@ -25,6 +26,11 @@ from engine.settings import (
 )
 
 EVERYWHERE = "0.0.0.0,::"
+LIMITS = {
+    "processes": "processes and threads",
+    "file-bytes": "bytes of each file",
+    "memory-bytes": "bytes of each process's data",
+}
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 UNET_DTYPES: dict[str, DtypeName] = {
     "--fp64-unet": "float64",
@@ -99,6 +105,7 @@ class ServeCommand:
     settings: EngineSettings
     liveness_fd: int | None
     ignored: tuple[str, ...]
+    confinement: Confinement
 
 
 def read_flags(arguments: Sequence[str]) -> ServeCommand:
@@ -107,7 +114,8 @@ def read_flags(arguments: Sequence[str]) -> ServeCommand:
     given = parser.parse_args(arguments)
     if (given.tls_keyfile is None) != (given.tls_certfile is None):
         parser.error("--tls-keyfile and --tls-certfile belong together")
-    return ServeCommand(_settings(given), given.liveness_fd, tuple(given.ignored))
+    limits = Confinement(given.limit_processes, given.limit_file_bytes, given.limit_memory_bytes)
+    return ServeCommand(_settings(given), given.liveness_fd, tuple(given.ignored), limits)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -154,6 +162,8 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--enable-cors-header", nargs="?", default=None, const="*", metavar="ORIGIN")
     for kind in ("key", "cert"):
         parser.add_argument(f"--tls-{kind}file", type=Path, default=None, metavar="FILE", help="serve https with it")
+    for name, what in LIMITS.items():
+        parser.add_argument(f"--limit-{name}", type=_at_least(1), default=None, metavar="N", help=f"{what}, at most")
     parser.add_argument("--max-upload-size", type=_at_least(0.0), default=100.0, metavar="MB")
     defaults = EngineSettings()
     for unit in ("nodes", "links", "bytes"):

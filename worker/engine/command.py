@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.engine.client import LocalFolders
+from worker.engine.sandbox import EngineUser, Places, Sandbox
 from worker.errors import SettingsInvalid
 from worker.inputs.picture_bounds import MAX_INPUT_PIXELS
-from worker.setting_slices import EngineLaunch
+from worker.setting_slices import EngineLaunch, SandboxConfig
 
+PROJECT = Path(__file__).resolve().parents[2]
 PIXELS_FLAG = "--max-input-pixels"
 DEFAULT_PORT = 8188
 EVERYWHERE = "0.0.0.0,::"
@@ -40,6 +42,7 @@ class EngineCommand:
     folders: LocalFolders | None = None  # where its files will lie
     name: str = "engine-0"
     socket_directory: Path | None = None  # None: a private temporary folder
+    sandbox: Sandbox | None = None
 
     @property
     def connect_host(self) -> str:
@@ -56,6 +59,7 @@ def engine_command(
     index: int | None = None,
     temp_name: str = "",
     gpu: str | None = None,
+    user: EngineUser | None = None,
 ) -> EngineCommand:
     """The command for our own engine, the `index`th of several (None: the only one), which sees only `gpu` if that is
     given. Pure: `processor_flags` are those of /proc/cpuinfo.
@@ -70,6 +74,9 @@ def engine_command(
     places = {kind: _place_of(given, kind, base) for kind in ("input", "output")}
     temp = _take_option(given, "--temp-directory")
     parent = base if temp is None else Path(temp)
+    is_sandboxed = launch.sandbox.level != "off"
+    if is_sandboxed and index is None:
+        index, temp_name = 0, "engine-0"  # it may not remove and make a folder in the base directory
     if index is not None:
         parent = parent / "temp" / (temp_name or f"engine-{index}")
     flags = ["--base-directory", str(base)]
@@ -83,16 +90,47 @@ def engine_command(
     if launch.max_input_pixels != MAX_INPUT_PIXELS and not any(flag.startswith(PIXELS_FLAG) for flag in given):
         flags += [PIXELS_FLAG, str(launch.max_input_pixels)]
     flags += precision_flags(launch.precision, processor_flags, given)
+    flags += limit_flags(launch.sandbox) if is_sandboxed else []
     return EngineCommand(
         program=(sys.executable, "-m", "engine"),
         arguments=(*flags, *given),
         environment={**environment, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})},
-        directory=Path(__file__).resolve().parents[2],
+        directory=PROJECT,
         listen=listen,
         port=port,
         name=f"engine-{index or 0}",
         socket_directory=launch.private_directory,
         folders=LocalFolders(places["input"], places["output"], parent / "temp"),
+        sandbox=_sandbox(launch, user, places, parent, given) if is_sandboxed else None,
+    )
+
+
+def limit_flags(config: SandboxConfig) -> list[str]:
+    limits = {
+        "processes": config.max_processes,
+        "file-bytes": config.max_file_bytes,
+        "memory-bytes": config.max_memory_bytes,
+    }
+    return [part for name, limit in limits.items() if limit for part in (f"--limit-{name}", str(limit))]
+
+
+def _sandbox(
+    launch: EngineLaunch, user: EngineUser | None, places: Mapping[str, Path], temp: Path, given: Sequence[str]
+) -> Sandbox:
+    base, config = launch.base_directory, launch.sandbox
+    named = [Path(flag) for flag in given if flag.startswith("/")]  # such as --extra-model-paths-config
+    own = (base / "models", base / "custom_nodes", base / "extra_model_paths.yaml")
+    return Sandbox(
+        config.level,
+        user,
+        Places(
+            project=PROJECT,
+            home=temp / "home",
+            input=places["input"],
+            readable=(*own, *named, *config.readable),
+            writable=(places["output"], temp),
+            hidden=config.hidden,
+        ),
     )
 
 

@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 from pydantic import SecretStr
@@ -23,6 +24,7 @@ from worker.engine.heartbeat import HeartbeatLimits
 from worker.engine.loss import Loss, LossReason, RestartBudget
 from worker.engine.pool import GIVE_UP_SECONDS, EnginePool
 from worker.engine.recycling import MemoryUse, engine_to_recycle, is_too_much, soft_limit_bytes
+from worker.engine.sandbox_start import find_user
 from worker.engine.supervisor import STOP_SECONDS, EngineProcess
 from worker.engine.watch import EngineReport, EngineState, WatchedEngine
 from worker.errors import EngineStartFailed
@@ -88,6 +90,8 @@ class EngineFleet:
         for engine in self.engines:
             await engine.client.start()
         processes = [engine.process for engine in self.engines if engine.process is not None]
+        for process in processes:
+            await process.prepare()
         if any(process.has_port for process in processes):
             await asyncio.to_thread(self._write_token)
         waiting = {asyncio.create_task(process.start(), name="engine-start") for process in processes}
@@ -147,6 +151,12 @@ class EngineFleet:
         environment = child_environment(launch.environment_names)
         gpus = [] if launch.is_cpu or "--cpu" in launch.arguments else find_gpus(environment)
         seen = share_out(gpus, launch.num_engines)
+        sandbox = launch.sandbox
+        if sandbox.level != "off":
+            num_processes = (sandbox.max_processes or 0) * len(seen)  # engines share a user, and its count
+            memory = sandbox.max_memory_bytes or (None if gpus else self._memory.total_bytes())
+            limits = replace(sandbox, max_processes=num_processes, max_memory_bytes=memory)
+            launch = replace(launch, sandbox=limits)
         return [self._our_engine(launch, environment, index, gpu, len(seen)) for index, gpu in enumerate(seen)]
 
     def _our_engine(
@@ -155,7 +165,8 @@ class EngineFleet:
         flags = read_processor_flags()
         place = index if num_engines > 1 else None
         temp_name = f"engine-{index}-{secrets.token_hex(3)}"  # another front may share the folder
-        command = engine_command(launch, environment, flags, index=place, temp_name=temp_name, gpu=gpu)
+        user = find_user(launch.sandbox.level, launch.sandbox.user)
+        command = engine_command(launch, environment, flags, index=place, temp_name=temp_name, gpu=gpu, user=user)
         process = EngineProcess(
             command,
             lambda loss: self._lost(engine, loss),

@@ -15,6 +15,7 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 
 import structlog
@@ -24,6 +25,7 @@ from worker.engine.address import NO_TOKEN, EngineAddress
 from worker.engine.command import EngineCommand
 from worker.engine.http import EngineHttp
 from worker.engine.loss import Loss, LossReason, RestartBudget, backoff_seconds, reason_of_exit
+from worker.engine.sandbox_start import StatusPipe, prepare, tried
 from worker.engine.unix_socket import UnixSocket
 from worker.errors import EngineStartFailed, EngineUnreachable
 from worker.observe.memory import MachineMemory
@@ -71,6 +73,8 @@ class EngineProcess:
         self._budget = budget or RestartBudget(*DEFAULT_RESTARTS)
         self._memory = memory or MachineMemory()
         self._process: asyncio.subprocess.Process | None = None
+        self._status: StatusPipe | None = None
+        self._inner_pid: int | None = None  # of the engine itself, where another program holds its namespaces
         self._pipe: int | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -101,7 +105,9 @@ class EngineProcess:
     @property
     def pid(self) -> int | None:
         """None while no process runs."""
-        return None if self._process is None or self._process.returncode is not None else self._process.pid
+        if self._process is None or self._process.returncode is not None:
+            return None
+        return self._inner_pid or self._process.pid
 
     @property
     def is_answering(self) -> bool:
@@ -110,6 +116,14 @@ class EngineProcess:
     @property
     def num_restarts(self) -> int:
         return self.restarts.total()
+
+    async def prepare(self) -> None:
+        """Prepare and try the sandbox, where there is one. Raises EngineStartFailed."""
+        sandbox = self._command.sandbox
+        if sandbox is not None:
+            await asyncio.to_thread(prepare, sandbox)
+            sandbox = await asyncio.to_thread(tried, sandbox, self._command.environment)
+            self._command = replace(self._command, sandbox=sandbox)
 
     async def start(self) -> None:
         """Returns when the engine answers. Raises EngineStartFailed, with its last words, when its process ends."""
@@ -144,6 +158,7 @@ class EngineProcess:
         if self._process is not None:
             await self._end(self._process, patience_seconds=patience_seconds)
         self._close_pipe()
+        self._close_status()
         if self._socket is not None:
             self._socket.remove()
 
@@ -170,19 +185,31 @@ class EngineProcess:
         self._last_lines.clear()
         read_end, self._pipe = os.pipe()
         listening: socket.socket | None = None
+        status: StatusPipe | None = None
+        self._close_status()
+        sandbox, environment = self._command.sandbox, dict(self._command.environment)
         try:
             listening = None if self._socket is None else self._socket.listen()
-            inherited = (read_end,) if listening is None else (read_end, listening.fileno())
-            self._process = await asyncio.create_subprocess_exec(
+            program = [
                 *self._command.program,
                 *self._address_flags(listening),
                 *("--liveness-fd", str(read_end)),
                 *self._command.arguments,
+            ]
+            inherited = [read_end] if listening is None else [read_end, listening.fileno()]
+            if sandbox is not None:
+                self._status = status = StatusPipe() if sandbox.has_namespaces else None
+                inherited += [] if status is None else [status.write_end]
+                environment = sandbox.environment(environment)
+                program = sandbox.program(program, None if status is None else status.write_end)
+            self._inner_pid = None
+            self._process = await asyncio.create_subprocess_exec(
+                *program,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 pass_fds=inherited,
-                env=dict(self._command.environment),
+                env=environment,
                 cwd=self._command.directory,
                 start_new_session=True,
                 limit=1024 * 1024,
@@ -191,9 +218,11 @@ class EngineProcess:
             raise EngineStartFailed(f"The engine's process cannot be started: {error}") from None
         finally:
             os.close(read_end)
+            if status is not None:
+                self._inner_pid = await asyncio.to_thread(status.child_pid)
             if listening is not None:
                 listening.close()  # so that nobody connects to it once the process has ended
-        supervisor_log.info("engine started", pid=self._process.pid, url=self.address.url)
+        supervisor_log.info("engine started", pid=self.pid, url=self.address.url)
         self._reader = asyncio.create_task(self._log_output(self._process), name="engine-output")
 
     def _address_flags(self, listening: socket.socket | None) -> list[str]:
@@ -266,7 +295,8 @@ class EngineProcess:
     async def _await_loss(self) -> bool:
         """Returns when the process has ended and that is told; False when it was meant to."""
         assert self._process is not None and self._reader is not None
-        code = await self._process.wait()
+        code = self._code_of(await self._process.wait())
+        self._end_followers(self._process)
         if self.state is ProcessState.STOPPED:
             return False
         self._answers.clear()
@@ -293,15 +323,37 @@ class EngineProcess:
         """Asks it to end, then makes it; one that is stuck prints its stacks first."""
         if process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGUSR1 if is_stuck else signal.SIGTERM)
+        self._signal(process, signal.SIGUSR1 if is_stuck else signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DUMP_SECONDS if is_stuck else patience_seconds):
                 await process.wait()
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            self._signal(process, signal.SIGKILL)
             await process.wait()
+        self._end_followers(process)
+
+    def _signal(self, process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+        """To the engine itself: what holds its namespaces passes no signal on, and ends with it."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._inner_pid is not None and process is self._process and process.returncode is None:
+                os.kill(self._inner_pid, number)
+            else:
+                process.send_signal(number)
+
+    @staticmethod
+    def _end_followers(process: asyncio.subprocess.Process) -> None:
+        """Ends what node packs started and left in the engine's process group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def _code_of(self, code: int) -> int:
+        """The engine's exit code, negative for a signal's number; from within namespaces that comes as 128 and more."""
+        return 128 - code if self._inner_pid is not None and code > 128 else code
+
+    def _close_status(self) -> None:
+        if self._status is not None:
+            self._status.close()
+            self._status = None
 
     def _close_pipe(self) -> None:
         if self._pipe is not None:

@@ -1,0 +1,51 @@
+"""Limits that the engine's process puts on itself before any node pack is imported. They cannot be raised again.
+
+They bind every process that a pack starts, too. Not among them is the size of the address space (RLIMIT_AS): CUDA
+reserves many times the memory that it uses. RLIMIT_DATA counts private writable memory, so neither reservations nor
+mappings of a GPU's driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+OOM_SCORE = "500"  # the kernel, short of memory, ends this process before the front
+OOM_SCORE_FILE = Path("/proc/self/oom_score_adj")
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """None: no such limit. `max_processes` counts processes and threads of this user in this user namespace;
+    `max_file_bytes` holds for each file; `max_memory_bytes` for the data of each process.
+    """
+
+    max_processes: int | None = None
+    max_file_bytes: int | None = None
+    max_memory_bytes: int | None = None
+
+    @property
+    def is_confined(self) -> bool:
+        return any(limit is not None for limit in (self.max_processes, self.max_file_bytes, self.max_memory_bytes))
+
+
+def confine(limits: Confinement) -> None:
+    """Lower the limits of this process and of all that it starts, never above what they were."""
+    if not limits.is_confined:
+        return
+    _lower(resource.RLIMIT_CORE, 0)  # a core file holds the memory, and fills the disk
+    _lower(resource.RLIMIT_NPROC, limits.max_processes)
+    _lower(resource.RLIMIT_FSIZE, limits.max_file_bytes)
+    _lower(resource.RLIMIT_DATA, limits.max_memory_bytes)
+    with contextlib.suppress(OSError):
+        OOM_SCORE_FILE.write_text(OOM_SCORE)
+
+
+def _lower(kind: int, limit: int | None) -> None:
+    if limit is None:
+        return
+    _, hard = resource.getrlimit(kind)
+    lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(kind, (lowest, lowest))
