@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from worker.errors import DeliveryFailed, OutputsTooLarge, WorkerError
 from worker.inputs.file_kinds import HEAD_BYTES, kind_of
+from worker.outputs.engine_files import check_regular, opened_file, opened_folder
 from worker.outputs.taken_over import TakenOver
 
 SKIPPED_TYPES = frozenset({"temp", "preview"})
@@ -294,22 +295,32 @@ def _take_local(
     for place in (origin, holder_of(origin)):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             if place is not None:
-                budget.check(place.stat().st_size, listed.node_id)  # before anything is copied
-                path = _link_or_copy(place, directory, name)
+                budget.check(place.lstat().st_size, listed.node_id)  # before anything is copied
+                root = folder.resolve() if place is origin else place.parent
+                path = _link_or_copy(root, place, directory, name)
                 budget.spend(path.stat().st_size, listed.node_id)
                 return origin, path
     raise DeliveryFailed(f"{name} of node {listed.node_id} is not there", node_id=listed.node_id)
 
 
-def _link_or_copy(origin: Path, directory: Path, name: str) -> Path:
+def _link_or_copy(root: Path, origin: Path, directory: Path, name: str) -> Path:
     """A hard link, or a copy where the file systems differ or know no links. Never over a file that is there.
 
     Only what bears a counter is linked: a node that always writes to the same name opens the file that the last job has
     a link to, and that job's picture would become the next one's.
+
+    No link below `root` is followed: whoever runs in the engine could replace a folder by one to the front's secrets
+    while the front takes the file.
     """
-    for path in _candidates(directory, name) if COUNTER.search(origin.name) else ():
+    with opened_folder(root, origin.parent) as folder_fd:
+        return _link_or_copy_from(folder_fd, origin.name, directory, name)
+
+
+def _link_or_copy_from(folder_fd: int, origin_name: str, directory: Path, name: str) -> Path:
+    for path in _candidates(directory, name) if COUNTER.search(origin_name) else ():
         try:
-            os.link(origin, path)
+            os.link(origin_name, path, src_dir_fd=folder_fd, follow_symlinks=False)
+            check_regular(path)
             return path
         except FileExistsError:
             continue
@@ -319,7 +330,8 @@ def _link_or_copy(origin: Path, directory: Path, name: str) -> Path:
             break
     path = _reserve(directory, name)
     try:
-        shutil.copyfile(origin, path)
+        with opened_file(folder_fd, origin_name) as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target)
     except OSError:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
