@@ -28,7 +28,7 @@ RUN /opt/builder/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-iso
 
 # --- the image: layers in the order in which they change, the largest and stillest first ------------------------------
 FROM nvidia/cuda:13.0.1-base-ubuntu24.04@sha256:f8ef28f579ea42a44b415d2c5d46f788e6a9b395c6c83f2929416e1fc192c143
-RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv bubblewrap && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/darkroom
 WORKDIR /opt/install
 COPY misc/locks/torch.txt torch.txt

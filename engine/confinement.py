@@ -9,26 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from dataclasses import dataclass
 from pathlib import Path
+
+from engine.settings import Confinement
 
 OOM_SCORE = "500"  # the kernel, short of memory, ends this process before the front
 OOM_SCORE_FILE = Path("/proc/self/oom_score_adj")
-
-
-@dataclass(frozen=True, slots=True)
-class Confinement:
-    """None: no such limit. `max_processes` counts processes and threads of this user in this user namespace;
-    `max_file_bytes` holds for each file; `max_memory_bytes` for the data of each process.
-    """
-
-    max_processes: int | None = None
-    max_file_bytes: int | None = None
-    max_memory_bytes: int | None = None
-
-    @property
-    def is_confined(self) -> bool:
-        return any(limit is not None for limit in (self.max_processes, self.max_file_bytes, self.max_memory_bytes))
 
 
 def confine(limits: Confinement) -> None:

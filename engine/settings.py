@@ -62,6 +62,23 @@ class MemorySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Confinement:
+    """Limits that the process puts on itself. None: no such limit.
+
+    `max_processes` counts processes and threads of this user in this user namespace; `max_file_bytes` holds for each
+    file, `max_memory_bytes` for the data of each process.
+    """
+
+    max_processes: int | None = None
+    max_file_bytes: int | None = None
+    max_memory_bytes: int | None = None
+
+    @property
+    def is_confined(self) -> bool:
+        return any(limit is not None for limit in (self.max_processes, self.max_file_bytes, self.max_memory_bytes))
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """Everything asked of one engine. Folders left at None lie in `base_directory`, as in ComfyUI.
 

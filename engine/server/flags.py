@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from engine.confinement import Confinement
 from engine.settings import (
     CacheSettings,
     CacheStrategy,
+    Confinement,
     DtypeName,
     DtypeSettings,
     EngineSettings,

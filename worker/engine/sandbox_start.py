@@ -26,7 +26,7 @@ TRIAL = """
 import json, os, sys
 asked = json.loads(sys.argv[1])
 lacking = [path for path in asked["readable"] if os.path.exists(path) and not os.access(path, os.R_OK | os.X_OK)]
-lacking += [path for path in asked["project"] if not os.access(path, os.R_OK | os.X_OK)]
+lacking += [path for path in [*asked["project"], sys.executable] if not os.access(path, os.R_OK | os.X_OK)]
 lacking += [path for path in asked["writable"] if not os.access(path, os.W_OK | os.X_OK)]
 shown = [path for path in asked["hidden"] if os.access(path, os.R_OK) and not os.path.samefile(path, os.devnull)]
 shown = [path for path in shown if not os.path.isdir(path) or os.listdir(path)]
