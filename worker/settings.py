@@ -2,8 +2,8 @@
 
 `load_settings()` gives one frozen `Settings` and the warnings to log. A value that does not parse raises
 SettingsInvalid naming the variable; unknown names are ignored, one that looks like ours is warned about. Every secret
-has a form `NAME_FILE`, the name of a file that holds the value. The rest of
-the front gets small frozen slices (`settings.s3_config()` and so on, in `setting_slices.py`), never this object.
+has a form `NAME_FILE`, the name of a file that holds the value. The rest of the front gets small frozen slices
+(`settings.s3_config()` and so on, in `setting_slices.py`), never this object.
 
 Sizes are bytes and durations seconds unless the name says otherwise.
 """

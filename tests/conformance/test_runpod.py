@@ -62,7 +62,9 @@ async def test_jobs_go_through_the_pipeline_and_their_clients_see_progress_error
     (port,) = free_ports(1)
     async with (
         running_engine(tmp_path) as engine,
-        front_process(tmp_path / "a", port, ENGINE_URL=engine.url, **jobs.environment()) as front,
+        front_process(
+            tmp_path / "a", port, ENGINE_URL=engine.url, API_KEYS="shop:planted-key", **jobs.environment()
+        ) as front,
     ):
         jobs.give("drawn", {"workflow": draw("hello")})
         (image,) = (await jobs.result_of("drawn"))["output"]["images"]
@@ -86,7 +88,7 @@ async def test_jobs_go_through_the_pipeline_and_their_clients_see_progress_error
         assert (await jobs.result_of("after"))["output"]["images"]
         assert "slow" not in jobs.results and jobs.late == []
         assert jobs.pings and jobs.updates["slow"][0]["message"]
-    assert API_KEY not in front.log.read_text()
+    assert API_KEY not in front.log.read_text() and "planted" not in front.log.read_text()
 
 
 async def test_a_job_under_way_ends_before_the_worker_stops_and_no_other_is_taken(

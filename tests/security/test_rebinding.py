@@ -81,7 +81,8 @@ async def test_a_rebound_page_neither_reads_nor_acts(tmp_path: Path, engine: Fak
         await make_job(front)
         for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "evil", "2130706433"):
             page = named(front, host)
-            for headers in (page, {**page, "Origin": f"http://{page['Host']}"}, {**page, "X-Real-IP": "203.0.113.7"}):
+            claims = [{"Origin": f"http://{page['Host']}"}, {"X-Real-IP": "203.0.113.7"}, {"X-Forwarded-For": "::1"}]
+            for headers in (page, *({**page, **claim} for claim in claims)):
                 for route in (*READS, *OPERATORS):
                     assert (await front.http.get(route, headers=headers)).status_code in (401, 403), (host, route)
                 for route in ("/generate", "/generate/sync", "/run", "/cancel/secret", "/benchmark"):

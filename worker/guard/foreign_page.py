@@ -1,7 +1,8 @@
 """Requests that a browser sends for a page of another site, which its user did not ask for. Pure.
 
-A page can have its visitor's browser post to 127.0.0.1, where the worker trusts whoever comes. It cannot read what is
-answered, but would have jobs made, cancelled or paid for. Browsers name the page's site in `Origin`; others send none.
+A page can have its visitor's browser post to 127.0.0.1, where the worker trusts its own machine. It cannot read the
+answer, but would have jobs made, cancelled or paid for. Browsers name the page's site in `Origin`; others send none. A
+page whose own name was moved to 127.0.0.1 sends that name as `Host`, too, and could read: `is_own_name` refuses it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def is_of_foreign_page(headers: Mapping[str, str]) -> bool:
-    """Whether `Origin` is a website's and another place than `Host`. `null` is what a page says that hides its own.
+    """Return True if `Origin` is a website's and not the place of `Host`. A page that hides its own sends `null`.
 
     A program on the machine that shows pages (`file:`, `tauri:`, an extension) was installed there and may ask.
     """

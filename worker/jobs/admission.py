@@ -131,7 +131,7 @@ class Admission:
         if existing is None:
             return await self.admit(job_id, body_hash, make_job, priority, begin, owner=owner)
         if existing.owner not in (None, owner):
-            raise RequestIdTaken(f"request_id {job_id} is taken", request_id=job_id)
+            raise RequestIdTaken("request_id: taken; expected another id", request_id=job_id)
         if existing.body_hash != body_hash:
             named = existing.public_id
             raise RequestIdConflict(f"request_id {named} belongs to a request with another body", request_id=named)
