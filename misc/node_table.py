@@ -30,6 +30,9 @@ class NoFiles:
     def input_path(self, name: str) -> Path:
         return Path(name)
 
+    def max_pixels(self) -> int:
+        return 0
+
 
 def node_table(classes: Iterable[NodeClass]) -> str:
     """A row for each category: its name, and its classes in alphabetical order."""

@@ -147,8 +147,7 @@ def _with_marks_in_order(text: str) -> str:
     ordered: list[str] = []
     for is_mark, letters in itertools.groupby(decomposed, key=lambda letter: unicodedata.combining(letter) != 0):
         run = list(letters)
-        letters = list(run)
-        ordered.extend(sorted(letters, key=unicodedata.combining) if is_mark else letters)
+        ordered.extend(sorted(run, key=unicodedata.combining) if is_mark else run)
     return "".join(ordered)
 
 

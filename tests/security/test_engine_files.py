@@ -24,7 +24,7 @@ class Source:
     def folder_of(self, kind: str) -> Path | None:
         return self._folder
 
-    async def view(self, filename: str, subfolder: str, kind: str, target: Path) -> None:
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
         raise AssertionError("it is here")
 
 

@@ -19,7 +19,7 @@ from tests.s3_server import free_ports
 from tests.security.worker_process import PICTURE, inodes_of, job, processes_below, tcp_listeners, worker_process
 from worker.engine.address import EngineAddress
 from worker.engine.command import engine_command
-from worker.engine.http import MAX_REPLY_BYTES, EngineHttp
+from worker.engine.http import MAX_ANSWER_BYTES, EngineHttp
 from worker.engine.unix_socket import MAX_PATH_BYTES, UnixSocket
 from worker.errors import EngineUnreachable, SettingsInvalid
 from worker.setting_slices import EngineLaunch
@@ -124,9 +124,8 @@ async def test_more_clients_than_the_backlog_holds_are_all_answered(tmp_path: Pa
         unix.remove()
 
 
-@pytest.mark.parametrize("head", [f"Content-Length: {MAX_REPLY_BYTES * 4}", "Connection: close"])
-async def test_a_reply_without_end_is_cut_off(tmp_path: Path, head: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.engine.http.MAX_REPLY_BYTES", 1_000_000)
+@pytest.mark.parametrize("head", [f"Content-Length: {MAX_ANSWER_BYTES * 4}", "Connection: close"])
+async def test_a_reply_without_end_is_cut_off(tmp_path: Path, head: str) -> None:
     unix = UnixSocket("engine-0", tmp_path)
     num_sent = 0
 
@@ -144,7 +143,7 @@ async def test_a_reply_without_end_is_cut_off(tmp_path: Path, head: str, monkeyp
         writer.close()
 
     server = await asyncio.start_unix_server(answer, sock=unix.listen())
-    http = EngineHttp(EngineAddress.of_socket(unix))
+    http = EngineHttp(EngineAddress.of_socket(unix), max_answer_bytes=1_000_000)
     try:
         with pytest.raises(EngineUnreachable):
             await http.request("GET", "/")
