@@ -32,7 +32,7 @@ import torch
 from benchmark.machine import describe_cpu
 from engine.checkpoints.load import Destination, LoadTypes, load_checkpoint
 from engine.checkpoints.random_weights import random_networks
-from engine.checkpoints.weight_source import source_of
+from engine.formats.weight_source import source_of
 from engine.memory.model_memory import ModelMemory
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice

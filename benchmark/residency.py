@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from engine.checkpoints.load import Destination, load_unet
-from engine.checkpoints.weight_source import source_of
+from engine.formats.weight_source import source_of
 from engine.memory.device import Device, device_of
 from engine.memory.lanes import Lanes, PinnedMemory
 from engine.memory.model_pool import ModelPool

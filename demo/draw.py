@@ -21,7 +21,7 @@ from engine.diffusion.model_sampling import DiscreteSchedule, Eps
 from engine.diffusion.noise import prepare_noise
 from engine.diffusion.samplers import sample_euler
 from engine.diffusion.sigmas import normal
-from engine.models.clip_tokens import ClipTokenizer
+from engine.text.clip_tokens import ClipTokenizer
 
 SIDE, STEPS = 128, 20
 OPTIONS = {"optimized_attention_override": attend}

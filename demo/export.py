@@ -15,8 +15,8 @@ from demo.networks import TEXT
 from demo.train_diffusion import LARGEST_LEVEL, Samples
 from demo.vocabulary import BACKGROUNDS, COUNTS, HUES, THINGS
 from engine.checkpoints.families.sd15 import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
-from engine.checkpoints.safetensors_file import write_safetensors
-from engine.models.clip_tokens import BytePairs
+from engine.formats.safetensors_file import write_safetensors
+from engine.text.clip_tokens import BytePairs
 
 SCALE = 0.18215
 LICENCE = (

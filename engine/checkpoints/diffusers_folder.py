@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.checkpoints.diffusers_names import unet_names, vae_tensors
+from engine.architectures.diffusers_names import unet_names, vae_tensors
 from engine.checkpoints.inspect import NotRecognised, describe, diffusers_unet_config
-from engine.checkpoints.weight_file import ChangedTensors, WeightFile
 from engine.errors import BadModelFile
+from engine.formats.weight_file import ChangedTensors, WeightFile
 
 EXPECTED = "a Stable Diffusion 1 model in diffusers layout"
 NETWORK_FILES = tuple(

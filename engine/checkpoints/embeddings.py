@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from engine.checkpoints.pickle_file import read_pickle
-from engine.checkpoints.safetensors_file import SafetensorsFile
 from engine.errors import BadModelFile
+from engine.formats.pickle_file import read_pickle
+from engine.formats.safetensors_file import SafetensorsFile
 
 ENDINGS = (".safetensors", ".pt", ".bin")
 CLIP_L_KEY = "clip_l"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.checkpoints.families import sd15
-from engine.models.clip_text import ClipTextConfig
-from engine.models.unet import (
+from engine.architectures.autoencoder_kl import VaeConfig
+from engine.architectures.clip_text import ClipTextConfig
+from engine.architectures.latent_unet import (
     BlockSpec,
     ConvSpec,
     DownSpec,
@@ -18,7 +18,7 @@ from engine.models.unet import (
     UnetConfig,
     UpSpec,
 )
-from engine.models.vae import VaeConfig
+from engine.checkpoints.families import sd15
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]

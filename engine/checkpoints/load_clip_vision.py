@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
+from engine.architectures.clip_vision import ClipVisionConfig, ClipVisionModel
 from engine.checkpoints.inspect import Shapes, describe
 from engine.checkpoints.load import Destination, fill
-from engine.checkpoints.weight_file import ChangedTensors, WeightFile, open_weights
 from engine.errors import BadModelFile
-from engine.models.clip_vision import ClipVisionConfig, ClipVisionModel
+from engine.formats.weight_file import ChangedTensors, WeightFile, open_weights
 
 EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG)"
 MARK = "vision_model.embeddings.class_embedding"

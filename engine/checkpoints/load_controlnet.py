@@ -7,16 +7,16 @@ from pathlib import Path
 
 import torch
 
+from engine.architectures.controlnet import ControlNetModel
+from engine.architectures.diffusers_names import unet_names
+from engine.architectures.latent_unet import UnetConfig
+from engine.architectures.t2i_adapter import Adapter, LightAdapter
 from engine.checkpoints import inspect
-from engine.checkpoints.diffusers_names import unet_names
 from engine.checkpoints.inspect import NotRecognised
 from engine.checkpoints.load import Destination, fill
 from engine.checkpoints.load_t2i_adapter import is_t2i_adapter, load_t2i_adapter
-from engine.checkpoints.weight_file import ChangedTensors, WeightFile, open_weights
 from engine.errors import BadModelFile
-from engine.models.controlnet import ControlNetModel
-from engine.models.t2i_adapter import Adapter, LightAdapter
-from engine.models.unet import UnetConfig
+from engine.formats.weight_file import ChangedTensors, WeightFile, open_weights
 
 EXPECTED = "a ControlNet or T2I-Adapter of Stable Diffusion 1"
 PREFIX = "control_model."

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
+from engine.architectures.gligen import POSITION_WIDTH, Gligen
 from engine.checkpoints.load import Destination, fill
-from engine.checkpoints.weight_file import WeightFile, open_weights
 from engine.errors import BadModelFile
-from engine.models.gligen import POSITION_WIDTH, Gligen
+from engine.formats.weight_file import WeightFile, open_weights
 
 EXPECTED = "a GLIGEN model for text boxes"
 PLACES = ("input_blocks", "middle_block", "output_blocks")

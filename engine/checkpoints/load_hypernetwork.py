@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.checkpoints.pickle_file import read_pickle
+from engine.architectures.hypernetwork import ACTIVATIONS, Hypernetwork
 from engine.errors import BadModelFile
-from engine.models.hypernetwork import ACTIVATIONS, Hypernetwork
+from engine.formats.pickle_file import read_pickle
 
 EXPECTED = "a hypernetwork"
 

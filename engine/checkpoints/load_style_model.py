@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from engine.architectures.style_adapter import StyleAdapter, StyleAdapterConfig
 from engine.checkpoints.inspect import describe
 from engine.checkpoints.load import Destination, fill
-from engine.checkpoints.weight_file import open_weights
 from engine.errors import BadModelFile
-from engine.models.style_adapter import StyleAdapter, StyleAdapterConfig
+from engine.formats.weight_file import open_weights
 
 EXPECTED = "a T2I-Adapter for style"
 HEADS = 8

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import torch
 
+from engine.architectures.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 from engine.checkpoints.inspect import NotRecognised, Shapes
 from engine.checkpoints.load import Destination, fill
-from engine.checkpoints.weight_file import WeightFile
-from engine.models.t2i_adapter import Adapter, AdapterConfig, LightAdapter
+from engine.formats.weight_file import WeightFile
 
 PREFIX = "adapter."
 DIFFUSERS_BLOCK = re.compile(r"^body\.(\d+)\.resnets\.(\d+)\.")

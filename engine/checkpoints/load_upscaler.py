@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
+from engine.architectures.upscaler import CompactConfig, CompactNet, RrdbConfig, RrdbNet
 from engine.checkpoints.load import Destination, fill
-from engine.checkpoints.weight_file import WeightFile, open_weights
 from engine.errors import BadModelFile
-from engine.models.upscaler import CompactConfig, CompactNet, RrdbConfig, RrdbNet
+from engine.formats.weight_file import WeightFile, open_weights
 
 EXPECTED = "an upscaling network of the ESRGAN family"
 

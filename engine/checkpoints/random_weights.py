@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from engine.architectures.autoencoder_kl import AutoencoderKl
+from engine.architectures.clip_text import ClipTextEncoder
+from engine.architectures.latent_unet import UnetModel
 from engine.checkpoints.families import sd15
 from engine.checkpoints.load import LoadTypes, wants_channels_last
-from engine.checkpoints.safetensors_file import write_safetensors
-from engine.models.clip_text import ClipTextEncoder
-from engine.models.unet import UnetModel
-from engine.models.vae import AutoencoderKl
+from engine.formats.safetensors_file import write_safetensors
 
 # Layers that end a residual branch: small, so that depth does not make activations grow.
 BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out_proj", "fc2")

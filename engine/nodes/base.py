@@ -36,7 +36,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, g
 
 from engine.cancel import CancelToken
 from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
-from engine.models.prompt_weights import nesting_problem
+from engine.text.prompt_weights import nesting_problem
 
 # --- annotations -----------------------------------------------------------------------------------------------------
 

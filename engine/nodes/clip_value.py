@@ -28,7 +28,7 @@ class Clip:
 
     @property
     def cond_stage_model(self) -> Any:
-        """The network itself (`engine/models/clip_text.py::ClipTextEncoder`)."""
+        """The network itself (`engine/architectures/clip_text.py::ClipTextEncoder`)."""
         return self.patcher.model
 
     def clone(self) -> Clip:

@@ -88,7 +88,7 @@ class StyleModel:
 
     @property
     def model(self) -> Any:
-        """The network itself (`engine/models/style_adapter.py`)."""
+        """The network itself (`engine/architectures/style_adapter.py`)."""
         return self.patcher.model
 
     @torch.no_grad()

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from engine.checkpoints.lora import lora_patches, text_encoder_keys, unet_keys
+from engine.adapters.lora import lora_patches
+from engine.adapters.lora_names import clip_text_keys, denoiser_keys
+from engine.architectures.diffusers_names import unet_names
 from engine.diffusion.wrappers import merge_options
 
 BEFORE_EVERYTHING = 999999999.9  # a sigma above all others
@@ -234,7 +236,11 @@ class WeightHook(Hook):
         patches = (self.weights_clip if is_clip and not self.need_weight_init else self.weights) or {}
         if self.need_weight_init:
             names = model.model.state_dict()
-            keys = text_encoder_keys(names) if is_clip else unet_keys(names, model.model.diffusion_model.config)
+            keys = (
+                clip_text_keys(names, "clip_l.transformer.")
+                if is_clip
+                else denoiser_keys(names, unet_names(model.model.diffusion_model.config))
+            )
             patches = lora_patches(patches, keys, warn=False)
         model.add_hook_patches(hook=self, patches=patches, strength_patch=strength)
 

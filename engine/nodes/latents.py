@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.errors import BadModelFile
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.nodes.base import Hidden, InputFile, Int, NodeContext, NodeEnvironment, Shown, Text, node
 from engine.nodes.file_content import content_hash
 from engine.nodes.values import IMAGE, LATENT, VAE

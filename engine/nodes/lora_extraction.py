@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.checkpoints.safetensors_file import write_safetensors
+from engine.formats.safetensors_file import write_safetensors
 from engine.nodes.base import Combo, Flag, Hidden, Int, NodeContext, Optional, Shown, Text, node
 from engine.nodes.model_value import Model
 from engine.nodes.values import CLIP, MODEL

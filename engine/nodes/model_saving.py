@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import torch
 
 from engine.checkpoints.families import sd15
-from engine.checkpoints.safetensors_file import write_safetensors
 from engine.diffusion.model_sampling import Edm, VPrediction
+from engine.formats.safetensors_file import write_safetensors
 from engine.nodes.base import Hidden, NodeContext, Shown, Text, node
 from engine.nodes.clip_value import Clip
 from engine.nodes.model_value import Model

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 
+from engine.architectures.controlnet import ControlNetModel
+from engine.architectures.latent_unet import UnetModel
 from engine.checkpoints.diffusers_folder import diffusers_files
 from engine.checkpoints.embeddings import EmbeddingFinder
 from engine.checkpoints.families import sd15
@@ -22,15 +24,12 @@ from engine.checkpoints.load_hypernetwork import load_hypernetwork
 from engine.checkpoints.load_style_model import load_style_model
 from engine.checkpoints.load_upscaler import load_upscaler
 from engine.checkpoints.random_weights import random_networks
-from engine.checkpoints.safetensors_file import SafetensorsFile
-from engine.checkpoints.weight_file import all_tensors, open_weights
-from engine.checkpoints.weight_source import source_of
 from engine.diffusion.denoiser import Denoiser, ModelConfig
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.errors import BadModelFile
-from engine.models.clip_tokens import ClipTokenizer
-from engine.models.controlnet import ControlNetModel
-from engine.models.unet import UnetModel
+from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.weight_file import all_tensors, open_weights
+from engine.formats.weight_source import source_of
 from engine.nodes.clip_value import Clip
 from engine.nodes.clip_vision_value import ClipVision, StyleModel
 from engine.nodes.control_value import ControlBase, ControlNet, T2IAdapter
@@ -38,6 +37,7 @@ from engine.nodes.model_value import Model, WeightHandle
 from engine.nodes.recent_models import RecentModels
 from engine.nodes.upscale_value import UpscaleModel
 from engine.nodes.vae_value import Vae
+from engine.text.clip_tokens import ClipTokenizer
 
 
 class KeepsWeights(Protocol):

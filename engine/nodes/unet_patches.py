@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import torch
 
+from engine.architectures.freeu import FreeU
+from engine.architectures.hyper_tile import HyperTile
+from engine.architectures.token_merging import TokenMerging
 from engine.images.pixels import resize
-from engine.models.freeu import FreeU
-from engine.models.hyper_tile import HyperTile
-from engine.models.token_merging import TokenMerging
 from engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
 from engine.nodes.model_value import Model
 from engine.nodes.values import CLIP, MODEL

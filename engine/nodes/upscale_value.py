@@ -15,7 +15,7 @@ class UpscaleModel:
 
     @property
     def model(self) -> Any:
-        """The network itself (`engine/models/upscaler.py`)."""
+        """The network itself (`engine/architectures/upscaler.py`)."""
         return self.patcher.model
 
     @property

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.models.tiles import num_tiles, run_in_tiles
+from engine.architectures.tiles import num_tiles, run_in_tiles
 from engine.nodes.base import ModelCombo, NodeContext, node
 from engine.nodes.values import IMAGE, UPSCALE_MODEL
 

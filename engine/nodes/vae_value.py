@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.models.tiles import run_in_tiles
+from engine.architectures.tiles import run_in_tiles
 from engine.nodes.model_value import Model, WeightHandle
 
 LARGEST_TILE_CELLS, SMALLEST_TILE_CELLS = 64, 8
@@ -34,7 +34,7 @@ class Vae:
 
     @property
     def first_stage_model(self) -> Any:
-        """The network itself (`engine/models/vae.py::AutoencoderKl`)."""
+        """The network itself (`engine/architectures/autoencoder_kl.py::AutoencoderKl`)."""
         return self.patcher.model
 
     @property

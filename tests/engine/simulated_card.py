@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from engine.architectures.controlnet import ControlNetModel
 from engine.checkpoints.families import sd15
 from engine.checkpoints.random_weights import write_random_checkpoint
-from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.engine import Engine, RunRequest
 from engine.events import Event, RunFailed
-from engine.models.controlnet import ControlNetModel
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.settings import EngineSettings, MemorySettings, VramChoice
 
 MIB = 1 << 20

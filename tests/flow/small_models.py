@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
+from engine.architectures.controlnet import ControlNetModel
+from engine.architectures.upscaler import RrdbConfig, RrdbNet
 from engine.checkpoints.families import sd15
-from engine.checkpoints.safetensors_file import write_safetensors
-from engine.models.controlnet import ControlNetModel
-from engine.models.upscaler import RrdbConfig, RrdbNet
+from engine.formats.safetensors_file import write_safetensors
 
 LORAS = ("first.safetensors", "second.safetensors")
 CONTROL_NET = "small_control.safetensors"

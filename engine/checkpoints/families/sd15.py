@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from engine.models.clip_text import ClipTextConfig
-from engine.models.unet import (
+from engine.architectures.autoencoder_kl import VaeConfig
+from engine.architectures.clip_text import ClipTextConfig
+from engine.architectures.latent_unet import (
     BlockSpec,
     ConvSpec,
     DownSpec,
@@ -13,7 +14,6 @@ from engine.models.unet import (
     UnetConfig,
     UpSpec,
 )
-from engine.models.vae import VaeConfig
 
 NAME = "sd15"
 CONTEXT_DIM = 768

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engine.checkpoints.embeddings import EmbeddingFinder, embedding_rows, find_embedding
-from engine.checkpoints.safetensors_file import write_safetensors
 from engine.errors import BadModelFile
+from engine.formats.safetensors_file import write_safetensors
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import torch
 
 from engine.checkpoints.families import sd15
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
-from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.errors import BadModelFile
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from engine.architectures.clip_vision import ClipVisionConfig, ClipVisionModel
 from engine.checkpoints.load_clip_vision import BLOCK, OPEN_CLIP_LAYERS, OPEN_CLIP_NAMES, load_clip_vision
 from engine.errors import BadModelFile
-from engine.models.clip_vision import ClipVisionConfig, ClipVisionModel
 
 CONFIG = ClipVisionConfig(num_layers=3, width=32, inner_width=48, patch_px=4, image_px=16, projection_width=8)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from engine.architectures.gligen import MAX_BOXES, Gligen
 from engine.checkpoints.load_gligen import load_gligen
 from engine.errors import BadModelFile
-from engine.models.gligen import MAX_BOXES, Gligen
 
 # In the file's order, which is not the UNet's.
 BLOCKS = (("output_blocks.3.1", 8), ("input_blocks.10.1", 16), ("input_blocks.2.1", 8), ("middle_block.1", 24))

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from engine.checkpoints.load import Destination, fill
-from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
-from engine.checkpoints.weight_source import WeightInFile, source_of
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.formats.weight_source import WeightInFile, source_of
 from engine.memory.lanes import Lanes
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice

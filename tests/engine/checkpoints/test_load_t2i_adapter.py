@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from engine.architectures.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 from engine.checkpoints.load_controlnet import load_controlnet
 from engine.errors import BadModelFile
-from engine.models.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 
 CHANNELS = (8, 16, 32, 32)
 

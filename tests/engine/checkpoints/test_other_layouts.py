@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.checkpoints.diffusers_names import VAE_ATTENTION, unet_names
+from engine.architectures.diffusers_names import VAE_ATTENTION, unet_names
+from engine.architectures.upscaler import RrdbConfig, RrdbNet
 from engine.checkpoints.families import sd15
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_unet
 from engine.checkpoints.load_upscaler import load_upscaler
-from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.errors import BadModelFile
-from engine.models.upscaler import RrdbConfig, RrdbNet
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
 

@@ -14,9 +14,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
-from engine.checkpoints.weight_source import FileWeights, WeightInFile
 from engine.errors import BadModelFile, Interrupted, OutOfMemory
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.formats.weight_source import FileWeights, WeightInFile
 from engine.memory.device import Device, Dtype, Tensor
 from engine.memory.lanes import Lanes, PinnedMemory
 from engine.memory.model_pool import ModelPool

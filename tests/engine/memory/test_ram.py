@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
-from engine.checkpoints.weight_source import FileWeights
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.formats.weight_source import FileWeights
 from engine.memory.device import Device
 from engine.memory.model_pool import ModelPool
 from engine.memory.offload.module_weights import ModuleWeights

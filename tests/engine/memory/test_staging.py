@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from engine.checkpoints.load import Destination, fill
-from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
-from engine.checkpoints.weight_source import WeightInFile, source_of
 from engine.errors import BadModelFile
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.formats.weight_source import WeightInFile, source_of
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.staging import MOST_CHUNK_BYTES, landing_bytes_at_once, plan_chunks, upload

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from engine.architectures.style_adapter import StyleAdapter, StyleAdapterConfig
 from engine.errors import BadModelFile
-from engine.models.style_adapter import StyleAdapter, StyleAdapterConfig
 from engine.nodes.clip_vision import clip_vision_encode, clip_vision_loader, style_model_apply, style_model_loader
 from engine.nodes.model_store import ModelStore
 from tests.engine.checkpoints.test_load_clip_vision import CONFIG, random_weights

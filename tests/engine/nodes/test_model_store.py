@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.checkpoints.random_weights import write_random_checkpoint
-from engine.checkpoints.safetensors_file import write_safetensors
+from engine.formats.safetensors_file import write_safetensors
 from tests.engine.nodes.small_store import small_store
 
 KEY = "diffusion_model.out.2.weight"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from engine.architectures.controlnet import ControlNetModel
 from engine.checkpoints.families import sd15
 from engine.checkpoints.random_weights import write_random_checkpoint
-from engine.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from engine.errors import BadModelFile
-from engine.models.controlnet import ControlNetModel
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.nodes.control_value import broadcast_image_to
 from engine.nodes.controlnet import controlnet_apply_advanced
 from engine.nodes.hooks import create_hook_lora_node, create_hook_model_as_lora_node, set_clip_hooks, set_hook_keyframes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.checkpoints.weight_file import open_weights
 from engine.compat.host import HOST
 from engine.compat.lacking import not_supported
 from engine.compat.names.comfy.utils import load_torch_file
 from engine.diffusion.replaced import REPLACED
+from engine.formats.weight_file import open_weights
 from engine.nodes.control_value import ControlBase, ControlNet, StrengthType, T2IAdapter, broadcast_image_to
 
 __all__ = ["ControlBase", "ControlNet", "StrengthType", "T2IAdapter", "broadcast_image_to"]

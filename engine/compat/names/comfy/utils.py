@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from engine.checkpoints.pickle_file import read_pickle
-from engine.checkpoints.weight_file import is_pickled, open_weights
 from engine.compat.lacking import not_supported
 from engine.compat.names.comfy.unet_weight_names import (
     TRANSFORMER_BLOCKS,
@@ -22,6 +20,8 @@ from engine.compat.names.comfy.unet_weight_names import (
     UNET_MAP_RESNET,
 )
 from engine.diffusion.conditions import repeat_to_batch_size
+from engine.formats.pickle_file import read_pickle
+from engine.formats.weight_file import is_pickled, open_weights
 from engine.images import pixels
 from engine.images.pixels import bislerp, lanczos
 from engine.nodes.running_call import running_context

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from engine.architectures.latent_unet import Downsample, ResBlock, SpatialTransformer, TimestepEmbedSequential, Upsample
+from engine.architectures.latent_unet import UnetModel as UNetModel
 from engine.compat.names.comfy.ldm.modules.diffusionmodules.util import timestep_embedding
-from engine.models.unet import Downsample, ResBlock, SpatialTransformer, TimestepEmbedSequential, Upsample
-from engine.models.unet import UnetModel as UNetModel
 
 __all__ = [
     "Downsample",

@@ -1,0 +1,80 @@
+"""A file of named tensors, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from engine.formats.pickle_file import PickleFile
+from engine.formats.safetensors_file import SafetensorsFile, TensorPlace
+
+SAFETENSORS_ENDINGS = (".safetensors", ".sft")
+
+
+class WeightFile(Protocol):
+    """`tensors` says where each lies (`start` gives the file's order); `tensor` may be a view of the mapped file."""
+
+    path: Path
+    metadata: dict[str, str]
+
+    @property
+    def tensors(self) -> Mapping[str, TensorPlace]: ...
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]: ...
+
+    def tensor(self, name: str) -> torch.Tensor: ...
+
+
+class ChangedTensors:
+    """A file with some of its tensors replaced, or all under other names."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+        self.path = path
+        self.metadata = dict(metadata)
+        self._tensors = dict(tensors)
+        self.tensors = {
+            name: TensorPlace(tensor.dtype, tuple(tensor.shape), order, tensor.nbytes)
+            for order, (name, tensor) in enumerate(self._tensors.items())
+        }
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: place.shape for name, place in self.tensors.items()}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+
+def open_weights(path: Path) -> WeightFile:
+    """Raises `BadModelFile` when the file is not whole, or holds anything but weights."""
+    return PickleFile(path) if is_pickled(path) else SafetensorsFile(path)
+
+
+def all_tensors(file: WeightFile) -> dict[str, torch.Tensor]:
+    """By name; those of a mapped file take memory only as they are read."""
+    return dict(tensors_of(file, {name: name for name in file.tensors}))
+
+
+def tensors_of(file: WeightFile, names: Mapping[str, str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """(key, tensor of the file by its name there), in that order; what a disk has to give is read ahead."""
+    if not isinstance(file, SafetensorsFile):
+        for key, name in names.items():
+            yield key, file.tensor(name)
+        return
+    with file.reading_ahead(names.values()) as ahead:
+        for key, name in names.items():
+            place = file.tensors[name]
+            ahead.wait_for(place.start + place.num_bytes)
+            yield key, file.tensor(name)
+
+
+def is_pickled(path: Path) -> bool:
+    """Whether it is a pickle by its content; a file that calls itself safetensors is never one."""
+    if path.suffix.lower() in SAFETENSORS_ENDINGS:
+        return False
+    with path.open("rb") as file:
+        return file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")

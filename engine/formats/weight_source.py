@@ -1,0 +1,174 @@
+"""Weights that a mapped file can give again at any time: what `engine/memory` calls a `WeightSource`."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.weight_file import WeightFile, tensors_of
+
+ALIGNMENT_BYTES = 64
+SOURCE_ATTRIBUTE = "weight_source"  # of a network that `load.fill` has filled
+
+
+class FileWeights:
+    """The weights of one network in one file.
+
+    `wanted` are tensors (of the meta device, too) of the shapes, types and layouts they are wanted in; `names` their
+    names in the file. With `copies` it gives no views, and what is read in one call shares one stretch of memory: where
+    a network computes with it, pages of a file will not do, which may have to be read again at any time. What is copied
+    is rounded to `through` on its way, unless that is None.
+    """
+
+    def __init__(
+        self,
+        file: WeightFile,
+        names: Mapping[str, str],
+        wanted: Mapping[str, torch.Tensor],
+        *,
+        copies: bool,
+        through: torch.dtype | None = None,
+    ) -> None:
+        self._file = file
+        self._names = {name: names[name] for name in wanted}
+        self._wanted = {name: torch.empty_like(tensor, device="meta") for name, tensor in wanted.items()}
+        self._copies = copies
+        self._through = through
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._names.keys()
+
+    def is_view(self, name: str) -> bool:
+        """Whether the file holds it as it is wanted, so that reading it is mapping it."""
+        like = self._wanted.get(name)
+        if like is None or self._copies:
+            return False
+        place = self._file.tensors[self._names[name]]
+        return place.dtype == like.dtype and like.is_contiguous() and place.start % place.dtype.itemsize == 0
+
+    def check(self) -> None:
+        """Raises `BadModelFile` when the file was written to since it was opened."""
+        if isinstance(self._file, SafetensorsFile):
+            self._file.check()
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """In the file's order. What is no view is converted one tensor at a time."""
+        order = sorted(names, key=lambda name: self._file.tensors[self._names[name]].start)
+        block = Block(sum(padded(self._wanted[name].nbytes) for name in order)) if self._copies else None
+        for name, tensor in tensors_of(self._file, {name: self._names[name] for name in order}):
+            like = self._wanted[name]
+            tensor = tensor.view(like.shape)
+            if not self.is_view(name):
+                target = torch.empty_like(like, device="cpu") if block is None else block.take(like)
+                tensor = target.copy_(tensor if self._through is None else tensor.to(self._through))
+            yield name, tensor
+        if self._copies and isinstance(self._file, SafetensorsFile):
+            self._file.forget_pages()
+
+    def view(self, name: str) -> torch.Tensor:
+        """One of which `is_view` is true, not read yet."""
+        assert isinstance(self._file, SafetensorsFile), "what is viewed is a mapped file"
+        return self._file.tensor(self._names[name], is_needed_now=False).view(self._wanted[name].shape)
+
+    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, WeightInFile]]:
+        """As the file has them, in its order; not read yet."""
+        assert isinstance(self._file, SafetensorsFile), "what is read later is a mapped file"
+        for name in sorted(names, key=lambda name: self._file.tensors[self._names[name]].start):
+            yield name, WeightInFile(self._file, self._names[name])
+
+
+@dataclass(frozen=True, slots=True)
+class WeightInFile:
+    """One tensor of a mapped file (`engine/memory/staging.py::RawWeight`)."""
+
+    file: SafetensorsFile
+    name: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.file.tensors[self.name].dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return self.file.tensors[self.name].num_bytes
+
+    def read_into(self, memory: torch.Tensor, start: int) -> None:
+        self.file.read_into(memory, self.name, start)
+
+
+class JoinedWeights:
+    """The weights of several parts of a network, each under its prefix."""
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        self._parts = {prefix + name: (part, name) for prefix, part in parts.items() for name in part.names}
+        self._sources = tuple(parts.values())
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._parts.keys()
+
+    def is_view(self, name: str) -> bool:
+        if name not in self._parts:
+            return False
+        part, inner = self._parts[name]
+        is_view: bool = part.is_view(inner)
+        return is_view
+
+    def check(self) -> None:
+        """Raises `BadModelFile` when a file was written to since it was opened."""
+        for source in self._sources:
+            source.check()
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        for part, by_inner in self._groups(names):
+            for inner, tensor in part.read(by_inner):
+                yield by_inner[inner], tensor
+
+    def raw(self, names: Iterable[str]) -> Iterator[tuple[str, WeightInFile]]:
+        for part, by_inner in self._groups(names):
+            for inner, tensor in part.raw(by_inner):
+                yield by_inner[inner], tensor
+
+    def _groups(self, names: Iterable[str]) -> Iterable[tuple[Any, dict[str, str]]]:
+        groups: dict[int, tuple[Any, dict[str, str]]] = {}
+        for name in names:
+            part, inner = self._parts[name]
+            groups.setdefault(id(part), (part, {}))[1][inner] = name
+        return groups.values()
+
+
+def source_of(network: nn.Module) -> JoinedWeights | None:
+    """Where a network's weights can be had again, as far as its parts were read from mapped files."""
+    parts = {
+        f"{path}." if path else "": getattr(module, SOURCE_ATTRIBUTE)
+        for path, module in network.named_modules()
+        if hasattr(module, SOURCE_ATTRIBUTE)
+    }
+    return JoinedWeights(parts) if parts else None
+
+
+class Block:
+    """One stretch of memory that many tensors share; huge pages, where the system has them, make it quick to fill."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._memory = mmap.mmap(-1, max(num_bytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._used = 0
+
+    def take(self, like: torch.Tensor) -> torch.Tensor:
+        """The next tensor, uninitialised (zero), of that shape, type and layout."""
+        flat = torch.frombuffer(self._memory, dtype=torch.uint8, count=like.nbytes, offset=self._used)
+        self._used += padded(like.nbytes)
+        return flat.view(like.dtype).as_strided(like.shape, like.stride())
+
+
+def padded(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

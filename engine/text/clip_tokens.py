@@ -1,0 +1,265 @@
+"""CLIP's byte-pair tokenizer (Sennrich et al. 2016, arXiv 1508.07909), and prompts with weights on it.
+
+The merge table beside this file (`clip_merges.txt.gz`) is OpenAI's (github.com/openai/CLIP); its licence lies with it.
+The vocabulary follows from it. It is read when the first prompt comes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import itertools
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from importlib import resources
+from typing import Any
+
+from engine.text.prompt_weights import parse_weights
+
+START_TEXT, END_TEXT = "<|startoftext|>", "<|endoftext|>"
+MAX_LENGTH = 77
+KEPT_WORD_LENGTH, MAX_KEPT_WORDS = 64, 100_000  # of words already encoded
+LONG_WORD = 8  # tokens from which a word may be broken between chunks
+CONTRACTIONS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
+EMBEDDING_PREFIX = "embedding:"
+LONG_RUN_OF_MARKS = re.compile(r"[^\w\s]{256}")  # or of punctuation, which it costs no more than time
+
+# The blocks whose ideographs stand for a word each.
+IDEOGRAPHS = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+
+def _byte_letters() -> dict[int, str]:
+    """A printable letter for each byte: itself where it is printable Latin-1, else one from 256 up."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+    letters = {byte: chr(byte) for byte in printable}
+    others = (byte for byte in range(256) if byte not in letters)
+    return letters | {byte: chr(256 + index) for index, byte in enumerate(others)}
+
+
+class BytePairs:
+    """Words -> token ids."""
+
+    def __init__(self) -> None:
+        self._letters = _byte_letters()
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    @cached_property
+    def _merges(self) -> list[tuple[str, str]]:
+        packed = resources.files("engine.text").joinpath("clip_merges.txt.gz").read_bytes()
+        lines = gzip.decompress(packed).decode("utf-8").splitlines()
+        return [(first, second) for first, _, second in (line.partition(" ") for line in lines)]
+
+    @cached_property
+    def _ranks(self) -> dict[tuple[str, str], int]:
+        return {pair: rank for rank, pair in enumerate(self._merges)}
+
+    @cached_property
+    def vocabulary(self) -> dict[str, int]:
+        letters = list(self._letters.values())
+        pieces = [*letters, *(letter + "</w>" for letter in letters), *(a + b for a, b in self._merges)]
+        return {piece: index for index, piece in enumerate([*pieces, START_TEXT, END_TEXT])}
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without start and end."""
+        ids: list[int] = []
+        for part in re.split(r"(<\|startoftext\|>|<\|endoftext\|>)", text):
+            if part in (START_TEXT, END_TEXT):
+                ids.append(self.vocabulary[part])
+            else:
+                ids.extend(token for word in split_words(clean(part)) for token in self._word(word))
+        return ids
+
+    def _word(self, word: str) -> tuple[int, ...]:
+        known = self._known.get(word)
+        if known is None:
+            known = tuple(self.vocabulary[piece] for piece in self._pieces(word))
+            if len(word) <= KEPT_WORD_LENGTH and len(self._known) < MAX_KEPT_WORDS:
+                self._known[word] = known
+        return known
+
+    def _pieces(self, word: str) -> list[str]:
+        """Merge neighbours, the pair of the lowest rank everywhere from left to right, until no pair is in the table.
+
+        A heap of pairs keeps the time near linear in the word. A pair that has changed since it was put there is
+        passed over.
+        """
+        letters = [self._letters[byte] for byte in word.encode("utf-8")]
+        pieces: list[str] = [*letters[:-1], letters[-1] + "</w>"]  # "" where one was merged into the one before it
+        following = [*range(1, len(pieces) + 1)]
+        preceding = [*range(-1, len(pieces) - 1)]
+        ranks = self._ranks
+
+        def ranked(index: int) -> tuple[int, int, str, str] | None:
+            if index < 0 or following[index] >= len(pieces):
+                return None
+            pair = pieces[index], pieces[following[index]]
+            rank = ranks.get(pair)
+            return None if rank is None else (rank, index, *pair)
+
+        heap = [entry for index in range(len(pieces) - 1) if (entry := ranked(index)) is not None]
+        heapq.heapify(heap)
+        while heap:
+            best = heap[0][0]
+            changed: list[int] = []
+            while heap and heap[0][0] == best:
+                entry = heapq.heappop(heap)
+                index = entry[1]
+                if ranked(index) != entry:
+                    continue
+                gone = following[index]
+                pieces[index] += pieces[gone]
+                pieces[gone] = ""
+                following[index] = following[gone]
+                if following[index] < len(pieces):
+                    preceding[following[index]] = index
+                changed += (preceding[index], index)
+            for index in dict.fromkeys(changed):
+                if index >= 0 and pieces[index] and (found := ranked(index)) is not None:
+                    heapq.heappush(heap, found)
+        return [piece for piece in pieces if piece]
+
+
+def clean(text: str) -> str:
+    """As the original tokenizer's basic cleaning: control characters out, ideographs apart, NFC, lower case."""
+    kept = []
+    for letter in text:
+        if letter.isspace() or unicodedata.category(letter) == "Zs":
+            kept.append(" ")
+        elif letter in ("\0", "\ufffd") or unicodedata.category(letter).startswith("C"):
+            continue
+        elif any(low <= ord(letter) <= high for low, high in IDEOGRAPHS):
+            kept.append(f" {letter} ")
+        else:
+            kept.append(letter)
+    return " ".join(unicodedata.normalize("NFC", _with_marks_in_order("".join(kept))).split()).lower()
+
+
+def _with_marks_in_order(text: str) -> str:
+    """Put long runs of combining marks into canonical order: `normalize` takes time quadratic in a run that is not."""
+    if text.isascii() or not LONG_RUN_OF_MARKS.search(text):
+        return text
+    decomposed = "".join(unicodedata.normalize("NFD", letter) for letter in text)
+    ordered: list[str] = []
+    for is_mark, letters in itertools.groupby(decomposed, key=lambda letter: unicodedata.combining(letter) != 0):
+        run = list(letters)
+        ordered.extend(sorted(run, key=unicodedata.combining) if is_mark else run)
+    return "".join(ordered)
+
+
+def split_words(text: str) -> Iterator[str]:
+    """Contractions, runs of letters, single digits, and runs of anything else that is not space."""
+    index = 0
+    while index < len(text):
+        contraction = next((item for item in CONTRACTIONS if text.startswith(item, index)), None)
+        kind = _kind(text[index])
+        end = index + 1
+        if contraction is not None:
+            end = index + len(contraction)
+        elif kind in ("letter", "other"):
+            while end < len(text) and _kind(text[end]) == kind:
+                end += 1
+        if kind != "space":
+            yield text[index:end]
+        index = end
+
+
+def _kind(letter: str) -> str:
+    if letter.isspace():
+        return "space"
+    category = unicodedata.category(letter)
+    return {"L": "letter", "N": "digit"}.get(category[0], "other")
+
+
+# --- chunks ----------------------------------------------------------------------------------------------------------
+
+FindEmbedding = Callable[[str], tuple[Any, str]]  # name -> (tensor [n, D] or [D] or None, text left over)
+Weighted = tuple[Any, float, int]  # token id or embedding row, weight, word id (0: none)
+
+
+class ClipTokenizer:
+    """Prompts -> chunks of 77 tokens with weights.
+
+    `find_embedding` looks up what stands after `embedding:`; without it the words are ordinary text.
+    """
+
+    def __init__(self, find_embedding: FindEmbedding | None = None) -> None:
+        self.pairs = BytePairs()
+        self.find_embedding = find_embedding
+
+    @property
+    def start_token(self) -> int:
+        return self.pairs.vocabulary[START_TEXT]
+
+    @property
+    def end_token(self) -> int:
+        return self.pairs.vocabulary[END_TEXT]
+
+    def tokenize_with_weights(
+        self,
+        text: str,
+        return_word_ids: bool = False,
+        tokenizer_options: dict[str, Any] | None = None,
+        disable_weights: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, list[list[Any]]]:
+        """`{"l": chunks}`, each 77 of (token, weight), or (token, weight, word id).
+
+        Options as custom nodes set them: `clip_l_min_length`, `clip_l_min_padding` (tokens of padding at the end).
+        """
+        options = tokenizer_options or {}
+        parts = [(text, 1.0)] if disable_weights else parse_weights(text)
+        words = [word for part, weight in parts for word in self._words(part, weight)]
+        chunks = self._chunks(words, options.get("clip_l_min_padding"), options.get("clip_l_min_length"))
+        if return_word_ids:
+            return {"l": [list(chunk) for chunk in chunks]}
+        return {"l": [[(token, weight) for token, weight, _ in chunk] for chunk in chunks]}
+
+    def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[Any, str]]:
+        names = {index: piece for piece, index in self.pairs.vocabulary.items()}
+        return [(pair, names[pair[0]]) for pair in token_weight_pair]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def _words(self, part: str, weight: float) -> Iterator[list[tuple[Any, float]]]:
+        """Groups of tokens that should stay in one chunk: here everything between two embeddings."""
+        pieces = re.split(rf" {EMBEDDING_PREFIX}|\n{EMBEDDING_PREFIX}", part)
+        for piece in [pieces[0], *(EMBEDDING_PREFIX + piece for piece in pieces[1:])]:
+            text = piece
+            if piece.startswith(EMBEDDING_PREFIX) and self.find_embedding is not None:
+                rows, text = self.find_embedding(piece[len(EMBEDDING_PREFIX) :].strip("\n"))
+                if rows is not None:
+                    yield [(row, weight) for row in (rows.unsqueeze(0) if rows.ndim == 1 else rows)]
+            if text:
+                yield [(token, weight) for token in self.pairs.encode(text)]
+
+    def _chunks(
+        self, words: list[list[tuple[Any, float]]], min_padding: int | None, min_length: int | None
+    ) -> list[list[Weighted]]:
+        start: Weighted = (self.start_token, 1.0, 0)
+        end: Weighted = (self.end_token, 1.0, 0)
+        chunk = [start]
+        chunks = [chunk]
+        for number, word in enumerate(words, start=1):
+            rest: list[Weighted] = [(token, weight, number) for token, weight in word]
+            is_long = len(rest) >= LONG_WORD
+            while rest:
+                room = MAX_LENGTH - len(chunk) - 1
+                if len(rest) <= room:
+                    chunk.extend(rest)
+                    break
+                if is_long:
+                    chunk.extend([*rest[:room], end])
+                    rest = rest[room:]
+                else:
+                    chunk.extend([end] * (room + 1))
+                chunk = [start]
+                chunks.append(chunk)
+        chunk.extend([end] * (1 + (min_padding or 0)))
+        chunk.extend([end] * (max(MAX_LENGTH, min_length or 0) - len(chunk)))
+        return chunks

@@ -1,0 +1,42 @@
+"""Where a prompt's pooled output is taken, and embeddings of another width."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.architectures.clip_text import END_TOKEN, START_TOKEN, ClipL, ClipTextConfig
+
+CONFIG = ClipTextConfig(num_layers=2, width=8, heads=2, inner_width=16, num_positions=12)
+ROWS = torch.rand(2, 8)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> ClipL:
+    torch.manual_seed(0)
+    return ClipL(CONFIG).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "place"),
+    [
+        ([START_TOKEN, 5, END_TOKEN], 2),
+        ([START_TOKEN, 5, END_TOKEN, 6, 7], 2),  # an end token that the prompt spells out
+        ([START_TOKEN, ROWS, 5, END_TOKEN], 4),
+        ([START_TOKEN, 5, END_TOKEN, ROWS, 6], 4),  # embeddings count wherever they are
+        ([START_TOKEN, 5, 6, 7], 11),  # no end at all
+    ],
+)
+def test_the_pooled_output_is_taken_where_comfyui_takes_it(encoder: ClipL, chunk: list[object], place: int) -> None:
+    num_rows = sum(token.shape[0] if isinstance(token, torch.Tensor) else 1 for token in chunk)
+    filling = END_TOKEN if any(type(token) is int and token == END_TOKEN for token in chunk) else 8
+    padded = [*chunk, *[filling] * (CONFIG.num_positions - num_rows)]
+    conditioning, pooled = encoder.encode([padded], None, project_pooled=False)
+    assert torch.equal(pooled[0], conditioning[0, place])
+
+
+def test_an_embedding_of_another_width_is_left_out(encoder: ClipL) -> None:
+    tokens = [START_TOKEN, 5, END_TOKEN, *[END_TOKEN] * 8]
+    plain, _ = encoder.encode([[*tokens, END_TOKEN]], None, project_pooled=False)
+    with_other, _ = encoder.encode([[START_TOKEN, 5, torch.rand(1, 6), *tokens[2:]]], None, project_pooled=False)
+    assert torch.equal(plain, with_other)

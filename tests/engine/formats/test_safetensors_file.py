@@ -1,0 +1,31 @@
+"""A `.safetensors` file that another program writes to, or replaces, while it is open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.errors import BadModelFile
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+
+
+def test_a_file_that_is_written_to_while_it_is_open_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    write_safetensors(path, {"weight": torch.ones(100_000)})
+    file = SafetensorsFile(path)
+    assert torch.equal(file.tensor("weight"), torch.ones(100_000))
+    with path.open("r+b") as download:
+        download.truncate(1000)
+    with pytest.raises(BadModelFile, match="changed while it was in use, from 400,0.. to 1,000 bytes"):
+        file.tensor("weight")
+
+
+def test_a_file_whose_name_another_took_stays_what_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    write_safetensors(path, {"weight": torch.ones(4)})
+    file = SafetensorsFile(path)
+    write_safetensors(path, {"weight": torch.zeros(4)})
+    file.check()
+    assert torch.equal(file.tensor("weight"), torch.ones(4))
