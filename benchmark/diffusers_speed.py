@@ -32,15 +32,17 @@ from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint  # n
 
 from benchmark.machine import describe_cpu  # noqa: E402
 from engine import Engine, EngineSettings, RunRequest  # noqa: E402
-from engine.checkpoints.families import sd15  # noqa: E402
-from engine.checkpoints.load import load_unet  # noqa: E402
+from engine.checkpoints.load import LoadTypes, load_unet  # noqa: E402
 from engine.checkpoints.random_weights import write_random_checkpoint  # noqa: E402
 from engine.events import NodeProgress  # noqa: E402
+from engine.families.parts.latent_unet import PREFIX as UNET_PREFIX  # noqa: E402
+from engine.families.registry import default_family  # noqa: E402
 from engine.settings import DtypeName, DtypeSettings  # noqa: E402
 
 CHECKPOINT = "random.safetensors"
 TYPES: tuple[tuple[DtypeName, torch.dtype], ...] = (("float32", torch.float32), ("bfloat16", torch.bfloat16))
 GUIDANCE = 7.0
+CONTEXT_DIM: int = default_family().scales["full"].denoiser.context_dim
 
 
 class Ours:
@@ -75,7 +77,7 @@ class Theirs:
 
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
         weights = safetensors.torch.load_file(path)
-        wanted = {name: weight.to(dtype) for name, weight in weights.items() if name.startswith(sd15.UNET_PREFIX)}
+        wanted = {name: weight.to(dtype) for name, weight in weights.items() if name.startswith(UNET_PREFIX)}
         self.unet = sd15_unet()
         converted = convert_ldm_unet_checkpoint(wanted, dict(self.unet.config))
         self.unet.load_state_dict(converted, assign=True)
@@ -89,7 +91,7 @@ class Theirs:
         )
         scheduler.set_timesteps(num_steps)
         latent = torch.randn(1, 4, side_px // 8, side_px // 8).to(self._dtype) * scheduler.init_noise_sigma
-        context = torch.randn(2, 77, sd15.CONTEXT_DIM).to(self._dtype)
+        context = torch.randn(2, 77, CONTEXT_DIM).to(self._dtype)
         seconds = []
         for timestep in scheduler.timesteps:
             started = time.perf_counter()
@@ -104,7 +106,7 @@ class Theirs:
 
 def sd15_unet() -> Any:
     with torch.device("meta"):
-        return diffusers.UNet2DConditionModel(sample_size=64, cross_attention_dim=sd15.CONTEXT_DIM)
+        return diffusers.UNet2DConditionModel(sample_size=64, cross_attention_dim=CONTEXT_DIM)
 
 
 def sampling_prompt(side_px: int, num_steps: int, seed: int) -> dict[str, Any]:
@@ -135,10 +137,10 @@ def sampling_prompt(side_px: int, num_steps: int, seed: int) -> dict[str, Any]:
 @torch.inference_mode()
 def difference(path: Path, theirs: Theirs) -> float:
     """Relative L2 distance of the two UNets' answers to the same question, in float32."""
-    _, ours = load_unet(path, torch.float32)
+    ours = load_unet(path, LoadTypes()).unet
     generator = torch.Generator().manual_seed(1)
     latent = torch.randn(2, 4, 32, 32, generator=generator)
-    context = torch.randn(2, 77, sd15.CONTEXT_DIM, generator=generator)
+    context = torch.randn(2, 77, CONTEXT_DIM, generator=generator)
     timesteps = torch.tensor([500.0, 500.0])
     expected = theirs.unet(latent, timesteps, encoder_hidden_states=context, return_dict=False)[0]
     answer = ours(latent, timesteps, context=context)

@@ -30,8 +30,9 @@ from typing import Any
 import torch
 
 from benchmark.machine import describe_cpu
-from engine.checkpoints.load import Destination, LoadTypes, load_checkpoint
+from engine.checkpoints.load import LoadTypes, load_checkpoint
 from engine.checkpoints.random_weights import random_networks
+from engine.formats.fill import Destination
 from engine.formats.weight_source import source_of
 from engine.memory.model_memory import ModelMemory
 from engine.memory.offload.module_weights import ModuleWeights

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from engine.checkpoints.load import Destination, load_unet
+from engine.checkpoints.load import LoadTypes, load_unet
+from engine.formats.fill import Destination
 from engine.formats.weight_source import source_of
 from engine.memory.device import Device, device_of
 from engine.memory.lanes import Lanes, PinnedMemory
@@ -92,7 +93,7 @@ def _seconds_per_call(
 
 
 def _model(device: Device, work: Workload, *, num_streams: int) -> tuple[Residency, ModelPool, Lanes]:
-    _, unet = load_unet(work.path, work.dtype, to=Destination.DEVICE)
+    unet = load_unet(work.path, LoadTypes(unet=work.dtype, to=Destination.DEVICE)).unet
     lanes = Lanes(device, num_streams)
     pinned = PinnedMemory(device, 16 * GIB)
     pool = ModelPool(VramState.NORMAL_VRAM, limits=Limits(0, 0))
@@ -102,7 +103,7 @@ def _model(device: Device, work: Workload, *, num_streams: int) -> tuple[Residen
 
 def _inputs(device: Device, work: Workload) -> tuple[torch.Tensor, ...]:
     cells = work.side_px // 8
-    _, unet = load_unet(work.path, work.dtype, to=Destination.DEVICE)
+    unet = load_unet(work.path, LoadTypes(unet=work.dtype, to=Destination.DEVICE)).unet
     shapes = ((2, 4, cells, cells), (2,), (2, 77, unet.config.context_dim))
     return tuple(torch.ones(shape, dtype=work.dtype, device=device.torch_name) for shape in shapes)
 

@@ -14,10 +14,12 @@ import torch
 from demo.networks import TEXT
 from demo.train_diffusion import LARGEST_LEVEL, Samples
 from demo.vocabulary import BACKGROUNDS, COUNTS, HUES, THINGS
-from engine.checkpoints.families.sd15 import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
+from engine.families.parts.autoencoder_kl import PREFIX as VAE_PREFIX
+from engine.families.parts.latent_unet import PREFIX as UNET_PREFIX
 from engine.formats.safetensors_file import write_safetensors
 from engine.text.clip_tokens import BytePairs
 
+TEXT_PREFIX = "cond_stage_model.transformer."
 SCALE = 0.18215
 LICENCE = (
     "Apache-2.0. Trained on Noto emoji (Google, Apache-2.0) with CLDR names (emojibase-data, MIT; Unicode licence)."
@@ -74,11 +76,11 @@ def main() -> None:
         if name.startswith("unet."):
             tensors[UNET_PREFIX + name.removeprefix("unet.")] = weight
         elif not name.startswith("text.text_projection"):
-            tensors[TEXT_PREFIX + "transformer." + name.removeprefix("text.")] = weight
+            tensors[TEXT_PREFIX + name.removeprefix("text.")] = weight
     for name in tensors:  # not computed in training, so it must add nothing now
         if name.removeprefix(UNET_PREFIX).startswith(LARGEST_LEVEL) and ".attn1.to_out.0." in name:
             tensors[name] = torch.zeros_like(tensors[name])
-    table = TEXT_PREFIX + "transformer.text_model.embeddings.token_embedding.weight"
+    table = TEXT_PREFIX + "text_model.embeddings.token_embedding.weight"
     tensors[table] = tensors[table] * known_tokens(samples)[:, None]
     arguments.file.parent.mkdir(parents=True, exist_ok=True)
     halves = {name: weight.half().contiguous() for name, weight in sorted(tensors.items())}

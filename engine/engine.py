@@ -30,11 +30,12 @@ import torch
 
 from engine.cancel import CancelToken
 from engine.checkpoints.folders import BUILT_IN, SAVED_IN, ModelFolders, read_extra_model_paths
-from engine.checkpoints.load import Destination, LoadTypes
+from engine.checkpoints.load import LoadTypes
 from engine.compat.host import PackServer
 from engine.device_probe import DeviceFigures, measure
 from engine.disk_probe import DiskFigure, measure_disk
 from engine.events import Event
+from engine.formats.fill import Destination
 from engine.graph.signature import Signatures, unique_keys
 from engine.graph.size import GraphLimits
 from engine.graph.spec import NodeRules

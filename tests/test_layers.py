@@ -6,6 +6,7 @@ Imports inside functions and under TYPE_CHECKING count like any other, since a d
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,11 @@ TORCH = frozenset({"torch", "numpy", "PIL", "safetensors"})
 NODE_EXTRAS = frozenset({"scipy", "torchsde"})  # only inside the functions that use them; a test below holds that
 NOTHING: frozenset[str] = frozenset()
 
+# What a family is described with, and what those that use families see of them.
+DESCRIBED_WITH = ("engine.architectures", "engine.text", "engine.formats", "engine.adapters", "engine.diffusion")
+KNOWN_OF_FAMILIES = ("engine.families.base", "engine.families.registry", "engine.families.unsupported")
+FAMILIES = tuple(sorted(path.parent.name for path in (ROOT / "engine" / "families").glob("*/family.py")))
+
 RULES = (
     Rule("worker", ("modifiers", "benchmark.qualify")),
     Rule("modifiers", (), frozenset({"pydantic", "pydantic_core"})),
@@ -53,31 +59,19 @@ RULES = (
     Rule("engine.memory.device", ("engine.errors", "engine.settings"), TORCH),
     Rule("engine.memory.offload", ("engine.errors", "engine.settings", "engine.memory"), TORCH),
     Rule("engine.memory.weight_patches", ("engine.errors", "engine.settings"), TORCH),
-    Rule(
-        "engine.checkpoints",
-        (
-            "engine.architectures",
-            "engine.text",
-            "engine.formats",
-            "engine.adapters",
-            "engine.errors",
-            "engine.memory.device",
-        ),  # fmt: skip
-        TORCH,
+    Rule("engine.families", (*CORE, "engine.graph.spec", *DESCRIBED_WITH), TORCH),
+    *(
+        Rule(
+            f"engine.families.{family}",
+            (*CORE, "engine.graph.spec", "engine.families.base", "engine.families.parts", *DESCRIBED_WITH),
+            TORCH,
+        )
+        for family in FAMILIES
     ),
+    Rule("engine.checkpoints", (*KNOWN_OF_FAMILIES, *DESCRIBED_WITH, "engine.errors", "engine.memory.device"), TORCH),
     Rule(
         "engine.nodes",
-        (
-            *CORE,
-            "engine.graph.spec",
-            "engine.checkpoints",
-            "engine.architectures",
-            "engine.text",
-            "engine.formats",
-            "engine.adapters",
-            "engine.diffusion",
-            "engine.images",
-        ),
+        (*CORE, "engine.graph.spec", "engine.checkpoints", "engine.images", *KNOWN_OF_FAMILIES, *DESCRIBED_WITH),
         TORCH | NODE_EXTRAS,
     ),
     Rule("engine.nodes.custom", ("engine",)),
@@ -226,6 +220,31 @@ def test_no_function_assigns_globals() -> None:
         if isinstance(statement, ast.Global)
     ]
     assert not wrong
+
+
+def test_a_family_is_imported_by_nobody() -> None:
+    """The registry finds the folders."""
+    wrong = [
+        str(item)
+        for item in all_imports("engine")
+        for family in FAMILIES
+        if is_below(item.imported, f"engine.families.{family}")
+        and not is_below(item.importer, f"engine.families.{family}")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_but_its_folder_names_a_family() -> None:
+    """Names of folders as words in code and texts; ComfyUI's own names of nodes and classes are other words."""
+    name = re.compile(rf"\b(?:{'|'.join(FAMILIES)})\b")
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sources("engine")
+        if not any(is_below(module_name(path), f"engine.families.{family}") for family in FAMILIES)
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if name.search(line)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def clip_text_keys(
     *,
     kohya: Sequence[str] = ("lora_te_", "lora_te1_"),
     diffusers: str = "text_encoder.",
-    projection: Sequence[str] = ("lora_te1_text_projection",),
+    projection: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return a map from the names used in LoRA files to the weights of one CLIP text encoder.
 

@@ -1,6 +1,6 @@
 """The autoencoder of latent diffusion (Rombach et al. 2022, arXiv 2112.10752), of any width and depth.
 
-Pictures `[B, 3, H, W]` in -1..1, latents `[B, 4, H/8, W/8]` unscaled. Module names are those of the original
+Pictures `[B, 3, H, W]` in -1..1, latents `[B, C, H/8, W/8]` unscaled. Module names are those of the original
 checkpoints (`encoder.down.0.block.0.conv1...`).
 """
 
@@ -14,6 +14,11 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.architectures.layers import Conv2d
+
+# Bytes of working memory per pixel (encode) and latent cell (decode) and byte of the dtype, of the 128-channel network.
+ENCODE_BYTES_PER_PIXEL = 1767
+DECODE_BYTES_PER_CELL = 2178 * 64
+MEASURED_CHANNELS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,16 @@ class AutoencoderKl(nn.Module):
         self.decoder = Decoder(config)
         self.quant_conv = Conv2d(config.latent_channels * 2, config.embedding_channels * 2, 1)
         self.post_quant_conv = Conv2d(config.embedding_channels, config.latent_channels, 1)
+
+    @property
+    def encode_bytes_per_pixel(self) -> int:
+        """Bytes of working memory per pixel and byte of the dtype."""
+        return ENCODE_BYTES_PER_PIXEL * self.config.base_channels // MEASURED_CHANNELS
+
+    @property
+    def decode_bytes_per_cell(self) -> int:
+        """Bytes of working memory per latent cell and byte of the dtype."""
+        return DECODE_BYTES_PER_CELL * self.config.base_channels // MEASURED_CHANNELS
 
     def encode(self, pictures: torch.Tensor) -> torch.Tensor:
         """The mean of the posterior."""

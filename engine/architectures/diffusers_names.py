@@ -1,10 +1,8 @@
-"""The names that the diffusers library gives to the weights of SD1's networks, and ours for them."""
+"""The names that the diffusers library gives to the weights of latent diffusion's networks, and ours for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-import torch
+from collections.abc import Collection, Iterator, Mapping
 
 from engine.architectures.latent_unet import BlockSpec, DownSpec, ResSpec, TransformerSpec, UnetConfig, UpSpec
 
@@ -106,15 +104,13 @@ def _transformer(theirs: str, ours: str, depth: int) -> dict[str, str]:
     return names
 
 
-def vae_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A VAE of diffusers under our names; attention's linear layers become 1x1 convolutions."""
-    levels = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("encoder.down_blocks."))
-    renamed = {}
-    for name, tensor in tensors.items():
-        ours = _vae_name(name, levels)
-        is_projection = ".attn_1." in ours and not ours.endswith(("norm.weight", "bias"))
-        renamed[ours] = tensor[..., None, None] if is_projection and tensor.ndim == 2 else tensor
-    return renamed
+def vae_names(names: Collection[str]) -> dict[str, str]:
+    """Return the names of a VAE's weights in a file of diffusers, by those of `AutoencoderKl`.
+
+    Attention's linear layers are 1x1 convolutions there.
+    """
+    levels = 1 + max(int(name.split(".")[2]) for name in names if name.startswith("encoder.down_blocks."))
+    return {_vae_name(name, levels): name for name in names}
 
 
 def _vae_name(name: str, levels: int) -> str:

@@ -15,17 +15,21 @@ from engine.formats.pickle_file import read_pickle
 from engine.formats.safetensors_file import SafetensorsFile
 
 ENDINGS = (".safetensors", ".pt", ".bin")
-CLIP_L_KEY = "clip_l"
-CLIP_L_WIDTH = 768
 
 log = logging.getLogger(__name__)
 
 
 class EmbeddingFinder:
-    """Looks up what stands after `embedding:` in a prompt. `roots` gives the folders as of now."""
+    """Finder of the textual inversions named after `embedding:` in prompts, for one text encoder.
 
-    def __init__(self, roots: Callable[[], Sequence[Path]]) -> None:
+    `roots` gives the folders as of now. `key` is the name of the encoder (`clip_l`) in files for several, `width` that
+    of its rows.
+    """
+
+    def __init__(self, roots: Callable[[], Sequence[Path]], *, key: str, width: int) -> None:
         self._roots = roots
+        self._key = key
+        self._width = width
 
     def __call__(self, text: str) -> tuple[torch.Tensor | None, str]:
         """(rows `[n, D]` or `[D]`, the text that is left) of `"name and more words"`.
@@ -50,7 +54,7 @@ class EmbeddingFinder:
         if path is None:
             return None
         try:
-            return embedding_rows(path)
+            return embedding_rows(path, key=self._key, width=self._width)
         except BadModelFile as error:
             log.warning("error loading embedding, skipping loading: %s", error)
             return None
@@ -79,37 +83,37 @@ def _folders(roots: Sequence[Path]) -> Iterator[Path]:
                 yield Path(place)
 
 
-def embedding_rows(path: Path) -> torch.Tensor:
-    """`[n, D]` or `[D]` of any of the formats training programs write. Raises `BadModelFile`."""
+def embedding_rows(path: Path, *, key: str, width: int) -> torch.Tensor:
+    """Return `[n, D]` or `[D]` of any of the formats training programs write. Raises `BadModelFile`."""
     content: Any
     if path.suffix.lower() == ".safetensors":
         file = SafetensorsFile(path)
         content = {name: file.tensor(name) for name in file.tensors}
     else:
         content = read_pickle(path)
-    rows = _rows(content)
+    rows = _rows(content, key, width)
     if not isinstance(rows, torch.Tensor):
         raise BadModelFile(path.name, "no rows of a text encoder", "a textual inversion")
     return rows
 
 
-def _rows(content: Any) -> Any:
+def _rows(content: Any, key: str, width: int) -> Any:
     if isinstance(content, list):
         return _joined(
             [
                 tensor.reshape(-1, tensor.shape[-1])
                 for item in content
                 for tensor in item.values()
-                if tensor.shape[-1] == CLIP_L_WIDTH
+                if tensor.shape[-1] == width
             ]
         )
     if not isinstance(content, Mapping):
         return None
     if "string_to_param" in content:
         return next(iter(content["string_to_param"].values()), None)
-    if CLIP_L_KEY in content:
-        return content[CLIP_L_KEY]
-    for ending in (".string_to_param.*", f".{CLIP_L_KEY}"):
+    if key in content:
+        return content[key]
+    for ending in (".string_to_param.*", f".{key}"):
         bundled = [
             tensor for name, tensor in content.items() if name.startswith("bundle_emb.") and name.endswith(ending)
         ]

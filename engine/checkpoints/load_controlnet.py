@@ -9,27 +9,19 @@ import torch
 
 from engine.architectures.controlnet import ControlNetModel
 from engine.architectures.diffusers_names import unet_names
-from engine.architectures.latent_unet import UnetConfig
+from engine.architectures.latent_unet_shapes import diffusers_unet_config
 from engine.architectures.t2i_adapter import Adapter, LightAdapter
-from engine.checkpoints import inspect
-from engine.checkpoints.inspect import NotRecognised
-from engine.checkpoints.load import Destination, fill
 from engine.checkpoints.load_t2i_adapter import is_t2i_adapter, load_t2i_adapter
 from engine.errors import BadModelFile
+from engine.families import registry
+from engine.families.base import NotRecognised
+from engine.families.unsupported import describe, describe_control
+from engine.formats.fill import Destination, fill
 from engine.formats.weight_file import ChangedTensors, WeightFile, open_weights
 
-EXPECTED = "a ControlNet or T2I-Adapter of Stable Diffusion 1"
 PREFIX = "control_model."
 FIRST_ZERO_CONV = "zero_convs.0.0.weight"
 DIFFUSERS_MARK = "controlnet_cond_embedding.conv_in.weight"
-
-# By which other kinds of control file are known.
-OTHERS = (
-    ("lora_controlnet", "a control LoRA"),
-    ("task_embedding", "a union ControlNet (Stable Diffusion XL)"),
-    ("controlnet_blocks.0.", "a ControlNet of Stable Diffusion 3, Flux or Qwen"),
-    ("after_proj_list.", "a ControlNet of Hunyuan DiT"),
-)
 
 
 def load_controlnet(
@@ -51,10 +43,11 @@ def load_controlnet(
         is_difference = "difference" in file.tensors
         file, names = _names(file)
         shapes = {name: file.tensors[key].shape for name, key in names.items()}
-        config = _config(shapes)
-    except (NotRecognised, KeyError, IndexError) as error:
+        _, controls = registry.recognise_control(shapes)
+        config = controls.configure(shapes)
+    except (NotRecognised, LookupError) as error:
         found = error.found if isinstance(error, NotRecognised) else f"no tensor {error}"
-        raise BadModelFile(path.name, found, EXPECTED) from error
+        raise BadModelFile(path.name, found, f"a ControlNet or T2I-Adapter of {registry.labels()}") from error
     if is_difference and base_weight is not None:
         file = _completed(file, names, base_weight)
     with torch.device("meta"):
@@ -65,22 +58,15 @@ def load_controlnet(
 
 def _names(file: WeightFile) -> tuple[WeightFile, dict[str, str]]:
     """The file in the original layout, and name in the network -> name in the file."""
-    for mark, description in OTHERS:
-        if any(name.startswith(mark) for name in file.tensors):
-            raise NotRecognised(description)
+    description = describe_control(file.shapes)
+    if description is not None:
+        raise NotRecognised(description)
     if DIFFUSERS_MARK in file.tensors:
         file = _from_diffusers(file)
     for prefix in (PREFIX, ""):
         if prefix + FIRST_ZERO_CONV in file.tensors:
             return file, {key.removeprefix(prefix): key for key in file.tensors if key.startswith(prefix)}
-    raise NotRecognised(inspect.describe(file.shapes))
-
-
-def _config(shapes: inspect.Shapes) -> UnetConfig:
-    context = next((shape for name, shape in shapes.items() if name.endswith("attn2.to_k.weight")), None)
-    if context is None or context[1] in (1024, 2048, 1280):
-        raise NotRecognised("a ControlNet of another family than Stable Diffusion 1")
-    return inspect.unet_half_config(shapes)
+    raise NotRecognised(describe(file.shapes))
 
 
 def _completed(
@@ -95,7 +81,7 @@ def _completed(
 
 def _from_diffusers(file: WeightFile) -> WeightFile:
     theirs = file.tensors
-    names = unet_names(inspect.diffusers_unet_config(file.shapes))
+    names = unet_names(diffusers_unet_config(file.shapes))
     for kind in ("weight", "bias"):
         names[f"controlnet_mid_block.{kind}"] = f"middle_block_out.0.{kind}"
         for index in range(_count(theirs, "controlnet_down_blocks.")):

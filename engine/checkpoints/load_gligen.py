@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from engine.architectures.gligen import POSITION_WIDTH, Gligen
-from engine.checkpoints.load import Destination, fill
 from engine.errors import BadModelFile
+from engine.formats.fill import Destination, fill
 from engine.formats.weight_file import WeightFile, open_weights
 
 EXPECTED = "a GLIGEN model for text boxes"

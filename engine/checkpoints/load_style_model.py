@@ -7,15 +7,14 @@ from pathlib import Path
 import torch
 
 from engine.architectures.style_adapter import StyleAdapter, StyleAdapterConfig
-from engine.checkpoints.inspect import describe
-from engine.checkpoints.load import Destination, fill
 from engine.errors import BadModelFile
+from engine.families.unsupported import describe, describe_style
+from engine.formats.fill import Destination, fill
 from engine.formats.weight_file import open_weights
 
 EXPECTED = "a T2I-Adapter for style"
 HEADS = 8
 MARK = "style_embedding"
-FLUX_MARK = "redux_down.weight"
 
 
 def load_style_model(path: Path, *, to: Destination = Destination.RAM) -> StyleAdapter:
@@ -23,8 +22,7 @@ def load_style_model(path: Path, *, to: Destination = Destination.RAM) -> StyleA
     file = open_weights(path)
     shapes = file.shapes
     if MARK not in shapes:
-        found = "a style model of Flux (Redux)" if FLUX_MARK in shapes else describe(shapes)
-        raise BadModelFile(path.name, found, EXPECTED)
+        raise BadModelFile(path.name, describe_style(shapes) or describe(shapes), EXPECTED)
     _, num_words, width = shapes[MARK]
     layers = {name.split(".")[1] for name in shapes if name.startswith("transformer_layes.")}
     config = StyleAdapterConfig(

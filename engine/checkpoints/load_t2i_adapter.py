@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import torch
 
+from engine.architectures.latent_unet_shapes import Shapes
 from engine.architectures.t2i_adapter import Adapter, AdapterConfig, LightAdapter
-from engine.checkpoints.inspect import NotRecognised, Shapes
-from engine.checkpoints.load import Destination, fill
+from engine.families.base import NotRecognised
+from engine.formats.fill import Destination, fill
 from engine.formats.weight_file import WeightFile
 
 PREFIX = "adapter."

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from engine.architectures.upscaler import CompactConfig, CompactNet, RrdbConfig, RrdbNet
-from engine.checkpoints.load import Destination, fill
 from engine.errors import BadModelFile
+from engine.formats.fill import Destination, fill
 from engine.formats.weight_file import WeightFile, open_weights
 
 EXPECTED = "an upscaling network of the ESRGAN family"

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from engine.architectures.autoencoder_kl import AutoencoderKl
-from engine.architectures.clip_text import ClipTextEncoder
 from engine.architectures.latent_unet import UnetModel
-from engine.checkpoints.families import sd15
-from engine.checkpoints.load import LoadTypes, wants_channels_last
+from engine.checkpoints.load import LoadTypes
+from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors
+from engine.families.base import ModelFamily
+from engine.families.registry import default_family
+from engine.formats.fill import wants_channels_last
 from engine.formats.safetensors_file import write_safetensors
+from engine.text.clip_encoding import ClipEncoder, TextEncoderSet
 
 # Layers that end a residual branch: small, so that depth does not make activations grow.
 BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out_proj", "fc2")
@@ -25,15 +28,24 @@ BRANCH_GAIN = 0.3
 
 
 def random_networks(
-    scale: str, seed: int, types: LoadTypes, device: str = "cpu"
-) -> tuple[UnetModel, ClipTextEncoder, AutoencoderKl]:
-    """SD1.5 networks of a scale (`sd15.SCALES`), drawn on the device; the same for the same seed, scale and device.
+    scale: str, seed: int, types: LoadTypes, device: str = "cpu", *, family: ModelFamily | None = None
+) -> tuple[Any, TextEncoderSet, Any]:
+    """Draw a family's networks of a scale on the device; the same for the same seed, scale and device.
 
-    Raises KeyError for an unknown scale.
+    Without a family it is the default one. Raises KeyError for an unknown scale.
     """
-    unet_config, clip_config, vae_config = sd15.SCALES[scale]
+    family = default_family() if family is None else family
+    configs = family.scales[scale]
+    types = types.fitting(family)
     with torch.device("meta"):
-        unet, text_encoder, vae = UnetModel(unet_config), ClipTextEncoder(clip_config), AutoencoderKl(vae_config)
+        unet = family.denoiser.build(configs.denoiser)
+        transformers = [encoder.network.build(configs.text[encoder.encoding.slot]) for encoder in family.text]
+        encoders = [
+            ClipEncoder(transformer, encoder.encoding)
+            for transformer, encoder in zip(transformers, family.text, strict=True)
+        ]
+        text_encoder = TextEncoderSet(encoders, combine=family.combine_text, family=family)
+        vae = family.vae.build(configs.vae)
     generator = torch.Generator(device=device)
     generator.manual_seed(seed)
     for network, dtype in ((unet, types.unet), (text_encoder, types.text_encoder), (vae, types.vae)):
@@ -44,7 +56,8 @@ def random_networks(
             for weight in network.parameters():
                 if weight.ndim == 4:
                     weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-    _carry_latent(unet)
+    if isinstance(unet, UnetModel):
+        _carry_latent(unet)
     return unet, text_encoder, vae
 
 
@@ -92,14 +105,13 @@ def _carry_latent(unet: UnetModel) -> None:
     out[:, :8, 1, 1] = signs.T * 0.95
 
 
-def write_random_checkpoint(path: Path, scale: str = "small", seed: int = 0) -> None:
-    """A checkpoint in SD1.5's layout, float16. The file appears only when it is whole."""
-    unet, text_encoder, vae = random_networks(scale, seed, LoadTypes())
-    tensors: dict[str, torch.Tensor] = {}
-    for prefix, network in ((sd15.UNET_PREFIX, unet), (sd15.VAE_PREFIX, vae)):
-        tensors |= {prefix + name: weight for name, weight in network.state_dict().items()}
-    for name, weight in text_encoder.state_dict().items():
-        inner = name.removeprefix("clip_l.transformer.")
-        if not inner.startswith("text_projection"):
-            tensors[sd15.TEXT_PREFIX + "transformer." + inner] = weight
+def write_random_checkpoint(
+    path: Path, scale: str = "small", seed: int = 0, *, family: ModelFamily | None = None
+) -> None:
+    """Write a checkpoint in a family's layout, float16. The file appears only when it is whole."""
+    family = default_family() if family is None else family
+    unet, text_encoder, vae = random_networks(scale, seed, LoadTypes(), family=family)
+    tensors = denoiser_tensors(family, unet.state_dict())
+    tensors |= vae_tensors(family, vae.state_dict())
+    tensors |= text_tensors(family, text_encoder.state_dict())
     write_safetensors(path, {name: weight.to(torch.float16) for name, weight in tensors.items()})

@@ -1,6 +1,6 @@
 """A network with its parameterisation: noisy latent in, denoised latent out (ComfyUI's `BaseModel`).
 
-`x` `[B, 4, h, w]` float32 in latent units, `sigma` `[B]`; the network computes in its own dtype.
+`x` `[B, C, h, w]` float32 in latent units, `sigma` `[B]`; the network computes in its own dtype.
 """
 
 from __future__ import annotations
@@ -19,22 +19,19 @@ from engine.diffusion.conditions import (
     RegularInput,
     spread_to_batch_size,
 )
-from engine.diffusion.latent_format import Sd15LatentFormat
+from engine.diffusion.latent_format import LatentFormat
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
-
-# What an all-grey picture is in the latent space of SD1.5's VAE, for inpainting networks without a picture.
-BLANK_LATENT = (0.8223, -0.6876, 0.6364, 0.1380)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What nodes ask of `model.model_config`."""
+    """The properties of a model that nodes ask for (`model.model_config`). `family` is its `ModelFamily`."""
 
-    family: str = "sd15"
+    family: Any = None
     unet_config: Mapping[str, Any] = field(default_factory=dict)
     sampling_settings: Mapping[str, Any] = field(default_factory=dict)
-    latent_format: Sd15LatentFormat = field(default_factory=Sd15LatentFormat)
+    latent_format: LatentFormat = field(default_factory=LatentFormat)
     memory_usage_factor: float = 1.0
 
 
@@ -139,9 +136,10 @@ class Denoiser(torch.nn.Module):
         return None
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:
-        """The further channels of an inpainting network `[B, 1 + 4, h, w]` or an editing one `[B, 4, h, w]`, else None.
+        """Return the further channels of an inpainting network `[B, 1 + C, h, w]`, of an editing one `[B, C, h, w]`.
 
-        `denoise_mask` is 1 where the sampler may paint; without it everything is painted on a blank picture.
+        None for other networks. `denoise_mask` is 1 where the sampler may paint; without it everything is painted on a
+        blank picture.
         """
         if not self.concat_keys:
             return None
@@ -164,8 +162,9 @@ class Denoiser(torch.nn.Module):
         return torch.cat([mask.to(device), image.to(device)], dim=1)
 
     def blank_inpaint_image_like(self, latent_image: torch.Tensor) -> torch.Tensor:
-        blank = torch.tensor(BLANK_LATENT, dtype=latent_image.dtype, device=latent_image.device)
-        return blank.view(1, 4, 1, 1).expand_as(latent_image)
+        colours = self.latent_format.blank or (0.0,) * latent_image.shape[1]
+        blank = torch.tensor(colours, dtype=latent_image.dtype, device=latent_image.device)
+        return blank.view(1, -1, *(1,) * (latent_image.ndim - 2)).expand_as(latent_image)
 
     def scale_latent_inpaint(
         self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any

@@ -1,28 +1,25 @@
-"""What the numbers of a latent mean: their scale, and a rough colour for previews."""
+"""The numbers of a latent: their scale, and a rough colour for previews."""
 
 from __future__ import annotations
 
 import torch
 
 
-class Sd15LatentFormat:
-    """Latents of SD1.5's VAE are multiplied by 0.18215 for unit variance (Rombach et al. 2022, arXiv 2112.10752).
+class LatentFormat:
+    """The scale of a VAE's latents at a network's input, by one factor; plain latents unless a subclass says otherwise.
 
-    `latent_rgb_factors` [4, 3] turns a scaled latent cell into about the colour (-1..1) that the VAE would draw there;
-    the table is public knowledge of the community (fitted by least squares).
+    `latent_rgb_factors` [C, 3] turns a scaled latent cell into about the colour (-1..1) that the VAE would draw there.
+    `blank` is an all-grey picture, for inpainting networks that are given no picture.
     """
 
     latent_channels = 4
     latent_dimensions = 2
-    scale_factor = 0.18215
-    latent_rgb_factors = (
-        (0.3512, 0.2297, 0.3227),
-        (0.3250, 0.4974, 0.2350),
-        (-0.2829, 0.1762, 0.2721),
-        (-0.2120, -0.2616, -0.7177),
-    )
-    latent_rgb_factors_bias = None
-    taesd_decoder_name = "taesd_decoder"
+    spatial_ratio = 8  # pixels a side of one cell
+    scale_factor = 1.0
+    latent_rgb_factors: tuple[tuple[float, float, float], ...] | None = None
+    latent_rgb_factors_bias: tuple[float, float, float] | None = None
+    taesd_decoder_name: str | None = None
+    blank: tuple[float, ...] | None = None
 
     def process_in(self, latent: torch.Tensor) -> torch.Tensor:
         return latent * self.scale_factor
@@ -31,7 +28,7 @@ class Sd15LatentFormat:
         return latent / self.scale_factor
 
 
-class PlaygroundLatentFormat(Sd15LatentFormat):
+class PlaygroundLatentFormat(LatentFormat):
     """Latents of Playground v2.5 (Li et al. 2024, arXiv 2402.17245): standardised by channel, at half deviation."""
 
     scale_factor = 0.5

@@ -130,7 +130,7 @@ class DiscreteSchedule(torch.nn.Module):
             return 999999999.9
         if percent >= 1.0:
             return 0.0
-        # 999 whatever the number of timesteps is: ComfyUI's constant, and all SD1 models have 1000.
+        # 999 whatever the number of timesteps is: ComfyUI's constant, and nearly all models have 1000.
         return float(self.sigma(torch.tensor((1.0 - percent) * 999.0)).item())
 
 
@@ -197,8 +197,8 @@ class ContinuousVSchedule(ContinuousEdmSchedule):
 
 
 class EpsDiscrete(DiscreteSchedule, Eps):
-    """SD1.5."""
+    """A network of trained timesteps that predicts the noise."""
 
 
 class VDiscrete(DiscreteSchedule, VPrediction):
-    """SD1.5 tuned to predict v."""
+    """A network of trained timesteps that predicts v."""

@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ class SafetensorsFile:
             self.mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._file_number = os.dup(file.fileno())  # the mapping's own file, whatever the path names later
         weakref.finalize(self, os.close, self._file_number)
+        self._opened_by: SafetensorsFile | None = None
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
         self.tensors = {name: _place(path.name, name, entry, header_bytes + 8) for name, entry in header.items()}
         end = max((place.start + place.num_bytes for place in self.tensors.values()), default=0)
@@ -75,6 +77,13 @@ class SafetensorsFile:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: place.shape for name, place in self.tensors.items()}
+
+    def with_tensors(self, more: Mapping[str, TensorPlace]) -> SafetensorsFile:
+        """Return the same open file with further names for stretches of it."""
+        other = copy(self)
+        other.tensors = {**self.tensors, **more}
+        other._opened_by = self  # which closes it
+        return other
 
     def check(self) -> None:
         """Raises `BadModelFile` when the file was written to since it was opened, by a download of the same name say.

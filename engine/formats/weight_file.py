@@ -1,8 +1,9 @@
-"""A file of named tensors, whatever its format."""
+"""A file of named tensors, whatever its format, and names for parts of its tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +13,25 @@ from engine.formats.pickle_file import PickleFile
 from engine.formats.safetensors_file import SafetensorsFile, TensorPlace
 
 SAFETENSORS_ENDINGS = (".safetensors", ".sft")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of `count` equal parts of a tensor, along its first dimension."""
+
+    name: str
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """A matrix that the file holds transposed."""
+
+    name: str
+
+
+Names = Mapping[str, str | Part | Transposed]  # name in a network -> what of the file it is
 
 
 class WeightFile(Protocol):
@@ -47,6 +67,32 @@ class ChangedTensors:
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._tensors[name]
+
+
+def with_parts(file: WeightFile, names: Names) -> tuple[WeightFile, dict[str, str]]:
+    """Return a file in which every part has a name, and the names of the network's weights there.
+
+    Parts of a mapped file are not copied, and are read like its other tensors. Transposed ones are left out.
+    """
+    parts = {f"{item.name}[{item.index}/{item.count}]": item for item in names.values() if isinstance(item, Part)}
+    plain = {
+        name: f"{item.name}[{item.index}/{item.count}]" if isinstance(item, Part) else item
+        for name, item in names.items()
+        if not isinstance(item, Transposed)
+    }
+    if not parts:
+        return file, plain
+    if isinstance(file, SafetensorsFile):
+        return file.with_tensors({key: _place_of(file.tensors[part.name], part) for key, part in parts.items()}), plain
+    whole = {key: file.tensor(key) for key in plain.values() if key not in parts}
+    cut = {key: file.tensor(part.name).chunk(part.count)[part.index] for key, part in parts.items()}
+    return ChangedTensors(file.path, whole | cut, file.metadata), plain
+
+
+def _place_of(whole: TensorPlace, part: Part) -> TensorPlace:
+    rows, *others = whole.shape
+    num_bytes = whole.num_bytes // part.count
+    return TensorPlace(whole.dtype, (rows // part.count, *others), whole.start + part.index * num_bytes, num_bytes)
 
 
 def open_weights(path: Path) -> WeightFile:

@@ -28,7 +28,7 @@ class Clip:
 
     @property
     def cond_stage_model(self) -> Any:
-        """The network itself (`engine/architectures/clip_text.py::ClipTextEncoder`)."""
+        """The network itself (`engine/text/clip_encoding.py::TextEncoderSet`)."""
         return self.patcher.model
 
     def clone(self) -> Clip:
@@ -55,7 +55,7 @@ class Clip:
         self.layer_idx = layer_idx
 
     def tokenize(self, text: str, return_word_ids: bool = False, **kwargs: Any) -> dict[str, list[list[Any]]]:
-        """`{"l": [[(token, weight), ...77], ...]}`."""
+        """Return `{"l": [[(token, weight), ...77], ...]}`, chunks by the slot of their encoder."""
         options = {**self.tokenizer_options, **kwargs.pop("tokenizer_options", {})}
         chunks: dict[str, list[list[Any]]] = self.tokenizer.tokenize_with_weights(
             text, return_word_ids, tokenizer_options=options, **kwargs

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 
 from engine.adapters.lora import lora_patches
-from engine.adapters.lora_names import clip_text_keys, denoiser_keys
-from engine.architectures.diffusers_names import unet_names
 from engine.diffusion.wrappers import merge_options
+from engine.nodes.lora_keys import denoiser_lora_keys, text_lora_keys
 
 BEFORE_EVERYTHING = 999999999.9  # a sigma above all others
 
@@ -235,12 +234,7 @@ class WeightHook(Hook):
         strength = self._strength_clip if is_clip else self._strength_model
         patches = (self.weights_clip if is_clip and not self.need_weight_init else self.weights) or {}
         if self.need_weight_init:
-            names = model.model.state_dict()
-            keys = (
-                clip_text_keys(names, "clip_l.transformer.")
-                if is_clip
-                else denoiser_keys(names, unet_names(model.model.diffusion_model.config))
-            )
+            keys = text_lora_keys(model.model) if is_clip else denoiser_lora_keys(model.model)
             patches = lora_patches(patches, keys, warn=False)
         model.add_hook_patches(hook=self, patches=patches, strength_patch=strength)
 

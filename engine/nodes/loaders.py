@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from engine.families import registry
 from engine.nodes.base import Choice, Int, ModelFile, NodeContext, Optional, node
-from engine.nodes.model_store import RANDOM_FAMILIES, RANDOM_SCALES
 from engine.nodes.values import CLIP, MODEL, VAE
 
 CLIP_TYPES = (
     "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan",
     "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image",
 )  # fmt: skip
+RANDOM_SCALES = ("full", "small")
 WEIGHT_TYPES = ("default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2")
 
 
@@ -42,9 +43,10 @@ def unet_loader(
 
 
 def _supported_clip_type(environment: object, *, type: str | None = None) -> str | None:
-    if type == "stable_diffusion" or type not in CLIP_TYPES:
+    known = registry.text_types(num_encoders=1)
+    if type in known or type not in CLIP_TYPES:
         return None
-    return f"text encoders of type {type!r} are not supported; 'stable_diffusion' is"
+    return f"type: text encoders of this type are not supported; got {type!r}, expected {' or '.join(map(repr, known))}"
 
 
 @node("CLIPLoader", display_name="Load CLIP", category="advanced/loaders", check=_supported_clip_type)
@@ -56,7 +58,7 @@ def clip_loader(
     device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
 ) -> CLIP:
     """Loads one text encoder."""
-    clip: CLIP = context.models.clip(clip_name, on_cpu=device == "cpu")
+    clip: CLIP = context.models.clip(clip_name, text_type=type, on_cpu=device == "cpu")
     return clip
 
 
@@ -75,7 +77,7 @@ def vae_loader(context: NodeContext, *, vae_name: Annotated[str, ModelFile("vae"
 def random_checkpoint(
     context: NodeContext,
     *,
-    family: Annotated[str, Choice(RANDOM_FAMILIES)] = "sd15",
+    family: Annotated[str, Choice(registry.family_names())] = registry.default_family().name,
     scale: Annotated[str, Choice(RANDOM_SCALES)] = "full",
     seed: Annotated[int, Int(min=0, max=0xFFFFFFFFFFFFFFFF), Optional()] = 0,
 ) -> tuple[MODEL, CLIP, VAE]:

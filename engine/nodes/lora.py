@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import torch
 
 from engine.adapters.lora import lora_patches
-from engine.adapters.lora_names import clip_text_keys, denoiser_keys
-from engine.architectures.diffusers_names import unet_names
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.clip_value import Clip
+from engine.nodes.lora_keys import denoiser_lora_keys, text_lora_keys
 from engine.nodes.model_value import Model
 from engine.nodes.values import CLIP, MODEL
 
@@ -32,11 +31,9 @@ def with_lora(
     """Clones that carry the LoRA. What names a weight of neither is warned about."""
     keys: dict[str, str] = {}
     if model is not None:
-        keys |= denoiser_keys(model.model.state_dict(), unet_names(model.model.diffusion_model.config))
+        keys |= denoiser_lora_keys(model.model)
     if clip is not None:
-        keys |= clip_text_keys(
-            clip.cond_stage_model.state_dict(), "clip_l.transformer.", projection=("lora_te1_text_projection",)
-        )
+        keys |= text_lora_keys(clip.cond_stage_model)
     patches = lora_patches(lora, keys)
     taken: set[Any] = set()
     if model is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from engine.families.registry import families
 from engine.graph.spec import OutputSpec
 from engine.nodes.base import Float, FunctionNode, NodeContext, Parameter, Socket, node
 from engine.nodes.clip_value import Clip
@@ -91,35 +92,37 @@ def clip_merge_add(context: NodeContext, *, clip1: CLIP, clip2: CLIP) -> CLIP:
     return merged_clip(clip1, clip2, 1.0, 1.0)
 
 
-SD1_BLOCKS = (
-    "time_embed.", "label_emb.", *(f"input_blocks.{index}." for index in range(12)),
-    *(f"middle_block.{index}." for index in range(3)), *(f"output_blocks.{index}." for index in range(12)), "out.",
-)  # fmt: skip
-
-
-def _merge_sd1(context: NodeContext, *, model1: Model, model2: Model, **ratios: float) -> Model:
+def _merge_blocks(context: NodeContext, *, model1: Model, model2: Model, **ratios: float) -> Model:
     return merged_blocks(model1, model2, ratios)
 
 
-# Its inputs are called after blocks ("input_blocks.0."), which no parameter of a function can be.
-model_merge_sd1 = FunctionNode(
-    class_type="ModelMergeSD1",
-    function=_merge_sd1,
-    display_name="ModelMergeSD1",
-    category=f"{CATEGORY}/model_specific",
-    is_output=False,
-    python_module="comfy_extras.nodes_model_merging_model_specific",
-    is_idempotent=True,
-    extra={},
-    parameters=(
-        Parameter("model1", "required", Socket("MODEL")),
-        Parameter("model2", "required", Socket("MODEL")),
-        *(Parameter(block, "required", Float(min=0.0, max=1.0, step=0.01), 1.0) for block in SD1_BLOCKS),
-    ),
-    outputs=(OutputSpec("MODEL", "MODEL", False),),
+def _merging_node(class_type: str, blocks: tuple[str, ...]) -> FunctionNode:
+    """Make a node whose inputs are called after blocks ("input_blocks.0."), as no parameter of a function can be."""
+    return FunctionNode(
+        class_type=class_type,
+        function=_merge_blocks,
+        display_name=class_type,
+        category=f"{CATEGORY}/model_specific",
+        is_output=False,
+        python_module="comfy_extras.nodes_model_merging_model_specific",
+        is_idempotent=True,
+        extra={},
+        parameters=(
+            Parameter("model1", "required", Socket("MODEL")),
+            Parameter("model2", "required", Socket("MODEL")),
+            *(Parameter(block, "required", Float(min=0.0, max=1.0, step=0.01), 1.0) for block in blocks),
+        ),
+        outputs=(OutputSpec("MODEL", "MODEL", False),),
+    )
+
+
+MODEL_SPECIFIC = tuple(
+    _merging_node(class_type, blocks)
+    for family in families()
+    for class_type, blocks in family.comfyui.merge_nodes.items()
 )
 
 NODES = (
     model_merge_simple, model_merge_blocks, model_merge_subtract, model_merge_add, clip_merge_simple,
-    clip_merge_subtract, clip_merge_add, model_merge_sd1,
+    clip_merge_subtract, clip_merge_add, *MODEL_SPECIFIC,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.checkpoints.families import sd15
+from engine.checkpoints import saved_layout
 from engine.diffusion.model_sampling import Edm, VPrediction
 from engine.formats.safetensors_file import write_safetensors
 from engine.nodes.base import Hidden, NodeContext, Shown, Text, node
@@ -21,8 +21,6 @@ from engine.nodes.values import CLIP, MODEL, VAE
 CATEGORY = "advanced/model_merging"
 MERGING_MODULE = "comfy_extras.nodes_model_merging"
 
-CLIP_PREFIX = "clip_l."
-NOT_IN_CHECKPOINTS = ("clip_l.transformer.text_projection.weight", "clip_l.logit_scale")  # SD1 has neither
 
 Tensors = dict[str, torch.Tensor]
 Prompt = Annotated[Any, Hidden("PROMPT")]
@@ -30,12 +28,12 @@ ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
 
 
 def unet_tensors(model: Model) -> Tensors:
-    """The UNet under a checkpoint's names, and the empty tensors that mark v-prediction."""
+    """Return the network under a checkpoint's names, and the empty tensors that mark v-prediction."""
     predicts_v = _predicts_v(model)
     with model.in_use() as network:
         names = network.diffusion_model.state_dict()
         weights = {name: model.weights.current_weight(f"diffusion_model.{name}") for name in names}
-        tensors = _copied(weights, sd15.UNET_PREFIX)
+        tensors = saved_layout.denoiser_tensors(network.model_config.family, _copied(weights))
     if predicts_v:
         tensors["v_pred"] = torch.empty(0)
         if getattr(model.get_model_object("model_sampling"), "zsnr", False):
@@ -48,12 +46,12 @@ def text_encoder_tensors(clip: Clip) -> Tensors:
     with clip.patcher.in_use() as network:
         clip.patcher.apply_hooks(clip.patcher.forced_hooks)
         kept: torch.dtype | None = getattr(network, "patched_dtype", None)
-        return _copied(_current(clip.patcher, network), "", kept)
+        return _copied(_current(clip.patcher, network), kept)
 
 
 def vae_tensors(vae: Vae) -> Tensors:
     with vae.patcher.in_use() as network:
-        return _copied(_current(vae.patcher, network), "")
+        return _copied(_current(vae.patcher, network))
 
 
 def _current(model: Model, network: torch.nn.Module) -> Tensors:
@@ -61,10 +59,10 @@ def _current(model: Model, network: torch.nn.Module) -> Tensors:
     return {name: model.weights.current_weight(name) for name in network.state_dict()}
 
 
-def _copied(weights: Mapping[str, torch.Tensor], prefix: str, dtype: torch.dtype | None = None) -> Tensors:
-    """On the CPU, laid out plainly, and not the weights themselves: those change with the next use."""
+def _copied(weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> Tensors:
+    """Copy weights to the CPU, laid out plainly: the weights themselves change with the next use."""
     return {
-        prefix + name: weight.to("cpu", dtype or weight.dtype, copy=True, memory_format=torch.contiguous_format)
+        name: weight.to("cpu", dtype or weight.dtype, copy=True, memory_format=torch.contiguous_format)
         for name, weight in weights.items()
     }
 
@@ -78,11 +76,9 @@ def _predicts_v(model: Model) -> bool:
 def checkpoint_tensors(model: Model, clip: Clip | None, vae: Vae | None) -> Tensors:
     tensors = unet_tensors(model)
     if clip is not None:
-        for name, tensor in text_encoder_tensors(clip).items():
-            if name not in NOT_IN_CHECKPOINTS:
-                tensors[sd15.TEXT_PREFIX + name.removeprefix(CLIP_PREFIX)] = tensor
+        tensors |= saved_layout.text_tensors(clip.cond_stage_model.family, text_encoder_tensors(clip))
     if vae is not None:
-        tensors |= {sd15.VAE_PREFIX + name: tensor for name, tensor in vae_tensors(vae).items()}
+        tensors |= saved_layout.vae_tensors(model.model.model_config.family, vae_tensors(vae))
     return tensors
 
 
@@ -145,12 +141,17 @@ def clip_save(
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Shown:
     """One file for each encoder of the text encoder, called after it."""
-    tensors = {
-        name.removeprefix(CLIP_PREFIX).removeprefix("transformer."): tensor
-        for name, tensor in text_encoder_tensors(clip).items()
-    }
+    tensors = text_encoder_tensors(clip)
     metadata = _metadata(context, prompt, extra_pnginfo, **({"format": "pt"} if context.embed_metadata else {}))
-    return _save(context, f"{filename_prefix}_{CLIP_PREFIX.removesuffix('.')}", tensors, metadata)
+    for key in clip.cond_stage_model.slots.values():
+        start = f"{key}."
+        own = {
+            name.removeprefix(start).removeprefix("transformer."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(start)
+        }
+        _save(context, f"{filename_prefix}_{key}", own, metadata)
+    return Shown({})
 
 
 @node("VAESave", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)

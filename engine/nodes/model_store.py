@@ -10,13 +10,17 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 
 from engine.architectures.controlnet import ControlNetModel
-from engine.architectures.latent_unet import UnetModel
 from engine.checkpoints.diffusers_folder import diffusers_files
 from engine.checkpoints.embeddings import EmbeddingFinder
-from engine.checkpoints.families import sd15
 from engine.checkpoints.folders import ModelFolders
-from engine.checkpoints.inspect import CheckpointFamily
-from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
+from engine.checkpoints.load import (
+    LoadedDenoiser,
+    LoadTypes,
+    load_checkpoint,
+    load_text_encoders,
+    load_unet,
+    load_vae,
+)
 from engine.checkpoints.load_clip_vision import load_clip_vision
 from engine.checkpoints.load_controlnet import load_controlnet
 from engine.checkpoints.load_gligen import load_gligen
@@ -25,8 +29,8 @@ from engine.checkpoints.load_style_model import load_style_model
 from engine.checkpoints.load_upscaler import load_upscaler
 from engine.checkpoints.random_weights import random_networks
 from engine.diffusion.denoiser import Denoiser, ModelConfig
-from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.errors import BadModelFile
+from engine.families import registry
 from engine.formats.safetensors_file import SafetensorsFile
 from engine.formats.weight_file import all_tensors, open_weights
 from engine.formats.weight_source import source_of
@@ -37,7 +41,10 @@ from engine.nodes.model_value import Model, WeightHandle
 from engine.nodes.recent_models import RecentModels
 from engine.nodes.upscale_value import UpscaleModel
 from engine.nodes.vae_value import Vae
-from engine.text.clip_tokens import ClipTokenizer
+from engine.text.clip_encoding import ClipEncoding, TextEncoderSet
+from engine.text.clip_tokens import BytePairs, ClipTokenizer, TokenizerSet
+
+DEFAULT_TEXT_TYPE = "stable_diffusion"  # of ComfyUI's loader nodes
 
 
 class KeepsWeights(Protocol):
@@ -80,7 +87,8 @@ class ModelStore:
         self._keep = keep
         self._types = types
         self._device = device
-        self._tokenizer = ClipTokenizer(EmbeddingFinder(lambda: folders.roots("embeddings")))
+        self._pairs = BytePairs()
+        self._tokenizers: dict[str, TokenizerSet] = {}  # by family
         self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._mapped: weakref.WeakKeyDictionary[Any, FileState] = weakref.WeakKeyDictionary()  # by its mapping
         self._kept: dict[tuple[str, str], list[WeightHandle]] = {}
@@ -95,10 +103,10 @@ class ModelStore:
         if handles is None:
             self._make_room(file.num_bytes)
             loaded = load_checkpoint(path, self._types)
-            networks = (self._denoiser(loaded.family, loaded.unet), loaded.text_encoder, loaded.vae)
+            networks = (self._denoiser(loaded.denoiser), loaded.text_encoder, loaded.vae)
             handles = self._take(file, ("unet", "clip", "vae"), networks)
         unet, clip, vae = handles
-        return Model(unet), Clip(clip, self._tokenizer), Vae(vae)
+        return Model(unet), self._clip(clip), Vae(vae)
 
     def preload(self, kind: str, name: str, *, keep: bool = False) -> int:
         """Read a file before a prompt names it and bring it to its device, as far as it fits. Its weights' bytes.
@@ -124,11 +132,26 @@ class ModelStore:
         path = self.path_of("diffusion_models", name)
         return Model(self._one(path, "unet", lambda: self._unet(path)))
 
-    def clip(self, name: str, *, on_cpu: bool = False) -> Clip:
+    def clip(self, name: str, *, text_type: str = DEFAULT_TEXT_TYPE, on_cpu: bool = False) -> Clip:
+        """Load the text encoder of a file. `text_type` is that of ComfyUI's loader nodes."""
         path = self.path_of("text_encoders", name)
-        part = "clip on the CPU" if on_cpu else "clip"
-        handle = self._one(path, part, lambda: load_text_encoder(path, self._types), on_cpu=on_cpu)
-        return Clip(handle, self._tokenizer)
+        label = "clip on the CPU" if on_cpu else "clip"
+        part = label if text_type == DEFAULT_TEXT_TYPE else (label, text_type)
+        handle = self._one(path, part, lambda: load_text_encoders([path], self._types, text_type), on_cpu=on_cpu)
+        return self._clip(handle)
+
+    def _clip(self, handle: WeightHandle) -> Clip:
+        """Return a CLIP value with the tokenizers of its text encoders' family."""
+        family = cast(TextEncoderSet, handle.module).family
+        if family.name not in self._tokenizers:
+            self._tokenizers[family.name] = TokenizerSet([self._tokenizer(item.encoding) for item in family.text])
+        return Clip(handle, self._tokenizers[family.name])
+
+    def _tokenizer(self, encoding: ClipEncoding) -> ClipTokenizer:
+        finder = EmbeddingFinder(
+            lambda: self._folders.roots("embeddings"), key=encoding.key, width=encoding.embedding_width
+        )
+        return ClipTokenizer(finder, slot=encoding.slot, pad_token=encoding.pad_token, pairs=self._pairs)
 
     def vae(self, name: str) -> Vae:
         path = self.path_of("vae", name)
@@ -184,9 +207,12 @@ class ModelStore:
             raise BadModelFile(name, "no such folder among the diffusers models", "one of the names the node offers")
         paths = diffusers_files(folder)
         unet = self._one(paths.unet, "diffusers unet", lambda: self._unet(paths.unet))
-        clip = self._one(paths.text_encoder, "clip", lambda: load_text_encoder(paths.text_encoder, self._types))
+        texts = paths.text_encoders
+        if len(texts) > 1:
+            raise BadModelFile(name, f"a model with {len(texts)} text encoders", f"a model of {registry.labels()}")
+        clip = self._one(texts[0], "clip", lambda: load_text_encoders(texts, self._types, DEFAULT_TEXT_TYPE))
         vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types.vae, to=self._types.to))
-        return Model(unet), Clip(clip, self._tokenizer), Vae(vae)
+        return Model(unet), self._clip(clip), Vae(vae)
 
     def text(self, kind: str, name: str) -> str:
         """A text file (a configuration)."""
@@ -222,21 +248,23 @@ class ModelStore:
         return sorted(file.path for file in changed)
 
     def random_checkpoint(self, family: str, scale: str, seed: int = 0) -> tuple[Model, Clip, Vae]:
-        """Networks of full shape whose weights are drawn on the device; nothing is read."""
-        unet, text_encoder, vae = random_networks(scale, seed, self._types, self._device)
-        networks = (self._denoiser(CheckpointFamily(family), unet), text_encoder, vae)
+        """Networks of a family's own shape whose weights are drawn on the device; nothing is read."""
+        described = registry.family_named(family)
+        unet, text_encoder, vae = random_networks(scale, seed, self._types, self._device, family=described)
+        drawn = LoadedDenoiser(described, "", described.parameterisation, unet)
+        networks = (self._denoiser(drawn), text_encoder, vae)
         handles = [
             self._keep(f"random {family} {scale} {part}", network, role=ROLES[part])
             for part, network in zip(("unet", "clip", "vae"), networks, strict=True)
         ]
-        return Model(handles[0]), Clip(handles[1], self._tokenizer), Vae(handles[2])
+        return Model(handles[0]), self._clip(handles[1]), Vae(handles[2])
 
     def _unet(self, path: Path) -> Denoiser:
-        return self._denoiser(*load_unet(path, self._types.unet, to=self._types.to))
+        return self._denoiser(load_unet(path, self._types))
 
-    def _denoiser(self, family: CheckpointFamily, unet: UnetModel) -> Denoiser:
-        network = denoiser(unet, family)
-        unet.compute_dtype = network.manual_cast_dtype = self._types.unet_computed
+    def _denoiser(self, loaded: LoadedDenoiser) -> Denoiser:
+        network = denoiser(loaded)
+        loaded.unet.compute_dtype = network.manual_cast_dtype = self._types.unet_computed
         return network
 
     def _controlnet(
@@ -318,22 +346,28 @@ def averages_globally(path: Path) -> bool:
     return path.stem.endswith(("_shuffle", "_shuffle_fp16"))
 
 
-def denoiser(unet: Any, family: CheckpointFamily) -> Denoiser:
-    """The network under the parameterisation of its family."""
-    settings = {"zsnr": family.zero_terminal_snr}
+def denoiser(loaded: LoadedDenoiser) -> Denoiser:
+    """Return a network under the parameterisation of its file, with the inputs of its variant."""
+    family, unet = loaded.family, loaded.unet
     config = ModelConfig(
-        family.name,
-        unet_config={
-            "model_channels": unet.config.model_channels,
-            "in_channels": unet.config.in_channels,
-            "context_dim": unet.config.context_dim,
-            "num_heads": unet.config.num_heads,
-        },
-        sampling_settings=settings,
+        family,
+        unet_config=_unet_config(unet.config),
+        sampling_settings=loaded.parameterisation.settings,
+        latent_format=family.latent_format(),
+        memory_usage_factor=family.memory_usage_factor,
     )
-    sampling = VDiscrete(config) if family.prediction == "v" else EpsDiscrete(config)
-    concat = ("mask", "masked_image") if family.is_inpaint else ("edited_image",) if family.is_edit else ()
-    return Denoiser(unet, model_sampling=sampling, config=config, concat_keys=concat)
+    return family.denoiser_type(
+        unet,
+        model_sampling=loaded.parameterisation.kind(config),
+        config=config,
+        concat_keys=family.variants[loaded.variant],
+    )
+
+
+def _unet_config(config: Any) -> dict[str, Any]:
+    """Return the properties of a network's configuration that nodes look up by ComfyUI's names."""
+    names = ("model_channels", "in_channels", "context_dim", "num_heads")
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 def _state_of(path: Path) -> FileState:
@@ -355,6 +389,3 @@ ROLES: Mapping[str, str] = {
     "unet": "unet", "diffusers unet": "unet", "controlnet": "controlnet", "controlnet upon": "controlnet",
     "clip": "text_encoder", "clip on the CPU": "text_encoder", "clip vision": "vision", "vae": "vae",
 }  # fmt: skip
-
-RANDOM_FAMILIES = (sd15.NAME,)
-RANDOM_SCALES = tuple(sd15.SCALES)

@@ -6,6 +6,7 @@ import re
 from typing import Annotated
 
 from engine.diffusion.model_sampling import VDiscrete
+from engine.families import registry
 from engine.nodes.base import Choice, ModelCombo, ModelFile, NodeContext, Optional, node
 from engine.nodes.values import CLIP, CLIP_VISION, MODEL, VAE
 
@@ -51,7 +52,7 @@ def checkpoint_loader(
 def unclip_checkpoint_loader(
     context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
 ) -> tuple[MODEL, CLIP, VAE, CLIP_VISION]:
-    """As `CheckpointLoaderSimple`: checkpoints of Stable Diffusion 1 hold no picture encoder."""
+    """As `CheckpointLoaderSimple`: checkpoints of the supported families hold no picture encoder."""
     model, clip, vae = context.models.checkpoint(ckpt_name)
     return model, clip, vae, None
 
@@ -59,7 +60,7 @@ def unclip_checkpoint_loader(
 def _no_second_encoder(environment: object, *, type: str | None = None) -> str | None:
     if type not in DUAL_TYPES:
         return None
-    return f"models of type {type!r} are not supported; 'CLIPLoader' loads Stable Diffusion 1's text encoder"
+    return f"type: models of this type are not supported; got {type!r}, expected CLIPLoader with {registry.labels()}"
 
 
 @node("DualCLIPLoader", category="advanced/loaders", check=_no_second_encoder)
@@ -76,7 +77,7 @@ def dual_clip_loader(
 
 
 def _no_third_encoder(environment: object, *, clip_name1: str | None = None) -> str:
-    return "models with three text encoders (Stable Diffusion 3) are not supported; Stable Diffusion 1 is"
+    return f"models with three text encoders are not supported; expected a model of {registry.labels()}"
 
 
 @node("TripleCLIPLoader", display_name=None, category="advanced/loaders", check=_no_third_encoder)

@@ -1,4 +1,4 @@
-"""VAE: pictures to latents and back. Pictures are IMAGE `[B, H, W, C]` 0..1, latents `[B, 4, h, w]` unscaled."""
+"""VAE: pictures to latents and back. Pictures are IMAGE `[B, H, W, C]` 0..1, latents `[B, C, h, w]` unscaled."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from engine.nodes.model_value import Model, WeightHandle
 
 LARGEST_TILE_CELLS, SMALLEST_TILE_CELLS = 64, 8
 TILE_SHARE = 0.75  # of the device's room: the rest is for weights
-
-# Bytes of working memory per pixel (encode) and latent cell (decode) and byte of the dtype, of the 128-channel network.
-ENCODE_BYTES_PER_PIXEL = 1767
-DECODE_BYTES_PER_CELL = 2178 * 64
-MEASURED_CHANNELS = 128
 
 
 class Vae:
@@ -187,14 +182,12 @@ class Vae:
         return sum(passes[1:], start=passes[0]) / len(passes)
 
     def _decode_bytes_per_cell(self) -> int:
-        return DECODE_BYTES_PER_CELL * self._base_channels() // MEASURED_CHANNELS
+        num_bytes: int = self.first_stage_model.decode_bytes_per_cell
+        return num_bytes
 
     def _encode_bytes_per_pixel(self) -> int:
-        return ENCODE_BYTES_PER_PIXEL * self._base_channels() // MEASURED_CHANNELS
-
-    def _base_channels(self) -> int:
-        channels: int = self.first_stage_model.config.base_channels
-        return channels
+        num_bytes: int = self.first_stage_model.encode_bytes_per_pixel
+        return num_bytes
 
     def _tile_cells(self, bytes_per_cell: int) -> int:
         """The side of the largest tiles whose working memory fits beside the smallest part of the weights: 64 cells as

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from importlib import resources
 from typing import Any
@@ -182,14 +182,24 @@ Weighted = tuple[Any, float, int]  # token id or embedding row, weight, word id 
 
 
 class ClipTokenizer:
-    """Prompts -> chunks of 77 tokens with weights.
+    """Prompts -> chunks of 77 tokens with weights, for the encoder of one slot.
 
-    `find_embedding` looks up what stands after `embedding:`; without it the words are ordinary text.
+    `find_embedding` looks up what stands after `embedding:`; without it the words are ordinary text. `pad_token` fills
+    a chunk behind the end token; None is the end token.
     """
 
-    def __init__(self, find_embedding: FindEmbedding | None = None) -> None:
-        self.pairs = BytePairs()
+    def __init__(
+        self,
+        find_embedding: FindEmbedding | None = None,
+        *,
+        slot: str = "l",
+        pad_token: int | None = None,
+        pairs: BytePairs | None = None,
+    ) -> None:
+        self.pairs = BytePairs() if pairs is None else pairs
         self.find_embedding = find_embedding
+        self.slot = slot
+        self._pad_token = pad_token
 
     @property
     def start_token(self) -> int:
@@ -199,6 +209,10 @@ class ClipTokenizer:
     def end_token(self) -> int:
         return self.pairs.vocabulary[END_TEXT]
 
+    @property
+    def pad_token(self) -> int:
+        return self.end_token if self._pad_token is None else self._pad_token
+
     def tokenize_with_weights(
         self,
         text: str,
@@ -207,17 +221,19 @@ class ClipTokenizer:
         disable_weights: bool = False,
         **kwargs: Any,
     ) -> dict[str, list[list[Any]]]:
-        """`{"l": chunks}`, each 77 of (token, weight), or (token, weight, word id).
+        """Return the chunks by slot (`{"l": chunks}`), each 77 of (token, weight), or (token, weight, word id).
 
         Options as custom nodes set them: `clip_l_min_length`, `clip_l_min_padding` (tokens of padding at the end).
         """
         options = tokenizer_options or {}
         parts = [(text, 1.0)] if disable_weights else parse_weights(text)
         words = [word for part, weight in parts for word in self._words(part, weight)]
-        chunks = self._chunks(words, options.get("clip_l_min_padding"), options.get("clip_l_min_length"))
+        chunks = self._chunks(
+            words, options.get(f"clip_{self.slot}_min_padding"), options.get(f"clip_{self.slot}_min_length")
+        )
         if return_word_ids:
-            return {"l": [list(chunk) for chunk in chunks]}
-        return {"l": [[(token, weight) for token, weight, _ in chunk] for chunk in chunks]}
+            return {self.slot: [list(chunk) for chunk in chunks]}
+        return {self.slot: [[(token, weight) for token, weight, _ in chunk] for chunk in chunks]}
 
     def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[Any, str]]:
         names = {index: piece for piece, index in self.pairs.vocabulary.items()}
@@ -243,6 +259,7 @@ class ClipTokenizer:
     ) -> list[list[Weighted]]:
         start: Weighted = (self.start_token, 1.0, 0)
         end: Weighted = (self.end_token, 1.0, 0)
+        pad: Weighted = (self.pad_token, 1.0, 0)
         chunk = [start]
         chunks = [chunk]
         for number, word in enumerate(words, start=1):
@@ -257,9 +274,37 @@ class ClipTokenizer:
                     chunk.extend([*rest[:room], end])
                     rest = rest[room:]
                 else:
-                    chunk.extend([end] * (room + 1))
+                    chunk.extend([end, *[pad] * room])
                 chunk = [start]
                 chunks.append(chunk)
-        chunk.extend([end] * (1 + (min_padding or 0)))
-        chunk.extend([end] * (max(MAX_LENGTH, min_length or 0) - len(chunk)))
+        chunk.extend([end, *[pad] * (min_padding or 0)])
+        chunk.extend([pad] * (max(MAX_LENGTH, min_length or 0) - len(chunk)))
         return chunks
+
+
+class TokenizerSet:
+    """The tokenizers of a model's text encoders, each an attribute called after its slot (`clip_l`), as in ComfyUI."""
+
+    def __init__(self, tokenizers: Sequence[ClipTokenizer]) -> None:
+        self._tokenizers = tuple(tokenizers)
+        for tokenizer in tokenizers:
+            setattr(self, f"clip_{tokenizer.slot}", tokenizer)
+
+    def tokenize_with_weights(
+        self, text: str, return_word_ids: bool = False, **kwargs: Any
+    ) -> dict[str, list[list[Any]]]:
+        """Return the chunks of every encoder by slot, as `ClipTokenizer.tokenize_with_weights`."""
+        chunks: dict[str, list[list[Any]]] = {}
+        for tokenizer in self._tokenizers:
+            chunks |= tokenizer.tokenize_with_weights(text, return_word_ids, **kwargs)
+        return chunks
+
+    def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[Any, str]]:
+        return self._tokenizers[0].untokenize(token_weight_pair)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def pairs(self) -> BytePairs:
+        return self._tokenizers[0].pairs

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from engine.architectures.controlnet import ControlNetModel
-from engine.checkpoints.families import sd15
 from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.engine import Engine, RunRequest
 from engine.events import Event, RunFailed
+from engine.families.registry import default_family
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.settings import EngineSettings, MemorySettings, VramChoice
 
@@ -38,7 +38,7 @@ def write_small_models(models: Path) -> None:
         lora[key.format(place=place, part="up")] = torch.randn(outputs, 2)
         lora[key.format(place=place, part="down")] = torch.randn(2, inputs)
     write_safetensors(models / "loras" / "l.safetensors", lora)
-    control = ControlNetModel(sd15.SCALES["small"][0]).state_dict()
+    control = ControlNetModel(default_family().scales["small"].denoiser).state_dict()
     tensors = {f"control_model.{name}": torch.randn_like(weight) * 0.05 for name, weight in control.items()}
     write_safetensors(models / "controlnet" / "c.safetensors", tensors)
 

@@ -8,7 +8,7 @@ import torch
 
 from engine.architectures.controlnet import ControlNetModel
 from engine.architectures.upscaler import RrdbConfig, RrdbNet
-from engine.checkpoints.families import sd15
+from engine.families.registry import default_family
 from engine.formats.safetensors_file import write_safetensors
 
 LORAS = ("first.safetensors", "second.safetensors")
@@ -21,7 +21,7 @@ def write_small_models(models: Path) -> None:
     torch.manual_seed(0)
     for name in LORAS:
         _write(models / "loras" / name, _lora())
-    net = ControlNetModel(sd15.SCALES["small"][0])
+    net = ControlNetModel(default_family().scales["small"].denoiser)
     weights = {f"control_model.{key}": torch.randn_like(weight) * 0.05 for key, weight in net.state_dict().items()}
     _write(models / "controlnet" / CONTROL_NET, weights)
     config = RrdbConfig(in_channels=3, out_channels=3, width=8, growth=4, num_blocks=1, num_doublings=1)

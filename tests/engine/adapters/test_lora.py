@@ -10,12 +10,12 @@ from engine.adapters.lora_names import clip_text_keys, denoiser_keys
 from engine.adapters.weight_adapters import LohaAdapter, LoraAdapter
 from engine.architectures.diffusers_names import unet_names
 from engine.architectures.latent_unet import UnetModel
-from engine.checkpoints.families import sd15
+from engine.families.registry import default_family
 
 
 @pytest.fixture(scope="module")
 def keys() -> dict[str, str]:
-    config = sd15.unet_config()
+    config = default_family().scales["full"].denoiser
     with torch.device("meta"):
         names = [f"diffusion_model.{name}" for name in UnetModel(config).state_dict()]
     return denoiser_keys(names, unet_names(config))

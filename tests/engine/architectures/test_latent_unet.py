@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from engine.architectures.latent_unet import UnetModel
-from engine.checkpoints.families import sd15
+from engine.families.registry import default_family
 
 
 def _unet() -> UnetModel:
     torch.manual_seed(0)
-    return UnetModel(sd15.SCALES["small"][0]).eval().requires_grad_(False)
+    return UnetModel(default_family().scales["small"].denoiser).eval().requires_grad_(False)
 
 
 def _run(unet: UnetModel, options: dict[str, Any] | None = None, **kwargs: Any) -> torch.Tensor:
@@ -26,7 +26,7 @@ def _run(unet: UnetModel, options: dict[str, Any] | None = None, **kwargs: Any) 
 
 def test_the_full_layout_is_sd15s() -> None:
     with torch.device("meta"):
-        unet = UnetModel(sd15.unet_config())
+        unet = UnetModel(default_family().scales["full"].denoiser)
     assert sum(weight.numel() for weight in unet.parameters()) == 859_520_964
     assert unet.get_parameter("output_blocks.11.1.transformer_blocks.0.attn2.to_k.weight").shape == (320, 768)
 

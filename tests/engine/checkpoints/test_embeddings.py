@@ -33,23 +33,23 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_every_format_and_folder_is_found(folder: Path, name: str, shape: tuple[int, ...]) -> None:
-    rows, left = EmbeddingFinder(lambda: [folder])(f"{name} and more")
+    rows, left = EmbeddingFinder(lambda: [folder], key="clip_l", width=768)(f"{name} and more")
     assert rows is not None and tuple(rows.shape) == shape
     assert left == "and more"
 
 
 def test_commas_after_a_name_are_text() -> None:
-    rows, left = EmbeddingFinder(lambda: [])("nothing, here")
+    rows, left = EmbeddingFinder(lambda: [], key="clip_l", width=768)("nothing, here")
     assert rows is None and left == ", here"
 
 
 def test_commas_after_a_known_name_are_text(folder: Path) -> None:
-    rows, left = EmbeddingFinder(lambda: [folder])("a, here")
+    rows, left = EmbeddingFinder(lambda: [folder], key="clip_l", width=768)("a, here")
     assert rows is not None and left == ", here"
 
 
 def test_a_missing_one_is_warned_about(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert EmbeddingFinder(lambda: [folder])("nothing here") == (None, "here")
+    assert EmbeddingFinder(lambda: [folder], key="clip_l", width=768)("nothing here") == (None, "here")
     assert "embedding:nothing here does not exist" in caplog.text
 
 
@@ -60,4 +60,4 @@ def test_a_name_never_leads_out_of_the_folder(folder: Path) -> None:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     torch.save({"x": Path("/")}, tmp_path / "bad.pt")
     with pytest.raises(BadModelFile, match="more than weights"):
-        embedding_rows(tmp_path / "bad.pt")
+        embedding_rows(tmp_path / "bad.pt", key="clip_l", width=768)

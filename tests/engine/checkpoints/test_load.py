@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.checkpoints.families import sd15
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
+from engine.diffusion.model_sampling import VDiscrete
 from engine.errors import BadModelFile
+from engine.families.parts.latent_unet import PREFIX
+from engine.families.registry import default_family
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
@@ -21,15 +23,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_configurations_are_read_from_the_shapes(tiny: Path) -> None:
     loaded = load_checkpoint(tiny, LoadTypes())
-    unet, clip, vae = sd15.SCALES["small"]
-    assert (loaded.unet.config, loaded.text_encoder.clip_l.config, loaded.vae.config) == (unet, clip, vae)
+    small = default_family().scales["small"]
+    assert (loaded.unet.config, loaded.vae.config) == (small.denoiser, small.vae)
+    assert loaded.text_encoder.encoders()["l"].config == small.text["l"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_weights_come_in_the_wanted_type_with_the_files_values(tiny: Path, dtype: torch.dtype) -> None:
     loaded = load_checkpoint(tiny, LoadTypes(unet=dtype))
     weight = loaded.unet.get_parameter("input_blocks.1.0.in_layers.2.weight")
-    stored = SafetensorsFile(tiny).tensor(sd15.UNET_PREFIX + "input_blocks.1.0.in_layers.2.weight")
+    stored = SafetensorsFile(tiny).tensor(PREFIX + "input_blocks.1.0.in_layers.2.weight")
     assert weight.dtype == dtype
     assert torch.equal(weight, stored.to(dtype))
     assert not any(item.is_meta or item.requires_grad for item in loaded.unet.parameters())
@@ -46,16 +49,16 @@ def test_files_of_other_types_load(tiny: Path, tmp_path: Path, dtype: torch.dtyp
 
 
 def test_parts_of_a_checkpoint_load_alone(tiny: Path) -> None:
-    assert load_unet(tiny, torch.float32)[1].in_channels == 4
+    assert load_unet(tiny, LoadTypes()).unet.in_channels == 4
     assert load_vae(tiny, torch.float32).downscale_ratio == 8
-    assert load_text_encoder(tiny, LoadTypes()).clip_l.num_layers == 2
+    assert load_text_encoder(tiny, LoadTypes()).encoders()["l"].num_layers == 2
 
 
 def test_v_prediction_is_recognised_by_its_mark(tiny: Path, tmp_path: Path) -> None:
     file = SafetensorsFile(tiny)
     path = tmp_path / "v.safetensors"
     write_safetensors(path, {**{name: file.tensor(name) for name in file.tensors}, "v_pred": torch.tensor([])})
-    assert load_checkpoint(path, LoadTypes()).family.prediction == "v"
+    assert load_checkpoint(path, LoadTypes()).denoiser.parameterisation.kind is VDiscrete
 
 
 def _bad(path: Path) -> BadModelFile:
@@ -108,7 +111,7 @@ def test_other_families_are_refused_by_name(tmp_path: Path, name: str, found: st
 def test_a_missing_weight_is_named(tiny: Path, tmp_path: Path) -> None:
     file = SafetensorsFile(tiny)
     path = tmp_path / "gap.safetensors"
-    gone = sd15.UNET_PREFIX + "middle_block.0.in_layers.2.bias"
+    gone = PREFIX + "middle_block.0.in_layers.2.bias"
     write_safetensors(path, {name: file.tensor(name) for name in file.tensors if name != gone})
     assert "middle_block.0.in_layers.2.bias" in _bad(path).found
 
@@ -125,5 +128,5 @@ def test_text_encoders_of_float32_files_are_rounded_to_float16_as_comfyui_keeps_
     )
     name = "text_model.encoder.layers.0.mlp.fc1.weight"
     whole = exact[f"cond_stage_model.transformer.{name}"]
-    assert torch.equal(kept.clip_l.transformer.get_parameter(name), whole.half().float())
-    assert torch.equal(asked_for.clip_l.transformer.get_parameter(name), whole)
+    assert torch.equal(kept.encoders()["l"].transformer.get_parameter(name), whole.half().float())
+    assert torch.equal(asked_for.encoders()["l"].transformer.get_parameter(name), whole)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine.checkpoints.load import Destination, fill
+from engine.formats.fill import Destination, fill
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.formats.weight_source import WeightInFile, source_of
 from engine.memory.lanes import Lanes

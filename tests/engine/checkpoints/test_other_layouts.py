@@ -9,10 +9,11 @@ import torch
 
 from engine.architectures.diffusers_names import VAE_ATTENTION, unet_names
 from engine.architectures.upscaler import RrdbConfig, RrdbNet
-from engine.checkpoints.families import sd15
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_unet
 from engine.checkpoints.load_upscaler import load_upscaler
 from engine.errors import BadModelFile
+from engine.families.parts.latent_unet import PREFIX
+from engine.families.registry import default_family
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
@@ -25,12 +26,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_unet_in_diffusers_layout_has_the_same_weights(tiny: Path, tmp_path: Path) -> None:
     file = SafetensorsFile(tiny)
     theirs = {
-        name: file.tensor(sd15.UNET_PREFIX + ours)
-        for name, ours in unet_names(sd15.SCALES["small"][0]).items()
-        if sd15.UNET_PREFIX + ours in file.tensors
+        name: file.tensor(PREFIX + ours)
+        for name, ours in unet_names(default_family().scales["small"].denoiser).items()
+        if PREFIX + ours in file.tensors
     }
     write_safetensors(tmp_path / "unet.safetensors", theirs)
-    _, unet = load_unet(tmp_path / "unet.safetensors", torch.float32)
+    unet = load_unet(tmp_path / "unet.safetensors", LoadTypes()).unet
     single = load_checkpoint(tiny, LoadTypes()).unet
     assert unet.config == single.config
     assert all(torch.equal(weight, single.state_dict()[name]) for name, weight in unet.state_dict().items())

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from engine.checkpoints.load import Destination, fill
 from engine.errors import BadModelFile
+from engine.formats.fill import Destination, fill
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.formats.weight_source import WeightInFile, source_of
 from engine.memory.offload.module_weights import ModuleWeights

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from engine.checkpoints import load, weight_file
+from engine.checkpoints import load
 from engine.engine import Engine
+from engine.formats import weight_file
 from engine.memory import machine_memory
 from engine.nodes.recent_models import RecentModels
 from engine.settings import CacheSettings, EngineSettings, MemorySettings
@@ -135,13 +136,13 @@ def test_they_leave_ram_before_another_file_is_read_into_it(
         free_bytes = 2 * GIB + 2 * file_bytes - 1  # the floor, the file as float32, but for one byte
         seen: list[int] = []
         monkeypatch.setattr(machine_memory, "available_bytes", lambda: free_bytes)
-        really_load = load._unet
+        really_load = load._network
 
         def note_and_load(*arguments: Any, **options: Any) -> Any:
             seen.append(engine.memory_report().pool.ram_bytes)
             return really_load(*arguments, **options)
 
-        monkeypatch.setattr(load, "_unet", note_and_load)
+        monkeypatch.setattr(load, "_network", note_and_load)
         draw(engine, "b")
-        assert len(seen) == 1 and seen[0] < held_bytes
+        assert len(seen) == 3 and seen[0] < held_bytes
         assert engine.memory_report().pool.num_dropped >= 1

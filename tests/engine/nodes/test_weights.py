@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from engine.architectures.controlnet import ControlNetModel
-from engine.checkpoints.families import sd15
 from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.errors import BadModelFile
+from engine.families.registry import default_family
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.nodes.control_value import broadcast_image_to
 from engine.nodes.controlnet import controlnet_apply_advanced
@@ -19,7 +19,7 @@ from engine.nodes.hooks import create_hook_lora_node, create_hook_model_as_lora_
 from engine.nodes.hooks_value import HookKeyframe, HookKeyframeGroup
 from engine.nodes.hypernetwork import hypernetwork_loader
 from engine.nodes.lora import lora_loader
-from engine.nodes.model_merging import clip_merge_simple, model_merge_blocks, model_merge_sd1, model_merge_simple
+from engine.nodes.model_merging import MODEL_SPECIFIC, clip_merge_simple, model_merge_blocks, model_merge_simple
 from engine.nodes.model_saving import checkpoint_save
 from engine.nodes.model_store import ModelStore
 from engine.nodes.sampling import ksampler
@@ -45,7 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "lora_te_text_model_encoder_layers_0_self_attn_q_proj.lora_down.weight": torch.randn(2, 64),
         },
     )
-    config = sd15.SCALES["small"][0]
+    config = default_family().scales["small"].denoiser
     control = {f"control_model.{name}": torch.randn_like(weight) * 0.05
                for name, weight in ControlNetModel(config).state_dict().items()}  # fmt: skip
     write_safetensors(folder / "controlnet" / "c.safetensors", control)
@@ -141,7 +141,7 @@ def test_merging_weighs_both_models_by_block(store: ModelStore) -> None:
     merges = {
         0.3: model_merge_simple(node_context(store), model1=first, model2=second, ratio=0.3),
         0.6: model_merge_blocks(node_context(store), model1=first, model2=second, input=0.6, middle=0.1, out=0.2),
-        0.9: model_merge_sd1(
+        0.9: MODEL_SPECIFIC[0](
             node_context(store), model1=first, model2=second, **{"time_embed.": 0.0, "input_blocks.1.": 0.9}
         ),
     }

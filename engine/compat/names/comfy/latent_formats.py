@@ -1,9 +1,10 @@
-"""`comfy.latent_formats`: how latents are scaled."""
+"""`comfy.latent_formats`: how latents are scaled, a class for each kind that a family has."""
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import Sd15LatentFormat as SD15
+from engine.diffusion.latent_format import LatentFormat
+from engine.families.registry import families
 
-LatentFormat = SD15
+__all__ = ["LatentFormat", *(family.comfyui.latent_format for family in families())]  # noqa: PLE0604 - they are texts
 
-__all__ = ["SD15", "LatentFormat"]
+globals().update({family.comfyui.latent_format: family.latent_format for family in families()})

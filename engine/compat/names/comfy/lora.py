@@ -6,20 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.adapters.lora import lora_patches
-from engine.adapters.lora_names import clip_text_keys, denoiser_keys
-from engine.architectures.diffusers_names import unet_names
+from engine.nodes.lora_keys import denoiser_lora_keys, text_lora_keys
 
 
 def model_lora_keys_unet(model: Any, key_map: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The names a LoRA may use -> the network's weights, added to `key_map`."""
-    return {**(key_map or {}), **denoiser_keys(model.state_dict(), unet_names(model.diffusion_model.config))}
+    """Return the names a LoRA may use -> the network's weights, added to `key_map`."""
+    return {**(key_map or {}), **denoiser_lora_keys(model)}
 
 
 def model_lora_keys_clip(model: Any, key_map: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {
-        **(key_map or {}),
-        **clip_text_keys(model.state_dict(), "clip_l.transformer."),
-    }
+    return {**(key_map or {}), **text_lora_keys(model)}
 
 
 def load_lora(lora: Mapping[str, Any], to_load: Mapping[str, str], log_missing: bool = True) -> dict[str, Any]:

@@ -61,8 +61,8 @@ def test_networks_in_a_cards_types_mix_nothing_of_the_card_with_the_cpu(room: in
             vae.decode(latent.bfloat16()),
             vae.encode(torch.zeros(1, 3, 64, 64, dtype=torch.bfloat16, device="meta")),
         ]
-        outputs += [text.clip_l._embed([49406, *[49407] * 76])[0]]
+        outputs += [text.encoders()["l"]._embed([49406, *[49407] * 76])[0]]
         if room is None:  # indices made on this device cannot be looked up in RAM
-            outputs += [text.clip_l.encode([[49406, *[49407] * 76]], -2, project_pooled=False)[0]]
+            outputs += [text.encoders()["l"].encode([[49406, *[49407] * 76]], -2, project_pooled=False)[0]]
     assert all(output.device.type == "meta" for output in outputs)
     assert outputs[-1].dtype is torch.float32

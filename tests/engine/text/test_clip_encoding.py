@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.architectures.clip_text import END_TOKEN, START_TOKEN, ClipL, ClipTextConfig
+from engine.architectures.clip_text import ClipTextConfig, ClipTextModel
+from engine.text.clip_encoding import END_TOKEN, START_TOKEN, ClipEncoder
+from engine.text.clip_l import CLIP_L_ENCODING
 
 CONFIG = ClipTextConfig(num_layers=2, width=8, heads=2, inner_width=16, num_positions=12)
 ROWS = torch.rand(2, 8)
 
 
 @pytest.fixture(scope="module")
-def encoder() -> ClipL:
+def encoder() -> ClipEncoder:
     torch.manual_seed(0)
-    return ClipL(CONFIG).requires_grad_(False)
+    return ClipEncoder(ClipTextModel(CONFIG), CLIP_L_ENCODING).requires_grad_(False)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,9 @@ def encoder() -> ClipL:
         ([START_TOKEN, 5, 6, 7], 11),  # no end at all
     ],
 )
-def test_the_pooled_output_is_taken_where_comfyui_takes_it(encoder: ClipL, chunk: list[object], place: int) -> None:
+def test_the_pooled_output_is_taken_where_comfyui_takes_it(
+    encoder: ClipEncoder, chunk: list[object], place: int
+) -> None:
     num_rows = sum(token.shape[0] if isinstance(token, torch.Tensor) else 1 for token in chunk)
     filling = END_TOKEN if any(type(token) is int and token == END_TOKEN for token in chunk) else 8
     padded = [*chunk, *[filling] * (CONFIG.num_positions - num_rows)]
@@ -35,7 +39,7 @@ def test_the_pooled_output_is_taken_where_comfyui_takes_it(encoder: ClipL, chunk
     assert torch.equal(pooled[0], conditioning[0, place])
 
 
-def test_an_embedding_of_another_width_is_left_out(encoder: ClipL) -> None:
+def test_an_embedding_of_another_width_is_left_out(encoder: ClipEncoder) -> None:
     tokens = [START_TOKEN, 5, END_TOKEN, *[END_TOKEN] * 8]
     plain, _ = encoder.encode([[*tokens, END_TOKEN]], None, project_pooled=False)
     with_other, _ = encoder.encode([[START_TOKEN, 5, torch.rand(1, 6), *tokens[2:]]], None, project_pooled=False)

@@ -1,0 +1,202 @@
+"""`ModelFamily`: what the engine has to be told about a family of models, as data and pure functions.
+
+A family is one folder beside this file, whose `family.py` has a `FAMILY`. It is put together from networks
+(`engine/architectures`), encodings of prompts (`engine/text`), parameterisations and latent formats
+(`engine/diffusion`) and from what several families have in common (`engine/families/parts`). Nothing else names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from engine.diffusion.denoiser import Denoiser
+from engine.diffusion.latent_format import LatentFormat
+from engine.formats.weight_file import Names
+from engine.settings import DtypeName
+from engine.text.clip_encoding import ClipEncoding, Encoded, only_encoder
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
+Tensors = Mapping[str, torch.Tensor]
+Layout = Callable[[Shapes], Names | None]  # shapes of a file -> its names for a network; None: other layout
+
+
+class NotRecognised(Exception):
+    """The tensors are not those of a network the engine has; `found` describes them."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+@dataclass(frozen=True, slots=True)
+class TensorIndex:
+    """The names and shapes of a file's tensors, and its metadata."""
+
+    shapes: Shapes
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class TensorReader(Protocol):
+    """A file whose tensors can be read (`engine/formats/weight_file.py::WeightFile`)."""
+
+    metadata: dict[str, str]
+
+    @property
+    def shapes(self) -> dict[str, Shape]: ...
+
+    def tensor(self, name: str) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A file's tensors as those of a family's denoising network.
+
+    Of several families that match, the one with the highest `specificity` is taken; equal ones are an error of the
+    families. `names` gives the network's weights in the file, `variant` is one of the family's `variants`.
+    """
+
+    specificity: int
+    names: Names
+    variant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameterisation:
+    """The reading of the network's output: a class of `engine/diffusion/model_sampling.py` and its settings."""
+
+    kind: Callable[[Any], Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DtypePolicy:
+    """The types a network computes rightly in, best first, and those it may be stored in besides."""
+
+    computes: tuple[DtypeName, ...] = ("float16", "bfloat16", "float32")
+    keeps: tuple[DtypeName, ...] = ("float8_e4m3fn", "float8_e5m2")
+
+
+def _under_own_names(tensors: Tensors) -> Tensors:
+    return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network of a family: where files have its weights, how it is configured and built.
+
+    `layouts` are those of files that hold the network alone or among others, `in_checkpoint` those of a whole
+    checkpoint, each tried in order. `configure` reads the configuration from the shapes under the network's own names;
+    it raises `NotRecognised`, or LookupError for a missing tensor. `defaults` makes weights that files may leave out,
+    by name, from their shape. `saved` gives weights the names they have in a checkpoint of the family.
+    """
+
+    layouts: tuple[Layout, ...]
+    in_checkpoint: tuple[Layout, ...]
+    configure: Callable[[Shapes], Any]
+    build: Callable[[Any], nn.Module]
+    saved: Callable[[Tensors], Tensors] = _under_own_names
+    dtypes: DtypePolicy = DtypePolicy()
+    defaults: Mapping[str, Callable[[Shape], torch.Tensor]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TextEncoder:
+    """One of the text encoders of a family.
+
+    `fits` tells a file of this encoder from files of others by the shapes under the network's names. `lora_keys` maps
+    the names used in LoRA files to the weights of the encoder set.
+    """
+
+    encoding: ClipEncoding
+    network: Network
+    fits: Callable[[Shapes], bool]
+    lora_keys: Callable[[Iterable[str]], dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlModels:
+    """The ControlNets that steer a family: `fits` and `configure` take the shapes of the half of its network."""
+
+    fits: Callable[[Shapes], bool]
+    configure: Callable[[Shapes], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Parameters of a picture for which nobody gave any; `cost` is relative to a picture of the default family."""
+
+    width: int
+    height: int
+    steps: int
+    cfg: float
+    sampler_name: str = "euler"
+    scheduler: str = "normal"
+    cost: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Configurations of all networks for a checkpoint of random weights; text encoders by slot."""
+
+    denoiser: Any
+    text: Mapping[str, Any]
+    vae: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ComfyUiNames:
+    """Names under which ComfyUI has things of this family.
+
+    `latent_format` is the class in `comfy.latent_formats`. `text_types` are the types of the nodes that load text
+    encoders under which those of the family are found. `merge_nodes` are nodes that merge two models of the family
+    block by block: class name -> the names of the blocks.
+    """
+
+    latent_format: str
+    text_types: tuple[str, ...] = ()
+    merge_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamily:
+    """A family of models. `name` is for settings and APIs, `label` for people.
+
+    `detect` looks for the family's denoising network in a file, alone or in a checkpoint; it is pure. `parameterise`
+    may read tensors; `parameterisation` is that of a model without a file. `variants` are the forms of the network that
+    see more than the noisy latent: their names, and the `concat_keys` of `Denoiser`. `denoiser_lora_keys` maps the
+    names used in LoRA files to the weights of the network, given their names and its configuration.
+    `memory_usage_factor` is ComfyUI's. `scales` has `full`, the real network, and `small`, for tests. `nodes` are the
+    nodes of a plain workflow.
+    """
+
+    name: str
+    label: str
+    detect: Callable[[TensorIndex], Match | None]
+    parameterise: Callable[[Match, TensorReader], Parameterisation]
+    denoiser: Network
+    text: tuple[TextEncoder, ...]
+    vae: Network
+    latent_format: type[LatentFormat]
+    denoiser_lora_keys: Callable[[Iterable[str], Any], dict[str, str]]
+    comfyui: ComfyUiNames
+    default: Defaults
+    nodes: tuple[str, ...]
+    parameterisation: Parameterisation
+    scales: Mapping[str, Scale]
+    denoiser_type: type[Denoiser] = Denoiser
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    combine_text: Callable[[Mapping[str, Encoded]], Encoded] = only_encoder
+    controls: ControlModels | None = None
+    memory_usage_factor: float = 1.0
+    is_default: bool = False
+
+    def text_lora_keys(self, weight_names: Iterable[str]) -> dict[str, str]:
+        """Return a map from the names used in LoRA files to the weights of all text encoders."""
+        names = list(weight_names)
+        return {key: name for encoder in self.text for key, name in encoder.lora_keys(names).items()}

@@ -1,0 +1,59 @@
+"""The KL autoencoder of latent diffusion, eightfold and of four channels: its files, and the numbers of its latents."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.architectures.autoencoder_kl import AutoencoderKl, VaeConfig
+from engine.architectures.autoencoder_kl_shapes import vae_config
+from engine.architectures.diffusers_names import vae_names
+from engine.diffusion.latent_format import LatentFormat
+from engine.families.base import DtypePolicy, Network, NotRecognised, Shapes
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.formats.weight_file import Names
+
+PREFIX = "first_stage_model."
+PREFIXES = (PREFIX, "vae.", "")  # of files of the network alone
+MARK = "decoder.conv_in.weight"
+DIFFUSERS_MARK = "decoder.up_blocks.0.resnets.0.norm1.weight"
+LATENT_CHANNELS = 4
+
+
+class KlLatentFormat(LatentFormat):
+    """Latents multiplied by 0.18215 for unit variance (Rombach et al. 2022, arXiv 2112.10752).
+
+    The table of colours is public knowledge of the community (fitted by least squares).
+    """
+
+    latent_channels = LATENT_CHANNELS
+    scale_factor = 0.18215
+    latent_rgb_factors = (
+        (0.3512, 0.2297, 0.3227),
+        (0.3250, 0.4974, 0.2350),
+        (-0.2829, 0.1762, 0.2721),
+        (-0.2120, -0.2616, -0.7177),
+    )
+    taesd_decoder_name = "taesd_decoder"
+    blank = (0.8223, -0.6876, 0.6364, 0.1380)
+
+
+def _diffusers_layout(shapes: Shapes) -> Names | None:
+    return vae_names(shapes) if DIFFUSERS_MARK in shapes else None
+
+
+def _configure(shapes: Shapes) -> VaeConfig:
+    if MARK not in shapes or "encoder.conv_in.weight" not in shapes:
+        raise NotRecognised("a VAE without encoder or decoder")
+    if shapes[MARK][1] != LATENT_CHANNELS or "post_quant_conv.weight" not in shapes:
+        raise NotRecognised(f"a VAE of {shapes[MARK][1]} latent channels of another family")
+    return vae_config(shapes)
+
+
+AUTOENCODER_KL = Network(
+    layouts=(_diffusers_layout, behind_first(PREFIXES, MARK)),
+    in_checkpoint=(behind_first((PREFIX,), MARK),),
+    configure=_configure,
+    build=AutoencoderKl,
+    saved=partial(saved_behind, PREFIX),
+    dtypes=DtypePolicy(computes=("bfloat16", "float32", "float16"), keeps=()),  # float16, which overflows, comes last
+)

@@ -1,0 +1,144 @@
+"""The families there are, each a folder beside this file, and which of them a file belongs to."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from engine import families as package
+from engine.families.base import (
+    ControlModels,
+    Match,
+    ModelFamily,
+    Network,
+    NotRecognised,
+    Shapes,
+    TensorIndex,
+    TextEncoder,
+)
+from engine.families.unsupported import describe
+from engine.formats.weight_file import Names
+
+SHARED = "parts"  # the folder of what families have in common
+
+
+@cache
+def families() -> tuple[ModelFamily, ...]:
+    """Return every family, the default one first, the others by name."""
+    folders = (item.name for item in pkgutil.iter_modules(package.__path__) if item.ispkg and item.name != SHARED)
+    found: Iterable[ModelFamily] = (
+        importlib.import_module(f"{package.__name__}.{folder}.family").FAMILY for folder in folders
+    )
+    return tuple(sorted(found, key=lambda family: (not family.is_default, family.name)))
+
+
+def default_family() -> ModelFamily:
+    """Return the family that is meant where none is named."""
+    return families()[0]
+
+
+def family_named(name: str) -> ModelFamily:
+    """Return a family by its name. Raises KeyError."""
+    return {family.name: family for family in families()}[name]
+
+
+def family_names() -> tuple[str, ...]:
+    """Return the names of all families, the default one first."""
+    return tuple(family.name for family in families())
+
+
+def text_types(*, num_encoders: int) -> tuple[str, ...]:
+    """Return the types of ComfyUI's loader nodes under which a family has so many text encoders."""
+    found = [name for family in families() if len(family.text) == num_encoders for name in family.comfyui.text_types]
+    return tuple(dict.fromkeys(found))
+
+
+def labels() -> str:
+    """Return the families' names for people, for error messages."""
+    return ", ".join(family.label for family in families())
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A file's denoising network and the family it is of."""
+
+    family: ModelFamily
+    match: Match
+
+
+class AmbiguousFile(RuntimeError):
+    """Several families match a file equally well: an error of theirs, which a test excludes."""
+
+
+def recognise(index: TensorIndex) -> Recognised:
+    """Return the family of a file's denoising network, alone or in a checkpoint. Raises `NotRecognised`."""
+    matches = [Recognised(family, match) for family in families() if (match := family.detect(index)) is not None]
+    if not matches:
+        raise NotRecognised(describe(index.shapes))
+    best = max(item.match.specificity for item in matches)
+    found = [item for item in matches if item.match.specificity == best]
+    if len(found) > 1:
+        raise AmbiguousFile(f"families {', '.join(item.family.name for item in found)}: equal matches of one file")
+    return found[0]
+
+
+def shapes_under(names: Names, shapes: Shapes) -> Shapes:
+    """Return the shapes of a network's weights under its own names."""
+    return {name: shapes[item] for name, item in names.items() if isinstance(item, str)}
+
+
+def recognise_text_encoders(
+    files: Sequence[Shapes], text_type: str
+) -> tuple[ModelFamily, list[tuple[TextEncoder, Names]]]:
+    """Return the family whose text encoders these files hold, and each file's encoder with its names.
+
+    `text_type` is that of ComfyUI's loader nodes. Raises `NotRecognised`.
+    """
+    for family in families():
+        if text_type not in family.comfyui.text_types or len(family.text) != len(files):
+            continue
+        found = [item for shapes in files if (item := _encoder_of(family, shapes)) is not None]
+        if {encoder.encoding.slot for encoder, _ in found} == {encoder.encoding.slot for encoder in family.text}:
+            return family, found
+    raise NotRecognised("; ".join(describe(shapes) for shapes in files))
+
+
+def _encoder_of(family: ModelFamily, shapes: Shapes) -> tuple[TextEncoder, Names] | None:
+    for encoder in family.text:
+        names = names_of(encoder.network, shapes)
+        if names is not None and encoder.fits(shapes_under(names, shapes)):
+            return encoder, names
+    return None
+
+
+def recognise_vae(shapes: Shapes) -> tuple[Network, Names]:
+    """Return the kind of VAE that a file holds, and its names. Raises `NotRecognised`."""
+    refusals = []
+    for vae in {id(family.vae): family.vae for family in families()}.values():
+        names = names_of(vae, shapes)
+        if names is None:
+            continue
+        try:
+            vae.configure(shapes_under(names, shapes))
+        except NotRecognised as error:
+            refusals.append(error.found)
+            continue
+        return vae, names
+    raise NotRecognised("; ".join(refusals) or describe(shapes))
+
+
+def recognise_control(shapes: Shapes) -> tuple[ModelFamily, ControlModels]:
+    """Return the family that a ControlNet steers, by the shapes of its half of the network. Raises `NotRecognised`."""
+    for family in families():
+        if family.controls is not None and family.controls.fits(shapes):
+            return family, family.controls
+    raise NotRecognised(f"a ControlNet of another family than {labels()}")
+
+
+def names_of(network: Network, shapes: Shapes, *, in_checkpoint: bool = False) -> Names | None:
+    """Return the names of a network's weights in a file that holds it, else None."""
+    layouts = network.in_checkpoint if in_checkpoint else network.layouts
+    return next((names for layout in layouts if (names := layout(shapes)) is not None), None)

@@ -1,0 +1,91 @@
+"""Stable Diffusion 1 (Rombach et al. 2022, arXiv 2112.10752), with its inpainting, InstructPix2Pix and v-prediction
+variants.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.architectures.autoencoder_kl import VaeConfig
+from engine.architectures.clip_text import ClipTextConfig
+from engine.architectures.latent_unet_shapes import UnetTraits
+from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, KlLatentFormat
+from engine.families.parts.latent_unet import (
+    MERGED_BLOCKS,
+    find_unet,
+    four_level_unet,
+    unet_controls,
+    unet_lora_keys,
+    unet_network,
+)
+from engine.families.sd15.text_encoder import CLIP_L
+
+CONTEXT_DIM = 768
+OTHERS_CONTEXT_DIMS = (1024, 1280, 2048)  # of text encoders that no network of this family reads
+VARIANTS_BY_CHANNELS = {4: "", 8: "edit", 9: "inpaint"}
+
+
+def _is_ours(traits: UnetTraits) -> bool:
+    return (
+        traits.context_dim not in (0, *OTHERS_CONTEXT_DIMS)
+        and not traits.uses_linear
+        and not traits.has_labels
+        and not traits.has_time_attention
+    )
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the UNet by its text width, projections by convolution and the absence of label embeddings."""
+    found = find_unet(index)
+    if found is None or not _is_ours(found.traits) or found.traits.in_channels not in VARIANTS_BY_CHANNELS:
+        return None
+    specificity = 2 if found.traits.context_dim == CONTEXT_DIM else 1  # narrower ones are random or of a demonstration
+    return Match(specificity, found.names, VARIANTS_BY_CHANNELS[found.traits.in_channels])
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Read the marks by which files of v-prediction and of a zero terminal signal-to-noise ratio are known."""
+    prediction = file.metadata.get("modelspec.prediction_type", "").lower()
+    kind = VDiscrete if "v_pred" in file.shapes or prediction.startswith("v") else EpsDiscrete
+    return Parameterisation(kind, {"zsnr": "ztsnr" in file.shapes})
+
+
+unet_config = partial(four_level_unet, model_channels=320, context_dim=CONTEXT_DIM)
+
+FAMILY = ModelFamily(
+    name="sd15",
+    label="Stable Diffusion 1",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=unet_network(),
+    text=(CLIP_L,),
+    vae=AUTOENCODER_KL,
+    latent_format=KlLatentFormat,
+    denoiser_lora_keys=unet_lora_keys,
+    variants={"": (), "inpaint": ("mask", "masked_image"), "edit": ("edited_image",)},
+    controls=unet_controls(_is_ours),
+    comfyui=ComfyUiNames("SD15", ("stable_diffusion",), {"ModelMergeSD1": MERGED_BLOCKS}),
+    default=Defaults(width=512, height=512, steps=20, cfg=7.5),
+    nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
+    scales={
+        "full": Scale(unet_config(), {"l": ClipTextConfig()}, VaeConfig()),
+        "small": Scale(
+            unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
+            {"l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128)},
+            VaeConfig(base_channels=32, level_channels=(32, 32, 64, 64), blocks_per_level=1),
+        ),
+    },
+    parameterisation=Parameterisation(EpsDiscrete),
+    is_default=True,
+)

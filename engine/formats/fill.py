@@ -1,0 +1,109 @@
+"""Weights from a file into a network that was built without memory (torch's meta device).
+
+Each weight is copied from the mapped file into place in one block of memory of the wanted type, or stays a view of the
+file: nothing is held twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+import torch
+from torch import nn
+
+from engine.errors import BadModelFile
+from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.weight_file import Names, Transposed, WeightFile, with_parts
+from engine.formats.weight_source import SOURCE_ATTRIBUTE, FileWeights
+
+
+class Destination(Enum):
+    """The place in which the weights of a network compute, which decides when they are read and in what layout."""
+
+    RAM = "ram"  # the processor, with memory of their own, filled at once
+    DEVICE = "device"  # they are read when they are brought there
+    SIMULATED_DEVICE = "simulated device"  # likewise, and lie as for the processor, which computes: to the same bits
+
+    @property
+    def is_processor(self) -> bool:
+        return self is not Destination.DEVICE
+
+
+def fill(
+    network: nn.Module,
+    file: WeightFile,
+    names: Names,
+    dtype: torch.dtype | Callable[[str], torch.dtype],
+    *,
+    to: Destination = Destination.RAM,
+    through: torch.dtype | None = None,
+) -> None:
+    """Give every weight of a network that has none (meta device) its values from the file, as `dtype`.
+
+    `dtype` may be a function of the weight's name. Where weights are copied they are rounded to `through` first, unless
+    that is None.
+
+    For a device a mapped file is not read: its weights become views of it where they lie there as they are wanted, and
+    the others keep none; the network's `weight_source` gives them. Raises `BadModelFile` for a weight that is missing
+    or of another shape; other tensors of the file are left alone.
+    """
+    dtype_of = dtype if callable(dtype) else lambda name: dtype
+    for name, item in names.items():
+        if isinstance(item, Transposed):
+            matrix = file.tensor(item.name).T.contiguous()
+            set_weight(network, name, (matrix if through is None else matrix.to(through)).to(dtype_of(name)))
+    file, names = with_parts(file, names)
+    wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
+    _check(file, wanted, names)
+    layouts = {name: _layout(weight, dtype_of(name), to) for name, weight in wanted.items()}
+    is_mapped = isinstance(file, SafetensorsFile)
+    later = is_mapped and to is not Destination.RAM
+    source = FileWeights(file, names, layouts, copies=not later, through=None if later else through)
+    found = {name: source.view(name) for name in wanted if source.is_view(name)} if later else dict(source.read(wanted))
+    for name in wanted:
+        set_weight(network, name, found.get(name, layouts[name]))
+    if is_mapped:
+        setattr(network, SOURCE_ATTRIBUTE, source)
+    network.eval()
+
+
+def set_weight(network: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Make a tensor the weight of that name."""
+    owner, _, attribute = name.rpartition(".")
+    setattr(network.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
+
+
+def _layout(weight: torch.Tensor, dtype: torch.dtype, to: Destination) -> torch.Tensor:
+    """Return a weight of the meta device in the type and layout it is kept in."""
+    shaped = torch.empty(weight.shape, dtype=dtype, device="meta")
+    is_last = wants_channels_last(dtype, on_processor=to.is_processor) and weight.ndim == 4
+    return shaped.contiguous(memory_format=torch.channels_last) if is_last else shaped
+
+
+def _check(file: WeightFile, wanted: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> None:
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        found = f"{len(wanted) - len(missing)} of {len(wanted)} weights; {missing[0]!r} is missing"
+        raise BadModelFile(file.path.name, found, "all of them")
+    for name, weight in wanted.items():
+        shape = file.tensors[names[name]].shape
+        if shape != tuple(weight.shape) and _squeezed(shape) != _squeezed(tuple(weight.shape)):
+            raise BadModelFile(file.path.name, f"{name!r} of shape {list(shape)}", f"shape {list(weight.shape)}")
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Remove trailing ones: a linear layer may be stored as a 1x1 convolution, and the other way round."""
+    while len(shape) > 2 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
+def wants_channels_last(dtype: torch.dtype, *, on_processor: bool) -> bool:
+    """Return True where convolutions of this type are faster with channels innermost.
+
+    Those of 16 bits are, on CPU and GPU alike. On a processor float32 ones are, too, because cells are gathered without
+    being torn apart (see `engine/architectures/layers.py`): a UNet of 860 million weights at 256x256 on two cores with
+    AVX-512 takes 1.02 s instead of 1.2 s.
+    """
+    return dtype in (torch.bfloat16, torch.float16) or (on_processor and dtype == torch.float32)

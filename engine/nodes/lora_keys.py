@@ -1,0 +1,22 @@
+"""The names that LoRA files use for the weights of a model, as its family has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.families.base import ModelFamily
+
+
+def denoiser_lora_keys(network: Any) -> dict[str, str]:
+    """Return a map from the names used in LoRA files to the weights of a denoising network.
+
+    `network` is `engine/diffusion/denoiser.py::Denoiser`.
+    """
+    family: ModelFamily = network.model_config.family
+    return family.denoiser_lora_keys(network.state_dict(), network.diffusion_model.config)
+
+
+def text_lora_keys(text_encoders: Any) -> dict[str, str]:
+    """Return a map from the names used in LoRA files to the weights of a set of text encoders."""
+    family: ModelFamily = text_encoders.family
+    return family.text_lora_keys(text_encoders.state_dict())

@@ -1,0 +1,167 @@
+"""Prompts with weights, as chunks of tokens, to conditioning by CLIP text encoders.
+
+`B` chunks, `T` tokens, `D` width. A model's encoders form a set, each under its slot (`l`, `g`, `h`...): the modules
+are called `clip_<slot>`, as in ComfyUI, because LoRA files and custom nodes name weights so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+START_TOKEN, END_TOKEN = 49406, 49407
+log = logging.getLogger(__name__)
+
+TokenWeights = Sequence[tuple[Any, float]]  # (token id or embedding [D] or [n, D], weight)
+Encoded = tuple[torch.Tensor, torch.Tensor]  # conditioning [B, T, D], pooled [B, D]
+
+
+@dataclass(frozen=True, slots=True)
+class ClipEncoding:
+    """The way a model reads one of its text encoders.
+
+    `layer` is the layer whose output is the conditioning unless a node asks for another one: None is the last, -2 the
+    one before. `embedding_width` is that of the textual inversions made for it.
+    """
+
+    slot: str
+    embedding_width: int
+    pad_token: int = END_TOKEN
+    layer: int | None = None
+    projects_pooled: bool = True
+
+    @property
+    def key(self) -> str:
+        """The name under which ComfyUI knows the encoder."""
+        return f"clip_{self.slot}"
+
+
+class ClipEncoder(nn.Module):
+    """An encoder of chunks of tokens. `transformer` is `engine/architectures/clip_text.py::ClipTextModel`."""
+
+    def __init__(self, transformer: Any, encoding: ClipEncoding) -> None:
+        super().__init__()
+        self.config = transformer.config
+        self.num_layers: int = transformer.num_layers
+        self.encoding = encoding
+        self.transformer = transformer
+
+    def encode(self, chunks: Sequence[Sequence[Any]], layer_idx: int | None, project_pooled: bool) -> Encoded:
+        """Return (conditioning [B, T, D], pooled [B, D]), float32. A layer beyond the first means the last one.
+
+        The pooled output is projected where both the caller and the encoding want that.
+        """
+        embedded = [self._embed(chunk) for chunk in chunks]
+        embeds = torch.stack([rows for rows, _ in embedded])
+        layer_idx = self.encoding.layer if layer_idx is None else layer_idx
+        layer = None if layer_idx is None or abs(layer_idx) > self.num_layers else layer_idx
+        last, chosen = self.transformer.text_model(embeds, layer)
+        ends = torch.tensor([end for _, end in embedded], device=last.device)
+        pooled = last[torch.arange(last.shape[0], device=last.device), ends]
+        if project_pooled and self.encoding.projects_pooled:
+            pooled = self.transformer.text_projection(pooled)
+        return chosen.float(), pooled.float()
+
+    def encode_token_weights(
+        self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
+    ) -> Encoded:
+        """Return (conditioning [1, T * chunks, D], pooled [1, D] of the first chunk).
+
+        A token of weight w moves along the line from the empty prompt's output at its place: empty + w * (its own -
+        empty).
+        """
+        tokens = [[token for token, _ in chunk] for chunk in chunks]
+        weighted = not chunks or any(weight != 1.0 for chunk in chunks for _, weight in chunk)
+        if weighted:
+            length = max((len(chunk) for chunk in tokens), default=0)
+            tokens = [*tokens, [START_TOKEN, END_TOKEN, *[self.encoding.pad_token] * (length - 2)]]
+        cond, pooled = self.encode(tokens, layer_idx, project_pooled)
+        if not chunks:
+            return cond[-1:], pooled[:1]
+        if weighted:
+            empty = cond[-1]
+            weights = torch.tensor([[weight for _, weight in chunk] for chunk in chunks], device=cond.device)
+            weights = weights.unsqueeze(-1)
+            moved = (cond[: len(chunks)] - empty) * weights + empty
+            cond = torch.where(weights != 1.0, moved, cond[: len(chunks)])
+        return cond.reshape(1, -1, cond.shape[-1]), pooled[:1]
+
+    def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, int]:
+        """Return the rows [T, D] of a chunk, and the place whose output is the pooled one.
+
+        Embeddings stand for themselves. The place is the first end token's, moved on by the embeddings behind it, as in
+        ComfyUI, which counts them in wherever they are; only a prompt that spells an end token out has any there.
+        """
+        table = self.transformer.get_input_embeddings()
+        width = table.embedding_dim
+        numbers = [self.encoding.pad_token, *(int(token) for token in chunk if not isinstance(token, torch.Tensor))]
+        pad_row, *looked_up = table(torch.tensor(numbers, device=table.weight.device)).unsqueeze(1)  # each [1, D]
+        rows, has_ended, num_counted, left_out = [], False, 0, 0
+        for token in chunk:
+            if isinstance(token, torch.Tensor):
+                if token.shape[-1] == width:
+                    rows.append(token.reshape(-1, width).to(pad_row))
+                    num_counted += rows[-1].shape[0]
+                else:
+                    left_out += max(1, token.numel() // token.shape[-1])
+                continue
+            rows.append(looked_up.pop(0))
+            num_counted += not has_ended
+            has_ended = has_ended or int(token) == END_TOKEN
+        if left_out:
+            log.warning("an embedding is not of the text encoder's width %d and is ignored", width)
+            rows.append(pad_row.expand(left_out, -1))
+        return torch.cat(rows), num_counted - 1
+
+
+def only_encoder(encoded: Mapping[str, Encoded]) -> Encoded:
+    """Return the conditioning of a set of one encoder."""
+    (result,) = encoded.values()
+    return result
+
+
+class TextEncoderSet(nn.Module):
+    """The text encoders of a model: prompts with weights -> conditioning.
+
+    `combine` makes one conditioning of those of the encoders, by slot. `family` is the `ModelFamily` that the set
+    belongs to.
+    """
+
+    def __init__(
+        self,
+        encoders: Sequence[ClipEncoder],
+        *,
+        combine: Callable[[Mapping[str, Encoded]], Encoded] = only_encoder,
+        family: Any = None,
+    ) -> None:
+        super().__init__()
+        for encoder in encoders:
+            self.add_module(encoder.encoding.key, encoder)
+        self.slots = {encoder.encoding.slot: encoder.encoding.key for encoder in encoders}
+        self.family = family
+        self._combine = combine
+        # ComfyUI keeps text encoders as float16, so what it patches is rounded to that; see `engine/memory`.
+        self.patched_dtype: torch.dtype | None = None
+
+    def encoders(self) -> dict[str, ClipEncoder]:
+        """Return the encoders by slot."""
+        found: dict[str, Any] = {slot: getattr(self, key) for slot, key in self.slots.items()}
+        return found
+
+    def encode_token_weights(
+        self, token_weight_pairs: Mapping[str, Sequence[TokenWeights]], *, layer_idx: int | None, project_pooled: bool
+    ) -> Encoded:
+        """Return (conditioning [1, T * chunks, D], pooled [1, D] of the first chunk) of the tokens by slot."""
+        return self._combine(
+            {
+                slot: encoder.encode_token_weights(
+                    token_weight_pairs[slot], layer_idx=layer_idx, project_pooled=project_pooled
+                )
+                for slot, encoder in self.encoders().items()
+            }
+        )
