@@ -15,6 +15,8 @@ from engine.architectures.layers import Conv2d
 
 RESIDUAL_SCALE = 0.2
 SLOPE = 0.2  # of the leaky rectifiers, below zero
+SMALLEST_SIDE_PX = 2  # smaller pictures are padded, as by ComfyUI's loader of such networks
+SHUFFLED_MULTIPLE = 4  # to which sides are padded before pixels are folded into channels, however many are
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,19 @@ class CompactConfig:
     width: int
     num_layers: int
     scale: int
+
+
+def _padded(x: torch.Tensor, multiple: int) -> torch.Tensor:
+    """Pad `[B, C, H, W]` on the right and below to a multiple, by reflection as far as the picture reaches."""
+    for dim in (3, 2):
+        side = x.shape[dim]
+        missing = max(side, SMALLEST_SIDE_PX) - side
+        missing += -(side + missing) % multiple
+        reflected = min(missing, side - 1)
+        for amount, mode in ((reflected, "reflect"), (missing - reflected, "replicate")):
+            if amount:
+                x = functional.pad(x, (0, amount, 0, 0) if dim == 3 else (0, 0, 0, amount), mode=mode)
+    return x
 
 
 class DenseBlock(nn.Module):
@@ -98,10 +113,8 @@ class RrdbNet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         height, width = x.shape[2:]
         shuffle = self.config.shuffle
-        if shuffle > 1:
-            x = functional.pad(x, (0, -width % shuffle, 0, -height % shuffle), mode="reflect")
-            x = functional.pixel_unshuffle(x, shuffle)
-        h = self.conv_first(x)
+        x = _padded(x, SHUFFLED_MULTIPLE if shuffle > 1 else 1)
+        h = self.conv_first(functional.pixel_unshuffle(x, shuffle) if shuffle > 1 else x)
         h = h + self.conv_body(self.body(h))
         for conv in self.conv_ups:
             h = functional.leaky_relu(conv(functional.interpolate(h, scale_factor=2.0, mode="nearest")), SLOPE)

@@ -79,3 +79,22 @@ def test_every_layout_of_an_upscaler_is_the_same_network(tmp_path: Path) -> None
         loaded = load_upscaler(path)
         assert loaded.scale == 4
         torch.testing.assert_close(loaded(picture), network(picture))
+
+
+@pytest.mark.parametrize("side", [(32, 30), (31, 33), (3, 5), (1, 2)])
+def test_a_picture_is_padded_to_four_pixels_before_pixels_become_channels(side: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    network = RrdbNet(RrdbConfig(3, 3, 8, 4, num_blocks=1, num_doublings=2, shuffle=2)).requires_grad_(False)
+    picture = torch.rand(1, 3, *side)
+    height, width = (size - size % -4 for size in side)
+    rows = [_reflected(index, side[0]) for index in range(height)]
+    columns = [_reflected(index, side[1]) for index in range(width)]
+    padded = picture[:, :, rows][:, :, :, columns]
+    expected = network(padded)[:, :, : side[0] * 2, : side[1] * 2]
+    assert network.scale == 2
+    torch.testing.assert_close(network(picture), expected)
+
+
+def _reflected(index: int, size: int) -> int:
+    """Return the pixel that stands at an index behind the edge: reflected, then the last one reflected again."""
+    return index if index < size else max(0, 2 * (size - 1) - index)
