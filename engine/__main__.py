@@ -1,7 +1,7 @@
 """`python -m engine`: the engine alone, with ComfyUI's flags; or one of its sub-commands.
 
 python -m engine [flags]                     serve (see --help)
-python -m engine random-checkpoint PATH      write a small SD1.5 checkpoint of random weights
+python -m engine random-checkpoint PATH      write a small checkpoint of random weights
 python -m engine nodes list|check|install    custom nodes
 """
 
@@ -36,15 +36,20 @@ def main(arguments: Sequence[str]) -> int:
 def write_checkpoint(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m engine {RANDOM_CHECKPOINT}")
     parser.add_argument("path", type=Path)
+    parser.add_argument("--family", help="the family of models (the default one)")
     parser.add_argument("--scale", default="small", help="how large the networks are (small)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
 
     from engine.checkpoints.random_weights import write_random_checkpoint
+    from engine.families import registry
 
+    if given.family not in (None, *registry.family_names()):
+        parser.error(f"--family: no such family; got {given.family!r}, expected one of {registry.family_names()}")
+    family = None if given.family is None else registry.family_named(given.family)
     try:
         given.path.parent.mkdir(parents=True, exist_ok=True)
-        write_random_checkpoint(given.path, given.scale, given.seed)
+        write_random_checkpoint(given.path, given.scale, given.seed, family=family)
     except KeyError:
         parser.error(f"there is no scale {given.scale!r}")
     except OSError as error:

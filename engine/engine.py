@@ -21,6 +21,7 @@ import mimetypes
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,7 @@ from engine.compat.host import PackServer
 from engine.device_probe import DeviceFigures, measure
 from engine.disk_probe import DiskFigure, measure_disk
 from engine.events import Event
+from engine.families import registry
 from engine.formats.fill import Destination
 from engine.graph.signature import Signatures, unique_keys
 from engine.graph.size import GraphLimits
@@ -152,6 +154,19 @@ class Engine:
 
     def _info_of(self, class_type: str) -> dict[str, Any]:
         return object_info(self.catalogue[class_type].spec(self.environment))
+
+    def families(self) -> list[dict[str, Any]]:
+        """Return the families of models: name, label, the defaults of a picture, the nodes of a plain workflow."""
+        return [
+            {
+                "name": family.name,
+                "label": family.label,
+                "default": asdict(family.default),
+                "nodes": list(family.nodes),
+                "scales": list(family.scales),
+            }
+            for family in registry.families()
+        ]
 
     def load_custom_nodes(self, server: PackServer | None = None) -> list[PackReport]:
         """Import the packs of the base directory, once, before prompts are checked. What came of each is returned.

@@ -14,7 +14,7 @@ from typing import Literal
 VramChoice = Literal["auto", "gpu_only", "highvram", "normalvram", "lowvram", "novram"]
 CacheStrategy = Literal["classic", "lru", "ram", "none"]
 PreviewMethod = Literal["none", "auto", "latent2rgb", "taesd"]
-DtypeName = Literal["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"]
+DtypeName = Literal["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 

@@ -72,15 +72,17 @@ class PositionNet(nn.Module):
 
 
 class Gligen(nn.Module):
-    """The gates of all transformers of a UNet, in its order. Makes the patch that goes between their attentions."""
+    """The gates of all transformers of a UNet, in its order. Makes the patch that goes between their attentions.
 
-    def __init__(self, widths: Sequence[int], context_width: int, text_width: int) -> None:
+    `heads` gives the number of attention heads at a width.
+    """
+
+    def __init__(
+        self, widths: Sequence[int], context_width: int, text_width: int, *, heads: Callable[[int], int]
+    ) -> None:
         super().__init__()
         self.text_width = text_width
-        is_sd1 = context_width == 768
-        self.module_list = nn.ModuleList(
-            GatedSelfAttention(width, context_width, 8 if is_sd1 else width // 64) for width in widths
-        )
+        self.module_list = nn.ModuleList(GatedSelfAttention(width, context_width, heads(width)) for width in widths)
         self.position_net = PositionNet(text_width, context_width)
 
     def set_position(self, latent_shape: Sequence[int], boxes: Sequence[Box], device: torch.device) -> Patch:

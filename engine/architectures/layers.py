@@ -1,6 +1,6 @@
 """Linear layers and convolutions as torch's, and faster on a processor; everywhere else they are torch's own.
 
-Two things cost most of a float32 step of SD1.5 on a processor, and neither is arithmetic. torch multiplies float32
+Two things cost most of a float32 step of a UNet on a processor, and neither is arithmetic. torch multiplies float32
 matrices by Intel's MKL, whose widest kernels other makers' processors do not get; oneDNN, which is in torch as well,
 picks its kernels by what the processor can do. And a convolution first brings its weights into another order at every
 call, which for many channels over few cells (8x8, 4x4) takes longer than the convolution; there, gathering the cells

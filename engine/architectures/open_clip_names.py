@@ -44,3 +44,15 @@ def text_tower_names(name: str) -> Iterator[tuple[str, int | None]]:
         yield f"text_model.{TEXT_ENDS[name]}", None
     for inner, third in layer_names(name):
         yield f"text_model.{inner}", third
+
+
+def open_clip_text_names(num_layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield OpenCLIP's names for a text tower of so many layers, each with the names of the weights it holds."""
+    for theirs, ours in TEXT_ENDS.items():
+        yield theirs, (f"text_model.{ours}",)
+    for index in range(num_layers):
+        layer, block = f"text_model.encoder.layers.{index}", f"transformer.resblocks.{index}"
+        for kind in ("weight", "bias"):
+            yield f"{block}.attn.in_proj_{kind}", tuple(f"{layer}.self_attn.{name}.{kind}" for name in FUSED)
+            for theirs, ours in LAYER_PARTS.items():
+                yield f"{block}.{theirs}.{kind}", (f"{layer}.{ours}.{kind}",)

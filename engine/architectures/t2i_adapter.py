@@ -17,7 +17,7 @@ Features = dict[str, list[torch.Tensor | None]]  # place -> additions of the UNe
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """Shape of a full adapter. `is_xl`: for Stable Diffusion XL, whose first half has fewer levels."""
+    """Shape of a full adapter. `is_xl`: for a UNet of three levels instead of four."""
 
     in_channels: int
     channels: tuple[int, ...]
@@ -151,7 +151,7 @@ class LightBlock(nn.Module):
 
 
 def _third_of_each(levels: Sequence[torch.Tensor]) -> Features:
-    """Stable Diffusion 1: each level of the UNet's first half has three blocks, and the last one is added to."""
+    """Of a UNet of four levels: each level of the UNet's first half has three blocks, and the last one is added to."""
     additions: list[torch.Tensor | None] = []
     for level in levels:
         additions += [None, None, level]
@@ -159,7 +159,7 @@ def _third_of_each(levels: Sequence[torch.Tensor]) -> Features:
 
 
 def _for_xl(levels: Sequence[torch.Tensor]) -> Features:
-    """Stable Diffusion XL: nine input blocks, of which the fourth, sixth and ninth are added to, and the middle."""
+    """Of a UNet of three levels: nine input blocks; the fourth, sixth and ninth are added to, and the middle."""
     first, second, third, last = levels
     additions = [None, None, None, first, None, second, None, None, third]
     return {"input": additions[::-1], "middle": [last]}

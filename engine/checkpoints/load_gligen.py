@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from engine.architectures.gligen import POSITION_WIDTH, Gligen
 from engine.errors import BadModelFile
+from engine.families.registry import gligen_heads
 from engine.formats.fill import Destination, fill
 from engine.formats.weight_file import WeightFile, open_weights
 
@@ -30,7 +32,8 @@ def load_gligen(path: Path, *, to: Destination = Destination.RAM) -> Gligen:
     if not widths or not has_boxes:
         raise BadModelFile(path.name, f"{len(widths)} transformers with gates", EXPECTED)
     with torch.device("meta"):
-        network = Gligen([shape[0] for shape in widths], widths[0][1], text_width)
+        heads = partial(gligen_heads, widths[0][1])
+        network = Gligen([shape[0] for shape in widths], widths[0][1], text_width, heads=heads)
     fill(network, file, names, torch.float32, to=to)
     return network
 

@@ -1,4 +1,4 @@
-"""Geometry-inspired time schedules for SD1: Chen et al. 2024 (GITS, arXiv 2405.11326), as their authors computed them.
+"""Geometry-inspired time schedules: Chen et al. 2024 (GITS, arXiv 2405.11326), as their authors computed them.
 
 The search walks a grid of noise levels (those of evenly spaced timesteps) and keeps the ones between which straight
 steps lose least. What it found is data: for each coefficient one row per number of steps from 2 to 20, each row the

@@ -120,7 +120,7 @@ class CosmosFlowSchedule(ContinuousEdmSchedule):
 
 
 class FlowSchedule(torch.nn.Module):
-    """Times 0..1 of a flow, shifted towards noise: Esser et al. 2024 (SD3, arXiv 2403.03206), eq. 23.
+    """Times 0..1 of a flow, shifted towards noise: Esser et al. 2024 (arXiv 2403.03206), eq. 23.
 
     The network takes sigma times `multiplier`.
     """
@@ -159,7 +159,7 @@ class FlowSchedule(torch.nn.Module):
 
 
 class FluxSchedule(FlowSchedule):
-    """The exponential shift of Flux: e^mu / (e^mu + 1 / t - 1); the network takes sigma itself."""
+    """The exponential shift: e^mu / (e^mu + 1 / t - 1); the network takes sigma itself."""
 
     NUM_LEVELS = 10000
 

@@ -1,4 +1,4 @@
-"""Samplers for models read as a rectified flow (ModelSamplingSD3, AuraFlow, Flux): x = (1 - sigma) x0 + sigma n.
+"""Samplers for models read as a rectified flow: x = (1 - sigma) x0 + sigma n.
 
 What samplers of the ODE do holds for a flow as it stands. Those that work in the signal-to-noise ratio run on
 y = x / (1 - sigma), which has the form they are written for, with the level s = sigma / (1 - sigma). Ancestral ones

@@ -121,10 +121,15 @@ class TextEncoder:
 
 @dataclass(frozen=True, slots=True)
 class ControlModels:
-    """The ControlNets that steer a family: `fits` and `configure` take the shapes of the half of its network."""
+    """The ControlNets that steer a family: `fits` and `configure` take the shapes of the half of its network.
+
+    GLIGEN files for it have tokens of `token_width`, and attention heads as its network has.
+    """
 
     fits: Callable[[Shapes], bool]
     configure: Callable[[Shapes], Any]
+    token_width: int
+    heads: Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)

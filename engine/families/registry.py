@@ -22,6 +22,7 @@ from engine.families.base import (
 from engine.families.unsupported import describe
 from engine.formats.weight_file import Names
 
+HEAD_WIDTH = 64  # of networks that no family is known to have
 SHARED = "parts"  # the folder of what families have in common
 
 
@@ -136,6 +137,13 @@ def recognise_control(shapes: Shapes) -> tuple[ModelFamily, ControlModels]:
         if family.controls is not None and family.controls.fits(shapes):
             return family, family.controls
     raise NotRecognised(f"a ControlNet of another family than {labels()}")
+
+
+def gligen_heads(token_width: int, channels: int) -> int:
+    """Return the attention heads at a width of a GLIGEN file's gates, by the width of its tokens."""
+    controls = (family.controls for family in families() if family.controls is not None)
+    fitting = next((item for item in controls if item.token_width == token_width), None)
+    return channels // HEAD_WIDTH if fitting is None else fitting.heads(channels)
 
 
 def names_of(network: Network, shapes: Shapes, *, in_checkpoint: bool = False) -> Names | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.memory.device_facts import DeviceFacts
 from engine.settings import DtypeName, DtypeSettings
 
-FLOAT8: tuple[DtypeName, ...] = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+FLOAT8: tuple[DtypeName, ...] = ("float8_e4m3fn", "float8_e5m2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class DtypeChoice:
 
 
 def unet_types(asked: DtypeSettings, facts: DeviceFacts) -> DtypeChoice:
-    """float16 where the device computes it at full speed, as ComfyUI for SD1; float32 elsewhere."""
+    """Choose float16 where the device computes it at full speed, as ComfyUI does for U-Nets; float32 elsewhere."""
     if asked.unet is not None:
         return _asked(asked.unet, _computed(asked.unet, asked, facts), facts, on_device=True)
     if asked.force_fp32:
@@ -33,7 +33,7 @@ def unet_types(asked: DtypeSettings, facts: DeviceFacts) -> DtypeChoice:
 
 
 def vae_types(asked: DtypeSettings, facts: DeviceFacts) -> DtypeChoice:
-    """bfloat16 or float32: SD1's VAE overflows float16, which is taken only when asked for."""
+    """Choose bfloat16 or float32: VAEs overflow float16, which is taken only when asked for."""
     if asked.vae is not None:
         return DtypeChoice(asked.vae, asked.vae, "asked for by flag")
     if asked.force_fp32:

@@ -46,8 +46,8 @@ def style_model_apply(
     strength: Annotated[float, Float(min=0.0, max=10.0, step=0.001)] = 1.0,
     strength_type: Annotated[str, Choice(("multiply", "attn_bias"))],
 ) -> CONDITIONING:
-    """The pictures' words behind the prompt's. `attn_bias` weighs them by a mask of attention, which networks of
-    Stable Diffusion 1 do not read.
+    """The pictures' words behind the prompt's. `attn_bias` weighs them by a mask of attention, which not every
+    network reads.
     """
     words = style_model.get_cond(clip_vision_output).flatten(0, 1).unsqueeze(0)  # [1, B * N, C]
     if strength_type == "multiply":

@@ -67,7 +67,7 @@ class ControlBase:
         vae: Any = None,
         extra_concat: Sequence[torch.Tensor] = (),
     ) -> ControlBase:
-        """The picture `[B, 3, H, W]`. Networks of SD1 read pixels: `vae` and `extra_concat` are for those of others."""
+        """Set the picture `[B, 3, H, W]`. `vae` and `extra_concat` are for networks that do not read pixels."""
         self.cond_hint_original = cond_hint
         self.strength = strength
         self.timestep_percent_range = timestep_percent_range

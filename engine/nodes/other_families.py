@@ -1,4 +1,4 @@
-"""Nodes made for other families of models that work with Stable Diffusion 1 as well, as they do in ComfyUI.
+"""Nodes made for one family of models that work with others as well, as they do in ComfyUI.
 
 What they write into conditioning its network does not read, and an empty latent takes the channels of the model it
 meets; workflows that have them go on working when only their checkpoint is changed.
@@ -17,7 +17,7 @@ from engine.nodes.values import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, L
 
 FLUX_MODULE = "comfy_extras.nodes_flux"
 FLUX_CATEGORY = "advanced/conditioning/flux"
-SD3_CHANNELS = 16
+LATENT_CHANNELS = 16
 T5_TYPES = ("t5xxl", "pile_t5xl", "t5base", "mt5xl", "umt5xxl")
 # Widths and heights that Flux Kontext was trained with.
 KONTEXT_SIZES_PX = (
@@ -44,7 +44,7 @@ def empty_sd3_latent_image(
     height: Side = 1024,
     batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
 ) -> LATENT:
-    return {"samples": torch.zeros([batch_size, SD3_CHANNELS, height // 8, width // 8])}
+    return {"samples": torch.zeros([batch_size, LATENT_CHANNELS, height // 8, width // 8])}
 
 
 @node("FluxGuidance", display_name=None, category=FLUX_CATEGORY, python_module=FLUX_MODULE)
@@ -96,7 +96,7 @@ def unclip_conditioning(
     strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
     noise_augmentation: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.0,
 ) -> CONDITIONING:
-    """What an unCLIP model (Stable Diffusion 2) is to see of a picture."""
+    """What an unCLIP model is to see of a picture."""
     if strength == 0:
         return conditioning
     seen = {

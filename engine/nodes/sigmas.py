@@ -19,7 +19,7 @@ from engine.nodes.values import FLOAT, MODEL, SIGMAS
 SCHEDULERS = "sampling/custom_sampling/schedulers"
 ARITHMETIC = "sampling/custom_sampling/sigmas"
 MODULE = "comfy_extras.nodes_custom_sampler"
-HIGHEST, LOWEST = 14.614642, 0.0291675  # SD1's
+HIGHEST, LOWEST = 14.614642, 0.0291675  # of latent diffusion's 1000 timesteps
 
 Steps = Annotated[int, Int(min=1, max=10000)]
 Level = Annotated[float, Float(min=0.0, max=5000.0, step=0.01, round=False)]

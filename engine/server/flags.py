@@ -39,7 +39,13 @@ UNET_DTYPES: dict[str, DtypeName] = {
     "--bf16-unet": "bfloat16",
     "--fp8_e4m3fn-unet": "float8_e4m3fn",
     "--fp8_e5m2-unet": "float8_e5m2",
-    "--fp8_e8m0fnu-unet": "float8_e8m0fnu",
+}
+# Flags of ComfyUI that cannot be obeyed, and why.
+REFUSED_SWITCHES = {
+    "--fp8_e8m0fnu-unet": (
+        "float8_e8m0fnu has neither sign nor fraction and cannot hold weights; "
+        "expected --fp8_e4m3fn-unet or --fp8_e5m2-unet"
+    ),
 }
 VAE_DTYPES: dict[str, DtypeName] = {
     "--fp16-vae": "float16",
@@ -130,6 +136,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--preview-size", type=_at_least(1), default=512, metavar="PX")
     parser.add_argument("--disable-all-custom-nodes", action="store_true", help="load no custom nodes")
     parser.add_argument("--whitelist-custom-nodes", nargs="+", default=[], metavar="NAME", help="load these anyway")
+    for name in REFUSED_SWITCHES:
+        parser.add_argument(name, action=_Refuse, nargs=0, help=argparse.SUPPRESS)
     ignored = parser.add_argument_group("accepted for ComfyUI's sake, without effect")
     for name in IGNORED_SWITCHES:
         ignored.add_argument(name, action=_Ignore, nargs=0)
@@ -143,6 +151,11 @@ def build_parser() -> argparse.ArgumentParser:
 class _Ignore(argparse.Action):
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
         namespace.ignored = [*namespace.ignored, option or self.dest]
+
+
+class _Refuse(argparse.Action):
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        parser.error(f"{option}: {REFUSED_SWITCHES[option or self.option_strings[0]]}")
 
 
 def _add_server_flags(parser: argparse.ArgumentParser) -> None:

@@ -10,13 +10,15 @@ import torch
 from engine.adapters.lora_names import clip_text_keys
 from engine.architectures.clip_text import Activation, ClipTextModel
 from engine.architectures.clip_text_shapes import clip_text_config
+from engine.architectures.open_clip_names import FUSED, TEXT_MARK, open_clip_text_names, text_tower_names
 from engine.families.base import Layout, Network, Shape, Shapes, Tensors
-from engine.families.parts.layouts import behind_first, names_behind
-from engine.formats.weight_file import Names
+from engine.families.parts.layouts import behind_first, names_behind, saved_behind
+from engine.formats.weight_file import Names, Part, Transposed
 
 MARK = "text_model.embeddings.token_embedding.weight"
 TOWER = "text_model."
 PROJECTION = "text_projection.weight"
+OPEN_CLIP_PROJECTION = "text_projection"
 
 
 def clip_text_network(
@@ -55,6 +57,38 @@ def early_layout(prefix: str) -> Layout:
         return {TOWER + name: key for name, key in names_behind(shapes, prefix).items()}
 
     return layout
+
+
+def open_clip_layout(prefixes: tuple[str, ...]) -> Layout:
+    """Make a layout of OpenCLIP's names behind one of these prefixes."""
+    find = behind_first(prefixes, TEXT_MARK)
+
+    def layout(shapes: Shapes) -> Names | None:
+        behind = find(shapes)
+        if behind is None:
+            return None
+        names: dict[str, str | Part | Transposed] = {}
+        for theirs, key in behind.items():
+            if theirs == OPEN_CLIP_PROJECTION:
+                names[PROJECTION] = Transposed(str(key))
+            for ours, third in text_tower_names(theirs):
+                names[ours] = key if third is None else Part(str(key), third, len(FUSED))
+        return names
+
+    return layout
+
+
+def saved_as_open_clip(prefix: str, tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Return the weights under OpenCLIP's names behind a prefix, its projections joined."""
+    left = dict(tensors)
+    saved: dict[str, torch.Tensor] = {}
+    for theirs, ours in open_clip_text_names(num_layers({name: tuple(item.shape) for name, item in left.items()})):
+        found = [left.pop(name) for name in ours if name in left]
+        if len(found) == len(ours):
+            saved[prefix + theirs] = found[0] if len(found) == 1 else torch.cat(found)
+    if PROJECTION in left:
+        saved[prefix + OPEN_CLIP_PROJECTION] = left.pop(PROJECTION).T.contiguous()
+    return saved | saved_behind(prefix, left)
 
 
 def num_layers(shapes: Shapes) -> int:

@@ -36,6 +36,8 @@ PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 DIFFUSERS_MARK = "down_blocks.0.resnets.0.conv1.weight"
 DIFFUSERS_LABELS = ("add_embedding.", "class_embedding.")
 
+NUM_HEADS = 8  # at every width, unless heads have a width of their own
+
 MERGED_BLOCKS = (
     "time_embed.", "label_emb.", *(f"input_blocks.{index}." for index in range(12)),
     *(f"middle_block.{index}." for index in range(3)), *(f"output_blocks.{index}." for index in range(12)), "out.",
@@ -92,11 +94,15 @@ def _in_checkpoint(shapes: Shapes) -> Names | None:
     return names_behind(shapes, PREFIX) if PREFIX + FIRST in shapes else None
 
 
-def unet_controls(fits: Callable[[UnetTraits], bool], *, head_channels: int | None = None) -> ControlModels:
+def unet_controls(
+    fits: Callable[[UnetTraits], bool], *, token_width: int, head_channels: int | None = None
+) -> ControlModels:
     """Describe the ControlNets of a UNet; `fits` takes the traits of theirs."""
     return ControlModels(
         fits=lambda shapes: FIRST in shapes and fits(unet_traits(shapes)),
         configure=partial(unet_half_config, head_channels=head_channels),
+        token_width=token_width,
+        heads=lambda channels: NUM_HEADS if head_channels is None else channels // head_channels,
     )
 
 

@@ -74,7 +74,7 @@ FAMILY = ModelFamily(
     latent_format=KlLatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={"": (), "inpaint": ("mask", "masked_image"), "edit": ("edited_image",)},
-    controls=unet_controls(_is_ours),
+    controls=unet_controls(_is_ours, token_width=CONTEXT_DIM),
     comfyui=ComfyUiNames("SD15", ("stable_diffusion",), {"ModelMergeSD1": MERGED_BLOCKS}),
     default=Defaults(width=512, height=512, steps=20, cfg=7.5),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),

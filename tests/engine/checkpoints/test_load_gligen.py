@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 def _write(path: Path, left_out: str = "") -> Path:
     torch.manual_seed(0)
     weights = {}
-    source = Gligen([width for _, width in BLOCKS], 768, 768)
+    source = Gligen([width for _, width in BLOCKS], 768, 768, heads=lambda width: 8)
     for name, weight in source.state_dict().items():
         value = torch.randn(weight.shape) * 0.1
         if name.startswith("module_list."):

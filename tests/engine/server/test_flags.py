@@ -86,3 +86,10 @@ def test_flags_that_do_not_parse_end_the_start(flags: str) -> None:
     with pytest.raises(SystemExit) as ended:
         read_flags(flags.split())
     assert ended.value.code == 2
+
+
+def test_a_type_that_cannot_hold_weights_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_flags(["--fp8_e8m0fnu-unet"])
+    told = capsys.readouterr().err
+    assert "--fp8_e8m0fnu-unet" in told and "--fp8_e4m3fn-unet" in told

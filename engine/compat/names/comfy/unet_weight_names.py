@@ -41,7 +41,7 @@ UNET_MAP_BASIC = set(
         ("time_embed.2", "time_embedding.linear_2"),
         ("label_emb.0.0", "class_embedding.linear_1"),
         ("label_emb.0.2", "class_embedding.linear_2"),
-        ("label_emb.0.0", "add_embedding.linear_1"),  # what SDXL's is called in diffusers
+        ("label_emb.0.0", "add_embedding.linear_1"),  # another name of it in diffusers
         ("label_emb.0.2", "add_embedding.linear_2"),
     )
 )
