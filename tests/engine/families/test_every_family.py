@@ -1,0 +1,233 @@
+"""Tests that every family of models passes by being there: a new folder in `engine/families` is tested by these.
+
+The models are those of the family's small scale. Cases of `../shared/parity/families` whose names begin with the
+family's are drawn by `-m slow`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoders, load_unet, load_vae
+from engine.checkpoints.random_weights import random_networks, write_random_checkpoint
+from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors
+from engine.diffusion.sampler_registry import SAMPLER_NAMES
+from engine.engine import Engine
+from engine.families import registry
+from engine.families.base import ModelFamily, TensorIndex
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.nodes.built_in import built_in_nodes
+from engine.nodes.lora_keys import text_lora_keys
+from engine.nodes.model_saving import checkpoint_save
+from engine.nodes.model_store import DEFAULT_TEXT_TYPE
+from engine.settings import EngineSettings
+from tests.engine.nodes.small_store import node_context, small_store
+from tests.engine.parity_cases import FAMILY_PARITY, ParityCases
+from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
+
+FAMILIES = registry.families()
+SMALL_CARD_MIB = 12  # less than the networks of a small scale take
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base directory with a random checkpoint of every family, called after it."""
+    folder = tmp_path_factory.mktemp("families")
+    for family in FAMILIES:
+        write_random_checkpoint(folder / "models" / "checkpoints" / f"{family.name}.safetensors", family=family)
+    return folder
+
+
+def checkpoint(base: Path, family: ModelFamily) -> Path:
+    return base / "models" / "checkpoints" / f"{family.name}.safetensors"
+
+
+def saved_index(family: ModelFamily, scale: str) -> TensorIndex:
+    """The tensors of a checkpoint at a scale; no weights are made."""
+    config = family.scales[scale]
+    with torch.device("meta"):
+        unet, vae = family.denoiser.build(config.denoiser), family.vae.build(config.vae)
+        encoders = [(encoder, encoder.network.build(config.text[encoder.encoding.slot])) for encoder in family.text]
+    text = {
+        f"{encoder.encoding.key}.transformer.{name}": weight
+        for encoder, network in encoders
+        for name, weight in network.state_dict().items()
+    }
+    tensors = denoiser_tensors(family, unet.state_dict()) | text_tensors(family, text)
+    tensors |= vae_tensors(family, vae.state_dict())
+    return TensorIndex({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+
+
+# --- descriptions ----------------------------------------------------------------------------------------------------
+
+
+def test_one_family_is_the_default_and_comes_first() -> None:
+    assert [family.is_default for family in FAMILIES] == [True] + [False] * (len(FAMILIES) - 1)
+    assert len({family.name for family in FAMILIES}) == len({family.label for family in FAMILIES}) == len(FAMILIES)
+
+
+@every_family
+def test_its_defaults_are_ones_that_nodes_take(family: ModelFamily) -> None:
+    assert set(family.nodes) <= {item.class_type for item in built_in_nodes()}
+    assert family.default.sampler_name in SAMPLER_NAMES
+    assert {"full", "small"} <= family.scales.keys() and "" in family.variants
+
+
+@every_family
+@pytest.mark.parametrize("scale", ["full", "small"])
+def test_a_checkpoint_is_recognised_as_of_its_family_alone(family: ModelFamily, scale: str) -> None:
+    index = saved_index(family, scale)
+    assert registry.recognise(index).family is family
+    assert [other for other in FAMILIES if other.detect(index) is not None] == [family]
+
+
+@every_family
+@pytest.mark.parametrize("scale", ["full", "small"])
+def test_a_file_of_the_network_alone_is_recognised(family: ModelFamily, scale: str) -> None:
+    with torch.device("meta"):
+        unet = family.denoiser.build(family.scales[scale].denoiser)
+    shapes = {name: tuple(weight.shape) for name, weight in unet.state_dict().items()}
+    assert registry.recognise(TensorIndex(shapes)).family is family
+
+
+@every_family
+def test_lora_keys_cover_every_layer(family: ModelFamily) -> None:
+    config = family.scales["full"]
+    with torch.device("meta"):
+        unet = family.denoiser.build(config.denoiser)
+    names = [f"diffusion_model.{name}" for name in unet.state_dict()]
+    keys = family.denoiser_lora_keys(names, config.denoiser)
+    layers = {name for name in names if name.endswith(".weight")}
+    assert layers <= set(keys.values()) <= set(names) | set(keys.values())
+    for layer in layers:
+        assert f"lora_unet_{layer.removeprefix('diffusion_model.').removesuffix('.weight').replace('.', '_')}" in keys
+
+
+@every_family
+def test_lora_keys_cover_every_layer_of_the_text_encoders(family: ModelFamily) -> None:
+    _, text, _ = random_networks("small", 0, LoadTypes(), family=family)
+    keys = text_lora_keys(text)
+    assert {name for name in text.state_dict() if name.endswith(".weight")} <= set(keys.values())
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def assert_same(first: Any, second: Any) -> None:
+    ours, theirs = first.state_dict(), second.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert not [name for name, weight in ours.items() if not torch.equal(weight, theirs[name])]
+
+
+@every_family
+def test_a_checkpoint_is_loaded_saved_and_loaded_again_to_the_same_bits(
+    base: Path, family: ModelFamily, tmp_path: Path
+) -> None:
+    store = small_store(base / "models")
+    model, clip, vae = store.checkpoint(f"{family.name}.safetensors")
+    checkpoint_save(node_context(store, tmp_path), model=model, clip=clip, vae=vae, filename_prefix="again")
+    (again,) = tmp_path.glob("*.safetensors")
+    first, second = (load_checkpoint(path, LoadTypes()) for path in (checkpoint(base, family), again))
+    assert first.family is second.family is family
+    for part in ("unet", "text_encoder", "vae"):
+        assert_same(getattr(first, part), getattr(second, part))
+    # The names are the file's own: nothing is left out, and nothing is added but marks.
+    added = SafetensorsFile(again).shapes.items() - SafetensorsFile(checkpoint(base, family)).shapes.items()
+    assert {name for name, _ in added} <= {"v_pred", "ztsnr"}
+
+
+@every_family
+def test_each_network_of_a_checkpoint_loads_from_a_file_of_its_own(
+    base: Path, family: ModelFamily, tmp_path: Path
+) -> None:
+    whole = load_checkpoint(checkpoint(base, family), LoadTypes())
+    write_safetensors(tmp_path / "unet.safetensors", whole.unet.state_dict())
+    write_safetensors(tmp_path / "vae.safetensors", whole.vae.state_dict())
+    paths = []
+    for slot, encoder in whole.text_encoder.encoders().items():
+        paths.append(tmp_path / f"{slot}.safetensors")
+        write_safetensors(paths[-1], encoder.transformer.state_dict())
+    alone = load_unet(tmp_path / "unet.safetensors", LoadTypes())
+    assert alone.family is family
+    assert_same(alone.unet, whole.unet)
+    assert_same(load_vae(tmp_path / "vae.safetensors", torch.float32), whole.vae)
+    text_type = next(iter(family.comfyui.text_types), DEFAULT_TEXT_TYPE)
+    assert_same(load_text_encoders(paths, LoadTypes(), text_type), whole.text_encoder)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def picture(source: dict[str, Any]) -> dict[str, Any]:
+    """A workflow of two steps that saves its latent and its picture."""
+    return {
+        "1": source,
+        "3": node("CLIPTextEncode", clip=["1", 1], text="a (red:1.2) fox"),
+        "4": node("CLIPTextEncode", clip=["1", 1], text=""),
+        "5": node("EmptyLatentImage", width=64, height=64, batch_size=1),
+        "9": node(
+            "KSampler", model=["1", 0], positive=["3", 0], negative=["4", 0], latent_image=["5", 0], seed=5, steps=2,
+            cfg=4.0, sampler_name="euler", scheduler="normal", denoise=1.0,
+        ),
+        "10": node("VAEDecode", samples=["9", 0], vae=["1", 2]),
+        "20": node("SaveLatent", samples=["9", 0], filename_prefix="latent"),
+        "21": node("SaveImage", images=["10", 0], filename_prefix="picture"),
+    }  # fmt: skip
+
+
+def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
+    (item,) = outputs["21"]["images"]
+    with Image.open(engine.files.output / item["subfolder"] / item["filename"]) as opened:
+        pixels = np.asarray(opened)
+    assert pixels.shape == (64, 64, 3) and pixels.std() > 0
+    assert torch.isfinite(latent_of(engine, outputs)).all()
+
+
+@every_family
+def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: ModelFamily) -> None:
+    prompt = picture(node("CheckpointLoaderSimple", ckpt_name=f"{family.name}.safetensors"))
+    latents = []
+    for card_bytes in (None, SMALL_CARD_MIB * MIB):
+        with engine_of(base, card_bytes=card_bytes) as engine:
+            outputs, _ = run(engine, prompt)
+            assert_picture(engine, outputs)
+            latents.append(latent_of(engine, outputs))
+            assert (engine.memory_report().num_brought > 0) == (card_bytes is not None)
+    assert torch.equal(*latents)
+
+
+@every_family
+def test_a_picture_comes_out_of_random_networks(base: Path, family: ModelFamily) -> None:
+    with engine_of(base) as engine:
+        source = node("DarkroomRandomCheckpoint", family=family.name, scale="small", seed=1)
+        assert_picture(engine, run(engine, picture(source))[0])
+
+
+# --- ComfyUI's own pictures ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def parity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ParityCases]:
+    folder = tmp_path_factory.mktemp("parity")
+    with Engine(EngineSettings(base_directory=folder, cpu=True)) as engine:
+        yield ParityCases(FAMILY_PARITY, engine)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "case", [name for family in FAMILIES for name in ParityCases.names(FAMILY_PARITY, f"{family.name}_")]
+)
+def test_draws_what_comfyui_draws(parity: ParityCases, case: str) -> None:
+    parity.assert_like_the_reference(case)
