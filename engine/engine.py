@@ -32,9 +32,11 @@ import torch
 from engine.cancel import CancelToken
 from engine.checkpoints.folders import BUILT_IN, SAVED_IN, ModelFolders, read_extra_model_paths
 from engine.checkpoints.load import LoadTypes
+from engine.checkpoints.tiny_decoders import TinyDecoders
 from engine.compat.host import PackServer
 from engine.device_probe import DeviceFigures, measure
 from engine.disk_probe import DiskFigure, measure_disk
+from engine.errors import OutOfMemory
 from engine.events import Event
 from engine.families import registry
 from engine.formats.fill import Destination
@@ -43,7 +45,7 @@ from engine.graph.size import GraphLimits
 from engine.graph.spec import NodeRules
 from engine.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
 from engine.images.decode import BYTES_PER_PIXEL
-from engine.images.preview import latent_preview, picture_preview
+from engine.images.preview import decoded_preview, latent_preview, picture_preview
 from engine.memory import device as devices
 from engine.memory import machine_memory
 from engine.memory.device import DeviceIdentity, DeviceReport, dtype_of, translate_device_error
@@ -102,6 +104,7 @@ class Engine:
         self.memory = ModelMemory(settings)
         self.resolved: ResolvedSettings = self.memory.resolved
         self.folders = _model_folders(settings)
+        self.tiny_decoders = TinyDecoders(self.folders)
         self.files = FileFolders(settings.input_path, settings.output_path, settings.temp_path)
         self.environment: NodeEnvironment = FileEnvironment(self.folders, self.files, self._max_pixels)
         self.catalogue = Catalogue(built_in_nodes() if classes is None else classes)
@@ -401,17 +404,34 @@ class Engine:
     def _preview(self, preview: Any, latent_format: Any) -> tuple[bytes, str] | None:
         """Pictures that nodes made themselves are always shown, latents by `--preview-method`, as in ComfyUI.
 
-        There is no small decoder (`taesd`) here: that method, too, is answered with the latent's own colours.
+        `taesd` needs a file of the folder `vae_approx` for the latents at hand; without one, and while the device is
+        out of memory, it is answered with the latent's own colours, as `latent2rgb` and `auto` are.
         """
         if isinstance(preview, tuple):
             picture_format, picture, size_px = preview
             picture_format = "PNG" if picture_format == "PNG" else "JPEG"
             return picture_preview(picture, picture_format, size_px), f"image/{picture_format.lower()}"
         factors = None if latent_format is None else latent_format.latent_rgb_factors
-        if self.preview_method == "none" or factors is None:
+        if self.preview_method == "none":
+            return None
+        decoded = self._decoded_preview(preview, latent_format) if self.preview_method == "taesd" else None
+        if decoded is not None:
+            return decoded_preview(decoded, self.settings.preview_size_px), "image/jpeg"
+        if factors is None:
             return None
         bias = latent_format.latent_rgb_factors_bias
         return latent_preview(preview, factors, bias, self.settings.preview_size_px), "image/jpeg"
+
+    def _decoded_preview(self, latent: Any, latent_format: Any) -> torch.Tensor | None:
+        """Return a picture [1, 3, H, W] of -1..1 by the small decoder of these latents, None without one."""
+        decoder = self.tiny_decoders.find(latent_format, latent.device)
+        if decoder is None:
+            return None
+        try:
+            with translate_device_error():
+                return decoder.decode(latent[:1].float())
+        except OutOfMemory:
+            return None
 
 
 def _settle(result: Future[RunResult], end: Callable[[], RunResult]) -> None:

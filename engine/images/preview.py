@@ -30,6 +30,12 @@ def latent_preview(
     return picture_preview(Image.fromarray(pixels.numpy()), "JPEG", size_px)
 
 
+def decoded_preview(picture: torch.Tensor, size_px: int) -> bytes:
+    """Return the first of pictures [B, 3, H, W] of -1..1 as a JPEG of at most `size_px` a side."""
+    levels = ((picture[0].detach().movedim(0, -1) + 1.0) / 2.0).clamp(0.0, 1.0).mul(255.0)
+    return picture_preview(Image.fromarray(levels.to(device="cpu", dtype=torch.uint8).numpy()), "JPEG", size_px)
+
+
 def picture_preview(picture: Image.Image, picture_format: str, size_px: int | None) -> bytes:
     """A picture as `JPEG` or `PNG`, made to fit `size_px` a side unless that is None."""
     if size_px is not None:

@@ -56,9 +56,25 @@ def preview_to_image(latent_image: torch.Tensor) -> Image.Image:
     return Image.fromarray(levels.numpy())
 
 
+class TAESDPreviewerImpl(LatentPreviewer):
+    """Makes pictures with a small decoder (`engine/architectures/tiny_decoder.py`)."""
+
+    def __init__(self, taesd: Any) -> None:
+        self.taesd = taesd
+
+    def decode_latent_to_preview(self, x0: torch.Tensor) -> Image.Image:
+        return preview_to_image(self.taesd.decode(x0[:1])[0].movedim(0, 2))
+
+
 def get_previewer(device: Any, latent_format: Any) -> LatentPreviewer | None:
     """None when the engine was told to show none (`--preview-method`)."""
+    engine = HOST.get().engine
+    if engine.preview_method == "none":
+        return None
+    decoder = engine.tiny_decoders.find(latent_format, device) if engine.preview_method == "taesd" else None
+    if decoder is not None:
+        return TAESDPreviewerImpl(decoder)
     factors = latent_format.latent_rgb_factors
-    if HOST.get().engine.preview_method == "none" or factors is None:
+    if factors is None:
         return None
     return Latent2RGBPreviewer(factors, latent_format.latent_rgb_factors_bias)

@@ -9,10 +9,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from engine.architectures.tiny_decoder import TinyDecoder
 from engine.nodes.base import NodeContext, Shown, Socket, node
 from engine.settings import PreviewMethod
 from tests.engine.server.conftest import Server, serving
@@ -23,6 +25,8 @@ NUMBER = Annotated[int, Socket("NUMBER")]
 class RedGreenFormat:
     """A latent of two channels: how red and how green a cell is, on a blue ground."""
 
+    latent_channels = 2
+    taesd_decoder_name = "tiny_decoder"
     latent_rgb_factors = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
     latent_rgb_factors_bias = (0.0, 0.0, 1.0)
 
@@ -76,6 +80,21 @@ async def test_a_latent_is_shown_in_the_colours_of_its_own_format(tmp_path: Path
     red, green, blue = picture.getpixel((9, 9))  # type: ignore[misc]
     assert red > 250 and green < 5 and blue > 250
     assert struct.unpack(">II", photographed[:8]) == (1, 2)
+
+
+async def test_a_small_decoder_draws_the_latent_where_there_is_one(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    decoder = TinyDecoder(latent_channels=2)
+    (tmp_path / "models" / "vae_approx").mkdir(parents=True)
+    torch.save(decoder.state_dict(), tmp_path / "models" / "vae_approx" / "tiny_decoder.pth")
+    async with serving(tmp_path, paint, photograph, preview_method="taesd", preview_size_px=512) as server:
+        painted, _ = await binary_messages(server)
+    picture = Image.open(BytesIO(painted[8:]))
+    latent = torch.stack([torch.ones(16, 32), -torch.ones(16, 32)])[None]
+    expected = ((decoder.decode(latent)[0].movedim(0, -1) + 1) / 2).clamp(0, 1) * 255
+    assert (picture.format, picture.size) == ("JPEG", (512, 256))
+    resized = torch.tensor(np.asarray(picture)).float()[::2, ::2]
+    assert (resized - expected[: resized.shape[0], : resized.shape[1]]).abs().mean() < 8
 
 
 async def test_without_a_method_only_pictures_that_nodes_make_are_shown(tmp_path: Path) -> None:
