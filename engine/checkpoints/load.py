@@ -15,7 +15,15 @@ from torch import nn
 
 from engine.errors import BadModelFile
 from engine.families import registry
-from engine.families.base import DtypePolicy, ModelFamily, Network, NotRecognised, Parameterisation, TensorIndex
+from engine.families.base import (
+    DtypePolicy,
+    ModelFamily,
+    Network,
+    NotRecognised,
+    Parameterisation,
+    TensorIndex,
+    TextEncoder,
+)
 from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill, set_weight
 from engine.formats.weight_file import Names, WeightFile, open_weights
@@ -88,7 +96,7 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
         names = _part(file, family, family.denoiser)
         parameterisation = family.parameterise(found.match, file)
         unet = _network(file, family.denoiser, names, types.unet, to=types.to)
-        encoders = [(file, encoder_names) for encoder_names in text_names]
+        encoders = [(encoder, file, own) for encoder, own in zip(family.text, text_names, strict=True)]
         text_encoder = _text_encoders(family, encoders, types)
         vae = _network(file, family.vae, vae_names, types.vae, to=types.to)
     except NotRecognised as error:
@@ -138,8 +146,8 @@ def load_text_encoders(paths: Sequence[Path], types: LoadTypes, text_type: str) 
     name = ", ".join(path.name for path in paths)
     try:
         family, found = registry.recognise_text_encoders([file.shapes for file in files], text_type)
-        by_slot = {encoder.encoding.slot: (file, names) for file, (encoder, names) in zip(files, found, strict=True)}
-        return _text_encoders(family, [by_slot[encoder.encoding.slot] for encoder in family.text], types)
+        sources = [(encoder, file, names) for file, (encoder, names) in zip(files, found, strict=True)]
+        return _text_encoders(family, sorted(sources, key=lambda item: family.text.index(item[0])), types)
     except NotRecognised as error:
         raise BadModelFile(name, error.found, f"a text encoder of {registry.labels()}") from error
 
@@ -160,10 +168,10 @@ def load_vae(path: Path, dtype: torch.dtype, *, to: Destination = Destination.RA
 
 
 def _text_encoders(
-    family: ModelFamily, sources: Sequence[tuple[WeightFile, Names]], types: LoadTypes
+    family: ModelFamily, sources: Sequence[tuple[TextEncoder, WeightFile, Names]], types: LoadTypes
 ) -> TextEncoderSet:
     encoders = []
-    for encoder, (file, names) in zip(family.text, sources, strict=True):
+    for encoder, file, names in sources:
         transformer = _network(
             file, encoder.network, names, types.text_encoder, to=types.to, through=types.patched_text_encoder
         )

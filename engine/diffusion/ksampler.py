@@ -229,8 +229,11 @@ def sample_custom(
 
 @replaceable("comfy.sample.fix_empty_latent_channels")
 def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -> torch.Tensor:
-    """An empty latent of another family, with the number of channels the model takes."""
-    channels = model.get_model_object("latent_format").latent_channels
+    """Return an empty latent with the number of channels the model takes, and any latent with its dimensions."""
+    latent_format = model.get_model_object("latent_format")
+    channels = latent_format.latent_channels
     if latent_image.shape[1] != channels and torch.count_nonzero(latent_image) == 0:
-        return repeat_to_batch_size(latent_image, channels, dim=1)
+        latent_image = repeat_to_batch_size(latent_image, channels, dim=1)
+    if getattr(latent_format, "latent_dimensions", 2) == 3 and latent_image.ndim == 4:
+        latent_image = latent_image.unsqueeze(2)
     return latent_image

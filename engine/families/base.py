@@ -176,8 +176,8 @@ class ModelFamily:
     may read tensors; `parameterisation` is that of a model without a file. `variants` are the forms of the network that
     see more than the noisy latent: their names, and the `concat_keys` of `Denoiser`. `denoiser_lora_keys` maps the
     names used in LoRA files to the weights of the network, given their names and its configuration.
-    `memory_usage_factor` is ComfyUI's. `scales` has `full`, the real network, and `small`, for tests. `nodes` are the
-    nodes of a plain workflow.
+    `takes_fewer_encoders` says that some of the text encoders may be left out. `memory_usage_factor` is ComfyUI's.
+    `scales` has `full`, the real network, and `small`, for tests. `nodes` are the nodes of a plain workflow.
     """
 
     name: str
@@ -199,6 +199,7 @@ class ModelFamily:
     combine_text: Callable[[Mapping[str, Encoded]], Encoded] = only_encoder
     controls: ControlModels | None = None
     memory_usage_factor: float = 1.0
+    takes_fewer_encoders: bool = False
     is_default: bool = False
 
     def text_lora_keys(self, weight_names: Iterable[str]) -> dict[str, str]:

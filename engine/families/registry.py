@@ -53,7 +53,7 @@ def family_names() -> tuple[str, ...]:
 
 def text_types(*, num_encoders: int) -> tuple[str, ...]:
     """Return the types of ComfyUI's loader nodes under which a family has so many text encoders."""
-    found = [name for family in families() if len(family.text) == num_encoders for name in family.comfyui.text_types]
+    found = [name for family in families() if _takes(family, num_encoders) for name in family.comfyui.text_types]
     return tuple(dict.fromkeys(found))
 
 
@@ -94,17 +94,22 @@ def shapes_under(names: Names, shapes: Shapes) -> Shapes:
 def recognise_text_encoders(
     files: Sequence[Shapes], text_type: str
 ) -> tuple[ModelFamily, list[tuple[TextEncoder, Names]]]:
-    """Return the family whose text encoders these files hold, and each file's encoder with its names.
+    """Return the family whose text encoders these files hold, one each, and the encoders with their names.
 
     `text_type` is that of ComfyUI's loader nodes. Raises `NotRecognised`.
     """
     for family in families():
-        if text_type not in family.comfyui.text_types or len(family.text) != len(files):
+        if text_type not in family.comfyui.text_types or not _takes(family, len(files)):
             continue
         found = [item for shapes in files if (item := _encoder_of(family, shapes)) is not None]
-        if {encoder.encoding.slot for encoder, _ in found} == {encoder.encoding.slot for encoder in family.text}:
+        if len({encoder.encoding.slot for encoder, _ in found}) == len(files):
             return family, found
     raise NotRecognised("; ".join(describe(shapes) for shapes in files))
+
+
+def _takes(family: ModelFamily, num_encoders: int) -> bool:
+    """Return True for a family whose prompts can be read by so many text encoders."""
+    return num_encoders == len(family.text) or (family.takes_fewer_encoders and num_encoders < len(family.text))
 
 
 def _encoder_of(family: ModelFamily, shapes: Shapes) -> tuple[TextEncoder, Names] | None:

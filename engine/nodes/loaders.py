@@ -6,12 +6,9 @@ from typing import Annotated
 
 from engine.families import registry
 from engine.nodes.base import Choice, Int, ModelFile, NodeContext, Optional, node
+from engine.nodes.text_types import CLIP_TYPES
 from engine.nodes.values import CLIP, MODEL, VAE
 
-CLIP_TYPES = (
-    "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan",
-    "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image",
-)  # fmt: skip
 RANDOM_SCALES = ("full", "small")
 WEIGHT_TYPES = ("default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2")
 

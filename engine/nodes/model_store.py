@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -134,10 +134,14 @@ class ModelStore:
 
     def clip(self, name: str, *, text_type: str = DEFAULT_TEXT_TYPE, on_cpu: bool = False) -> Clip:
         """Load the text encoder of a file. `text_type` is that of ComfyUI's loader nodes."""
-        path = self.path_of("text_encoders", name)
+        return self.clip_set([name], text_type=text_type, on_cpu=on_cpu)
+
+    def clip_set(self, names: Sequence[str], *, text_type: str, on_cpu: bool = False) -> Clip:
+        """Load the text encoders of one model from files of one each."""
+        first, *others = paths = [self.path_of("text_encoders", name) for name in names]
         label = "clip on the CPU" if on_cpu else "clip"
-        part = label if text_type == DEFAULT_TEXT_TYPE else (label, text_type)
-        handle = self._one(path, part, lambda: load_text_encoders([path], self._types, text_type), on_cpu=on_cpu)
+        part = (label, text_type, *(_state_of(path) for path in others))
+        handle = self._one(first, part, lambda: load_text_encoders(paths, self._types, text_type), on_cpu=on_cpu)
         return self._clip(handle)
 
     def _clip(self, handle: WeightHandle) -> Clip:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 from engine.diffusion.model_sampling import VDiscrete
 from engine.families import registry
 from engine.nodes.base import Choice, ModelCombo, ModelFile, NodeContext, Optional, node
+from engine.nodes.text_types import DUAL_TYPES, TRIPLE_TYPE
 from engine.nodes.values import CLIP, CLIP_VISION, MODEL, VAE
-
-DUAL_TYPES = ("sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image")
 
 PREDICTS_V = re.compile(r"^\s*parameterization:\s*[\"']?v[\"']?\s*(#.*)?$", re.MULTILINE)
 LAYER_INDEX = re.compile(r"^\s*layer_idx:\s*(-?\d+)", re.MULTILINE)
@@ -57,13 +57,22 @@ def unclip_checkpoint_loader(
     return model, clip, vae, None
 
 
-def _no_second_encoder(environment: object, *, type: str | None = None) -> str | None:
-    if type not in DUAL_TYPES:
-        return None
-    return f"type: models of this type are not supported; got {type!r}, expected CLIPLoader with {registry.labels()}"
+def _supported_pair(environment: object, *, type: str | None = None) -> str | None:
+    known = registry.text_types(num_encoders=2)
+    return None if type in known or type not in DUAL_TYPES else _unsupported("type", type, known)
 
 
-@node("DualCLIPLoader", category="advanced/loaders", check=_no_second_encoder)
+def _supported_triple(environment: object, *, clip_name1: str | None = None) -> str | None:
+    known = registry.text_types(num_encoders=3)
+    return None if TRIPLE_TYPE in known else _unsupported("three text encoders", TRIPLE_TYPE, known)
+
+
+def _unsupported(what: str, got: str | None, known: Sequence[str]) -> str:
+    expected = " or ".join(map(repr, known)) or f"CLIPLoader, for a model of {registry.labels()}"
+    return f"{what}: no family of models has such a set; got {got!r}, expected {expected}"
+
+
+@node("DualCLIPLoader", category="advanced/loaders", check=_supported_pair)
 def dual_clip_loader(
     context: NodeContext,
     *,
@@ -72,15 +81,12 @@ def dual_clip_loader(
     type: Annotated[str, Choice(DUAL_TYPES)],
     device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
 ) -> CLIP:
-    """Two text encoders for one model, which no supported family has."""
-    raise ValueError(_no_second_encoder(None, type=type))
+    """Two text encoders for one model."""
+    clip: CLIP = context.models.clip_set([clip_name1, clip_name2], text_type=type, on_cpu=device == "cpu")
+    return clip
 
 
-def _no_third_encoder(environment: object, *, clip_name1: str | None = None) -> str:
-    return f"models with three text encoders are not supported; expected a model of {registry.labels()}"
-
-
-@node("TripleCLIPLoader", display_name=None, category="advanced/loaders", check=_no_third_encoder)
+@node("TripleCLIPLoader", display_name=None, category="advanced/loaders", check=_supported_triple)
 def triple_clip_loader(
     context: NodeContext,
     *,
@@ -88,8 +94,9 @@ def triple_clip_loader(
     clip_name2: Annotated[str, ModelCombo("text_encoders")],
     clip_name3: Annotated[str, ModelCombo("text_encoders")],
 ) -> CLIP:
-    """Three text encoders for one model, which no supported family has."""
-    raise ValueError(_no_third_encoder(None))
+    """Three text encoders for one model."""
+    clip: CLIP = context.models.clip_set([clip_name1, clip_name2, clip_name3], text_type=TRIPLE_TYPE)
+    return clip
 
 
 NODES = (diffusers_loader, checkpoint_loader, unclip_checkpoint_loader, dual_clip_loader, triple_clip_loader)

@@ -1,0 +1,111 @@
+"""Which family a file belongs to, with families made up for the purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.checkpoints.load import LoadTypes, load_text_encoders
+from engine.checkpoints.random_weights import random_networks
+from engine.errors import BadModelFile
+from engine.families import registry
+from engine.families.base import ComfyUiNames, ModelFamily, TensorIndex
+from engine.formats.safetensors_file import write_safetensors
+from engine.nodes.built_in import built_in_nodes
+from engine.text.clip_encoding import Encoded
+from tests.engine.families.test_every_family import saved_index
+from tests.engine.nodes.small_store import small_store
+
+PAIR_TYPE = "a pair"
+
+
+def side_by_side(encoded: Mapping[str, Encoded]) -> Encoded:
+    """The tokens of all encoders, as wide as all together."""
+    return torch.cat([cond for cond, _ in encoded.values()], dim=-1), encoded["h"][1]
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> ModelFamily:
+    """A family with the text encoders of two others, the only one there is."""
+    first, second = registry.family_named("sd15"), registry.family_named("sd2")
+    scale = replace(first.scales["small"], text={**first.scales["small"].text, **second.scales["small"].text})
+    family = replace(
+        first, name="pair", text=(*first.text, *second.text), combine_text=side_by_side, scales={"small": scale},
+        comfyui=ComfyUiNames("Pair", (PAIR_TYPE,)),
+    )  # fmt: skip
+    monkeypatch.setattr(registry, "families", lambda: (family,))
+    return family
+
+
+@pytest.fixture
+def files(pair: ModelFamily, tmp_path: Path) -> dict[str, Path]:
+    """A file of each encoder, by slot."""
+    _, text, _ = random_networks("small", 0, LoadTypes(), family=pair)
+    folder = tmp_path / "text_encoders"
+    for slot, encoder in text.encoders().items():
+        write_safetensors(folder / f"{slot}.safetensors", encoder.transformer.state_dict())
+    return {slot: folder / f"{slot}.safetensors" for slot in text.encoders()}
+
+
+@pytest.mark.parametrize("order", ["lh", "hl"])
+def test_the_text_encoders_of_a_set_are_told_apart_whatever_their_order(
+    pair: ModelFamily, files: dict[str, Path], order: str
+) -> None:
+    text = load_text_encoders([files[slot] for slot in order], LoadTypes(), PAIR_TYPE)
+    assert list(text.encoders()) == ["l", "h"] and text.family is pair
+    assert text.encoders()["h"].num_layers == 24
+
+
+def test_a_prompt_is_read_by_every_encoder_of_a_set(pair: ModelFamily, files: dict[str, Path], tmp_path: Path) -> None:
+    clip = small_store(tmp_path).clip_set(["h.safetensors", "l.safetensors"], text_type=PAIR_TYPE)
+    tokens = clip.tokenize("a (red:1.2) fox")
+    assert tokens.keys() == {"l", "h"}
+    cond, pooled = clip.encode_from_tokens(tokens, return_pooled=True)
+    assert cond.shape == (1, 77, 128) and pooled.shape == (1, 64)
+    keys = pair.text_lora_keys(clip.cond_stage_model.state_dict())
+    assert {name.partition(".")[0] for name in keys.values()} == {"clip_l", "clip_h"}
+
+
+@pytest.mark.parametrize("slots", ["l", "ll", "lhl"])
+def test_a_set_that_no_family_has_is_refused(files: dict[str, Path], slots: str) -> None:
+    with pytest.raises(BadModelFile):
+        load_text_encoders([files[slot] for slot in slots], LoadTypes(), PAIR_TYPE)
+
+
+def test_some_families_do_without_one_of_their_encoders(
+    pair: ModelFamily, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "families", lambda: (replace(pair, takes_fewer_encoders=True),))
+    assert list(load_text_encoders([files["h"]], LoadTypes(), PAIR_TYPE).encoders()) == ["h"]
+
+
+def test_two_equal_matches_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = registry.default_family()
+    monkeypatch.setattr(registry, "families", lambda: (family, replace(family, name="twin")))
+    with pytest.raises(registry.AmbiguousFile, match="twin"):
+        registry.recognise(saved_index(family, "small"))
+
+
+def test_the_most_specific_match_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = registry.default_family()
+
+    def detect(index: TensorIndex) -> object:
+        found = family.detect(index)
+        return None if found is None else replace(found, specificity=found.specificity + 1)
+
+    special = replace(family, name="special", detect=detect)  # type: ignore[arg-type]
+    monkeypatch.setattr(registry, "families", lambda: (family, special))
+    assert registry.recognise(saved_index(family, "small")).family is special
+
+
+@pytest.mark.parametrize(("class_type", "inputs"), [("DualCLIPLoader", {"type": "sdxl"}), ("TripleCLIPLoader", {})])
+def test_loaders_of_sets_that_no_family_has_are_refused_by_name(class_type: str, inputs: dict[str, str]) -> None:
+    loader: Any = next(item for item in built_in_nodes() if item.class_type == class_type)
+    if registry.text_types(num_encoders=2 if inputs else 3):
+        pytest.skip("there is such a family")
+    assert registry.labels() in str(loader.check(None, **inputs))
