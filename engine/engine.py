@@ -40,6 +40,7 @@ from engine.errors import OutOfMemory
 from engine.events import Event
 from engine.families import registry
 from engine.formats.fill import Destination
+from engine.formats.safetensors_header import read_metadata
 from engine.graph.signature import Signatures, unique_keys
 from engine.graph.size import GraphLimits
 from engine.graph.spec import NodeRules
@@ -89,6 +90,7 @@ __all__ = [
 NUM_WRITERS = 2
 NUM_RECENT_FILES = 8
 RECENT_LEAVE_SHARE = 0.25  # of RAM; the front replaces an engine that takes more than 85 % of it
+MAX_SHOWN_HEADER_BYTES = 1 << 20  # of a model file's metadata, as in ComfyUI
 GIB = 1024**3
 DEFAULT_HEADROOM_BYTES = 4 * GIB
 
@@ -157,6 +159,13 @@ class Engine:
 
     def _info_of(self, class_type: str) -> dict[str, Any]:
         return object_info(self.catalogue[class_type].spec(self.environment))
+
+    def model_metadata(self, kind: str, name: str) -> Any:
+        """Return the `__metadata__` of a `.safetensors` model file; None without such a file or metadata."""
+        if not name.endswith(".safetensors") or kind not in self.folders.kinds():
+            return None
+        path = self.folders.path(kind, name)
+        return None if path is None else read_metadata(path, MAX_SHOWN_HEADER_BYTES)
 
     def families(self) -> list[dict[str, Any]]:
         """Return the families of models: name, label, the defaults of a picture, the nodes of a plain workflow."""

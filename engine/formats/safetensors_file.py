@@ -22,9 +22,9 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.formats.readahead import Readahead, reading_ahead
+from engine.formats.safetensors_header import LENGTH_BYTES, SafetensorsHeader, read_header
 
 EXPECTED = "a complete .safetensors file"
-MAX_HEADER_BYTES = 100_000_000
 MADV_POPULATE_READ = 22  # Linux; the standard library has no name for it
 POPULATE_FROM_BYTES = 1 << 17
 
@@ -54,22 +54,23 @@ class SafetensorsFile:
         with path.open("rb") as file:
             self._opened_as = _size_and_time(file.fileno())
             size, _ = self._opened_as
-            prefix = file.read(8)
-            if len(prefix) < 8:
+            start = read_header(file)
+            if len(start.prefix) < LENGTH_BYTES:
                 raise BadModelFile(path.name, f"a file of {size} bytes", EXPECTED)
-            header_bytes = int.from_bytes(prefix, "little")
-            content = _content(prefix)
-            if content is not None or not 2 <= header_bytes <= MAX_HEADER_BYTES:
-                raise BadModelFile(path.name, content or f"a file that starts with {prefix!r}", EXPECTED)
-            if header_bytes + 8 > size:
+            content = _content(start.prefix)
+            if content is not None or start.raw is None:
+                raise BadModelFile(path.name, content or f"a file that starts with {start.prefix!r}", EXPECTED)
+            if len(start.raw) < start.num_bytes:
                 raise BadModelFile(path.name, f"a file cut off within its header, at {size} bytes", EXPECTED)
-            header = _parse_header(path.name, file.read(header_bytes))
+            header = _parse_header(path.name, start)
             self.mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._file_number = os.dup(file.fileno())  # the mapping's own file, whatever the path names later
         weakref.finalize(self, os.close, self._file_number)
         self._opened_by: SafetensorsFile | None = None
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
-        self.tensors = {name: _place(path.name, name, entry, header_bytes + 8) for name, entry in header.items()}
+        self.tensors = {
+            name: _place(path.name, name, entry, start.num_bytes + LENGTH_BYTES) for name, entry in header.items()
+        }
         end = max((place.start + place.num_bytes for place in self.tensors.values()), default=0)
         if end > size:
             raise BadModelFile(path.name, f"a file cut off at {size:,} of {end:,} bytes", EXPECTED)
@@ -184,14 +185,11 @@ def _content(first_bytes: bytes) -> str | None:
     return None
 
 
-def _parse_header(file_name: str, raw: bytes) -> dict[str, Any]:
+def _parse_header(file_name: str, header: SafetensorsHeader) -> dict[str, Any]:
     try:
-        header = json.loads(raw)
+        return header.parsed()
     except ValueError as error:
         raise BadModelFile(file_name, f"a header that is not JSON ({error})", EXPECTED) from error
-    if not isinstance(header, dict):
-        raise BadModelFile(file_name, "a header that is not a JSON object", EXPECTED)
-    return header
 
 
 def _place(file_name: str, name: str, entry: Any, data_start: int) -> TensorPlace:

@@ -26,7 +26,6 @@ from engine.server.requests import read_form
 from engine.server.services import services
 from engine.settings import EngineSettings
 
-MAX_HEADER_BYTES = 1024 * 1024
 SHOWN_AS_DOWNLOAD = frozenset(
     {"text/html", "text/html-sandboxed", "application/xhtml+xml", "text/javascript", "text/css", "image/svg+xml"}
 )
@@ -84,23 +83,10 @@ async def get_view_metadata(request: web.Request) -> web.Response:
     name = request.query.get("filename", "")
     engine = await services(request).start.engine()
     kind = request.match_info["folder"]
-    path = engine.folders.path(kind, name) if name.endswith(".safetensors") and kind in engine.folders.kinds() else None
-    metadata = None if path is None else await asyncio.to_thread(_safetensors_metadata, path)
+    metadata = await asyncio.to_thread(engine.model_metadata, kind, name)
     if metadata is None:
         raise web.HTTPNotFound(text="")
     return web.json_response(metadata)
-
-
-def _safetensors_metadata(path: Path) -> Any:
-    with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(8), "little")
-        if header_bytes > MAX_HEADER_BYTES:
-            return None
-        try:
-            header = json.loads(file.read(header_bytes))
-        except ValueError:
-            return None
-    return header.get("__metadata__") if isinstance(header, dict) else None
 
 
 async def post_upload_image(request: web.Request) -> web.Response:

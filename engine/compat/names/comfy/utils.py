@@ -21,6 +21,7 @@ from engine.compat.names.comfy.unet_weight_names import (
 )
 from engine.diffusion.conditions import repeat_to_batch_size
 from engine.formats.pickle_file import read_pickle
+from engine.formats.safetensors_header import read_header
 from engine.formats.weight_file import is_pickled, open_weights
 from engine.images import pixels
 from engine.images.pixels import bislerp, lanczos
@@ -270,8 +271,7 @@ def state_dict_prefix_replace(
 def safetensors_header(safetensors_path: str, max_size: int = 100 * 1024 * 1024) -> bytes | None:
     """The file's JSON header; None when it is longer than `max_size`."""
     with open(safetensors_path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        return None if length > max_size else file.read(length)
+        return read_header(file, max_size).raw
 
 
 # --- attributes -----------------------------------------------------------------------------------

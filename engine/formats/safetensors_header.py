@@ -1,0 +1,45 @@
+"""The header of a `.safetensors` file: its length in eight bytes, then JSON. Free of torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsHeader:
+    """The start of a file. `raw` is None where the length is no header's, and shorter than that in a file cut off."""
+
+    prefix: bytes
+    num_bytes: int
+    raw: bytes | None
+
+    def parsed(self) -> dict[str, Any]:
+        """Return the header's entries. Raises ValueError for what is no JSON object."""
+        content = json.loads(self.raw or b"")
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+        return content
+
+
+def read_header(file: BinaryIO, max_bytes: int = MAX_HEADER_BYTES) -> SafetensorsHeader:
+    """Read the header of an open file, unless it is longer than `max_bytes`."""
+    prefix = file.read(LENGTH_BYTES)
+    num_bytes = int.from_bytes(prefix, "little")
+    is_plausible = len(prefix) == LENGTH_BYTES and 2 <= num_bytes <= max_bytes
+    return SafetensorsHeader(prefix, num_bytes, file.read(num_bytes) if is_plausible else None)
+
+
+def read_metadata(path: Path, max_bytes: int) -> Any:
+    """Return the `__metadata__` of a file; None without one, and for a header that is longer or no JSON object."""
+    with path.open("rb") as file:
+        header = read_header(file, max_bytes)
+    try:
+        return header.parsed().get("__metadata__")
+    except ValueError:
+        return None
