@@ -21,7 +21,7 @@ import mimetypes
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,7 @@ from engine.disk_probe import DiskFigure, measure_disk
 from engine.errors import OutOfMemory
 from engine.events import Event
 from engine.families import registry
+from engine.families.base import ModelFamily
 from engine.formats.fill import Destination
 from engine.formats.safetensors_header import read_metadata
 from engine.graph.signature import Signatures, unique_keys
@@ -371,11 +372,13 @@ class Engine:
     def _rules_of_now(self) -> Callable[[str], NodeRules | None]:
         return lambda class_type: self.catalogue.rules(class_type, self.environment)
 
-    def _run_services(self) -> RunServices:
-        unique = unique_keys(b"")
-        resolved = self.resolved
+    def _types_of_family(self, family: ModelFamily) -> LoadTypes:
+        return self._load_types(self.memory.types_for(family.dtypes))
+
+    def _load_types(self, resolved: ResolvedSettings) -> LoadTypes:
+        """Return the types that were decided, as torch's."""
         computed = None if resolved.unet_compute_dtype == resolved.unet_dtype else dtype_of(resolved.unet_compute_dtype)
-        types = LoadTypes(
+        return LoadTypes(
             unet=dtype_of(resolved.unet_dtype),
             text_encoder=dtype_of(resolved.text_encoder_dtype),
             vae=dtype_of(resolved.vae_dtype),
@@ -384,6 +387,13 @@ class Engine:
             vision=dtype_of(resolved.text_encoder_dtype if self.settings.dtypes.text_encoder else "float16"),
             to=_destination(self.memory.facts),
         )
+
+    def _rules_of_now(self) -> Callable[[str], NodeRules | None]:
+        return lambda class_type: self.catalogue.rules(class_type, self.environment)
+
+    def _run_services(self) -> RunServices:
+        unique = unique_keys(b"")
+        types = replace(self._load_types(self.resolved), by_family=self._types_of_family)
         keep: Any = self.memory.keep  # its handles only ever meet handles of the same pool, which their type cannot say
         return RunServices(
             find_class=self.catalogue.get,

@@ -32,6 +32,25 @@ class CacheSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DtypePolicy:
+    """The types in which a network computes rightly (`computes`), and those that are chosen without a flag, best first.
+
+    float32 is taken where the device does not compute any of `prefers` at full speed. A flag that names a type wins.
+    """
+
+    prefers: tuple[DtypeName, ...] = ("float16",)
+    computes: tuple[DtypeName, ...] = ("float32", "float16", "bfloat16", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class DtypePolicies:
+    """The policies of a family's networks."""
+
+    unet: DtypePolicy = DtypePolicy()
+    vae: DtypePolicy = DtypePolicy(prefers=("bfloat16",))
+
+
+@dataclass(frozen=True, slots=True)
 class DtypeSettings:
     """Asked-for computation types; None leaves the choice to the device."""
 

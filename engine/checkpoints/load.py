@@ -5,8 +5,8 @@ A network is built without memory (torch's meta device), then filled from the fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import nn
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import (
-    DtypePolicy,
     ModelFamily,
     Network,
     NotRecognised,
@@ -41,19 +40,11 @@ class LoadTypes:
     unet_computed: torch.dtype | None = None  # what a UNet is cast to while it computes; None: as it is kept
     vision: torch.dtype = torch.float16  # picture encoders; they compute in float32
     to: Destination = Destination.RAM
+    by_family: Callable[[ModelFamily], LoadTypes] | None = None  # where the types depend on it
 
-    def fitting(self, family: ModelFamily) -> LoadTypes:
-        """Return these types, with others in the place of those in which a network of the family goes wrong."""
-        return replace(
-            self, unet=_fitting(self.unet, family.denoiser.dtypes), vae=_fitting(self.vae, family.vae.dtypes)
-        )
-
-
-def _fitting(dtype: torch.dtype, policy: DtypePolicy) -> torch.dtype:
-    name = str(dtype).removeprefix("torch.")
-    is_good = name in (*policy.computes, *policy.keeps, "float64")
-    best: torch.dtype = dtype if is_good else getattr(torch, policy.computes[0])
-    return best
+    def of(self, family: ModelFamily) -> LoadTypes:
+        """Return the types for the networks of a family."""
+        return self if self.by_family is None else self.by_family(family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +81,7 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
-        types = types.fitting(family)
+        types = types.of(family)
         parts = [encoder.network for encoder in family.text]
         text_names, vae_names = [_part(file, family, part) for part in parts], _part(file, family, family.vae)
         names = _part(file, family, family.denoiser)
@@ -130,7 +121,7 @@ def load_unet(path: Path, types: LoadTypes) -> LoadedDenoiser:
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
-        unet = _network(file, family.denoiser, found.match.names, types.fitting(family).unet, to=types.to)
+        unet = _network(file, family.denoiser, found.match.names, types.of(family).unet, to=types.to)
         parameterisation = family.parameterise(found.match, file)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, f"the network of {registry.labels()}") from error
@@ -157,12 +148,12 @@ def load_text_encoder(path: Path, types: LoadTypes, text_type: str = "stable_dif
     return load_text_encoders([path], types, text_type)
 
 
-def load_vae(path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM) -> Any:
+def load_vae(path: Path, types: LoadTypes) -> Any:
     """Load the VAE of a file that holds one. Raises `BadModelFile`."""
     file = open_weights(path)
     try:
-        network, names = registry.recognise_vae(file.shapes)
-        return _network(file, network, names, _fitting(dtype, network.dtypes), to=to)
+        family, names = registry.recognise_vae(file.shapes)
+        return _network(file, family.vae, names, types.of(family).vae, to=types.to)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, f"a VAE of {registry.labels()}") from error
 

@@ -36,7 +36,7 @@ def random_networks(
     """
     family = default_family() if family is None else family
     configs = family.scales[scale]
-    types = types.fitting(family)
+    types = types.of(family)
     with torch.device("meta"):
         unet = family.denoiser.build(configs.denoiser)
         transformers = [encoder.network.build(configs.text[encoder.encoding.slot]) for encoder in family.text]

@@ -17,7 +17,7 @@ from torch import nn
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.latent_format import LatentFormat
 from engine.formats.weight_file import Names
-from engine.settings import DtypeName
+from engine.settings import DtypePolicies, DtypePolicy
 from engine.text.clip_encoding import ClipEncoding, Encoded, only_encoder
 
 Shape = tuple[int, ...]
@@ -72,14 +72,6 @@ class Parameterisation:
 
     kind: Callable[[Any], Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class DtypePolicy:
-    """The types a network computes rightly in, best first, and those it may be stored in besides."""
-
-    computes: tuple[DtypeName, ...] = ("float16", "bfloat16", "float32")
-    keeps: tuple[DtypeName, ...] = ("float8_e4m3fn", "float8_e5m2")
 
 
 def _under_own_names(tensors: Tensors) -> Tensors:
@@ -201,6 +193,11 @@ class ModelFamily:
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False
     is_default: bool = False
+
+    @property
+    def dtypes(self) -> DtypePolicies:
+        """The types in which its networks compute."""
+        return DtypePolicies(unet=self.denoiser.dtypes, vae=self.vae.dtypes)
 
     def text_lora_keys(self, weight_names: Iterable[str]) -> dict[str, str]:
         """Return a map from the names used in LoRA files to the weights of all text encoders."""

@@ -120,10 +120,11 @@ def _encoder_of(family: ModelFamily, shapes: Shapes) -> tuple[TextEncoder, Names
     return None
 
 
-def recognise_vae(shapes: Shapes) -> tuple[Network, Names]:
-    """Return the kind of VAE that a file holds, and its names. Raises `NotRecognised`."""
+def recognise_vae(shapes: Shapes) -> tuple[ModelFamily, Names]:
+    """Return a family with the VAE that a file holds, and its names: families may share one. Raises `NotRecognised`."""
     refusals = []
-    for vae in {id(family.vae): family.vae for family in families()}.values():
+    for family in families():
+        vae = family.vae
         names = names_of(vae, shapes)
         if names is None:
             continue
@@ -132,8 +133,8 @@ def recognise_vae(shapes: Shapes) -> tuple[Network, Names]:
         except NotRecognised as error:
             refusals.append(error.found)
             continue
-        return vae, names
-    raise NotRecognised("; ".join(refusals) or describe(shapes))
+        return family, names
+    raise NotRecognised("; ".join(dict.fromkeys(refusals)) or describe(shapes))
 
 
 def recognise_control(shapes: Shapes) -> tuple[ModelFamily, ControlModels]:

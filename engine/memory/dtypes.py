@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.memory.device_facts import DeviceFacts
-from engine.settings import DtypeName, DtypeSettings
+from engine.settings import DtypeName, DtypePolicy, DtypeSettings
 
 FLOAT8: tuple[DtypeName, ...] = ("float8_e4m3fn", "float8_e5m2")
 
@@ -19,28 +19,33 @@ class DtypeChoice:
     reason: str
 
 
-def unet_types(asked: DtypeSettings, facts: DeviceFacts) -> DtypeChoice:
-    """Choose float16 where the device computes it at full speed, as ComfyUI does for U-Nets; float32 elsewhere."""
+def unet_types(asked: DtypeSettings, facts: DeviceFacts, policy: DtypePolicy) -> DtypeChoice:
+    """Choose what was asked for, else the best type that the device computes at full speed, else float32."""
     if asked.unet is not None:
-        return _asked(asked.unet, _computed(asked.unet, asked, facts), facts, on_device=True)
+        return _asked(asked.unet, _computed(asked.unet, asked, facts, policy), facts, on_device=True)
     if asked.force_fp32:
         return DtypeChoice("float32", "float32", "--force-fp32")
-    if asked.force_fp16:
+    if asked.force_fp16 and "float16" in policy.computes:
         return DtypeChoice("float16", "float16", "--force-fp16")
-    if facts.computes_float16:
-        return DtypeChoice("float16", "float16", f"{facts.name} computes float16 at full speed")
-    return DtypeChoice("float32", "float32", f"{facts.name} does not compute float16 at full speed")
+    return _preferred(facts, policy)
 
 
-def vae_types(asked: DtypeSettings, facts: DeviceFacts) -> DtypeChoice:
-    """Choose bfloat16 or float32: VAEs overflow float16, which is taken only when asked for."""
+def vae_types(asked: DtypeSettings, facts: DeviceFacts, policy: DtypePolicy) -> DtypeChoice:
+    """Choose what was asked for, else the best type that the device computes, else float32."""
     if asked.vae is not None:
         return DtypeChoice(asked.vae, asked.vae, "asked for by flag")
     if asked.force_fp32:
         return DtypeChoice("float32", "float32", "--force-fp32")
-    if facts.computes_bfloat16:
-        return DtypeChoice("bfloat16", "bfloat16", f"{facts.name} computes bfloat16")
-    return DtypeChoice("float32", "float32", f"{facts.name} does not compute bfloat16, and float16 overflows")
+    return _preferred(facts, policy)
+
+
+def _preferred(facts: DeviceFacts, policy: DtypePolicy) -> DtypeChoice:
+    computed = {"float16": facts.computes_float16, "bfloat16": facts.computes_bfloat16}
+    best = next((name for name in policy.prefers if computed.get(name, False)), None)
+    if best is not None:
+        return DtypeChoice(best, best, f"{facts.name} computes {best} at full speed")
+    lacking = " or ".join(policy.prefers) or "any other type rightly"
+    return DtypeChoice("float32", "float32", f"{facts.name} does not compute {lacking} at full speed")
 
 
 def text_encoder_types(asked: DtypeSettings, facts: DeviceFacts, *, on_device: bool) -> DtypeChoice:
@@ -59,10 +64,8 @@ def _asked(kept: DtypeName, computed: DtypeName, facts: DeviceFacts, *, on_devic
     return DtypeChoice(kept, computed, "asked for by flag")
 
 
-def _computed(kept: DtypeName, asked: DtypeSettings, facts: DeviceFacts) -> DtypeName:
-    """What a network computes in whose weights are kept so: no device here multiplies float8 by itself."""
+def _computed(kept: DtypeName, asked: DtypeSettings, facts: DeviceFacts, policy: DtypePolicy) -> DtypeName:
+    """Return what a network computes in that is kept so: no device here multiplies float8 by itself."""
     if kept not in FLOAT8:
         return kept
-    if asked.force_fp32 or not facts.computes_float16:
-        return "float32"
-    return "float16"
+    return "float32" if asked.force_fp32 else _preferred(facts, policy).computed

@@ -23,7 +23,7 @@ from engine.memory.relief import Economy, ReliefStep, economies
 from engine.memory.residency import Residency
 from engine.memory.resolve import resolve_settings, state_of
 from engine.memory.simulated_device import SimulatedDevice
-from engine.settings import DtypeName, EngineSettings, MemorySettings, ResolvedSettings
+from engine.settings import DtypeName, DtypePolicies, EngineSettings, MemorySettings, ResolvedSettings
 
 GIB = 1 << 30
 DEFAULT_STREAMS = 2
@@ -75,6 +75,7 @@ class ModelMemory:
     def __init__(self, settings: EngineSettings, device: Device | None = None) -> None:
         self.device = device or _device(settings)
         self.facts = self.device.facts()
+        self._settings = settings
         self.resolved: ResolvedSettings
         self.resolved, lines = resolve_settings(settings, self.facts)
         for line in lines:
@@ -110,7 +111,7 @@ class ModelMemory:
             pinned=self._pinned if on_device else None,
             rests_in_ram=not place.stays,
             source=source,
-            compute_dtype=self._compute_dtype(role),
+            compute_dtype=self._compute_dtype(role, module),
         )
         return self.pool.add(weights, role)
 
@@ -171,8 +172,15 @@ class ModelMemory:
             relief_steps=dict(self._steps),
         )
 
-    def _compute_dtype(self, role: Role) -> Any:
-        """None where weights compute as they are kept."""
+    def types_for(self, policies: DtypePolicies) -> ResolvedSettings:
+        """Return the decisions for a family's networks, which differ from `resolved` in the types alone."""
+        return resolve_settings(self._settings, self.facts, policies)[0]
+
+    def _compute_dtype(self, role: Role, module: Any) -> Any:
+        """None where weights compute as they are kept. A network that says itself what it is cast to is heard."""
+        own = getattr(module, "manual_cast_dtype", None)
+        if own is not None:
+            return own
         if role in ("unet", "controlnet") and self.resolved.unet_compute_dtype != self.resolved.unet_dtype:
             return dtype_of(self.resolved.unet_compute_dtype)
         if role == "text_encoder" and self.resolved.text_encoder_compute_dtype != self.resolved.text_encoder_dtype:

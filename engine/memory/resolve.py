@@ -6,14 +6,19 @@ from engine.memory.device_facts import DeviceFacts
 from engine.memory.dtypes import text_encoder_types, unet_types, vae_types
 from engine.memory.placement import place_of
 from engine.memory.state import VramState, choose_state
-from engine.settings import EngineSettings, ResolvedSettings
+from engine.settings import DtypePolicies, EngineSettings, ResolvedSettings
+
+DEFAULT_POLICIES = DtypePolicies()
 
 
-def resolve_settings(settings: EngineSettings, facts: DeviceFacts) -> tuple[ResolvedSettings, list[str]]:
-    """The decisions, and for each a line that says why."""
+def resolve_settings(
+    settings: EngineSettings, facts: DeviceFacts, policies: DtypePolicies = DEFAULT_POLICIES
+) -> tuple[ResolvedSettings, list[str]]:
+    """Return the decisions for networks of these policies, and for each a line that says why."""
     state, why = choose_state(settings.memory.vram, facts)
     text_on_device = place_of("text_encoder", state).on_device
-    unet, vae = unet_types(settings.dtypes, facts), vae_types(settings.dtypes, facts)
+    unet = unet_types(settings.dtypes, facts, policies.unet)
+    vae = vae_types(settings.dtypes, facts, policies.vae)
     text = text_encoder_types(settings.dtypes, facts, on_device=text_on_device)
     resolved = ResolvedSettings(
         device=facts.torch_name,

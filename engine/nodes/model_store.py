@@ -159,7 +159,7 @@ class ModelStore:
 
     def vae(self, name: str) -> Vae:
         path = self.path_of("vae", name)
-        return Vae(self._one(path, "vae", lambda: load_vae(path, self._types.vae, to=self._types.to)))
+        return Vae(self._one(path, "vae", lambda: load_vae(path, self._types)))
 
     def controlnet(self, name: str) -> ControlNet | T2IAdapter:
         path = self.path_of("controlnet", name)
@@ -215,7 +215,7 @@ class ModelStore:
         if len(texts) > 1:
             raise BadModelFile(name, f"a model with {len(texts)} text encoders", f"a model of {registry.labels()}")
         clip = self._one(texts[0], "clip", lambda: load_text_encoders(texts, self._types, DEFAULT_TEXT_TYPE))
-        vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types.vae, to=self._types.to))
+        vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types))
         return Model(unet), self._clip(clip), Vae(vae)
 
     def text(self, kind: str, name: str) -> str:
@@ -268,7 +268,7 @@ class ModelStore:
 
     def _denoiser(self, loaded: LoadedDenoiser) -> Denoiser:
         network = denoiser(loaded)
-        loaded.unet.compute_dtype = network.manual_cast_dtype = self._types.unet_computed
+        loaded.unet.compute_dtype = network.manual_cast_dtype = self._types.of(loaded.family).unet_computed
         return network
 
     def _controlnet(

@@ -8,9 +8,10 @@ from engine.architectures.autoencoder_kl import AutoencoderKl, VaeConfig
 from engine.architectures.autoencoder_kl_shapes import vae_config
 from engine.architectures.diffusers_names import vae_names
 from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import DtypePolicy, Network, NotRecognised, Shapes
+from engine.families.base import Network, NotRecognised, Shapes
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.formats.weight_file import Names
+from engine.settings import DtypePolicy
 
 PREFIX = "first_stage_model."
 PREFIXES = (PREFIX, "vae.", "")  # of files of the network alone
@@ -55,5 +56,5 @@ AUTOENCODER_KL = Network(
     configure=_configure,
     build=AutoencoderKl,
     saved=partial(saved_behind, PREFIX),
-    dtypes=DtypePolicy(computes=("bfloat16", "float32", "float16"), keeps=()),  # float16, which overflows, comes last
+    dtypes=DtypePolicy(prefers=("bfloat16",)),  # float16 overflows, and is taken only when asked for
 )

@@ -50,7 +50,7 @@ def test_files_of_other_types_load(tiny: Path, tmp_path: Path, dtype: torch.dtyp
 
 def test_parts_of_a_checkpoint_load_alone(tiny: Path) -> None:
     assert load_unet(tiny, LoadTypes()).unet.in_channels == 4
-    assert load_vae(tiny, torch.float32).downscale_ratio == 8
+    assert load_vae(tiny, LoadTypes()).downscale_ratio == 8
     assert load_text_encoder(tiny, LoadTypes()).encoders()["l"].num_layers == 2
 
 

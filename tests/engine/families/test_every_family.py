@@ -160,7 +160,7 @@ def test_each_network_of_a_checkpoint_loads_from_a_file_of_its_own(
     alone = load_unet(tmp_path / "unet.safetensors", LoadTypes())
     assert alone.family is family
     assert_same(alone.unet, whole.unet)
-    assert_same(load_vae(tmp_path / "vae.safetensors", torch.float32), whole.vae)
+    assert_same(load_vae(tmp_path / "vae.safetensors", LoadTypes()), whole.vae)
     text_type = next(iter(family.comfyui.text_types), DEFAULT_TEXT_TYPE)
     assert_same(load_text_encoders(paths, LoadTypes(), text_type), whole.text_encoder)
 

@@ -9,7 +9,7 @@ from engine.memory.placement import Place, Role, place_of
 from engine.memory.relief import Economy, ReliefStep, Situation, economies
 from engine.memory.resolve import resolve_settings
 from engine.memory.state import VramState, choose_state
-from engine.settings import DtypeSettings, EngineSettings, MemorySettings, VramChoice
+from engine.settings import DtypePolicies, DtypePolicy, DtypeSettings, EngineSettings, MemorySettings, VramChoice
 
 GIB = 1 << 30
 CPU = DeviceFacts("cpu", "cpu", "the CPU", 32 * GIB, 16 * GIB)
@@ -89,6 +89,27 @@ def test_types_follow_the_device_unless_a_flag_says_otherwise(
         resolved.vae_dtype,
     )
     assert all("(" in line for line in lines[1:]), "every decision has its reason"
+
+
+BFLOAT16_ONLY = DtypePolicies(unet=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16")))
+
+
+@pytest.mark.parametrize(
+    ("facts", "dtypes", "kept", "computed"),
+    [
+        (CPU, DtypeSettings(), "float32", "float32"),
+        (CARD, DtypeSettings(), "bfloat16", "bfloat16"),
+        (CARD, DtypeSettings(force_fp16=True), "bfloat16", "bfloat16"),
+        (CARD, DtypeSettings(unet="float16"), "float16", "float16"),
+        (CARD, DtypeSettings(unet="float8_e4m3fn"), "float8_e4m3fn", "bfloat16"),
+        (OLD_CARD, DtypeSettings(), "float32", "float32"),
+    ],
+)
+def test_a_network_that_goes_wrong_in_float16_gets_it_only_when_that_is_asked_for(
+    facts: DeviceFacts, dtypes: DtypeSettings, kept: str, computed: str
+) -> None:
+    resolved, _ = resolve_settings(EngineSettings(dtypes=dtypes), facts, BFLOAT16_ONLY)
+    assert (resolved.unet_dtype, resolved.unet_compute_dtype) == (kept, computed)
 
 
 def test_a_text_encoder_on_the_cpu_is_kept_in_the_type_it_computes_in() -> None:
