@@ -388,9 +388,6 @@ class Engine:
             to=_destination(self.memory.facts),
         )
 
-    def _rules_of_now(self) -> Callable[[str], NodeRules | None]:
-        return lambda class_type: self.catalogue.rules(class_type, self.environment)
-
     def _run_services(self) -> RunServices:
         unique = unique_keys(b"")
         types = replace(self._load_types(self.resolved), by_family=self._types_of_family)

@@ -16,6 +16,7 @@ from pydantic import AliasChoices, SecretStr
 from engine.server.flags import (
     IGNORED_OPTIONS,
     IGNORED_SWITCHES,
+    REFUSED_SWITCHES,
     TEXT_DTYPES,
     UNET_DTYPES,
     VAE_DTYPES,
@@ -79,7 +80,8 @@ def test_lists_every_flag_of_the_engine_that_has_an_effect() -> None:
     }
     told = set(re.findall(r"--[a-z][a-z0-9_-]*", section("The engine alone")))
     sisters = {*UNET_DTYPES, *VAE_DTYPES, *TEXT_DTYPES}  # "and its sisters"
-    silent = {*IGNORED_SWITCHES, *IGNORED_OPTIONS, "--fast", "--help", "--liveness-fd", "--listen-fd"}
+    unnamed = {"--fast", "--help", "--liveness-fd", "--listen-fd"}
+    silent = {*IGNORED_SWITCHES, *IGNORED_OPTIONS, *REFUSED_SWITCHES, *unnamed}
     assert told <= flags
     assert flags - told - sisters - silent == set()
 
