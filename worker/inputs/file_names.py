@@ -93,7 +93,7 @@ def _foreign(
 def _foreign_name(value: str) -> str | None:
     """Judge the value of an input that takes a file."""
     if value.startswith(UPLOAD_PREFIX):
-        return "a file that another request has sent"
+        return "a file that another request has sent, send it again with this one"
     if source_of(value) is not None:
         return None
     annotated = _ANNOTATED.fullmatch(value)
@@ -102,7 +102,11 @@ def _foreign_name(value: str) -> str | None:
     parts = parts_of(value if annotated is None else annotated["name"])
     if parts is None:
         return "a name that leads out of the input folder"
-    return "a file that another request has sent" if parts and parts[0] == FETCHED_FOLDER else None
+    return (
+        "a file that another request has sent, send it again with this one"
+        if parts and parts[0] == FETCHED_FOLDER
+        else None
+    )
 
 
 def _foreign_choice(value: str, input_name: str) -> str | None:
@@ -111,7 +115,7 @@ def _foreign_choice(value: str, input_name: str) -> str | None:
     if annotated is not None and annotated["kind"] != "input":
         return f"a file of the {annotated['kind']} folder, which all jobs share"
     if _FETCHED_NAME.search(value):
-        return "a file that another request has sent"
+        return "a file that another request has sent, send it again with this one"
     if input_name in FOLDER_INPUTS and (parts_of(value) or [""])[0] == FETCHED_FOLDER:
         return "the folder of files that requests have sent"
     return None
@@ -122,7 +126,7 @@ def _foreign_text(value: str) -> str | None:
     annotated = _ANNOTATED.fullmatch(value)
     if annotated is not None and annotated["kind"] != "input" and _FILE_ENDING.search(annotated["name"]):
         return f"a file of the {annotated['kind']} folder, which all jobs share"
-    return "a file that another request has sent" if _FETCHED_NAME.search(value) else None
+    return "a file that another request has sent, send it again with this one" if _FETCHED_NAME.search(value) else None
 
 
 def parts_of(name: str) -> list[str] | None:
