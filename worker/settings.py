@@ -718,7 +718,13 @@ def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> Loa
     except ValidationError as error:
         raise SettingsInvalid(_explain(error)) from None
     return LoadedSettings(
-        settings, tuple(find_name_problems(seen) + find_open_doors(settings) + find_half_a_store(settings))
+        settings,
+        tuple(
+            find_name_problems(seen)
+            + find_open_doors(settings)
+            + find_half_a_store(settings)
+            + find_idle_sandbox(settings)
+        ),
     )
 
 
@@ -889,6 +895,11 @@ def _folder_prefix(prefix: str) -> str:
 
 def _is_of_this_machine(host: str) -> bool:
     return is_loopback(host) or host.lower() == "localhost"
+def find_idle_sandbox(settings: Settings) -> list[str]:
+    """A warning where a sandbox is asked for and the engine is not ours to put into one."""
+    if settings.engine_sandbox == "off" or not settings.engine_url:
+        return []
+    return ["ENGINE_SANDBOX has no effect on the engines of ENGINE_URL"]
 
 
 def _names_and_values(env_file: Path | None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import platform
@@ -59,6 +60,7 @@ class Attacked:
             "files": [str(base / ".env")],
             "folders": [str(base), str(base / "models"), str(base / "custom_nodes"), str(base / "input")],
             "output": str(base / "output"),
+            "input": str(base / "input"),
             "front": self.worker.process.pid,
             "port": httpx.URL(self.worker.url).port,
             "memory_bytes": 2 * MAX_MEMORY_BYTES,
@@ -173,6 +175,21 @@ def test_no_secret_is_readable(sandboxed: Attacked) -> None:
     assert [path for path in sandboxed.attack("secrets") if path != own] == []
     assert not Path(own).exists()
     assert sandboxed.attack("environments") == {"own": [], "others": []}
+
+
+def test_inputs_of_other_jobs_cannot_be_found(sandboxed: Attacked) -> None:
+    """The job that has one reads it, by a name that only its content gives."""
+    picture = sandboxed.worker.output_bytes(sandboxed.worker.generate(job(PICTURE)).json())
+    address = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    reads = {
+        "1": {"class_type": "LoadImage", "inputs": {"image": address}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "read"}},
+    }
+    reply = sandboxed.worker.generate(job(reads)).json()
+    assert reply["status"] == "completed", reply
+    assert list((sandboxed.worker.base / "input" / "darkroom").iterdir())
+    found = sandboxed.attack("inputs")
+    assert found == [] if sandboxed.level.uid is None else found
 
 
 def test_the_front_is_out_of_reach(sandboxed: Attacked) -> None:

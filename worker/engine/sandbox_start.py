@@ -18,10 +18,12 @@ from dataclasses import replace
 
 import structlog
 
+from worker.engine.client import UPLOAD_FOLDER
 from worker.engine.sandbox import EngineUser, Level, Sandbox
 from worker.errors import EngineStartFailed
 
 TRIAL_SECONDS = 30.0
+UNLISTED = 0o711  # its files are named by the hash of their content: only a job that has one knows its name
 TRIAL = """
 import json, os, sys
 asked = json.loads(sys.argv[1])
@@ -58,6 +60,10 @@ def prepare(sandbox: Sandbox) -> None:
     """Make the folders that the engine writes to, and give them to its user. Blocking. Raises EngineStartFailed."""
     try:
         sandbox.places.input.mkdir(parents=True, exist_ok=True)
+        if sandbox.user is not None:
+            cache = sandbox.places.input / UPLOAD_FOLDER
+            cache.mkdir(exist_ok=True)
+            cache.chmod(UNLISTED)
         for path in sandbox.places.writable:
             path.mkdir(parents=True, exist_ok=True)
             if sandbox.user is not None:

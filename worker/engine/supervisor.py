@@ -222,7 +222,8 @@ class EngineProcess:
                 self._inner_pid = await asyncio.to_thread(status.child_pid)
             if listening is not None:
                 listening.close()  # so that nobody connects to it once the process has ended
-        supervisor_log.info("engine started", pid=self.pid, url=self.address.url)
+        level = "off" if sandbox is None else sandbox.level
+        supervisor_log.info("engine started", pid=self.pid, url=self.address.url, sandbox=level)
         self._reader = asyncio.create_task(self._log_output(self._process), name="engine-output")
 
     def _address_flags(self, listening: socket.socket | None) -> list[str]:

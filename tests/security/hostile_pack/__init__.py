@@ -64,6 +64,11 @@ def is_readable(path: str) -> bool:
         return False
 
 
+def inputs(told: dict[str, Any]) -> Any:
+    """The input files of other jobs."""
+    return readable_files(Path(told["input"]))
+
+
 def signals(told: dict[str, Any]) -> Any:
     """Whether it could end the front, or look into its memory."""
     try:
@@ -183,7 +188,7 @@ def daemon(told: dict[str, Any]) -> Any:
 ATTACKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     attack.__name__: attack
     for attack in (
-        *(environments, processes, secrets, signals, network, sockets),
+        *(environments, processes, secrets, inputs, signals, network, sockets),
         *(forks, disk, memory, privileges, link, daemon),
     )
 }
