@@ -895,6 +895,8 @@ def _folder_prefix(prefix: str) -> str:
 
 def _is_of_this_machine(host: str) -> bool:
     return is_loopback(host) or host.lower() == "localhost"
+
+
 def find_idle_sandbox(settings: Settings) -> list[str]:
     """A warning where a sandbox is asked for and the engine is not ours to put into one."""
     if settings.engine_sandbox == "off" or not settings.engine_url:

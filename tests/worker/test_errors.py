@@ -7,7 +7,15 @@ import json
 import pkgutil
 
 import worker
-from worker.errors import MAX_SHOWN_LENGTH, Problem, TryLater, WorkerError, http_status, http_status_for_vast
+from worker.errors import (
+    MAX_SHOWN_LENGTH,
+    Problem,
+    RequestRejected,
+    TryLater,
+    WorkerError,
+    http_status,
+    http_status_for_vast,
+)
 
 
 def all_subclasses(cls: type[WorkerError]) -> set[type[WorkerError]]:
@@ -39,3 +47,17 @@ def test_a_problem_repeats_no_more_than_the_beginning_of_a_long_value() -> None:
     problem = Problem(f"Value {long}", field="input.modifications.a", extra={"received": [{"b": long}] * 100})
     shown = json.dumps(problem.as_json()) + problem.sentence
     assert len(shown) < 60 * (MAX_SHOWN_LENGTH + 100) and f"({len(long)} characters)" in shown
+
+
+def test_a_refusal_lists_a_hundred_problems_and_counts_the_others() -> None:
+    error = RequestRejected([Problem(f"wrong {index}") for index in range(150)], num_unlisted=10)
+    shown = error.as_json()
+    assert len(shown["problems"]) == len(error.problems) == 100 and shown["unlisted_problems"] == 60
+    assert error.message == "wrong 0 (and 159 more)"
+    assert "unlisted_problems" not in RequestRejected([Problem("wrong")]).as_json()
+
+
+def test_a_refusal_repeats_long_lists_of_choices_only_so_often() -> None:
+    problems = [Problem("wrong", allowed=[f"{index}.safetensors" for index in range(5000)]) for _ in range(100)]
+    shown = RequestRejected(problems).as_json()["problems"]
+    assert [len(problem["allowed"]) for problem in shown] == [5000] * 4 + [50] * 96

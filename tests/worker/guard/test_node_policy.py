@@ -18,10 +18,13 @@ INFO = {
 }
 
 
-def forbidden(prompt_of: list[str], *, is_trusted: bool = False, **rules: tuple[str, ...]) -> dict[str | None, str]:
-    policy = NodePolicy(NodePolicyConfig(**rules))
-    prompt = {str(index): {"class_type": name, "inputs": {}} for index, name in enumerate(prompt_of)}
-    problems = policy.find_problems(prompt, INFO, is_trusted=is_trusted)
+def forbidden(classes: list[str], **rules: tuple[str, ...]) -> dict[str | None, str]:
+    return _rules_broken(classes, NodePolicyConfig(**rules), is_trusted=False)
+
+
+def _rules_broken(classes: list[str], config: NodePolicyConfig, *, is_trusted: bool) -> dict[str | None, str]:
+    prompt = {str(index): {"class_type": name, "inputs": {}} for index, name in enumerate(classes)}
+    problems = NodePolicy(config).find_problems(prompt, INFO, is_trusted=is_trusted)
     return {problem.class_type: (problem.extra or {})["rule"] for problem in problems}
 
 
@@ -65,9 +68,8 @@ def test_a_class_that_nobody_knows_is_on_no_list_of_packs() -> None:
 
 
 def test_the_operators_modifiers_obey_deny_lists_alone() -> None:
-    assert forbidden(["LoadImage", "Canny"], is_trusted=True, allowed=("Nothing",), denied=("Canny",)) == {
-        "Canny": "DENIED_NODES=Canny"
-    }
+    config = NodePolicyConfig(allowed=("Nothing",), denied=("Canny",))
+    assert _rules_broken(["LoadImage", "Canny"], config, is_trusted=True) == {"Canny": "DENIED_NODES=Canny"}
 
 
 @pytest.mark.parametrize("declared", [None, {}, {"python_module": 3}, {"python_module": ""}, []])

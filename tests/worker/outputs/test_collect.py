@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from worker.errors import DeliveryFailed
+from worker.errors import DeliveryFailed, OutputsTooLarge
 from worker.outputs.collect import Listed, Output, Said, clean_name, clean_subfolder, collect_outputs, listed_outputs
 
 
@@ -200,3 +200,22 @@ def test_long_names_keep_their_extension() -> None:
 
 def test_subfolders_cannot_climb() -> None:
     assert clean_subfolder("/../a/./..\\b//c") == "a/b/c"
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_outputs_over_the_limit_together_are_not_kept(
+    tmp_path: Path, engine: LocalEngine, is_local: bool
+) -> None:
+    outputs = {"9": {"images": [saved("a.png")]}, "12": {"images": [saved("a.png", "sub")]}}
+    source = engine if is_local else RemoteEngine()
+    total = sum(item.size_bytes for item in await collect(source, tmp_path, outputs))
+    assert len(await collect_outputs(outputs, tmp_path / "job", source, max_bytes=total)) == 2
+    with pytest.raises(OutputsTooLarge) as refused:
+        await collect_outputs(outputs, tmp_path / "job", source, max_bytes=total - 1)
+    assert refused.value.fields == {"limit": "output_bytes", "node_id": "12", "value": total, "allowed": total - 1}
+    assert list((tmp_path / "job").iterdir()) == []
+
+
+async def test_a_long_text_counts_as_an_output(tmp_path: Path) -> None:
+    with pytest.raises(OutputsTooLarge):
+        await collect_outputs({"9": {"text": ["word " * 100]}}, tmp_path / "job", RemoteEngine(), max_bytes=499)
