@@ -32,7 +32,9 @@ class Rule:
 
 
 TORCH = frozenset({"torch", "numpy", "PIL", "safetensors"})
-NODE_EXTRAS = frozenset({"scipy", "torchsde"})  # only inside the functions that use them; a test below holds that
+NODE_EXTRAS = frozenset(
+    {"scipy", "torchsde", "regex"}
+)  # only inside the functions that use them; a test below holds that
 NOTHING: frozenset[str] = frozenset()
 
 # What a family is described with, and what those that use families see of them.

@@ -1,4 +1,7 @@
-"""Nodes that cut, join, search and change strings. Patterns are those of Python's `re`."""
+"""Nodes that cut, join, search and change strings. Patterns are those of Python's `re`.
+
+A pattern is matched within a time limit, and a text that a node makes has a largest length: `engine/nodes/patterns.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from typing import Annotated
 
 from engine.nodes.base import Combo, Flag, Int, NodeContext, Optional, Out, Text, node
+from engine.nodes.patterns import CallerPattern, joined, replaced
 from engine.nodes.values import BOOLEAN, INT, STRING
 
 CATEGORY = "utils/string"
@@ -30,7 +34,7 @@ def string_concatenate(
     string_b: Multiline,
     delimiter: Annotated[str, Text(multiline=False)] = "",
 ) -> STRING:
-    return delimiter.join((string_a, string_b))
+    return joined((string_a, string_b), delimiter)
 
 
 @node("StringSubstring", display_name="Substring", category=CATEGORY, python_module=MODULE)
@@ -59,7 +63,7 @@ def case_converter(
         "Capitalize": str.capitalize,
         "Title Case": str.title,
     }
-    return convert[mode](string)
+    return joined((convert[mode](string),))  # a few letters become up to three
 
 
 @node("StringTrim", display_name="Trim", category=CATEGORY, python_module=MODULE)
@@ -71,7 +75,7 @@ def string_trim(
 
 @node("StringReplace", display_name="Replace", category=CATEGORY, python_module=MODULE)
 def string_replace(context: NodeContext, *, string: Multiline, find: Multiline, replace: Multiline) -> STRING:
-    return string.replace(find, replace)
+    return replaced(string, find, replace)
 
 
 @node("StringContains", display_name="Contains", category=CATEGORY, python_module=MODULE)
@@ -110,11 +114,12 @@ def regex_match(
     multiline: Annotated[bool, Flag()] = False,
     dotall: Annotated[bool, Flag()] = False,
 ) -> Annotated[BOOLEAN, Out("matches")]:
-    """Whether the pattern is found anywhere. A pattern that cannot be read is found nowhere."""
+    """True when the pattern is found anywhere. A pattern that cannot be read is found nowhere."""
     try:
-        return re.search(regex_pattern, string, _flags(case_insensitive, multiline, dotall)) is not None
+        pattern = CallerPattern(regex_pattern, _flags(case_insensitive, multiline, dotall))
     except re.error:
         return False
+    return any(True for _ in pattern.matches(string))
 
 
 @node("RegexExtract", display_name="Regex Extract", category=CATEGORY, python_module=MODULE)
@@ -129,24 +134,28 @@ def regex_extract(
     dotall: Annotated[bool, Flag()] = False,
     group_index: Annotated[int, Int(min=0, max=100)] = 1,
 ) -> STRING:
-    """What the pattern finds, one a line; empty when it finds nothing or cannot be read.
+    """Find what matches a pattern, one match a line; empty when nothing does or the pattern cannot be read.
 
     "All Matches" gives the first group of each match where the pattern has several groups (and the only one where it
     has one), as Python's `findall` does; "All Groups" finds nothing with a pattern that has no groups. A group that
     took no part in its match gives an empty string.
     """
     try:
-        found = list(re.finditer(regex_pattern, string, _flags(case_insensitive, multiline, dotall)))
+        pattern = CallerPattern(regex_pattern, _flags(case_insensitive, multiline, dotall))
     except re.error:
         return ""
-    if mode == "First Match":
-        return found[0].group(0) if found else ""
-    if mode == "All Matches":
-        return "\n".join(match.group(1 if match.re.groups else 0) or "" for match in found)
-    if mode == "First Group":
-        return (found[0].group(group_index) or "") if found and found[0].re.groups >= group_index else ""
-    with_group = [match for match in found if match.re.groups and match.re.groups >= group_index]
-    return "\n".join(match.group(group_index) or "" for match in with_group)
+    has_group = pattern.num_groups >= group_index
+    groups = {
+        "First Match": 0,
+        "All Matches": 1 if pattern.num_groups else 0,
+        "First Group": group_index if has_group else None,
+        "All Groups": group_index if has_group and pattern.num_groups else None,
+    }
+    group = groups[mode]
+    if group is None:
+        return ""
+    found = (match.group(group) or "" for match in pattern.matches(string))
+    return next(found, "") if mode.startswith("First") else joined(found, "\n")
 
 
 @node("RegexReplace", display_name="Regex Replace", category=CATEGORY, python_module=MODULE)
@@ -165,8 +174,8 @@ def regex_replace(
 
     At most `count` times, or everywhere for 0. Raises `re.error` for a pattern that cannot be read.
     """
-    flags = _flags(case_insensitive, multiline, dotall)
-    return re.sub(regex_pattern, replace, string, count=count, flags=flags)
+    pattern = CallerPattern(regex_pattern, _flags(case_insensitive, multiline, dotall))
+    return pattern.replaced(string, replace, count)
 
 
 NODES = (

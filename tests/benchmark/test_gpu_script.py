@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What a bare GPU machine lacks: every other package that the project installs.
 BLOCKER = """
 import sys
-absent = {"aiohttp", "scipy", "torchsde", "fastapi", "pydantic", "httpx", "boto3", "structlog", "sqlalchemy"}
+absent = {"aiohttp", "scipy", "torchsde", "regex", "fastapi", "pydantic", "httpx", "boto3", "structlog", "sqlalchemy"}
 
 class Absent:
     def find_spec(self, name, path=None, target=None):

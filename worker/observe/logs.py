@@ -11,7 +11,7 @@ from typing import Any, Literal
 import structlog
 
 SECRET_KEYS = re.compile(r"secret|token|password|authorization|api_?key|access_key|signature|credential", re.IGNORECASE)
-SECRET_IN_TEXT = re.compile(r"(?i)\b(api_key|token|signature|x-amz-[a-z-]+|secret)=([^&\s\"']+)")
+SECRET_IN_TEXT = re.compile(r"(?i)\b(api_key|token|signature|x-amz-[a-z-]{1,64}|secret)=([^&\s\"']+)")
 HIDDEN = "[hidden]"
 
 
