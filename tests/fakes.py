@@ -79,6 +79,7 @@ class FakeEngine:
         self.url = ""
         self.num_described = 0  # how often it was asked for its nodes
         self.is_silent = False  # tells nothing on its sockets
+        self.ignores_interrupts = False  # as a node that does not look up
         self.is_down = False  # drops every request, as when the process is gone
         self.seconds_to_take = 0.0  # how long it looks at a prompt before it has it
         self.loses_answers = 0  # so many prompts are taken without the sender hearing of it
@@ -188,7 +189,7 @@ class FakeEngine:
         return web.Response()
 
     async def _interrupt(self, request: web.Request) -> web.Response:
-        if (await request.json()).get("prompt_id") in (None, self._running):
+        if (await request.json()).get("prompt_id") in (None, self._running) and not self.ignores_interrupts:
             self._interrupted.set()
         return web.Response()
 

@@ -19,6 +19,7 @@
         LimitReached              the caller has as much of something as its key or address may
       RunError                    this job failed, the worker is fine
         NodeFailed                a node raised
+        EngineHung                a node made no progress, answered nothing or did not stop: the engine was replaced
         OutOfMemory               the device had too little memory, also on the retry
           EngineOutOfMemory       the machine had: the kernel killed the engine's process
         JobTimedOut, JobCancelled
@@ -28,7 +29,6 @@
       PlatformError               the engine or the machine, not the job
         EngineUnreachable         the engine does not answer, or was lost twice during one job
           EngineCrashed           its process ended during the job, twice
-          EngineHung              it made no progress, or answered nothing, for too long, twice
           DeviceLost              the accelerator failed under the job, twice
         EngineStartFailed         the engine's process ended before it answered
         StateUnusable             the state directory cannot be used (locked by another front, not writable)
@@ -282,6 +282,12 @@ class NodeFailed(RunError):
     code = "node_failed"
 
 
+class EngineHung(RunError):
+    """The job made its engine hang. `fields`: reason, node_id, class_type. It is not run again."""
+
+    code = "engine_hung"
+
+
 class OutOfMemory(RunError):
     code = "out_of_memory"
 
@@ -322,10 +328,6 @@ class EngineUnreachable(PlatformError):
 
 class EngineCrashed(EngineUnreachable):
     code = "engine_crashed"
-
-
-class EngineHung(EngineUnreachable):
-    code = "engine_hung"
 
 
 class DeviceLost(EngineUnreachable):
@@ -371,6 +373,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     LimitReached: 429,
     TooManyConnections: 503,
     NodeFailed: 500,
+    EngineHung: 500,
     OutOfMemory: 500,
     JobTimedOut: 504,
     JobCancelled: 499,

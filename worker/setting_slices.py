@@ -277,6 +277,7 @@ class SupervisionConfig:
 
     stall_seconds: float
     silence_seconds: float
+    cancel_grace_seconds: float
     max_restarts: int
     restart_window_seconds: float
     soft_limit_bytes: int | None

@@ -152,6 +152,7 @@ class Settings(BaseSettings):
     engines: Annotated[int, Field(gt=0, le=64)] | Literal["auto"] = "auto"
     stall_timeout: PositiveSeconds = 600.0
     heartbeat_timeout: PositiveSeconds = 120.0
+    cancel_grace_seconds: PositiveSeconds = 15.0
     engine_max_restarts: Annotated[int, Field(ge=0)] = 10
     engine_restart_window: PositiveSeconds = 600.0
     memory_soft_limit_bytes: Annotated[int, Field(ge=0)] | None = None
@@ -687,6 +688,7 @@ class Settings(BaseSettings):
         return SupervisionConfig(
             stall_seconds=self.stall_timeout,
             silence_seconds=self.heartbeat_timeout,
+            cancel_grace_seconds=self.cancel_grace_seconds,
             max_restarts=self.engine_max_restarts,
             restart_window_seconds=self.engine_restart_window,
             soft_limit_bytes=self.memory_soft_limit_bytes,

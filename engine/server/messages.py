@@ -23,6 +23,7 @@ from engine.events import (
     PreviewMade,
     RunFailed,
     RunInterrupted,
+    RunSaving,
     RunStarted,
     RunSucceeded,
 )
@@ -92,6 +93,11 @@ def status(remaining: int, sid: str | None = None) -> Message:
 
 def queue_info(remaining: int) -> dict[str, Any]:
     return {"exec_info": {"queue_remaining": remaining}}
+
+
+def saving(event: RunSaving) -> Message:
+    """Ours, for clients that asked for it: the prompt's nodes have run, and the next prompt may."""
+    return "darkroom_saving", {"prompt_id": event.prompt_id}
 
 
 def run_over(prompt_id: str) -> Message:

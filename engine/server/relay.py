@@ -69,6 +69,8 @@ class RunRelay:
         if isinstance(event, NodeStarted):
             self.current_node = event.node.node_id
         if isinstance(event, RunSaving):
+            if self._clients.wants_saving(self._client_id):
+                self._clients.send(messages.saving(event), self._client_id)
             self.is_past_nodes.set()
             return
         message = messages.message_of(event)

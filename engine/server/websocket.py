@@ -109,8 +109,15 @@ class Clients:
         return bool(self._connections) if sid is None else sid in self._connections
 
     def wants_preview_metadata(self, sid: str | None) -> bool:
+        return self._has_flag(sid, "supports_preview_metadata")
+
+    def wants_saving(self, sid: str | None) -> bool:
+        """True for a client that asked to be told when a prompt has no nodes left to run, as our front does."""
+        return self._has_flag(sid, "darkroom_saving")
+
+    def _has_flag(self, sid: str | None, name: str) -> bool:
         connection = None if sid is None else self._connections.get(sid)
-        return connection is not None and bool(connection.feature_flags.get("supports_preview_metadata"))
+        return connection is not None and bool(connection.feature_flags.get(name))
 
     async def close(self) -> None:
         """Say goodbye to everyone: the server ends."""

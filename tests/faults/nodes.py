@@ -13,11 +13,13 @@ from typing import Any
 TALLY = "tally.txt"
 
 PACK = '''
+import ctypes
 import os
 import signal
 import time
 
 import comfy.model_management
+import comfy.utils
 import folder_paths
 
 
@@ -78,6 +80,32 @@ class FaultHang:
             time.sleep(3600)
 
 
+class FaultStuck:
+    """Does not look up: computes in Python, holds the interpreter's lock, or goes on after every interrupt."""
+
+    INPUT_TYPES = classmethod(
+        lambda cls: {"required": {"text": ("STRING", {}), "how": (["python", "lock", "swallow"],)}}
+    )
+    RETURN_TYPES = ()
+    FUNCTION = "stick"
+    OUTPUT_NODE = True
+
+    def stick(self, text, how):
+        tally("began", text)
+        while how == "python":
+            sum(range(1000))
+        while how == "lock":
+            ctypes.PyDLL(None).sleep(3600)
+        bar = comfy.utils.ProgressBar(10)
+        while True:
+            try:
+                time.sleep(0.01)
+                bar.update_absolute(1)
+                comfy.model_management.throw_exception_if_processing_interrupted()
+            except BaseException:
+                pass
+
+
 class FaultDie:
     """Takes the whole engine with it."""
 
@@ -91,7 +119,7 @@ class FaultDie:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-NODE_CLASS_MAPPINGS = {"FaultDraw": FaultDraw, "FaultHang": FaultHang, "FaultDie": FaultDie}
+NODE_CLASS_MAPPINGS = {"FaultDraw": FaultDraw, "FaultHang": FaultHang, "FaultStuck": FaultStuck, "FaultDie": FaultDie}
 '''
 
 
@@ -114,6 +142,10 @@ def draw(
 
 def hang(text: str) -> dict[str, Any]:
     return {"1": {"class_type": "FaultHang", "inputs": {"text": text}}}
+
+
+def stick(text: str, how: str) -> dict[str, Any]:
+    return {"1": {"class_type": "FaultStuck", "inputs": {"text": text, "how": how}}}
 
 
 def die(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +31,7 @@ from worker.engine.loss import Loss, LossReason
 from worker.engine.model_folders import Kinds, folders_told, is_missing_model, kinds_told, with_folders
 from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
 from worker.engine.save_names import find_name_problems
+from worker.engine.stopping import RUNNING, StopRequests
 from worker.engine.wording import in_our_words
 from worker.errors import (
     DeliveryFailed,
@@ -48,8 +49,10 @@ LOOK_SECONDS_WITHOUT_SOCKET = 0.25
 GIVE_UP_SECONDS = 30.0
 HEARTBEAT_SECONDS = 10.0
 UPLOAD_FOLDER = "darkroom"
+LAST_LOOK_SECONDS = 2.0  # for the history of a prompt whose time is over: it may have ended just now
 LOSS_SECONDS = 1.0  # in which the end of an engine's process is told after its connections broke
 RECALL_LOOK_SECONDS = 0.05
+FEATURE_FLAGS = '{"type": "feature_flags", "data": {"darkroom_saving": true}}'
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 SOCKET_OPEN_SECONDS = 5.0
 
@@ -59,14 +62,27 @@ OnMessage = Callable[[str, Mapping[str, Any]], None]
 
 
 class EngineLost(EngineUnreachable):
-    """The engine went away while it had a prompt of ours. `was_running` tells whether that had begun."""
+    """The engine went away while it had a prompt of ours. `was_running` is True when that had begun.
+
+    `is_culprit`: the loss is the prompt's doing. `is_suspect`: it is this one's or that of another one there.
+    """
 
     code = "engine_lost"
 
-    def __init__(self, message: str, *, was_running: bool = False, loss: Loss | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        was_running: bool = False,
+        loss: Loss | None = None,
+        is_culprit: bool = False,
+        is_suspect: bool = False,
+    ) -> None:
         super().__init__(message, was_running=was_running)
         self.was_running = was_running
         self.loss = loss or Loss(LossReason.GONE)
+        self.is_culprit = is_culprit
+        self.is_suspect = is_suspect
 
 
 class PromptRecalled(EngineLost):
@@ -82,12 +98,21 @@ class _Run:
     prompt_id: str
     on_message: OnMessage
     is_told_of: bool = True  # on our socket; False of what the front before us has sent
+    is_own: bool = False  # of the front itself, no job's
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     should_look: bool = False  # in the history, because it may have ended
     is_sent: bool = False
     is_recalled: bool = False
+    is_past_nodes: bool = False  # what the engine still does with it holds nothing up
     started_at: float | None = None  # the event loop's clock
+    reported_at: float | None = None  # the same: its last progress report
+    longest_gap_seconds: float = 0.0  # between two of them
     lost: EngineLost | None = None
+
+    def report(self, now: float) -> None:
+        if self.reported_at is not None:
+            self.longest_gap_seconds = max(self.longest_gap_seconds, now - self.reported_at)
+        self.reported_at = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +148,14 @@ class EngineClient:
         self.client_id = uuid.uuid4().hex
         self.num_run = 0  # prompts sent since the engine's start
         self.uploaded: dict[str, str] = {}  # files that it has got from us, and what it calls them
-        self.withdrawn: set[str] = set()  # prompts that were told to stop
+        self.stops = StopRequests(self._withdraw, self._place_in_queue)
         self.on_fault: Callable[[LossReason], None] = lambda reason: None
+        self.on_completed: Callable[[], None] = lambda: None  # a prompt has run to a good end
         self._is_supervised = is_supervised
         self._http = EngineHttp(self.address)
         self._pulse = EngineHttp(self.address, timeout_seconds=heartbeat_seconds)
         self._runs: dict[str, _Run] = {}
+        self._faulty: str | None = None  # the prompt under which the device failed
         self._sending = asyncio.Lock()
         self._object_info: Mapping[str, Any] | None = None
         self._reading = asyncio.Lock()
@@ -144,6 +171,7 @@ class EngineClient:
             self._listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
+        await self.stops.close()
         await self._http.close()
         await self._pulse.close()
 
@@ -270,23 +298,26 @@ class EngineClient:
         timeout_seconds: float,
         extra_data: Mapping[str, Any] | None = None,
         is_there: bool = False,
+        is_own: bool = False,
     ) -> RunOutcome:
-        """Runs a prompt to its end. `timeout_seconds` counts from its start in the engine.
+        """Run a prompt to its end. `timeout_seconds` counts from its start in the engine.
 
         Raises RequestRejected (the engine's 400), EngineLost (also when its device failed), EngineUnreachable,
-        JobTimedOut. When cancelled, the prompt is taken from the engine's queue or interrupted. `is_there`: it was sent
-        before, only await it.
+        JobTimedOut. When cancelled, the prompt is taken from the engine's queue or interrupted; `stops` has it until it
+        has stopped. `is_there`: it was sent before, only await it. `is_own`: it is the front's own, and an engine that
+        is lost meanwhile is lost by itself.
         """
-        run = _Run(prompt_id, on_message, is_told_of=not is_there)
+        run = _Run(prompt_id, on_message, is_told_of=not is_there, is_own=is_own)
+        self.stops.forget(prompt_id)
         self._runs[prompt_id] = run
         sending = None if is_there else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}))
         try:
             if sending is not None:
                 await self._send(run, sending)
             run.is_sent = True
-            return self._without_fault(await self._await_end(run, timeout_seconds))
+            return self._without_fault(run, await self._await_end(run, timeout_seconds))
         except (asyncio.CancelledError, JobTimedOut):
-            await asyncio.shield(self._withdraw_after(sending, prompt_id))
+            await self._stop(run, sending)
             raise
         finally:
             self._runs.pop(prompt_id, None)
@@ -303,10 +334,22 @@ class EngineClient:
                         await run.wake.wait()
             raise run.lost or lost from None
 
-    async def withdraw(self, prompt_id: str) -> None:
-        """Takes a prompt out of the queue, or interrupts it when it runs. No other prompt is touched."""
-        if self._is_supervised:
-            self.withdrawn.add(prompt_id)
+    async def _stop(self, run: _Run, sending: asyncio.Future[None] | None = None) -> None:
+        await self.stops.stop(
+            run.prompt_id,
+            sending,
+            is_running=not run.is_past_nodes and (run.started_at is not None or self._is_next(run)),
+            is_past_nodes=run.is_past_nodes,
+            longest_gap_seconds=run.longest_gap_seconds,
+        )
+
+    def _is_next(self, run: _Run) -> bool:
+        """True when no other prompt of ours is before this one there: it may have begun without our knowing it."""
+        first = next(iter(_sent(_at_nodes(self._runs.values()))), None)
+        return first is run and not self.stops.running
+
+    async def _withdraw(self, prompt_id: str) -> None:
+        """Take a prompt out of the queue, or interrupt it when it runs. No other prompt is touched."""
         with contextlib.suppress(EngineUnreachable):
             await self._request("POST", "/queue", json_body={"delete": [prompt_id]})
             await self._request("POST", "/interrupt", json_body={"prompt_id": prompt_id})
@@ -331,35 +374,74 @@ class EngineClient:
         with contextlib.suppress(EngineUnreachable):
             await self._request("POST", "/free", json_body={"unload_models": True, "free_memory": True})
 
-    async def _withdraw_after(self, sending: asyncio.Future[None] | None, prompt_id: str) -> None:
-        """A withdrawal that overtakes the prompt finds nothing, so what is on its way arrives first."""
-        if sending is not None:
-            await asyncio.wait({sending})
-            sending.exception()  # whatever it was, the prompt is withdrawn
-        await self.withdraw(prompt_id)
+    def find_culprit(self, reason: LossReason, running: str | None = None) -> str | None:
+        """Return the prompt of a job whose doing a loss of the engine is; None: the engine's own.
+
+        `running`: the prompt that the engine itself named, as one that hangs and still answers does.
+        """
+        if reason is LossReason.RECYCLED:
+            return None
+        stopping, runs = self.stops.running, _at_nodes(self._runs.values()) or list(self._runs.values())
+        begun = [run for run in runs if run.started_at is not None]
+        if reason is LossReason.HUNG and running is not None:
+            found: str | None = running
+        elif self._faulty is not None:
+            found = self._faulty
+        elif stopping:
+            found = stopping[0].prompt_id
+        else:
+            found = next((run.prompt_id for run in (*reversed(begun), *_sent(runs))), None)
+        is_own = any(run.is_own for run in runs if run.prompt_id == found)
+        return None if is_own else found
 
     def mark_lost(self, loss: Loss | None = None) -> None:
         """The engine's process is gone: every run ends at once with EngineLost.
 
         Where no run is known to have begun, the first that was sent counts as begun, even where its sending was not
-        over: what tells so may be lost, too.
+        over: what tells so may be lost, too. The same goes for the first behind one whose nodes have all run. Of an
+        engine that hung, only the culprit counts as begun. Where it answered nothing and another prompt was behind the
+        one known to run, it may be the doing of either. One whose sending was not over may have met an engine that was
+        silent already.
         """
         loss = loss or Loss(LossReason.CRASHED)
         runs = list(self._runs.values())
-        sent = [run for run in runs if run.is_sent] or runs
-        begun = [run for run in runs if run.started_at is not None] or sent[:1]
+        begun = [run for run in runs if run.started_at is not None]
+        culprits = [run for run in runs if run.prompt_id == loss.prompt_id]
+        suspects: list[_Run] = []
+        if loss.reason.is_hang:
+            suspects = self._suspects(culprits) if loss.reason is LossReason.UNRESPONSIVE else []
+            begun = culprits
+        elif not _at_nodes(begun) and (culprits or loss.prompt_id is None):
+            begun += _sent(_at_nodes(runs))[:1]
         for run in runs:
-            run.lost = EngineLost(loss.sentence, was_running=run in begun, loss=loss)
+            run.lost = EngineLost(
+                loss.sentence,
+                was_running=run in begun,
+                loss=loss,
+                is_culprit=run in culprits and not suspects,
+                is_suspect=run in suspects,
+            )
             run.wake.set()
         self.forget_object_info()
-        self.withdrawn.clear()
+        self.stops.clear()
+        self._faulty = None
         self.num_run = 0
 
-    def _without_fault(self, outcome: RunOutcome) -> RunOutcome:
+    def _suspects(self, culprits: Sequence[_Run]) -> list[_Run]:
+        """Return the runs one of which made the engine answer nothing; none where that is the culprit for certain."""
+        if not culprits or not culprits[0].is_sent or self.stops.is_any_open:
+            return list(culprits)
+        behind = [run for run in self._runs.values() if run.is_sent and run.started_at is None]
+        return [*culprits, *behind[:1]] if behind and culprits[0].started_at is not None else []
+
+    def _without_fault(self, run: _Run, outcome: RunOutcome) -> RunOutcome:
         if isinstance(outcome.error, DeviceLost):
+            self._faulty = None if run.is_own else run.prompt_id
             self.on_fault(LossReason.DEVICE_LOST)
-            loss = Loss(LossReason.DEVICE_LOST, last_words=outcome.error.message)
-            raise EngineLost(outcome.error.message, was_running=True, loss=loss)
+            loss = Loss(LossReason.DEVICE_LOST, last_words=outcome.error.message, prompt_id=run.prompt_id)
+            raise EngineLost(outcome.error.message, was_running=True, loss=loss, is_culprit=True)
+        if outcome.error is None and not outcome.was_interrupted:
+            self.on_completed()
         return outcome
 
     # files
@@ -413,8 +495,9 @@ class EngineClient:
             raise EngineUnreachable(f"The engine answered {response.status} to a prompt")
         self.num_run += 1
         if response.status >= 400 or problems:
-            if response.status < 400:
-                await self.withdraw(prompt_id)  # it took the good part of a partly good prompt
+            run = self._runs.get(prompt_id)  # None: it is being stopped already
+            if response.status < 400 and run is not None:
+                await self._stop(run)  # it took the good part of a partly good prompt
             raise RequestRejected(problems or [Problem("The engine refused the workflow", field="workflow_json")])
 
     async def _await_end(self, run: _Run, timeout_seconds: float) -> RunOutcome:
@@ -432,30 +515,41 @@ class EngineClient:
             if was_woken and not run.should_look:
                 continue  # it has only started: the time limit counts from now
             run.should_look = False
+            asked_at = clock()
+            # An engine that answers nothing says nothing of the start either: then the silence counts.
+            counted_from = run.started_at if run.started_at is not None else silent_since or asked_at
+            is_counting = run.started_at is not None or self._is_next(run)
+            look_until = max(asked_at, counted_from + timeout_seconds) + LAST_LOOK_SECONDS if is_counting else None
             try:
-                outcome = await self._look(run)
+                async with asyncio.timeout_at(look_until):
+                    outcome = await self._look(run)
                 silent_since = None
-            except EngineUnreachable as error:
-                silent_since = silent_since or clock()
-                is_silent = not self._is_supervised and clock() - silent_since > GIVE_UP_SECONDS
-                if isinstance(error, EngineLost) and run.is_recalled and run.started_at is None:
+                if outcome is not None:
+                    return outcome
+            except EngineLost as error:
+                if run.is_recalled and run.started_at is None:
                     raise PromptRecalled("The prompt was taken back before it began") from None
-                if isinstance(error, EngineLost) or is_silent:
-                    raise EngineLost(error.message, was_running=run.started_at is not None) from None
-                await asyncio.sleep(LOOK_SECONDS_WITHOUT_SOCKET)
-                continue
-            if outcome is not None:
-                return outcome
-            if run.started_at is not None and clock() >= run.started_at + timeout_seconds:
+                raise EngineLost(error.message, was_running=run.started_at is not None) from None
+            except (EngineUnreachable, TimeoutError):
+                silent_since = silent_since or asked_at
+                if run.lost is not None:
+                    raise run.lost from None
+            began = run.started_at if run.started_at is not None else silent_since if self._is_next(run) else None
+            if began is not None and clock() >= began + timeout_seconds:
                 raise JobTimedOut(f"The job ran longer than {timeout_seconds:g} s", limit_seconds=timeout_seconds)
+            if silent_since is not None:
+                if not self._is_supervised and clock() - silent_since > GIVE_UP_SECONDS:
+                    message = "The engine answers nothing any more"
+                    raise EngineLost(message, was_running=run.started_at is not None)
+                await asyncio.sleep(LOOK_SECONDS_WITHOUT_SOCKET)
 
     async def _look(self, run: _Run) -> RunOutcome | None:
         """Asks the history whether a run has ended. Raises EngineLost when the engine knows nothing of it."""
         entry = await self.history_entry(run.prompt_id)
         if entry is None:
             place = await self._place_in_queue(run.prompt_id)
-            if place == "queue_running" and run.started_at is None:
-                run.started_at = asyncio.get_running_loop().time()
+            if place == RUNNING and run.started_at is None:
+                run.started_at = run.reported_at = asyncio.get_running_loop().time()
             if place is not None:
                 return None
             entry = await self.history_entry(run.prompt_id)  # it may have ended between the two questions
@@ -468,6 +562,8 @@ class EngineClient:
         while True:
             try:
                 async with self._socket() as socket:
+                    if self.has_check:
+                        await socket.send(FEATURE_FLAGS)
                     self._is_listening, pause = True, 0.05
                     self._look_everywhere()
                     async for message in socket:
@@ -508,11 +604,15 @@ class EngineClient:
         run = self._runs.get(str(data.get("prompt_id")))
         if run is None:
             return
+        run.report(asyncio.get_running_loop().time())
         if kind == "execution_start" and run.started_at is None:
             run.started_at = asyncio.get_running_loop().time()
             run.wake.set()
+        if kind == "darkroom_saving":
+            run.is_past_nodes = True
+            return
         if kind == "executing" and data.get("node") is None:
-            run.should_look = True
+            run.is_past_nodes = run.should_look = True
             run.wake.set()
         try:
             run.on_message(kind, data)
@@ -558,6 +658,16 @@ def multipart(fields: Mapping[str, str], file_field: str, file_name: str, conten
     )
     body = "".join(parts).encode() + content + f"\r\n--{boundary}--\r\n".encode()
     return body, f"multipart/form-data; boundary={boundary}"
+
+
+def _at_nodes(runs: Iterable[_Run]) -> list[_Run]:
+    """Those that have nodes left to run, as far as is known."""
+    return [run for run in runs if not run.is_past_nodes]
+
+
+def _sent(runs: Sequence[_Run]) -> list[_Run]:
+    """Those whose prompt the engine has; where that is known of none, all that are on their way."""
+    return [run for run in runs if run.is_sent] or list(runs)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> bool:

@@ -21,7 +21,7 @@ from worker.engine.client import HEARTBEAT_SECONDS, EngineClient
 from worker.engine.command import engine_command, read_processor_flags
 from worker.engine.gpus import find_gpus, share_out
 from worker.engine.heartbeat import HeartbeatLimits
-from worker.engine.loss import Loss, LossReason, RestartBudget
+from worker.engine.loss import CrashStreak, Loss, LossReason, RestartBudget
 from worker.engine.pool import GIVE_UP_SECONDS, EnginePool
 from worker.engine.recycling import MemoryUse, engine_to_recycle, is_too_much, soft_limit_bytes
 from worker.engine.sandbox_start import find_user
@@ -33,7 +33,6 @@ from worker.setting_slices import EngineLaunch, SupervisionConfig
 from worker.settings import child_environment
 
 MEMORY_LOOK_SECONDS = 2.0
-CANCEL_SECONDS = 120.0
 HURRIED_SECONDS = 0.5
 TOKEN_FILE = "token"
 
@@ -47,8 +46,9 @@ class EngineFleet:
     """Use as `await fleet.start()`, `fleet.watch()` as one task, `await fleet.stop()`.
 
     `on_first_up` is called once, when the first engine can take a prompt; `on_device_lost` when one is replaced because
-    its device failed; `on_failed` when one of ours does not come back, `on_all_failed` in its place when it was the
-    last. `prepare` is awaited for one that has come up anew, before it takes prompts.
+    its device failed, or is in doubt because it ended under one job after the other; `on_failed` when one of ours does
+    not come back, `on_all_failed` in its place when it was the last. `prepare` is awaited for one that has come up
+    anew, before it takes prompts.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class EngineFleet:
         self._on_all_failed = on_all_failed
         self._prepare = prepare
         self._memory = memory or MachineMemory()
-        self._limits = HeartbeatLimits(config.stall_seconds, config.silence_seconds, CANCEL_SECONDS)
+        self._limits = HeartbeatLimits(config.stall_seconds, config.silence_seconds)
         self._starting: set[asyncio.Task[None]] = set()
         self._token = SecretStr(secrets.token_urlsafe(32))
         self._private_directory = launch.private_directory
@@ -181,7 +181,15 @@ class EngineFleet:
             is_supervised=True,
             heartbeat_seconds=min(HEARTBEAT_SECONDS, self._config.silence_seconds / 4),
         )
-        engine = WatchedEngine(client, process, lambda: self.pool, self._limits, self._prepare)
+        engine = WatchedEngine(
+            client,
+            process,
+            lambda: self.pool,
+            self._limits,
+            self._prepare,
+            grace_seconds=self._config.cancel_grace_seconds,
+            crashes=CrashStreak(self._config.max_restarts),
+        )
         return engine
 
     def _write_token(self) -> None:
@@ -197,12 +205,12 @@ class EngineFleet:
     # watching
 
     def _lost(self, engine: WatchedEngine, loss: Loss) -> None:
-        engine.lost(loss)
+        is_in_doubt = engine.lost(loss)
         if all(other.state is EngineState.FAILED for other in self.engines):
             self._on_all_failed()
         elif engine.state is EngineState.FAILED:
             self._on_failed(engine.client)
-        elif loss.reason is LossReason.DEVICE_LOST:
+        elif loss.reason is LossReason.DEVICE_LOST or is_in_doubt:
             self._on_device_lost(engine.client)
 
     async def _tell_first_up(self) -> None:

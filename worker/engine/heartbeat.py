@@ -40,28 +40,21 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatLimits:
-    """`stall_seconds`: without any progress in a node. `silence_seconds`: without any answer.
-
-    `cancel_seconds`: without progress after the prompt was told to stop, which it does between two steps.
-    """
+    """`stall_seconds`: without any progress in a node. `silence_seconds`: without any answer."""
 
     stall_seconds: float
     silence_seconds: float
-    cancel_seconds: float
 
 
-def find_loss(
-    last: Heartbeat, limits: HeartbeatLimits, *, silent_seconds: float, num_missed: int, is_withdrawn: bool
-) -> LossReason | None:
-    """Why an engine counts as lost, None while it does not.
+def find_loss(last: Heartbeat, limits: HeartbeatLimits, *, silent_seconds: float, num_missed: int) -> LossReason | None:
+    """Return why an engine counts as lost, None while it does not.
 
     `last` is its last heartbeat, `silent_seconds` how old that is, and `num_missed` how many were asked for in vain
-    since; `is_withdrawn`: the prompt that runs there was told to stop.
+    since.
     """
     if num_missed:
         is_lost = num_missed >= MIN_MISSED and silent_seconds > limits.silence_seconds
         return LossReason.UNRESPONSIVE if is_lost else None
     if last.running is None or last.quiet_seconds is None:
         return None
-    limit = min(limits.cancel_seconds, limits.stall_seconds) if is_withdrawn else limits.stall_seconds
-    return LossReason.HUNG if last.quiet_seconds > limit else None
+    return LossReason.HUNG if last.quiet_seconds > limits.stall_seconds else None

@@ -1,4 +1,7 @@
-"""Why an engine was lost, what a job that it takes along is told, and how often one may be started again. Pure."""
+"""Why an engine was lost, what a job that it takes along is told, and how often one may be started again. Pure.
+
+A loss while a job's prompt ran is that prompt's doing as long as nothing else is known: it costs the engine no restart.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,29 @@ class LossReason(StrEnum):
     CRASHED = "crashed"  # the process ended by itself
     HUNG = "hung"  # a node made no progress for too long
     UNRESPONSIVE = "unresponsive"  # the server's loop answered nothing for too long
+    STOP_IGNORED = "stop_ignored"  # a prompt that was told to stop went on for too long
     DEVICE_LOST = "device_lost"  # the accelerator's context is poisoned: no later prompt can run
     OUT_OF_MEMORY = "out_of_memory"  # the kernel killed it for memory
     RECYCLED = "recycled"  # on purpose, between jobs: it had grown over the memory limit
     GONE = "gone"  # an engine that is not ours does not answer, or knows nothing of the prompt any more
 
+    @property
+    def is_hang(self) -> bool:
+        """True when the process still ran: what it was at would hang the next one, too."""
+        return self in (LossReason.HUNG, LossReason.UNRESPONSIVE, LossReason.STOP_IGNORED)
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One end of an engine's process. `code` is its exit code, negative for a signal's number."""
+    """One end of an engine's process. `code` is its exit code, negative for a signal's number.
+
+    `prompt_id`: the prompt whose doing it is; None: the engine's own, or nobody's.
+    """
 
     reason: LossReason
     code: int | None = None
     last_words: str = ""
+    prompt_id: str | None = None
 
     @property
     def is_planned(self) -> bool:
@@ -52,6 +65,8 @@ class Loss:
                 return "The engine made no progress for too long and was replaced"
             case LossReason.UNRESPONSIVE:
                 return "The engine answered nothing for too long and was replaced"
+            case LossReason.STOP_IGNORED:
+                return "A prompt that was told to stop went on for too long and the engine was replaced"
             case LossReason.DEVICE_LOST:
                 return "The device failed and the engine was replaced"
             case LossReason.OUT_OF_MEMORY:
@@ -70,17 +85,24 @@ def reason_of_exit(code: int, num_oom_kills: int) -> LossReason:
 
 
 def error_of_loss(loss: Loss, attempts: int, node_id: str | None, class_type: str | None) -> WorkerError:
-    """What a job ends with that lost its engine on its last attempt, in this node (None: before its first)."""
+    """Return what a job ends with that lost its engine on its last attempt, in this node (None: before its first).
+
+    One that made the engine hang has no second attempt.
+    """
     kinds: dict[LossReason, type[WorkerError]] = {
         LossReason.CRASHED: EngineCrashed,
         LossReason.HUNG: EngineHung,
         LossReason.UNRESPONSIVE: EngineHung,
+        LossReason.STOP_IGNORED: EngineHung,
         LossReason.DEVICE_LOST: DeviceLost,
         LossReason.OUT_OF_MEMORY: EngineOutOfMemory,
     }
     kind = kinds.get(loss.reason, EngineUnreachable)
     where = "" if node_id is None else f" in {class_type} (node {node_id})"
-    message = f"The engine was lost twice during this job{where}; the last time: {loss.sentence}"
+    if loss.reason.is_hang:
+        message = f"The engine hung during this job{where}, which is not run again: {loss.sentence}"
+    else:
+        message = f"The engine was lost twice during this job{where}; the last time: {loss.sentence}"
     about: dict[str, Any] = {} if node_id is None else {"node_id": node_id, "class_type": class_type}
     return kind(message, attempts=attempts, reason=loss.reason.value, **about)
 
@@ -90,19 +112,49 @@ def backoff_seconds(num_failed_starts: int) -> float:
     return min(FIRST_BACKOFF_SECONDS * 2.0**num_failed_starts, LONGEST_BACKOFF_SECONDS)
 
 
+class CrashStreak:
+    """Jobs under which an engine's process ended, one after the other, none of another job completed between.
+
+    One job counts once, however often it is tried. More than `max_jobs` of them speak against the engine.
+    """
+
+    def __init__(self, max_jobs: int) -> None:
+        self._max_jobs = max_jobs
+        self._jobs: set[str] = set()
+
+    def add(self, loss: Loss) -> bool:
+        """Count a loss. True when the engine has to prove itself: the count begins anew then."""
+        if loss.prompt_id is None or loss.is_planned or loss.reason.is_hang:
+            return False
+        self._jobs.add(job_of_prompt(loss.prompt_id))
+        if len(self._jobs) <= self._max_jobs:
+            return False
+        self._jobs.clear()
+        return True
+
+    def end(self) -> None:
+        """A prompt has run to a good end."""
+        self._jobs.clear()
+
+
+def job_of_prompt(prompt_id: str) -> str:
+    """Return the id of the job whose attempt a prompt is."""
+    return prompt_id.rpartition("-")[0] or prompt_id
+
+
 class RestartBudget:
-    """How many restarts are left: at most `max_restarts` within any `window_seconds`."""
+    """Restarts left after losses of one cause: at most `max_restarts` within any `window_seconds`."""
 
     def __init__(self, max_restarts: int, window_seconds: float) -> None:
-        self._max_restarts = max_restarts
-        self._window_seconds = window_seconds
+        self.max_restarts = max_restarts
+        self.window_seconds = window_seconds
         self._times: deque[float] = deque()
 
     def take(self, now_seconds: float) -> bool:
         """Takes one. False when there is none left."""
-        while self._times and self._times[0] <= now_seconds - self._window_seconds:
+        while self._times and self._times[0] <= now_seconds - self.window_seconds:
             self._times.popleft()
-        if len(self._times) >= self._max_restarts:
+        if len(self._times) >= self.max_restarts:
             return False
         self._times.append(now_seconds)
         return True

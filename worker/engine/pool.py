@@ -37,6 +37,8 @@ class _Slot:
     is_fit: bool = True
     num_taken: int = 0
     num_holds: int = 0
+    is_stopping: bool = False  # at a prompt that was told to stop and whose place has been given back
+    is_alone: bool = False  # what is there has the engine for itself
     last_order: Order = (0, 0)  # of what was handed out last
     is_relieved: bool = False  # what waits there is being taken back
     num_overtaken: int = 0  # how many younger prompts have begun elsewhere while it waits there
@@ -48,7 +50,12 @@ class _Slot:
 
     @property
     def takes(self) -> bool:
-        return self.serves and not self.num_holds
+        return self.serves and not self.num_holds and not self.is_stopping
+
+    @property
+    def num_there(self) -> int:
+        """How many prompts the engine has, the one that is to stop among them."""
+        return self.num_taken + self.is_stopping
 
 
 @dataclass(order=True, slots=True)
@@ -56,6 +63,7 @@ class _Waiter:
     order: Order
     turn: asyncio.Future[EngineClient] = field(compare=False)
     only: EngineClient | None = field(compare=False, default=None)
+    is_alone: bool = field(compare=False, default=False)
 
 
 @dataclass(slots=True)
@@ -132,6 +140,14 @@ class EnginePool:
         self._slot_of(client).is_fit = is_fit
         self._hand_out()
 
+    def set_stopping(self, client: EngineClient, is_stopping: bool) -> None:
+        """While a prompt that was told to stop is still there, the engine takes no other."""
+        slot = self._slot_of(client)
+        slot.is_stopping = is_stopping
+        if not slot.num_there:
+            slot.became_idle.set()
+        self._hand_out()
+
     def is_fit(self, client: EngineClient) -> bool:
         return self._slot_of(client).is_fit
 
@@ -143,9 +159,14 @@ class EnginePool:
         self._is_paused = True
 
     @contextlib.asynccontextmanager
-    async def engine(self, order: Order, only: EngineClient | None = None) -> AsyncIterator[EngineClient]:
-        """An engine with a free place (`only` this one), when all of lower `order` that wait have theirs."""
-        waiter = _Waiter(order, asyncio.get_running_loop().create_future(), only)
+    async def engine(
+        self, order: Order, only: EngineClient | None = None, *, is_alone: bool = False
+    ) -> AsyncIterator[EngineClient]:
+        """An engine with a free place (`only` this one), when all of lower `order` that wait have theirs.
+
+        `is_alone`: one that has nothing else, and gets nothing else before the block is left.
+        """
+        waiter = _Waiter(order, asyncio.get_running_loop().create_future(), only, is_alone)
         heapq.heappush(self._waiters, waiter)
         self._hand_out()
         try:
@@ -170,7 +191,7 @@ class EnginePool:
         slot.num_holds += 1
         self._relieve()
         try:
-            while slot.num_taken:
+            while slot.num_there:
                 slot.became_idle.clear()
                 await slot.became_idle.wait()
             yield
@@ -209,8 +230,10 @@ class EnginePool:
         slot = self._slot_of(client)
         slot.num_taken -= 1
         if not slot.num_taken:
+            slot.is_alone = False
+        if not slot.num_there:
             slot.became_idle.set()
-        elif not slot.is_relieved:
+        elif slot.num_taken and not slot.is_relieved:
             self._begins(slot, slot.last_order)
         self._hand_out()
 
@@ -229,16 +252,17 @@ class EnginePool:
     def _give_places(self) -> None:
         passed_over: list[_Waiter] = []
         while self._waiters and not self._is_paused:
-            places = self._prompts_per_engine
-            free = [slot for slot in self._slots if slot.is_up and not slot.num_holds and slot.num_taken < places]
+            free = [slot for slot in self._slots if self._has_place(slot)]
             if not free:
                 break
             waiter = heapq.heappop(self._waiters)
             if waiter.turn.done():
                 continue
-            fitting = [slot for slot in free if _may_take(slot, waiter)]
+            fitting = [slot for slot in free if _may_take(slot, waiter) and not _is_disturbed(slot, waiter)]
             if not fitting:
                 passed_over.append(waiter)
+                if waiter.is_alone and waiter.only is None:  # else those behind it would keep every engine busy
+                    break
                 continue
             slot = min(fitting, key=lambda slot: (slot.num_taken, slot.is_relieved))
             if slot.num_taken and waiter.only is None and self._is_kept_from(waiter.order):
@@ -247,6 +271,7 @@ class EnginePool:
             if not slot.num_taken:
                 self._begins(slot, waiter.order)
             slot.num_taken += 1
+            slot.is_alone = waiter.is_alone
             slot.last_order, slot.num_overtaken = waiter.order, 0
             if self._kept is not None and waiter.order == self._kept.order:
                 self._kept.is_taken.set()
@@ -254,6 +279,10 @@ class EnginePool:
             waiter.turn.set_result(slot.client)
         for waiter in passed_over:
             heapq.heappush(self._waiters, waiter)
+
+    def _has_place(self, slot: _Slot) -> bool:
+        is_open = slot.is_up and not slot.num_holds and not slot.is_stopping and not slot.is_alone
+        return is_open and slot.num_taken < self._prompts_per_engine
 
     def _is_kept_from(self, order: Order) -> bool:
         """Whether a place behind another prompt is for an older one, which is taken back from another engine for it."""
@@ -297,9 +326,9 @@ def _to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
     """Where a prompt waits that would begin sooner elsewhere: at all that are left out while others serve, and for one
     that is idle at the one whose prompt comes first. Pure.
     """
-    crowded = [slot for slot in slots if slot.is_up and slot.num_taken > 1 and not slot.is_relieved]
+    crowded = [slot for slot in slots if slot.is_up and slot.num_taken and slot.num_there > 1 and not slot.is_relieved]
     taking = [slot for slot in slots if slot.takes]
-    left_out = [slot for slot in crowded if not slot.takes] if taking else []
+    left_out = [slot for slot in crowded if not slot.serves or slot.num_holds] if taking else []
     is_any_idle = any(not slot.num_taken for slot in taking)
     is_on_its_way = any(slot.is_relieved for slot in slots)
     if left_out or not is_any_idle or is_on_its_way or not crowded:
@@ -309,9 +338,13 @@ def _to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
 
 def _overtaken(slots: Sequence[_Slot], order: Order) -> _Slot | None:
     """Where an older prompt waits that younger ones overtake, the oldest of them. Pure."""
-    crowded = [slot for slot in slots if slot.is_up and slot.num_taken > 1 and not slot.is_relieved]
+    crowded = [slot for slot in slots if slot.is_up and slot.num_taken and slot.num_there > 1 and not slot.is_relieved]
     overtaken = [slot for slot in crowded if slot.num_overtaken >= MAX_OVERTAKEN and slot.last_order < order]
     return min(overtaken, key=lambda slot: slot.last_order, default=None)
+
+
+def _is_disturbed(slot: _Slot, waiter: _Waiter) -> bool:
+    return waiter.is_alone and waiter.only is None and slot.num_there > 0
 
 
 def _may_take(slot: _Slot, waiter: _Waiter) -> bool:

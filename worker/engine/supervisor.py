@@ -57,6 +57,8 @@ class EngineProcess:
     """One engine, kept alive. `on_lost` is called at once when the process has ended without `stop` being called.
 
     `token` is asked for by an engine that listens on a port; one on a Unix socket needs none.
+    `find_culprit` is asked before that whose doing it was. `budget` is for losses that were nobody's; starts that come
+    to nothing have one of the same size.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class EngineProcess:
         self._command = command
         self._on_lost = on_lost
         self._budget = budget or RestartBudget(*DEFAULT_RESTARTS)
+        self._start_budget = RestartBudget(self._budget.max_restarts, self._budget.window_seconds)
+        self.find_culprit: Callable[[LossReason], str | None] = lambda reason: None
         self._memory = memory or MachineMemory()
         self._process: asyncio.subprocess.Process | None = None
         self._status: StatusPipe | None = None
@@ -145,8 +149,7 @@ class EngineProcess:
             return
         self._replaced_for = reason
         supervisor_log.warning("replacing the engine", reason=reason.value, pid=self._process.pid)
-        is_stuck = reason in (LossReason.HUNG, LossReason.UNRESPONSIVE)
-        self._ending = asyncio.create_task(self._end(self._process, is_stuck=is_stuck), name="engine-ending")
+        self._ending = asyncio.create_task(self._end(self._process, is_stuck=reason.is_hang), name="engine-ending")
 
     async def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
         """Ends the process for good; what runs in it gets `patience_seconds` to end."""
@@ -304,16 +307,21 @@ class EngineProcess:
         self.state = ProcessState.RESTARTING
         num_oom_kills = self._memory.num_oom_kills() - self._oom_kills_before
         reason = self._replaced_for or reason_of_exit(code, num_oom_kills)
-        self.last_loss = Loss(reason, code, "" if reason is LossReason.RECYCLED else self._words())
+        words = "" if reason is LossReason.RECYCLED else self._words()
+        self.last_loss = Loss(reason, code, words, self.find_culprit(reason))
         self.restarts[reason] += 1
         tell = supervisor_log.info if self.last_loss.is_planned else supervisor_log.error
-        tell("engine process ended", code=code, reason=reason.value)
+        tell("engine process ended", code=code, reason=reason.value, prompt_id=self.last_loss.prompt_id)
         self._on_lost(self.last_loss)
         return True
 
     def _may_restart(self, num_failed_starts: int) -> bool:
-        is_planned = self.last_loss is not None and self.last_loss.is_planned and num_failed_starts == 0
-        return is_planned or self._budget.take(time.monotonic())
+        """True while the budget of the cause lasts. A loss that is a job's doing is counted elsewhere."""
+        if num_failed_starts:
+            return self._start_budget.take(time.monotonic())
+        loss = self.last_loss
+        is_free = loss is not None and (loss.is_planned or loss.prompt_id is not None)
+        return is_free or self._budget.take(time.monotonic())
 
     def _words(self) -> str:
         return " | ".join(list(self._last_lines)[-5:]) or "it said nothing"

@@ -1,7 +1,8 @@
 """WatchedEngine: one engine, ours or not, and all that is known about its life.
 
-Ours is asked for its heartbeat and replaced when that says that it hangs; one that is not ours is only asked whether it
-answers. Either way the pool is told whether it can take prompts.
+Ours is asked for its heartbeat and replaced when that says that it hangs, or when a prompt that was told to stop goes
+on for too long; one that is not ours is only asked whether it answers, and is busy until such a prompt is gone. Either
+way the pool is told whether it can take prompts.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ import structlog
 
 from worker.engine.client import EngineClient
 from worker.engine.heartbeat import Heartbeat, HeartbeatLimits, find_loss
-from worker.engine.loss import Loss, LossReason
+from worker.engine.loss import CrashStreak, Loss, LossReason
 from worker.engine.pool import EnginePool
+from worker.engine.stopping import StopRequest, stop_limit_seconds
 from worker.engine.supervisor import EngineProcess, ProcessState
 from worker.errors import EngineUnreachable
 
 LOOK_SECONDS = 1.0
 LOOK_SECONDS_FOREIGN = 2.0
 LOOK_DOWN_SECONDS = 0.1
+DEFAULT_GRACE_SECONDS = 15.0
+DEFAULT_CRASHES = 10
 FREE_LOOKS = 20  # in these pauses, before giving memory back has not been enough
 
 log = structlog.get_logger("engines")
@@ -34,6 +38,7 @@ class EngineState(StrEnum):
     STARTING = "starting"
     UP = "up"
     DRAINING = "draining"  # takes no further prompt, to be replaced when it has none left
+    STOPPING = "stopping"  # takes no further prompt until one that was told to stop has stopped
     UNFIT = "unfit"  # up, and takes no prompt: it has not proved itself, and others serve
     RESTARTING = "restarting"
     DOWN = "down"  # not ours, and it does not answer
@@ -80,6 +85,9 @@ class WatchedEngine:
         pool: Callable[[], EnginePool],
         limits: HeartbeatLimits,
         prepare: Callable[[EngineClient], Awaitable[None]],
+        *,
+        grace_seconds: float = DEFAULT_GRACE_SECONDS,
+        crashes: CrashStreak | None = None,
     ) -> None:
         self.client = client
         self.process = process
@@ -92,7 +100,15 @@ class WatchedEngine:
         self._pulse = _Pulse()
         self._has_been_up = asyncio.Event()
         self._is_draining = False
+        self._grace_seconds = grace_seconds
+        self._crashes = crashes or CrashStreak(DEFAULT_CRASHES)
+        self._stop_watches: set[asyncio.Task[None]] = set()
+        self._watched_stops: set[StopRequest] = set()
         client.on_fault = self._at_fault
+        client.on_completed = self._crashes.end
+        client.stops.on_change = self._at_stops
+        if process is not None:
+            process.find_culprit = self._find_culprit
 
     @property
     def state(self) -> EngineState:
@@ -101,7 +117,9 @@ class WatchedEngine:
         if self.is_up and not self._pool().is_fit(self.client) and self._pool().clients_serving:
             return EngineState.UNFIT
         if self.is_up:
-            return EngineState.DRAINING if self._is_draining else EngineState.UP
+            if self._is_draining:
+                return EngineState.DRAINING
+            return EngineState.STOPPING if self.client.stops.running else EngineState.UP
         if not self._has_been_up.is_set():
             return EngineState.STARTING
         return EngineState.DOWN if self.process is None else EngineState.RESTARTING
@@ -145,11 +163,15 @@ class WatchedEngine:
         await preparing
         return self.process is None or (self.process.is_answering and self.process.num_restarts == num_restarts)
 
-    def lost(self, loss: Loss) -> None:
-        """Its process has ended: the pool and every run hear of it at once."""
+    def lost(self, loss: Loss) -> bool:
+        """Its process has ended: report it to the pool and to every run at once.
+
+        True when it has ended under so many jobs that the engine itself is in doubt.
+        """
         self._pulse = _Pulse()
         self._pool().set_up(self.client, False)
         self.client.mark_lost(loss)
+        return self._crashes.add(loss)
 
     async def recycle(self, is_still_needed: Callable[[], bool] = lambda: True) -> None:
         """Replaces our engine between jobs: it gets no further prompt, ends those that it has, and starts anew.
@@ -188,19 +210,22 @@ class WatchedEngine:
 
     def report(self, memory_bytes: int | None, num_prompts: int) -> EngineReport:
         pulse, process = self._pulse, self.process
+        stop = next(iter(self.client.stops.running), None) if process is None else None
+        stopping_seconds = None if stop is None else round(time.monotonic() - stop.asked_at, 3)
+        quiet_seconds = pulse.last.quiet_seconds if stop is None else stopping_seconds
         return EngineReport(
             url=self.client.url,
             state=self.state,
             num_prompts=num_prompts,
             pid=None if process is None else process.pid,
             heartbeat_age_seconds=None if pulse.at is None else round(time.monotonic() - pulse.at, 3),
-            running=pulse.last.running,
+            running=pulse.last.running if stop is None else stop.prompt_id,
             node_id=pulse.last.node_id,
-            quiet_seconds=pulse.last.quiet_seconds,
+            quiet_seconds=quiet_seconds,
             memory_bytes=memory_bytes,
             restarts=Counter() if process is None else Counter(process.restarts),
             last_loss=None if process is None else process.last_loss,
-            is_stuck=pulse.last.quiet_seconds is not None and pulse.last.quiet_seconds > self._limits.stall_seconds,
+            is_stuck=quiet_seconds is not None and quiet_seconds > self._limits.stall_seconds,
         )
 
     async def _look(self) -> bool:
@@ -214,13 +239,11 @@ class WatchedEngine:
         assert self.process is not None
         if pulse is not self._pulse or not self.process.is_answering:  # it was lost meanwhile
             return False
-        client.withdrawn &= {pulse.last.running or ""}
         loss = find_loss(
             pulse.last,
             self._limits,
             silent_seconds=time.monotonic() - (pulse.at or self.process.answering_since),
             num_missed=pulse.num_missed,
-            is_withdrawn=bool(client.withdrawn),
         )
         if loss is not None:
             log.error("the engine hangs", reason=loss.value, prompt_id=pulse.last.running, node_id=pulse.last.node_id)
@@ -245,6 +268,31 @@ class WatchedEngine:
         except EngineUnreachable:
             return False
         return True
+
+    def _find_culprit(self, reason: LossReason) -> str | None:
+        return self.client.find_culprit(reason, self._pulse.last.running)
+
+    def _at_stops(self) -> None:
+        """A prompt was told to stop, or has stopped."""
+        running = self.client.stops.running
+        self._pool().set_stopping(self.client, bool(running))
+        self._watched_stops &= set(running)
+        for request in running if self.process is not None else ():
+            if request not in self._watched_stops:
+                self._watched_stops.add(request)
+                task = asyncio.create_task(self._watch_stop(request), name=f"stop-watch-{request.prompt_id}")
+                self._stop_watches.add(task)
+                task.add_done_callback(self._stop_watches.discard)
+
+    async def _watch_stop(self, request: StopRequest) -> None:
+        """Replace our engine when the prompt has not stopped in time. What waits there is sent to the next one."""
+        limit = stop_limit_seconds(self._grace_seconds, request.longest_gap_seconds)
+        await asyncio.sleep(limit)
+        if self.process is None or not self.client.stops.is_open(request):
+            return
+        log.error("a prompt ignores its cancellation", prompt_id=request.prompt_id, limit_seconds=round(limit, 3))
+        self._pool().set_up(self.client, False)
+        self.process.replace(LossReason.STOP_IGNORED)
 
     def _at_fault(self, reason: LossReason) -> None:
         """A run says that the engine cannot be used any more. One that is not ours can only be shown as it is."""

@@ -176,6 +176,7 @@ class Job:
     run_seconds: float | None = None  # how long the engine was at it, its queue not counted
     is_sparing: bool = False  # memory was short: it runs once more with less
     last_loss: Loss | None = None  # of the engine, while it ran
+    runs_alone: bool = False  # it or a prompt beside it made an engine hang
     turn_ms: int = 0  # given by the store, see `turn_ms_of`
     owner: str | None = ""  # the name of the key that sent it, empty for none; None in jobs older than ownership
     asked_id: str = ""  # the id that its caller asked for, where another caller's job has that

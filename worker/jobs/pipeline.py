@@ -298,6 +298,9 @@ class Pipeline:
                 may_be_there = lost.loss.reason is not LossReason.DEVICE_LOST
                 if (num_losses := num_losses + 1) > MAX_LOSSES:
                     raise EngineUnreachable("The engine was lost again and again before the job began") from None
+                if lost.is_culprit and lost.loss.reason.is_hang:
+                    raise self._error_of_loss(job, lost.loss) from None
+                job.runs_alone |= lost.is_suspect
                 if lost.was_running:
                     job.last_loss = lost.loss
                     job.note(QUEUED_WORDS, Stage.RUNNING)
@@ -354,7 +357,10 @@ class Pipeline:
         if holder is None and job.stage is Stage.RUNNING:
             self._retry(job)
         turn = self._run_turns.turn(job, is_inside=holder is not None)
-        async with turn, self._pool.engine(job.order, only=holder) as engine:  # the turn may change the order
+        async with (
+            turn,  # which may change the order
+            self._pool.engine(job.order, only=holder, is_alone=job.runs_alone) as engine,
+        ):
             job.is_recovered, job.is_at_engine = False, True
             try:
                 prompt = await self._inputs.place(prompt, engine)
@@ -398,16 +404,18 @@ class Pipeline:
     def _retry(self, job: Job) -> None:
         """Takes the next attempt. Raises what the loss of the engine means when there is none."""
         loss = job.last_loss or Loss(LossReason.GONE)
-        where = job.progress.node_id
         if loss.reason is LossReason.OUT_OF_MEMORY:
             job.is_sparing = True
         if not job.begin_retry(QUEUED_WORDS):
-            node = job.prompt.get(where or "") or {}
-            raise error_of_loss(loss, job.attempt, where, node.get("class_type"))
-        log.warning(
-            "the engine was lost during a job: once more", job_id=job.id, reason=loss.reason.value, node_id=where
-        )
+            raise self._error_of_loss(job, loss)
+        reason, where = loss.reason.value, job.progress.node_id
+        log.warning("the engine was lost during a job: once more", job_id=job.id, reason=reason, node_id=where)
         self._changed(job)
+
+    def _error_of_loss(self, job: Job, loss: Loss) -> WorkerError:
+        where = job.progress.node_id
+        node = job.prompt.get(where or "") or {}
+        return error_of_loss(loss, job.attempt, where, node.get("class_type"))
 
     async def _deliver(self, job: Job) -> None:
         began = time.monotonic()

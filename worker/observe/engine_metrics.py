@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from worker.engine.watch import EngineReport, EngineState
 from worker.observe.memory import MachineMemory
 
-UP = (EngineState.UP, EngineState.DRAINING)
+UP = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)
 
 
 class EngineMetrics(Collector):

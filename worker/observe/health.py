@@ -12,7 +12,7 @@ from typing import Any
 
 from worker.engine.watch import EngineReport, EngineState
 
-SERVING = (EngineState.UP, EngineState.DRAINING)
+SERVING = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)
 STATES_OF_TROUBLE = {
     EngineState.STARTING: "has not answered yet",
     EngineState.DOWN: "does not answer",

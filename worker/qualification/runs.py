@@ -67,7 +67,8 @@ class StepWatch:
 async def run_timed(engine: EngineClient, prompt: Mapping[str, Any]) -> RunTiming:
     """Raises what the run came to when that is no success. Its files are removed where they lie on this machine."""
     watch = StepWatch(prompt)
-    outcome = await engine.run(prompt, f"benchmark-{uuid.uuid4()}", watch.hear, timeout_seconds=TIMEOUT_SECONDS)
+    name = f"benchmark-{uuid.uuid4()}"
+    outcome = await engine.run(prompt, name, watch.hear, timeout_seconds=TIMEOUT_SECONDS, is_own=True)
     timing = watch.timing()
     await asyncio.to_thread(remove_outputs, outcome.outputs, engine.folders)
     if outcome.error is not None:

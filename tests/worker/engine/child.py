@@ -1,7 +1,7 @@
 """An engine's process as the supervisor sees it, told by files in its working directory what to answer.
 
-`beat.json` is its heartbeat, an existing `silent` makes it answer nothing, an existing `broken` ends it at its start.
-It writes to `freed` what it was asked for last.
+`beat.json` is its heartbeat, `queue.json` its queue, an existing `silent` makes it answer nothing, an existing `broken`
+ends it at its start. It writes to `freed` what it was asked for last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         while Path("silent").exists():
             time.sleep(0.02)
         beat = Path("beat.json")
-        known = {"/api/v1/heartbeat": json.loads(beat.read_text()) if beat.exists() else IDLE}
+        queue = Path("queue.json")
+        known = {
+            "/api/v1/heartbeat": json.loads(beat.read_text()) if beat.exists() else IDLE,
+            "/queue": json.loads(queue.read_text()) if queue.exists() else {},
+        }
         content = json.dumps(known.get(self.path, {})).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))

@@ -6,7 +6,15 @@ import signal
 
 import pytest
 
-from worker.engine.loss import Loss, LossReason, RestartBudget, backoff_seconds, error_of_loss, reason_of_exit
+from worker.engine.loss import (
+    CrashStreak,
+    Loss,
+    LossReason,
+    RestartBudget,
+    backoff_seconds,
+    error_of_loss,
+    reason_of_exit,
+)
 from worker.errors import DeviceLost, EngineCrashed, EngineHung, EngineOutOfMemory, EngineUnreachable, http_status
 
 
@@ -29,8 +37,9 @@ def test_only_a_kill_that_the_kernel_counts_is_one_for_memory(
     ("reason", "kind", "status"),
     [
         (LossReason.CRASHED, EngineCrashed, 502),
-        (LossReason.HUNG, EngineHung, 502),
-        (LossReason.UNRESPONSIVE, EngineHung, 502),
+        (LossReason.HUNG, EngineHung, 500),
+        (LossReason.UNRESPONSIVE, EngineHung, 500),
+        (LossReason.STOP_IGNORED, EngineHung, 500),
         (LossReason.DEVICE_LOST, DeviceLost, 502),
         (LossReason.OUT_OF_MEMORY, EngineOutOfMemory, 500),
         (LossReason.GONE, EngineUnreachable, 502),
@@ -53,6 +62,22 @@ def test_restarts_are_limited_within_a_window_that_moves() -> None:
     budget = RestartBudget(2, 60.0)
     assert [budget.take(now) for now in (0.0, 10.0, 59.0)] == [True, True, False]
     assert budget.take(60.0) and not budget.take(61.0)
+
+
+def test_jobs_that_end_the_engine_one_after_the_other_put_it_in_doubt() -> None:
+    streak = CrashStreak(2)
+    crash = [Loss(LossReason.CRASHED, -11, prompt_id=f"job-{number}-1") for number in range(4)]
+    assert [streak.add(loss) for loss in crash] == [False, False, True, False]
+
+
+def test_neither_one_job_nor_a_hang_nor_an_engine_that_completes_others_is_a_doubt() -> None:
+    streak = CrashStreak(2)
+    assert not any(streak.add(Loss(LossReason.CRASHED, prompt_id=f"one-{attempt}")) for attempt in range(9))
+    assert not any(streak.add(Loss(LossReason.HUNG, prompt_id=f"job-{number}-1")) for number in range(9))
+    assert not any(streak.add(Loss(LossReason.CRASHED)) for _ in range(9))
+    for number in range(9):
+        assert not streak.add(Loss(LossReason.OUT_OF_MEMORY, prompt_id=f"large-{number}-1"))
+        streak.end()
 
 
 def test_starts_that_come_to_nothing_are_tried_ever_less_often() -> None:

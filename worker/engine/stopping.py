@@ -1,0 +1,148 @@
+"""StopRequests: the prompts of one engine that were told to stop and may run there still.
+
+Asking has no answer: a node that does not look up goes on. So the engine's queue is read until the prompt is gone from
+it, and meanwhile the engine counts as busy. A job ends when its prompt was asked to stop, not when that has stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from worker.errors import EngineUnreachable
+
+ASK_SECONDS = 2.0  # an engine that answers nothing must not hold up the end of its job
+FIRST_LOOK_SECONDS = 0.05
+LONGEST_LOOK_SECONDS = 0.25
+ASK_AGAIN_SECONDS = 1.0  # the first time may have been lost on its way
+RUNNING = "queue_running"
+
+
+@dataclass(slots=True, eq=False)
+class StopRequest:
+    """`asked_at` is monotonic seconds. `is_running` is False while the prompt is only known to wait.
+
+    `longest_gap_seconds`: between two of its progress reports, until it was asked.
+    """
+
+    prompt_id: str
+    longest_gap_seconds: float
+    is_running: bool
+    asked_at: float
+
+
+class StopRequests:
+    """`ask` sends a request to stop, `place_of` says where in the engine's queue a prompt is (None: nowhere).
+
+    `on_change` is called whenever `running` may have changed.
+    """
+
+    def __init__(self, ask: Callable[[str], Awaitable[None]], place_of: Callable[[str], Awaitable[str | None]]) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self._ask = ask
+        self._place_of = place_of
+        self._requests: dict[str, StopRequest] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def running(self) -> list[StopRequest]:
+        """Those that occupy the engine, as far as is known, the oldest first."""
+        return [request for request in self._requests.values() if request.is_running]
+
+    @property
+    def is_any_open(self) -> bool:
+        return bool(self._requests)
+
+    def is_open(self, request: StopRequest) -> bool:
+        """True while the prompt is not known to have stopped."""
+        return self._requests.get(request.prompt_id) is request
+
+    async def stop(
+        self,
+        prompt_id: str,
+        sending: asyncio.Future[None] | None,
+        *,
+        is_running: bool,
+        longest_gap_seconds: float,
+        is_past_nodes: bool = False,
+    ) -> None:
+        """Ask a prompt to stop, after `sending` it is over: a request that overtakes the prompt finds nothing.
+
+        Returns when the engine was asked, or has not answered for long. Asking goes on until the prompt is gone, but
+        for one that `is_past_nodes`, which holds up nothing.
+        """
+        request = StopRequest(prompt_id, longest_gap_seconds, is_running, time.monotonic())
+        self._requests[prompt_id] = request
+        was_asked = asyncio.Event()
+        task = asyncio.create_task(
+            self._until_gone(request, sending, was_asked, is_past_nodes), name=f"stop-{prompt_id}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.on_change()
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                await was_asked.wait()
+        except TimeoutError:
+            return
+
+    def forget(self, prompt_id: str) -> None:
+        """The prompt is sent once more: what is there now is not what was to stop."""
+        if self._requests.pop(prompt_id, None) is not None:
+            self.on_change()
+
+    def clear(self) -> None:
+        """The engine's process is gone, and every prompt with it."""
+        self._requests.clear()
+        self.on_change()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _until_gone(
+        self,
+        request: StopRequest,
+        sending: asyncio.Future[None] | None,
+        was_asked: asyncio.Event,
+        is_past_nodes: bool,
+    ) -> None:
+        try:
+            if sending is not None:
+                await asyncio.wait({sending})
+                sending.exception()  # whatever it was, the prompt is to stop
+            await self._ask(request.prompt_id)
+            was_asked.set()
+            if not is_past_nodes:
+                await self._look_until_gone(request)
+        finally:
+            was_asked.set()
+            if self.is_open(request):
+                del self._requests[request.prompt_id]
+                self.on_change()
+
+    async def _look_until_gone(self, request: StopRequest) -> None:
+        pause, asked_at = FIRST_LOOK_SECONDS, time.monotonic()
+        while self.is_open(request):
+            try:
+                place = await self._place_of(request.prompt_id)
+                if place is None:
+                    return
+                if place == RUNNING and not request.is_running:  # it began in the moment in which it was asked
+                    request.is_running, request.asked_at = True, time.monotonic()
+                    self.on_change()
+                if time.monotonic() - asked_at >= ASK_AGAIN_SECONDS:
+                    await self._ask(request.prompt_id)
+                    asked_at = time.monotonic()
+            except EngineUnreachable:
+                pass
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_LOOK_SECONDS)
+
+
+def stop_limit_seconds(grace_seconds: float, longest_gap_seconds: float) -> float:
+    """Return how long a prompt may go on after it was asked to stop: one that reports seldom looks up seldom."""
+    return max(grace_seconds, 3.0 * longest_gap_seconds)
