@@ -138,6 +138,11 @@ class FakeEngine:
         for socket in list(self._sockets.values()):
             await socket.close()
 
+    async def say(self, kind: str, **data: Any) -> None:
+        """Send a message to every client."""
+        for client_id in list(self._sockets):
+            await self._send(client_id, kind, data)
+
     def forget_everything(self) -> None:
         """As after a restart of the engine."""
         self.history.clear()

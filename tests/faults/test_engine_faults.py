@@ -28,15 +28,15 @@ async def draws_again(rig: Rig) -> None:
     assert (await rig.get("/health"))[0] == 200
 
 
-async def test_a_node_that_never_returns_is_tried_once_more_and_costs_no_other_job(rig: Rig) -> None:
+async def test_a_node_that_never_returns_is_not_tried_again_and_costs_no_other_job(rig: Rig) -> None:
     await rig.start(STALL_TIMEOUT="1.5")
     await rig.until_ready()
     await rig.submit("stuck", hang("stuck"))
     await rig.submit("behind", draw("behind"))
     failed = await rig.until("stuck")
-    assert (failed["status"], failed["error"]["status"]) == ("failed", 502)
-    assert failed["error"]["node_id"] == "1"
-    assert rig.num_begun("stuck") == 2
+    assert (failed["status"], failed["error"]["status"], failed["error"]["code"]) == ("failed", 500, "engine_hung")
+    assert (failed["error"]["reason"], failed["error"]["node_id"]) == ("hung", "1")
+    assert rig.num_begun("stuck") == 1
     assert (await rig.until("behind"))["status"] == "completed"
     assert rig.num_begun("behind") == 1
     await draws_again(rig)
@@ -61,15 +61,21 @@ async def test_a_node_that_never_returns_can_be_cancelled_and_frees_the_engine(r
     await draws_again(rig)
 
 
-async def test_an_engine_that_stops_answering_is_replaced_and_its_job_drawn_again(rig: Rig) -> None:
+async def test_an_engine_that_stops_answering_is_replaced_and_its_job_not_drawn_again(rig: Rig) -> None:
     await rig.start(HEARTBEAT_TIMEOUT="5")
     await rig.until_ready()
     await rig.submit("running", draw("running", seconds=1.0))
     await rig.until_begun("running")
     stopped = rig.engine_pid
     rig.kill_process(stopped, signal.SIGSTOP)
-    assert (await rig.until("running"))["status"] == "completed"
-    assert rig.num_begun("running") == 2
+    failed = await rig.until("running")
+    assert (failed["status"], failed["error"]["code"], failed["error"]["reason"]) == (
+        "failed",
+        "engine_hung",
+        "unresponsive",
+    )
+    assert rig.num_begun("running") == 1
+    await rig.until_ready()
     assert rig.engine_pid != stopped
     await draws_again(rig)
 

@@ -102,8 +102,7 @@ class WatchedEngine:
         self._is_draining = False
         self._grace_seconds = grace_seconds
         self._crashes = crashes or CrashStreak(DEFAULT_CRASHES)
-        self._stop_watches: set[asyncio.Task[None]] = set()
-        self._watched_stops: set[StopRequest] = set()
+        self._stop_timers: dict[StopRequest, asyncio.TimerHandle] = {}
         client.on_fault = self._at_fault
         client.on_completed = self._crashes.end
         client.stops.on_change = self._at_stops
@@ -276,21 +275,19 @@ class WatchedEngine:
         """A prompt was told to stop, or has stopped."""
         running = self.client.stops.running
         self._pool().set_stopping(self.client, bool(running))
-        self._watched_stops &= set(running)
+        for request in [request for request in self._stop_timers if request not in running]:
+            self._stop_timers.pop(request).cancel()
         for request in running if self.process is not None else ():
-            if request not in self._watched_stops:
-                self._watched_stops.add(request)
-                task = asyncio.create_task(self._watch_stop(request), name=f"stop-watch-{request.prompt_id}")
-                self._stop_watches.add(task)
-                task.add_done_callback(self._stop_watches.discard)
+            if request not in self._stop_timers:
+                limit = stop_limit_seconds(self._grace_seconds, request.longest_gap_seconds)
+                timer = asyncio.get_running_loop().call_later(limit, self._end_of_grace, request, limit)
+                self._stop_timers[request] = timer
 
-    async def _watch_stop(self, request: StopRequest) -> None:
-        """Replace our engine when the prompt has not stopped in time. What waits there is sent to the next one."""
-        limit = stop_limit_seconds(self._grace_seconds, request.longest_gap_seconds)
-        await asyncio.sleep(limit)
-        if self.process is None or not self.client.stops.is_open(request):
-            return
-        log.error("a prompt ignores its cancellation", prompt_id=request.prompt_id, limit_seconds=round(limit, 3))
+    def _end_of_grace(self, request: StopRequest, limit_seconds: float) -> None:
+        """Replace our engine, whose prompt has not stopped in time. What waits there is sent to the next one."""
+        assert self.process is not None
+        prompt_id, node_id = request.prompt_id, self._pulse.last.node_id
+        log.error("cancellation ignored", prompt_id=prompt_id, node_id=node_id, limit_seconds=round(limit_seconds, 3))
         self._pool().set_up(self.client, False)
         self.process.replace(LossReason.STOP_IGNORED)
 

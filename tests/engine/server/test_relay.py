@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
-from engine.events import NodeRef, NodeStarted, NodeText
+from engine.events import NodeRef, NodeStarted, NodeText, RunSaving
 from engine.server.progress import WHOLE_UP_TO
 from engine.server.queue import QueuedPrompt
 from engine.server.relay import RunRelay
@@ -55,3 +55,16 @@ async def test_words_of_a_node_go_out_as_comfyuis_binary_message() -> None:
     relay.on_event(NodeText("p", NodeRef.of("12"), "width: 8, height: 4\n batch size: 1"))
     await asyncio.sleep(0)
     assert sent == [b"\0\0\0\3\0\0\0\x0212width: 8, height: 4\n batch size: 1"]
+
+
+async def test_that_a_run_only_saves_is_told_to_those_who_asked_for_it() -> None:
+    for flags, expected in (({}, []), ({"darkroom_saving": True}, ["darkroom_saving"])):
+        sent: list[Any] = []
+        clients = Clients()
+        clients.add(cast(Connection, SimpleNamespace(sid="me", feature_flags=flags, send=sent.append)))
+        relay = RunRelay(QueuedPrompt(0.0, "p", {}, {"client_id": "me"}, ()), clients, asyncio.get_running_loop())
+        relay.open()
+        relay.on_event(RunSaving("p"))
+        await asyncio.sleep(0)
+        assert relay.is_past_nodes.is_set()
+        assert [json.loads(payload)["type"] for payload in sent] == expected

@@ -65,7 +65,11 @@ class Runs:
 async def runs(engine: FakeEngine) -> AsyncIterator[Runs]:
     client = EngineClient(engine.url, is_supervised=True)
     await client.start()
-    yield Runs(client, engine)
+    runs = Runs(client, engine)
+    yield runs
+    for task in runs.tasks.values():
+        task.cancel()
+    await asyncio.gather(*runs.tasks.values(), return_exceptions=True)
     await client.close()
 
 
@@ -86,6 +90,28 @@ async def test_a_silent_engine_makes_suspects_of_the_running_prompt_and_the_next
     assert [runs.lost(name).is_suspect for name in ("first", "behind", "last")] == [True, True, False]
     assert [runs.lost(name).was_running for name in ("first", "behind", "last")] == [True, False, False]
     assert not any(runs.lost(name).is_culprit for name in runs.tasks)
+
+
+async def test_a_prompt_that_only_saves_is_not_what_silences_the_engine(runs: Runs, engine: FakeEngine) -> None:
+    await runs.begin("saving")
+    await engine.say("darkroom_saving", prompt_id="saving-1")
+    await runs.begin("stuck")
+    await runs.begin("behind")
+    engine.is_down = True
+    runs.tasks["stuck"].cancel()  # nothing has said that it has begun
+    await asyncio.sleep(0.1)
+    assert [request.prompt_id for request in runs.client.stops.running] == ["stuck-1"]
+    await runs.lose(LossReason.STOP_IGNORED)
+    assert not runs.lost("saving").was_running and not runs.lost("behind").was_running
+
+
+async def test_a_crash_costs_the_one_that_saves_and_the_next_an_attempt(runs: Runs, engine: FakeEngine) -> None:
+    for name in ("saving", "next", "behind"):
+        await runs.begin(name)
+    await engine.say("darkroom_saving", prompt_id="saving-1")
+    await asyncio.sleep(0.1)
+    await runs.lose(LossReason.CRASHED)
+    assert [runs.lost(name).was_running for name in ("saving", "next", "behind")] == [True, True, False]
 
 
 async def test_a_silent_engine_with_one_prompt_leaves_no_doubt(runs: Runs) -> None:
@@ -114,6 +140,7 @@ async def test_a_prompt_of_the_front_itself_is_nobodys_job(runs: Runs) -> None:
     assert runs.client.find_culprit(LossReason.CRASHED) is None
     assert runs.client.find_culprit(LossReason.HUNG, "benchmark-1") is None
     own.cancel()
+    await asyncio.gather(own, return_exceptions=True)
 
 
 async def test_a_run_ends_by_its_time_limit_at_an_engine_that_answers_nothing(engine: FakeEngine) -> None:
