@@ -39,7 +39,7 @@ class RawClient:
 
     async def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> None:
         """Send a request, its length announced as that of `body` where the headers announce none."""
-        given = {"Host": "worker", **({"Content-Length": str(len(body))} if body else {}), **(headers or {})}
+        given = {"Host": "127.0.0.1", **({"Content-Length": str(len(body))} if body else {}), **(headers or {})}
         head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in given.items())
         await self.send(head.encode() + b"\r\n" + body)
 
