@@ -1,0 +1,325 @@
+"""Assaults on a running worker: each sends one hostile thing and returns the replies that it got.
+
+They come from loopback addresses of their own, so that limits per address fall on them and not on the honest client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import random
+import struct
+import zlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from PIL import Image
+
+from tests.security.planted import CUSTOMER_KEY, secret
+
+MIB = 1024 * 1024
+GIVE_UP_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Target:
+    """The worker at host and port, and the address of a server that lies to whoever asks it."""
+
+    host: str
+    port: int
+    liar: str
+    chance: random.Random
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def address(self) -> str:
+        """Return a source address of the attacker's."""
+        return f"127.0.{self.chance.randint(1, 3)}.{self.chance.randint(1, 250)}"
+
+    async def send(self, method: str, path: str, *, has_key: bool = True, **sent: Any) -> httpx.Response | None:
+        """Send one request from an address of the attacker's; None where the worker closed the connection."""
+        headers = {"Authorization": f"Bearer {CUSTOMER_KEY}"} if has_key else {}
+        headers |= sent.pop("headers", {})
+        transport = httpx.AsyncHTTPTransport(local_address=self.address())
+        with contextlib.suppress(httpx.TransportError):
+            async with httpx.AsyncClient(transport=transport, base_url=self.url, timeout=GIVE_UP_SECONDS) as http:
+                return await http.request(method, path, headers=headers, **sent)
+        return None
+
+    async def generate(self, input_: dict[str, Any], **sent: Any) -> httpx.Response | None:
+        return await self.send("POST", "/generate", json={"input": input_}, **sent)
+
+
+Assault = Callable[[Target], Awaitable[list[httpx.Response | None]]]
+
+
+def load_image(image: str) -> dict[str, Any]:
+    """Return a workflow that loads and saves a picture."""
+    return {
+        "1": {"class_type": "LoadImage", "inputs": {"image": image}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "attack"}},
+    }
+
+
+async def malformed(target: Target) -> list[httpx.Response | None]:
+    """Send bodies that are no request, with and without a key."""
+    chance = target.chance
+    bodies = [
+        chance.randbytes(chance.randint(1, 4096)),
+        b'{"input": {"workflow_json": {"1": {"class_type": "KSampler", "inputs": {"cfg": 1e400, "seed": -1e999}}}}}',
+        b'{"input": {"modifier": "Text2Image", "modifications": {"steps": NaN, "width": Infinity}}}',
+        b'{"input": ' + b'{"a": ' * 5000 + b"1" + b"}" * 5000 + b"}",
+        b'{"input": {"workflow_json": {"\xff\xfe": null}}}',
+        b'{"input": {"workflow_json": {"1": {"class_type": "\\ud800", "inputs": []}}}}',
+        json.dumps({"input": {"workflow_json": random_graph(chance)}}).encode(),
+        json.dumps({"input": {"workflow_json": load_image("x"), "webhook": {"extra_params": {"a": 1}}}}).encode(),
+    ]
+    path = chance.choice(["/generate", "/generate/sync", "/generate/stream", "/runsync", "/cancel/x", "/webhooks/test"])
+    content = chance.choice(bodies)
+    kind = chance.choice(["application/json", "text/plain", "multipart/form-data; boundary=x", "application/xml"])
+    headers = {"Content-Type": kind, "X-Odd": "y" * chance.choice([1, 5000])}
+    return [await target.send("POST", path, content=content, headers=headers, has_key=chance.random() < 0.7)]
+
+
+def random_graph(chance: random.Random) -> dict[str, Any]:
+    """Return a graph of odd nodes, links and values."""
+    kinds = ["EmptyImage", "SaveImage", "KSampler", "PreviewImage", "LoadImage", "Nothing", "", 5, None]
+    values: list[Any] = [
+        ["1", 0],
+        ["9", 9],
+        [],
+        {},
+        None,
+        True,
+        -1,
+        2**70,
+        "x" * 300,
+        "../../etc/passwd",
+        [["1", 0]],
+        1.5,
+    ]
+    nodes = range(chance.randint(1, 12))
+    names = ["images", "image", "width", "filename_prefix", "model", "seed", "odd"]
+    return {
+        str(node): {
+            "class_type": chance.choice(kinds),
+            "inputs": {chance.choice(names): chance.choice(values) for _ in range(4)},
+        }
+        for node in nodes
+    }
+
+
+async def oversized(target: Target) -> list[httpx.Response | None]:
+    """Send bodies that are long, or that cost much to read."""
+    bodies = [
+        (b"[[],[]," + b"[]," * (9 * MIB) + b"[]]", False),
+        (b'{"input": {"workflow_json": {' + b",".join(b'"%d": 1' % index for index in range(600_000)) + b"}}}", False),
+        (b"[" * (2 * MIB), True),
+        (
+            json.dumps({"input": {"workflow_json": {str(i): {"class_type": "No"} for i in range(60_000)}}}).encode(),
+            True,
+        ),
+        (b'{"input": {"modifier": "' + b"a" * (20 * MIB) + b'"}}', True),
+    ]
+    content, has_key = target.chance.choice(bodies)
+    return [await target.send("POST", "/generate", content=content, has_key=has_key)]
+
+
+async def slow(target: Target) -> list[httpx.Response | None]:
+    """Hold connections with heads and bodies that come a byte at a time."""
+
+    async def dribble(start: bytes) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            _, writer = await connect(target)
+            writer.write(start)
+            for _ in range(20):
+                await asyncio.sleep(0.5)
+                writer.write(b"x")
+                await writer.drain()
+            writer.close()
+
+    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+    await asyncio.gather(*(dribble(head + (b"\r\n" if index % 2 else b"X-Slow: ")) for index in range(20)))
+    return []
+
+
+async def many_connections(target: Target) -> list[httpx.Response | None]:
+    """Open connections that send nothing, more than a usual limit of open files, and heads without an end."""
+    held = []
+    for _ in range(700):
+        with contextlib.suppress(OSError):
+            held.append((await connect(target))[1])
+    for writer in held[:5]:
+        with contextlib.suppress(OSError):
+            writer.write(b"GET /live HTTP/1.1\r\nX-Long: " + b"y" * (4 * MIB))
+    await asyncio.sleep(3)
+    for writer in held:
+        writer.close()
+    return []
+
+
+async def connect(target: Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a plain connection from an address of the attacker's."""
+    opened = asyncio.open_connection(target.host, target.port, local_addr=(target.address(), 0))
+    return await asyncio.wait_for(opened, 5)
+
+
+async def lying_peers(target: Target) -> list[httpx.Response | None]:
+    """Name a server that answers compressed, endlessly or never, as input, store and receiver."""
+    kind = target.chance.choice(["bomb", "endless", "refusal", "dribble", "nolength", "inwards"])
+    there = target.liar.removeprefix("http://")
+    user = f"{secret('url-user')}:{secret('url-password')}"
+    url = f"http://{user}@{there}/{kind}?token={secret('url-query')}&X-Amz-Signature={secret('url-signature')}"
+    hook = f"http://u:{secret('hook-password')}@{there}/{kind}?token={secret('hook-query')}"
+    store = {
+        "access_key_id": "stranger",
+        "secret_access_key": secret("s3-secret"),
+        "endpoint_url": f"{target.liar}/{kind}",
+        "bucket_name": "b",
+        "connect_attempts": 1,
+        "connect_timeout": 2,
+    }
+    made = {
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": 1}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "attack"}},
+    }
+    webhook = {"url": hook, "secret": secret("hook-secret"), "timeout": 2}
+    return [
+        await target.generate({"workflow_json": load_image(url), "webhook": webhook}),
+        await target.generate({"workflow_json": made, "s3": store, "webhook": webhook}),
+        await target.generate({"workflow_json": load_image("s3://b/in.png"), "s3": store}),
+    ]
+
+
+INWARD_ADDRESSES = (
+    "http://127.0.0.1:1/x.png", "http://[::1]/x", "http://0/x", "http://2130706433/x", "http://0x7f.1/x",
+    "http://169.254.169.254/latest/meta-data/", "http://[::ffff:10.0.0.1]/x", "http://192.88.99.1/x",
+    "http://[64:ff9b::a00:1]/x", "http://[2002:a00:1::]/x", "file:///etc/passwd", "gopher://10.0.0.1/x",
+    "http://localhost/x", "http://10.1.2.3/x", "http://100.64.0.1/x", "http://metadata.google.internal/x",
+)  # fmt: skip
+
+
+async def ssrf(target: Target) -> list[httpx.Response | None]:
+    """Name addresses behind the worker as input, webhook and store."""
+    url = target.chance.choice(INWARD_ADDRESSES)
+    return [
+        await target.generate({"workflow_json": load_image(url)}),
+        await target.generate({"workflow_json": load_image("x.png"), "webhook": {"url": url}}),
+        await target.generate({"workflow_json": load_image("x.png"), "s3": {"endpoint_url": url, "bucket_name": "b"}}),
+    ]
+
+
+async def rebinding(target: Target) -> list[httpx.Response | None]:
+    """Ask as a page whose name has come to mean this machine, and through proxies that say so; nothing may answer."""
+    host = target.chance.choice(["evil.example", f"evil.example:{target.port}", "localhost.evil.example", "0.0.0.0"])
+    claimed = target.chance.choice(["CF-Connecting-IP", "X_Forwarded_For", "True-Client-IP", "X-Forwarded-For", "Via"])
+    headers = {"Host": host, "Origin": f"http://{host}", claimed: "127.0.0.1"}
+    paths = [("GET", "/result/x"), ("GET", "/webhooks"), ("POST", "/generate"), ("POST", "/benchmark")]
+    method, path = target.chance.choice(paths)
+    reply = await target.send(method, path, headers=headers, has_key=False, content=b"{}" if method == "POST" else None)
+    assert reply is None or reply.status_code >= 400, f"{method} {path} with {headers} was answered"
+    return [reply]
+
+
+NAMES = (
+    "../state/darkroom.db", "../../etc/passwd", "/etc/passwd", "x_00001_.png [output]", "x.png [temp]", "..%2f..%2fx",
+    "darkroom/../../state/lock", "a\0b.png", "con", "." * 300, "\\\\server\\x", "file.png [input] [output]",
+)  # fmt: skip
+
+
+async def traversal(target: Target) -> list[httpx.Response | None]:
+    """Name files outside of what a job may read or write."""
+    name = target.chance.choice(NAMES)
+    saved = {
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": 1}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": name}},
+    }
+    return [
+        await target.generate({"workflow_json": load_image(name)}),
+        await target.generate({"workflow_json": saved, "request_id": name.replace("\0", "")[:200]}),
+        await target.send("GET", f"/outputs/x/{name}?expires=9999999999&signature=00", has_key=False),
+        await target.send("GET", f"/result/{name[:100]}"),
+    ]
+
+
+async def regular_expressions(target: Target) -> list[httpx.Response | None]:
+    """Match with an expression that takes exponential time."""
+    match = {"string": "a" * 40 + "!", "regex_pattern": "(a|a)*$", "case_insensitive": False, "multiline": False}
+    graph = {
+        "1": {"class_type": "RegexMatch", "inputs": {**match, "dotall": False}},
+        "2": {"class_type": "PreviewAny", "inputs": {"source": ["1", 0]}},
+    }
+    return [await target.generate({"workflow_json": graph})]
+
+
+async def pictures(target: Target) -> list[httpx.Response | None]:
+    """Send pictures that unpack to far more than they are."""
+    content = target.chance.choice([many_frames, large_canvas, packed_text])()
+    data = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    return [await target.generate({"workflow_json": load_image(data)})]
+
+
+def many_frames() -> bytes:
+    """Return a GIF of 600 frames."""
+    frames = [Image.new("P", (256, 256), index % 7) for index in range(600)]
+    held = io.BytesIO()
+    frames[0].save(held, "GIF", save_all=True, append_images=frames[1:], optimize=False)
+    return held.getvalue()
+
+
+def large_canvas() -> bytes:
+    """Return a PNG whose head promises 60,000 x 60,000 pixels."""
+    head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(bytes(MIB))) + _chunk(b"IEND", b"")
+    )
+
+
+def packed_text() -> bytes:
+    """Return a PNG with 64 MiB of text in a compressed chunk."""
+    held = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(held, "PNG")
+    text = b"comment\0\0" + zlib.compress(bytes(64 * MIB))
+    content = held.getvalue()
+    return content[:33] + _chunk(b"zTXt", text) + content[33:]
+
+
+def _chunk(tag: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + tag + body + struct.pack(">I", zlib.crc32(tag + body))
+
+
+async def hostile_pack(target: Target) -> list[httpx.Response | None]:
+    """Run the nodes of a hostile pack, and cancel what would not end by itself."""
+    node = target.chance.choice(["HostileBusy", "HostileReader", "HostileMemory", "HostileFiles"])
+    graph: dict[str, Any] = {"1": {"class_type": node, "inputs": {"text": str(target.chance.random())}}}
+    graph["2"] = {"class_type": "PreviewAny", "inputs": {"source": ["1", 0]}}
+    reply = await target.generate({"workflow_json": graph})
+    if reply is None or reply.status_code != 202:
+        return [reply]
+    await asyncio.sleep(3)
+    return [reply, await target.send("POST", f"/cancel/{reply.json()['id']}")]
+
+
+ASSAULTS: dict[str, Assault] = {
+    assault.__name__: assault
+    for assault in (
+        malformed,
+        oversized,
+        slow,
+        many_connections,
+        lying_peers,
+        ssrf,
+        rebinding,
+        traversal,
+        regular_expressions,
+        pictures,
+        hostile_pack,
+    )
+}
