@@ -165,7 +165,7 @@ class Settings(BaseSettings):
     max_unknown_request_bytes: PositiveInt = MIB
     max_pending_body_bytes: PositiveInt = 512 * MIB
     max_json_depth: Annotated[int, Field(gt=0, le=500)] = 100
-    max_json_elements: PositiveInt = 500_000
+    max_json_elements: PositiveInt = 250_000
     max_json_string_bytes: PositiveInt = 100 * MIB
     job_timeout: PositiveSeconds = 3600.0
     sync_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
