@@ -98,7 +98,7 @@ class BodyMemory:
 
 
 class Bodies:
-    """Reads and parses the bodies of requests. Large ones are parsed one at a time."""
+    """Reader and parser of request bodies. Large ones are parsed one at a time."""
 
     def __init__(self, limits: BodyLimits) -> None:
         self.limits = limits

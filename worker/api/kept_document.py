@@ -22,7 +22,7 @@ class _Made:
 
 
 class KeptDocument:
-    """Keeps the document of the newest source; a browser that has it gets 304."""
+    """Cache of one document for its newest source; a client that has it gets 304."""
 
     def __init__(self, media_type: str = "application/json") -> None:
         self._media_type = media_type

@@ -21,7 +21,7 @@ SESSION_ROUTES: Final = "/session/"
 
 
 class SmallBodies:
-    """ASGI middleware: reads small bodies whole and hands them on, refuses larger ones."""
+    """ASGI middleware that reads small bodies whole, hands them on, and refuses larger ones."""
 
     def __init__(self, app: ASGIApp, limits: JsonLimits) -> None:
         self._app = app

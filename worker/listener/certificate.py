@@ -20,7 +20,7 @@ log = structlog.get_logger("tls")
 
 
 class Certificate:
-    """Owns the TLS context that new connections get. Raises OSError when the files cannot be used at the start."""
+    """TLS context that new connections get. Making one raises OSError when the files cannot be used."""
 
     def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = files

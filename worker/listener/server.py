@@ -32,7 +32,7 @@ log = structlog.get_logger("listener")
 
 
 class Listener:
-    """Accepts the connections of one listening socket. In uvicorn's eyes one of asyncio's servers."""
+    """Acceptor of one listening socket's connections, with the methods of asyncio's servers that uvicorn calls."""
 
     def __init__(self, listening: socket.socket, server: GuardedServer) -> None:
         listening.setblocking(False)
@@ -123,7 +123,7 @@ def set_options(client: socket.socket) -> None:
 
 
 class GuardedServer(uvicorn.Server):
-    """Serves an application to connections that the table admits, over TLS where there is a certificate.
+    """Server of an application for connections that the table admits, over TLS where there is a certificate.
 
     `config` must not name certificate files: uvicorn would have its own context of them.
     """
