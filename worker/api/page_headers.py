@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Final
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CLOSED_POLICY: Final = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """For pages that say nothing about themselves."""
+
+PAGE_HEADERS: Final = {
+    b"content-security-policy": CLOSED_POLICY.encode(),
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+}
 
 _SCRIPT: Final = re.compile(r"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL)
 _STYLE: Final = re.compile(r"<style(?:\s[^>]*)?>(.*?)</style>", re.DOTALL)
@@ -53,29 +59,29 @@ class PageHeaders:
 
     def __init__(self, app: ASGIApp, hsts_seconds: int) -> None:
         self._app = app
-        self._hsts = f"max-age={hsts_seconds}" if hsts_seconds else ""
+        self._hsts = f"max-age={hsts_seconds}".encode() if hsts_seconds else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and its reply with the headers added."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_tls = scope.get("scheme") == "https"
+        hsts = self._hsts if scope.get("scheme") == "https" else b""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._complete(message, is_tls)
+                message["headers"] = completed(message.get("headers", ()), hsts)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
 
-    def _complete(self, message: Message, is_tls: bool) -> None:
-        headers = MutableHeaders(raw=message["headers"])
-        headers.setdefault("X-Content-Type-Options", "nosniff")
-        if is_tls and self._hsts:
-            headers.setdefault("Strict-Transport-Security", self._hsts)
-        if headers.get("content-type", "").startswith("text/html"):
-            headers.setdefault("Content-Security-Policy", CLOSED_POLICY)
-            headers.setdefault("X-Frame-Options", "DENY")
-            headers.setdefault("Referrer-Policy", "no-referrer")
-            headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
+
+def completed(headers: Sequence[tuple[bytes, bytes]], hsts: bytes = b"") -> list[tuple[bytes, bytes]]:
+    """Return the headers of a reply with those added that it lacks. Names are in lower case, as ASGI has them."""
+    given = dict(headers)
+    added = {b"x-content-type-options": b"nosniff"}
+    if hsts:
+        added[b"strict-transport-security"] = hsts
+    if given.get(b"content-type", b"").startswith(b"text/html"):
+        added |= PAGE_HEADERS
+    return [*headers, *((name, value) for name, value in added.items() if name not in given)]
