@@ -26,7 +26,9 @@ from engine.families.base import (
 from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill, set_weight
 from engine.formats.weight_file import Names, WeightFile, open_weights
-from engine.text.clip_encoding import ClipEncoder, TextEncoderSet
+from engine.text.clip_encoding import TextEncoderSet
+
+EncoderSource = tuple[TextEncoder, WeightFile, Names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,10 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
         types = types.of(family)
-        parts = [encoder.network for encoder in family.text]
-        text_names, vae_names = [_part(file, family, part) for part in parts], _part(file, family, family.vae)
-        names = _part(file, family, family.denoiser)
+        encoders = _encoders_in(file, family)
+        names, vae_names = _part(file, family.denoiser), _part(file, family.vae)
         parameterisation = family.parameterise(found.match, file)
         unet = _network(file, family.denoiser, names, types.unet, to=types.to)
-        encoders = [(encoder, file, own) for encoder, own in zip(family.text, text_names, strict=True)]
         text_encoder = _text_encoders(family, encoders, types)
         vae = _network(file, family.vae, vae_names, types.vae, to=types.to)
     except NotRecognised as error:
@@ -96,7 +96,19 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     return LoadedCheckpoint(LoadedDenoiser(family, found.match.variant, parameterisation, unet), text_encoder, vae)
 
 
-def _part(file: WeightFile, family: ModelFamily, network: Network) -> Names:
+def _encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:
+    """Return the text encoders of a checkpoint: all of the family's, or those it has where others may be left out."""
+    found = [
+        (encoder, file, names)
+        for encoder in family.text
+        if (names := registry.names_of(encoder.network, file.shapes, in_checkpoint=True)) is not None
+    ]
+    if not found or (len(found) < len(family.text) and not family.takes_fewer_encoders):
+        raise NotRecognised(describe(file.shapes))
+    return found
+
+
+def _part(file: WeightFile, network: Network) -> Names:
     names = registry.names_of(network, file.shapes, in_checkpoint=True)
     if names is None:
         raise NotRecognised(describe(file.shapes))
@@ -158,15 +170,13 @@ def load_vae(path: Path, types: LoadTypes) -> Any:
         raise BadModelFile(path.name, error.found, f"a VAE of {registry.labels()}") from error
 
 
-def _text_encoders(
-    family: ModelFamily, sources: Sequence[tuple[TextEncoder, WeightFile, Names]], types: LoadTypes
-) -> TextEncoderSet:
+def _text_encoders(family: ModelFamily, sources: Sequence[EncoderSource], types: LoadTypes) -> TextEncoderSet:
     encoders = []
     for encoder, file, names in sources:
         transformer = _network(
             file, encoder.network, names, types.text_encoder, to=types.to, through=types.patched_text_encoder
         )
-        encoders.append(ClipEncoder(transformer, encoder.encoding))
+        encoders.append(encoder.encoder_type(transformer, encoder.encoding))
     text_encoders = TextEncoderSet(encoders, combine=family.combine_text, family=family)
     text_encoders.patched_dtype = types.patched_text_encoder
     return text_encoders.eval()

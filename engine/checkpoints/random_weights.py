@@ -20,7 +20,7 @@ from engine.families.base import ModelFamily
 from engine.families.registry import default_family
 from engine.formats.fill import wants_channels_last
 from engine.formats.safetensors_file import write_safetensors
-from engine.text.clip_encoding import ClipEncoder, TextEncoderSet
+from engine.text.clip_encoding import TextEncoderSet
 
 # Layers that end a residual branch: small, so that depth does not make activations grow.
 BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out_proj", "fc2")
@@ -41,7 +41,7 @@ def random_networks(
         unet = family.denoiser.build(configs.denoiser)
         transformers = [encoder.network.build(configs.text[encoder.encoding.slot]) for encoder in family.text]
         encoders = [
-            ClipEncoder(transformer, encoder.encoding)
+            encoder.encoder_type(transformer, encoder.encoding)
             for transformer, encoder in zip(transformers, family.text, strict=True)
         ]
         text_encoder = TextEncoderSet(encoders, combine=family.combine_text, family=family)

@@ -18,7 +18,8 @@ from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.latent_format import LatentFormat
 from engine.formats.weight_file import Names
 from engine.settings import DtypePolicies, DtypePolicy
-from engine.text.clip_encoding import ClipEncoding, Encoded, only_encoder
+from engine.text.clip_encoding import ClipEncoder, ClipEncoding, Encoded, only_encoder
+from engine.text.clip_tokens import BytePairs, ClipTokenizer, FindEmbedding
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
@@ -98,17 +99,35 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenizerParts:
+    """What tokenizers are made of: `find_embedding` makes the finder of the textual inversions for an encoder."""
+
+    pairs: BytePairs
+    find_embedding: Callable[[Any], FindEmbedding]
+
+
+def _clip_tokenizer(encoder: Any, parts: TokenizerParts) -> ClipTokenizer:
+    encoding: ClipEncoding = encoder.encoding
+    find = parts.find_embedding(encoding)
+    return ClipTokenizer(find, slot=encoding.slot, pad_token=encoding.pad_token, pairs=parts.pairs)
+
+
+@dataclass(frozen=True, slots=True)
 class TextEncoder:
     """One of the text encoders of a family.
 
-    `fits` tells a file of this encoder from files of others by the shapes under the network's names. `lora_keys` maps
-    the names used in LoRA files to the weights of the encoder set.
+    `encoding` has `slot`, `key` (the name of its module in the set) and `embedding_width`. `fits` tells a file of this
+    encoder from files of others by the shapes under the network's names. `lora_keys` maps the names used in LoRA files
+    to the weights of the encoder set. `encoder_type` makes the encoder of chunks of tokens from the filled network and
+    the encoding, `tokenizer` the tokenizer for such an encoder.
     """
 
-    encoding: ClipEncoding
+    encoding: Any
     network: Network
     fits: Callable[[Shapes], bool]
     lora_keys: Callable[[Iterable[str]], dict[str, str]]
+    encoder_type: Callable[[Any, Any], Any] = ClipEncoder
+    tokenizer: Callable[[Any, TokenizerParts], Any] = _clip_tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from engine.checkpoints.random_weights import random_networks
 from engine.diffusion.denoiser import Denoiser, ModelConfig
 from engine.errors import BadModelFile
 from engine.families import registry
+from engine.families.base import ModelFamily, TokenizerParts
 from engine.formats.safetensors_file import SafetensorsFile
 from engine.formats.weight_file import all_tensors, open_weights
 from engine.formats.weight_source import source_of
@@ -41,8 +42,8 @@ from engine.nodes.model_value import Model, WeightHandle
 from engine.nodes.recent_models import RecentModels
 from engine.nodes.upscale_value import UpscaleModel
 from engine.nodes.vae_value import Vae
-from engine.text.clip_encoding import ClipEncoding, TextEncoderSet
-from engine.text.clip_tokens import BytePairs, ClipTokenizer, TokenizerSet
+from engine.text.clip_encoding import TextEncoderSet
+from engine.text.clip_tokens import BytePairs, TokenizerSet
 
 DEFAULT_TEXT_TYPE = "stable_diffusion"  # of ComfyUI's loader nodes
 
@@ -87,8 +88,7 @@ class ModelStore:
         self._keep = keep
         self._types = types
         self._device = device
-        self._pairs = BytePairs()
-        self._tokenizers: dict[str, TokenizerSet] = {}  # by family
+        self._tokenizer_parts = TokenizerParts(BytePairs(), self._embedding_finder)
         self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._mapped: weakref.WeakKeyDictionary[Any, FileState] = weakref.WeakKeyDictionary()  # by its mapping
         self._kept: dict[tuple[str, str], list[WeightHandle]] = {}
@@ -145,17 +145,20 @@ class ModelStore:
         return self._clip(handle)
 
     def _clip(self, handle: WeightHandle) -> Clip:
-        """Return a CLIP value with the tokenizers of its text encoders' family."""
-        family = cast(TextEncoderSet, handle.module).family
-        if family.name not in self._tokenizers:
-            self._tokenizers[family.name] = TokenizerSet([self._tokenizer(item.encoding) for item in family.text])
-        return Clip(handle, self._tokenizers[family.name])
+        """Return a CLIP value with the tokenizers of its text encoders."""
+        text_encoders = cast(TextEncoderSet, handle.module)
+        family: ModelFamily = text_encoders.family
+        encoders = text_encoders.encoders()
+        described = [(item, encoders.get(item.encoding.slot)) for item in family.text]
+        tokenizers = [
+            item.tokenizer(encoder, self._tokenizer_parts) for item, encoder in described if encoder is not None
+        ]
+        return Clip(handle, TokenizerSet(tokenizers))
 
-    def _tokenizer(self, encoding: ClipEncoding) -> ClipTokenizer:
-        finder = EmbeddingFinder(
+    def _embedding_finder(self, encoding: Any) -> EmbeddingFinder:
+        return EmbeddingFinder(
             lambda: self._folders.roots("embeddings"), key=encoding.key, width=encoding.embedding_width
         )
-        return ClipTokenizer(finder, slot=encoding.slot, pad_token=encoding.pad_token, pairs=self._pairs)
 
     def vae(self, name: str) -> Vae:
         path = self.path_of("vae", name)

@@ -210,6 +210,11 @@ class ClipTokenizer:
         return self.pairs.vocabulary[END_TEXT]
 
     @property
+    def key(self) -> str:
+        """The name under which ComfyUI knows the encoder."""
+        return f"clip_{self.slot}"
+
+    @property
     def pad_token(self) -> int:
         return self.end_token if self._pad_token is None else self._pad_token
 
@@ -283,12 +288,12 @@ class ClipTokenizer:
 
 
 class TokenizerSet:
-    """The tokenizers of a model's text encoders, each an attribute called after its slot (`clip_l`), as in ComfyUI."""
+    """The tokenizers of a model's text encoders, each an attribute of its `key` (`clip_l`), as in ComfyUI."""
 
-    def __init__(self, tokenizers: Sequence[ClipTokenizer]) -> None:
+    def __init__(self, tokenizers: Sequence[Any]) -> None:
         self._tokenizers = tuple(tokenizers)
         for tokenizer in tokenizers:
-            setattr(self, f"clip_{tokenizer.slot}", tokenizer)
+            setattr(self, tokenizer.key, tokenizer)
 
     def tokenize_with_weights(
         self, text: str, return_word_ids: bool = False, **kwargs: Any
@@ -300,11 +305,8 @@ class TokenizerSet:
         return chunks
 
     def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[Any, str]]:
-        return self._tokenizers[0].untokenize(token_weight_pair)
+        pieces: list[tuple[Any, str]] = self._tokenizers[0].untokenize(token_weight_pair)
+        return pieces
 
     def state_dict(self) -> dict[str, Any]:
         return {}
-
-    @property
-    def pairs(self) -> BytePairs:
-        return self._tokenizers[0].pairs
