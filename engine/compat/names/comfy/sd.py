@@ -21,7 +21,27 @@ __all__ = ["CLIP", "VAE", "StyleModel"]
 
 
 class CLIPType(Enum):
+    """The kinds of text encoders, as ComfyUI counts them; those that no family has are refused when they are loaded."""
+
     STABLE_DIFFUSION = 1
+    STABLE_CASCADE = 2
+    SD3 = 3
+    STABLE_AUDIO = 4
+    HUNYUAN_DIT = 5
+    FLUX = 6
+    MOCHI = 7
+    LTXV = 8
+    HUNYUAN_VIDEO = 9
+    PIXART = 10
+    COSMOS = 11
+    LUMINA2 = 12
+    WAN = 13
+    HIDREAM = 14
+    CHROMA = 15
+    ACE = 16
+    OMNIGEN2 = 17
+    QWEN_IMAGE = 18
+    HUNYUAN_IMAGE = 19
 
 
 def load_lora_for_models(
@@ -51,9 +71,11 @@ def load_checkpoint_guess_config(
 def load_clip(
     ckpt_paths: list[str], embedding_directory: Any = None, clip_type: Any = None, model_options: Any = None
 ) -> Any:
-    if len(ckpt_paths) != 1 or clip_type not in (None, CLIPType.STABLE_DIFFUSION) or model_options:
-        raise not_supported("comfy.sd.load_clip for several files, other types or with model_options")
-    return HOST.get().engine.models.clip(ckpt_paths[0])
+    """Raises `BadModelFile` for a set that no family of that type has."""
+    if model_options:
+        raise not_supported("comfy.sd.load_clip with model_options")
+    text_type = (clip_type or CLIPType.STABLE_DIFFUSION).name.lower()
+    return HOST.get().engine.models.clip_set(ckpt_paths, text_type=text_type)
 
 
 def load_diffusion_model(unet_path: str, model_options: Any = None) -> Any:
