@@ -25,9 +25,9 @@ MEASURED_CHANNELS = 128
 class VaeConfig:
     """`level_channels`: channels of each level, largest picture first; every level but the last halves the picture."""
 
-    base_channels: int = 128
-    level_channels: tuple[int, ...] = (128, 256, 512, 512)
-    blocks_per_level: int = 2
+    base_channels: int
+    level_channels: tuple[int, ...]
+    blocks_per_level: int
     latent_channels: int = 4
     embedding_channels: int = 4
     picture_channels: int = 3

@@ -19,10 +19,10 @@ Activation = Literal["quick_gelu", "gelu"]
 
 @dataclass(frozen=True, slots=True)
 class ClipTextConfig:
-    num_layers: int = 12
-    width: int = 768
-    heads: int = 12
-    inner_width: int = 3072
+    num_layers: int
+    width: int
+    heads: int
+    inner_width: int
     vocabulary_size: int = 49408
     num_positions: int = 77
     activation: Activation = "quick_gelu"

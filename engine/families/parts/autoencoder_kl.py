@@ -19,6 +19,9 @@ MARK = "decoder.conv_in.weight"
 DIFFUSERS_MARK = "decoder.up_blocks.0.resnets.0.norm1.weight"
 LATENT_CHANNELS = 4
 
+FULL = VaeConfig(base_channels=128, level_channels=(128, 256, 512, 512), blocks_per_level=2)
+SMALL = VaeConfig(base_channels=32, level_channels=(32, 32, 64, 64), blocks_per_level=1)  # for tests
+
 
 class KlLatentFormat(LatentFormat):
     """Latents multiplied by 0.18215 for unit variance (Rombach et al. 2022, arXiv 2112.10752).

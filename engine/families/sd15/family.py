@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.architectures.autoencoder_kl import VaeConfig
 from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
@@ -20,7 +19,7 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, KlLatentFormat
+from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, KlLatentFormat
 from engine.families.parts.latent_unet import (
     MERGED_BLOCKS,
     find_unet,
@@ -79,11 +78,11 @@ FAMILY = ModelFamily(
     default=Defaults(width=512, height=512, steps=20, cfg=7.5),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     scales={
-        "full": Scale(unet_config(), {"l": ClipTextConfig()}, VaeConfig()),
+        "full": Scale(unet_config(), {"l": ClipTextConfig(num_layers=12, width=768, heads=12, inner_width=3072)}, FULL),
         "small": Scale(
             unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
             {"l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128)},
-            VaeConfig(base_channels=32, level_channels=(32, 32, 64, 64), blocks_per_level=1),
+            SMALL,
         ),
     },
     parameterisation=Parameterisation(EpsDiscrete),

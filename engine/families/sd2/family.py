@@ -9,7 +9,6 @@ from functools import partial
 
 import torch
 
-from engine.architectures.autoencoder_kl import VaeConfig
 from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
@@ -23,7 +22,7 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, KlLatentFormat
+from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, KlLatentFormat
 from engine.families.parts.latent_unet import (
     MERGED_BLOCKS,
     find_unet,
@@ -94,12 +93,12 @@ FAMILY = ModelFamily(
         "full": Scale(
             unet_config(),
             {"h": ClipTextConfig(num_layers=24, width=1024, heads=16, inner_width=4096, activation="gelu")},
-            VaeConfig(),
+            FULL,
         ),
         "small": Scale(
             unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
             {"h": ClipTextConfig(num_layers=24, width=64, heads=1, inner_width=128, activation="gelu")},
-            VaeConfig(base_channels=32, level_channels=(32, 32, 64, 64), blocks_per_level=1),
+            SMALL,
         ),
     },
 )
