@@ -26,7 +26,8 @@ class ClipEncoding:
     """The way a model reads one of its text encoders.
 
     `layer` is the layer whose output is the conditioning unless a node asks for another one: None is the last, -2 the
-    one before. `embedding_width` is that of the textual inversions made for it.
+    one before. `num_layers` is from where it is counted, in files too that leave out the layers behind it; None means
+    that no file does. `embedding_width` is that of the textual inversions made for it.
     """
 
     slot: str
@@ -34,6 +35,7 @@ class ClipEncoding:
     pad_token: int = END_TOKEN
     layer: int | None = None
     projects_pooled: bool = True
+    num_layers: int | None = None
 
     @property
     def key(self) -> str:
@@ -58,14 +60,21 @@ class ClipEncoder(nn.Module):
         """
         embedded = [self._embed(chunk) for chunk in chunks]
         embeds = torch.stack([rows for rows, _ in embedded])
-        layer_idx = self.encoding.layer if layer_idx is None else layer_idx
-        layer = None if layer_idx is None or abs(layer_idx) > self.num_layers else layer_idx
+        layer = self._layer(self.encoding.layer if layer_idx is None else layer_idx)
         last, chosen = self.transformer.text_model(embeds, layer)
         ends = torch.tensor([end for _, end in embedded], device=last.device)
         pooled = last[torch.arange(last.shape[0], device=last.device), ends]
         if project_pooled and self.encoding.projects_pooled:
             pooled = self.transformer.text_projection(pooled)
         return chosen.float(), pooled.float()
+
+    def _layer(self, layer_idx: int | None) -> int | None:
+        """Return the index of a layer of the network, None for the last one."""
+        counted = self.encoding.num_layers or self.num_layers
+        if layer_idx is None or abs(layer_idx) > counted:
+            return None
+        index = layer_idx % counted
+        return index if index < self.num_layers else None
 
     def encode_token_weights(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool

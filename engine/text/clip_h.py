@@ -6,4 +6,4 @@ from __future__ import annotations
 
 from engine.text.clip_encoding import ClipEncoding
 
-CLIP_H_ENCODING = ClipEncoding(slot="h", embedding_width=1024, pad_token=0, layer=-2)
+CLIP_H_ENCODING = ClipEncoding(slot="h", embedding_width=1024, pad_token=0, layer=-2, num_layers=24)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engine.architectures.clip_text import ClipTextConfig, ClipTextModel
-from engine.text.clip_encoding import END_TOKEN, START_TOKEN, ClipEncoder
+from engine.text.clip_encoding import END_TOKEN, START_TOKEN, ClipEncoder, ClipEncoding
 from engine.text.clip_l import CLIP_L_ENCODING
 
 CONFIG = ClipTextConfig(num_layers=2, width=8, heads=2, inner_width=16, num_positions=12)
@@ -44,3 +46,16 @@ def test_an_embedding_of_another_width_is_left_out(encoder: ClipEncoder) -> None
     plain, _ = encoder.encode([[*tokens, END_TOKEN]], None, project_pooled=False)
     with_other, _ = encoder.encode([[START_TOKEN, 5, torch.rand(1, 6), *tokens[2:]]], None, project_pooled=False)
     assert torch.equal(plain, with_other)
+
+
+@pytest.mark.parametrize(("kept", "layer_idx", "same_as"), [(4, -2, 2), (3, -2, 2), (3, -1, 2), (4, -1, 3), (3, -5, 2)])
+def test_layers_are_counted_as_if_a_file_had_all_of_them(kept: int, layer_idx: int, same_as: int) -> None:
+    torch.manual_seed(0)
+    whole = ClipTextModel(replace(CONFIG, num_layers=4)).requires_grad_(False)
+    part = ClipTextModel(replace(CONFIG, num_layers=kept)).requires_grad_(False)
+    part.load_state_dict({name: whole.state_dict()[name] for name in part.state_dict()})
+    encoding = ClipEncoding(slot="h", embedding_width=8, num_layers=4)
+    chunk = [START_TOKEN, 5, *[END_TOKEN] * (CONFIG.num_positions - 2)]
+    ours, _ = ClipEncoder(part, encoding).encode([chunk], layer_idx, project_pooled=False)
+    theirs, _ = ClipEncoder(whole, encoding).encode([chunk], same_as - 4, project_pooled=False)
+    assert torch.equal(ours, theirs)
