@@ -1,7 +1,7 @@
 """Tests that every family of models passes by being there: a new folder in `engine/families` is tested by these.
 
-The models are those of the family's small scale. Cases of `../shared/parity/families` whose names begin with the
-family's are drawn by `-m slow`.
+The models are those of the family's small scale. The recorded cases of `tests/parity/cases` are drawn by `-m slow`;
+those of the default family have a file of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from PIL import Image
 
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoders, load_unet, load_vae
 from engine.checkpoints.random_weights import random_networks, write_random_checkpoint
-from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors
 from engine.diffusion.sampler_registry import SAMPLER_NAMES
 from engine.engine import Engine
 from engine.families import registry
@@ -30,8 +29,10 @@ from engine.nodes.model_saving import checkpoint_save
 from engine.nodes.model_store import DEFAULT_TEXT_TYPE
 from engine.settings import EngineSettings
 from tests.engine.nodes.small_store import node_context, small_store
-from tests.engine.parity_cases import FAMILY_PARITY, ParityCases
 from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
+from tests.parity.compare import INPUTS, find_cases
+from tests.parity.in_process import assert_like_the_reference
+from tests.parity.layout import checkpoint_shapes
 
 FAMILIES = registry.families()
 SMALL_CARD_MIB = 12  # less than the networks of a small scale take
@@ -54,18 +55,7 @@ def checkpoint(base: Path, family: ModelFamily) -> Path:
 
 def saved_index(family: ModelFamily, scale: str) -> TensorIndex:
     """The tensors of a checkpoint at a scale; no weights are made."""
-    config = family.scales[scale]
-    with torch.device("meta"):
-        unet, vae = family.denoiser.build(config.denoiser), family.vae.build(config.vae)
-        encoders = [(encoder, encoder.network.build(config.text[encoder.encoding.slot])) for encoder in family.text]
-    text = {
-        f"{encoder.encoding.key}.transformer.{name}": weight
-        for encoder, network in encoders
-        for name, weight in network.state_dict().items()
-    }
-    tensors = denoiser_tensors(family, unet.state_dict()) | text_tensors(family, text)
-    tensors |= vae_tensors(family, vae.state_dict())
-    return TensorIndex({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    return TensorIndex(checkpoint_shapes(family, scale))
 
 
 # --- descriptions ----------------------------------------------------------------------------------------------------
@@ -217,17 +207,20 @@ def test_a_picture_comes_out_of_random_networks(base: Path, family: ModelFamily)
 
 
 @pytest.fixture(scope="module")
-def parity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ParityCases]:
+def parity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("parity")
+    shutil.copytree(INPUTS, folder / "input")
     with Engine(EngineSettings(base_directory=folder, cpu=True)) as engine:
-        yield ParityCases(FAMILY_PARITY, engine)
+        yield engine
     shutil.rmtree(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "case", [name for family in FAMILIES for name in ParityCases.names(FAMILY_PARITY, f"{family.name}_")]
+    "case",
+    [case for family in FAMILIES if not family.is_default for case in find_cases(family=family.name)],
+    ids=lambda case: case.stem,
 )
-def test_draws_what_comfyui_draws(parity: ParityCases, case: str) -> None:
-    parity.assert_like_the_reference(case)
+def test_draws_what_comfyui_draws(parity: Engine, case: Path) -> None:
+    assert_like_the_reference(parity, case)

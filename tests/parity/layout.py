@@ -1,0 +1,69 @@
+"""Layouts of a family's checkpoints, from the family's own test scale.
+
+    python -m tests.parity.layout --family NAME [--scale small] [--name NAME]
+
+Writes `layouts/FAMILY/NAME.json`, by default called `FAMILY_SCALE`: the tensors that a checkpoint of that scale has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+
+from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors
+from engine.families import registry
+from engine.families.base import ModelFamily
+from tests.parity.models import LAYOUTS
+
+
+def checkpoint_shapes(family: ModelFamily, scale: str) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of a checkpoint of a family at a scale by name. No weights are made."""
+    config = family.scales[scale]
+    with torch.device("meta"):
+        unet, vae = family.denoiser.build(config.denoiser), family.vae.build(config.vae)
+        encoders = {item.encoding.key: item.network.build(config.text[item.encoding.slot]) for item in family.text}
+    text = {
+        f"{key}.transformer.{name}": weight
+        for key, network in encoders.items()
+        for name, weight in network.state_dict().items()
+    }
+    tensors = denoiser_tensors(family, unet.state_dict()) | text_tensors(family, text)
+    tensors |= vae_tensors(family, vae.state_dict())
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def write_layout(family: ModelFamily, scale: str, name: str, folder: Path = LAYOUTS) -> Path:
+    """Write the layout of a checkpoint, a line for each tensor."""
+    shapes = checkpoint_shapes(family, scale)
+    head = {
+        "name": name,
+        "family": family.name,
+        "file": f"checkpoints/{name}.safetensors",
+        "parameters": sum(math.prod(shape) for shape in shapes.values()),
+    }
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(list(shape))}" for key, shape in shapes.items())
+    start = ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
+    path = folder / family.name / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{{{start},\n "tensors": {{\n{lines}\n }}}}\n', encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the layout of a family's checkpoint from its test scale.")
+    parser.add_argument("--family", required=True, choices=registry.family_names())
+    parser.add_argument("--scale", default="small")
+    parser.add_argument("--name", help="of the layout and the file")
+    arguments = parser.parse_args()
+    family = registry.family_named(arguments.family)
+    path = write_layout(family, arguments.scale, arguments.name or f"{family.name}_{arguments.scale}")
+    sys.stderr.write(f"{path}\n")
+
+
+if __name__ == "__main__":
+    main()
