@@ -11,12 +11,13 @@ from engine.architectures.controlnet import ControlNetModel
 from engine.architectures.diffusers_names import unet_names
 from engine.architectures.latent_unet_shapes import diffusers_unet_config
 from engine.architectures.t2i_adapter import Adapter, LightAdapter
+from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.load_t2i_adapter import is_t2i_adapter, load_t2i_adapter
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import NotRecognised
 from engine.families.unsupported import describe, describe_control
-from engine.formats.fill import Destination, fill
+from engine.formats.fill import fill
 from engine.formats.weight_file import ChangedTensors, WeightFile, open_weights
 
 PREFIX = "control_model."
@@ -26,24 +27,22 @@ DIFFUSERS_MARK = "controlnet_cond_embedding.conv_in.weight"
 
 def load_controlnet(
     path: Path,
-    dtype: torch.dtype,
+    types: LoadTypes,
     base_weight: Callable[[str], torch.Tensor | None] | None = None,
-    *,
-    to: Destination = Destination.RAM,
 ) -> ControlNetModel | Adapter | LightAdapter:
-    """The network of a file; a T2I-Adapter is one, too. Raises `BadModelFile`.
+    """Load the network of a file, in the types of the family it steers; a T2I-Adapter is one, too.
 
     Some files hold only the difference to the UNet that they were trained with: `base_weight` gives that UNet's weight
-    by name, None for one that it does not have.
+    by name, None for one that it does not have. Raises `BadModelFile`.
     """
     file = open_weights(path)
     try:
         if is_t2i_adapter(file.tensors):
-            return load_t2i_adapter(file, to=to)
+            return load_t2i_adapter(file, to=types.to)
         is_difference = "difference" in file.tensors
         file, names = _names(file)
         shapes = {name: file.tensors[key].shape for name, key in names.items()}
-        _, controls = registry.recognise_control(shapes)
+        family, controls = registry.recognise_control(shapes)
         config = controls.configure(shapes)
     except (NotRecognised, LookupError) as error:
         found = error.found if isinstance(error, NotRecognised) else f"no tensor {error}"
@@ -52,7 +51,9 @@ def load_controlnet(
         file = _completed(file, names, base_weight)
     with torch.device("meta"):
         network = ControlNetModel(config, hint_channels=shapes["input_hint_block.0.weight"][1])
-    fill(network, file, names, dtype, to=to)
+    own = types.of(family)
+    network.compute_dtype = own.unet_computed
+    fill(network, file, names, own.unet, to=types.to)
     return network
 
 

@@ -28,6 +28,8 @@ from engine.settings import DtypeName, DtypePolicies, EngineSettings, MemorySett
 GIB = 1 << 30
 DEFAULT_STREAMS = 2
 VISION_COMPUTED: DtypeName = "float32"  # picture encoders, as in ComfyUI, whatever they are kept in
+# Roles whose networks may say themselves what they are cast to, and the attribute.
+OWN_COMPUTE_DTYPE: dict[Role, str] = {"unet": "manual_cast_dtype", "controlnet": "compute_dtype"}
 MOST_GROWTH = 2  # of a file when it is read: float16 kept as float32
 
 log = logging.getLogger(__name__)
@@ -177,8 +179,11 @@ class ModelMemory:
         return resolve_settings(self._settings, self.facts, policies)[0]
 
     def _compute_dtype(self, role: Role, module: Any) -> Any:
-        """None where weights compute as they are kept. A network that says itself what it is cast to is heard."""
-        own = getattr(module, "manual_cast_dtype", None)
+        """Return the network's own choice, which may depend on its family, or that of the process for the role.
+
+        None where weights compute as they are kept.
+        """
+        own = getattr(module, OWN_COMPUTE_DTYPE.get(role, ""), None)
         if own is not None:
             return own
         if role in ("unet", "controlnet") and self.resolved.unet_compute_dtype != self.resolved.unet_dtype:

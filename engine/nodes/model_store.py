@@ -277,10 +277,7 @@ class ModelStore:
     def _controlnet(
         self, path: Path, base_weight: Callable[[str], torch.Tensor | None] | None = None
     ) -> torch.nn.Module:
-        network = load_controlnet(path, self._types.unet, base_weight, to=self._types.to)
-        if isinstance(network, ControlNetModel):
-            network.compute_dtype = self._types.unet_computed
-        return network
+        return load_controlnet(path, self._types, base_weight)
 
     def path_of(self, kind: str, name: str) -> Path:
         """Where a file is. Raises `BadModelFile` when it lies in no folder of its kind."""

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from engine.architectures.t2i_adapter import Adapter, AdapterConfig, LightAdapter
+from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.load_controlnet import load_controlnet
 from engine.errors import BadModelFile
 
@@ -34,7 +35,8 @@ def test_both_layouts_of_an_adapter_are_the_same_network(tmp_path: Path) -> None
     save_file({_as_diffusers(name): tensor for name, tensor in weights.items()}, tmp_path / "diffusers.safetensors")
     picture = torch.rand(1, 3, 72, 64)
     first, second = (
-        load_controlnet(tmp_path / f"{name}.safetensors", torch.float16)(picture) for name in ("original", "diffusers")
+        load_controlnet(tmp_path / f"{name}.safetensors", LoadTypes(unet=torch.float16))(picture)
+        for name in ("original", "diffusers")
     )
     assert [None if item is None else tuple(item.shape[1:]) for item in first["input"]] == [
         (32, 2, 1), None, None, (32, 3, 2), None, None, (16, 5, 4), None, None, (8, 9, 8), None, None,
@@ -45,7 +47,7 @@ def test_both_layouts_of_an_adapter_are_the_same_network(tmp_path: Path) -> None
 
 def test_a_light_adapter_tells_its_own_shape(tmp_path: Path) -> None:
     save_file(_weights(LightAdapter(64, CHANNELS, num_blocks=2)), tmp_path / "light.safetensors")
-    network = load_controlnet(tmp_path / "light.safetensors", torch.float32)
+    network = load_controlnet(tmp_path / "light.safetensors", LoadTypes())
     additions = network(torch.rand(2, 1, 64, 64))["input"]
     assert tuple(additions[-3].shape) == (2, 8, 8, 8)
 
@@ -55,4 +57,4 @@ def test_an_adapter_with_a_missing_weight_is_refused(tmp_path: Path) -> None:
     del weights["body.3.block1.bias"]
     save_file(weights, tmp_path / "broken.safetensors")
     with pytest.raises(BadModelFile, match=r"body\.3\.block1\.bias"):
-        load_controlnet(tmp_path / "broken.safetensors", torch.float32)
+        load_controlnet(tmp_path / "broken.safetensors", LoadTypes())
