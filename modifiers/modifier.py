@@ -18,6 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 RANDOM_INT: Final = "__RANDOM_INT__"
+MAX_PROBLEMS: Final = 100
+MAX_NAME_LENGTH: Final = 300  # to compare a megabyte with anything takes seconds
 
 Choices = Callable[[str, str], Sequence[str] | None]
 """Node class and input name -> what the engine offers there; None where an input is no choice."""
@@ -32,11 +34,15 @@ class FieldProblem(TypedDict):
 
 
 class ModificationsRejected(Exception):
-    """The modifications do not fit the modifier. Holds every problem, in the order of the fields."""
+    """The modifications do not fit the modifier.
 
-    def __init__(self, modifier: str, problems: list[FieldProblem]) -> None:
+    Holds the first `MAX_PROBLEMS` problems, in the order of the fields, and the number of errors beyond them.
+    """
+
+    def __init__(self, modifier: str, problems: list[FieldProblem], num_unlisted: int = 0) -> None:
         self.modifier = modifier
         self.problems = problems
+        self.num_unlisted = num_unlisted
         super().__init__(f"{modifier}: " + "; ".join(f"{p['field']}: {p['message']}" for p in problems))
 
 
@@ -86,7 +92,7 @@ class Modifier(BaseModel):
         try:
             return cls.model_validate(filled)
         except ValidationError as error:
-            raise ModificationsRejected(cls.__name__, cls._problems(error.errors(include_url=False))) from None
+            raise cls._rejected(error.errors(include_url=False)) from None
 
     @classmethod
     def places(cls) -> dict[str, tuple[Into, ...]]:
@@ -138,14 +144,22 @@ class Modifier(BaseModel):
         )
 
     @classmethod
-    def _problems(cls, errors: list[ErrorDetails]) -> list[FieldProblem]:
+    def _rejected(cls, errors: list[ErrorDetails]) -> ModificationsRejected:
         by_field: dict[str, FieldProblem] = {}
+        schema, num_unlisted = cls.model_json_schema(), 0
         for error in errors:
             path = cls._path(error)
             # A value of several possible types gives an error for each; the first is that of the main type.
-            by_field.setdefault(".".join(map(str, path)), cls._problem(path, error))
+            field = ".".join(map(str, path))
+            if field in by_field:
+                continue
+            if len(by_field) >= MAX_PROBLEMS:
+                num_unlisted += 1
+                continue
+            by_field[field] = cls._problem(path, error, schema)
         order = list(cls.model_fields)
-        return sorted(by_field.values(), key=lambda problem: _place(problem["field"].partition(".")[0], order))
+        problems = sorted(by_field.values(), key=lambda problem: _place(problem["field"].partition(".")[0], order))
+        return ModificationsRejected(cls.__name__, problems, num_unlisted)
 
     @classmethod
     def _path(cls, error: ErrorDetails) -> tuple[int | str, ...]:
@@ -156,27 +170,26 @@ class Modifier(BaseModel):
         return path if len(path) > 1 and isinstance(path[1], int) else path[:1]
 
     @classmethod
-    def _problem(cls, path: tuple[int | str, ...], error: ErrorDetails) -> FieldProblem:
+    def _problem(cls, path: tuple[int | str, ...], error: ErrorDetails, schema: Mapping[str, Any]) -> FieldProblem:
         field = ".".join(map(str, path))
-        fields = cls._fields_beside(path)
+        fields = _fields_beside(path, schema)
         if error["type"] == "extra_forbidden":
             nearest = nearest_name(str(path[-1]), list(fields))
             hint = f"; did you mean `{nearest}`?" if nearest else ""
             return {"field": field, "message": f"{cls.__name__} has no such field{hint}", "allowed": list(fields)}
         message = "is required" if error["type"] == "missing" else error["msg"]
-        schema = fields.get(str(path[-1]), {}) if path else {}
+        wanted = fields.get(str(path[-1]), {}) if path else {}
         hidden = {"title", "default", "description"}
-        return {"field": field, "message": message, "allowed": {k: v for k, v in schema.items() if k not in hidden}}
+        return {"field": field, "message": message, "allowed": {k: v for k, v in wanted.items() if k not in hidden}}
 
-    @classmethod
-    def _fields_beside(cls, path: tuple[int | str, ...]) -> dict[str, Any]:
-        """The fields, with their JSON schemas, of the object in which the path's last name stands."""
-        schema = cls.model_json_schema()
-        if len(path) < 3:
-            properties: dict[str, Any] = schema["properties"]
-            return properties
-        inner = [part["properties"] for part in schema.get("$defs", {}).values() if "properties" in part]
-        return next((fields for fields in inner if path[-1] in fields), inner[0] if inner else {})
+
+def _fields_beside(path: tuple[int | str, ...], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, with their JSON schemas, of the object in which the path's last name stands."""
+    if len(path) < 3:
+        properties: dict[str, Any] = schema["properties"]
+        return properties
+    inner = [part["properties"] for part in schema.get("$defs", {}).values() if "properties" in part]
+    return next((fields for fields in inner if path[-1] in fields), inner[0] if inner else {})
 
 
 def with_ancestors_only(prompt: Mapping[str, Any], node_id: str) -> dict[str, Any]:
@@ -196,7 +209,9 @@ def _place(name: str, order: list[str]) -> int:
 
 
 def nearest_name(name: str, known: list[str]) -> str | None:
-    """The one of the known names that was probably meant."""
+    """The one of the known names that was probably meant; None for a name too long to be one."""
+    if len(name) > MAX_NAME_LENGTH:
+        return None
     folded = name.lower().replace("-", "_")
     starts_alike = [other for other in known if other.startswith(folded) or folded.startswith(other)]
     alike = difflib.get_close_matches(folded, known, n=1, cutoff=0.6) or starts_alike

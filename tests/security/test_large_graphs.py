@@ -124,3 +124,41 @@ async def test_the_engine_refuses_large_broken_prompts_in_time_and_goes_on_answe
             many = b'{"prompt": {}, "x": [' + b"[]," * 2_500_000 + b"[]]}"
             refused = await http.post("/prompt", content=many)
             assert refused.status_code == 400 and refused.json()["error"]["type"] == "json_too_large"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"modifier": "Text2Image", "modifications": {f"a{index}": 1 for index in range(200_000)}}, "modifications"),
+        ({"modifier": "LoraText2Image", "modifications": {"loras": [{"x": 1}] * 100_000}}, "modifications"),
+        ({"workflow_json": {"1": {}}, "output": {f"a{index}": 1 for index in range(100_000)}}, "output"),
+        ({"workflow_json": {"1": {}}, "webhook": {"events": ["x"] * 100_000}}, "webhook"),
+    ],
+)
+async def test_fields_of_very_many_elements_are_refused_by_their_number(
+    front: RunningFront, body: dict[str, Any], field: str
+) -> None:
+    silence, answer = await longest_silence(
+        lambda: front.http.get("/live"), front.http.post("/generate", json={"input": body})
+    )
+    assert answer.status_code == 422 and silence < LONGEST_SILENCE_SECONDS
+    (problem,) = answer.json()["error"]["problems"]
+    assert (problem["field"], problem["type"]) == (f"input.{field}", "too_long")
+
+
+async def test_many_wrong_modifications_are_counted_as_the_problems_of_a_workflow_are(front: RunningFront) -> None:
+    body = {"modifier": "Text2Image", "modifications": {f"a{index}": 1 for index in range(15_000)}}
+    silence, answer = await longest_silence(
+        lambda: front.http.get("/live"), front.http.post("/generate", json={"input": body})
+    )
+    error = answer.json()["error"]
+    assert answer.status_code == 422 and silence < LONGEST_SILENCE_SECONDS
+    assert len(error["problems"]) == 100 and error["unlisted_problems"] == 15_001 - 100
+
+
+async def test_a_name_of_a_megabyte_is_compared_with_nothing(front: RunningFront) -> None:
+    silence, answer = await longest_silence(
+        lambda: front.http.get("/live"), front.http.post("/generate", json={"input": {"modifier": "text" * 250_000}})
+    )
+    assert answer.status_code == 422 and silence < LONGEST_SILENCE_SECONDS
+    assert len(answer.content) < 20_000

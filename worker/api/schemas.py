@@ -19,6 +19,9 @@ from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageForm
 from worker.settings import MAX_PRESIGN_SECONDS
 
 YES = frozenset({"1", "true", "yes", "on"})
+MAX_ELEMENTS = 20_000  # of a field: every one that is wrong would be a problem of its own
+FREE_FIELDS = frozenset({"workflow_json", "extra_data"})  # what is in them is not looked at here
+MAX_FIELD_LENGTH = 200
 
 
 class S3Input(BaseModel):
@@ -177,11 +180,31 @@ def nested_too_deeply() -> RequestRejected:
 
 
 def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:
-    """Raises RequestRejected with every problem of the form."""
+    """Raises RequestRejected with the problems of the form."""
+    given = payload.get("input")
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if name not in FREE_FIELDS and _has_more_elements(value, MAX_ELEMENTS):
+            message = f"has too many elements; expected at most {MAX_ELEMENTS}"
+            field = f"input.{name}"[:MAX_FIELD_LENGTH]
+            raise RequestRejected([Problem(message, field=field, type="too_long", allowed={"maximum": MAX_ELEMENTS})])
     try:
         return GenerateRequest.model_validate(payload).input
     except ValidationError as error:
         raise RequestRejected([problem_of(entry) for entry in error.errors(include_url=False)]) from None
+
+
+def _has_more_elements(value: Any, limit: int) -> bool:
+    """True for a JSON value of more than `limit` elements, at any depth."""
+    num_elements, waiting = 0, [value]
+    while waiting:
+        item = waiting.pop()
+        if not isinstance(item, dict | list):
+            continue
+        num_elements += len(item)
+        if num_elements > limit:
+            return True
+        waiting.extend(item.values() if isinstance(item, dict) else item)
+    return False
 
 
 def problem_of(entry: Any) -> Problem:

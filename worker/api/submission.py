@@ -310,12 +310,11 @@ def _prompt(services: Services, parsed: GenerateInput, object_info: Mapping[str,
         problem = Problem(str(error), field="input.modifier", type="unknown_modifier", allowed=list(error.known))
         raise RequestRejected([problem]) from None
     except ModificationsRejected as error:
-        raise RequestRejected(
-            [
-                Problem(item["message"], field=f"input.modifications.{item['field']}", allowed=item["allowed"])
-                for item in error.problems
-            ]
-        ) from None
+        problems = [
+            Problem(item["message"], field=f"input.modifications.{item['field']}", allowed=item["allowed"])
+            for item in error.problems
+        ]
+        raise RequestRejected(problems, num_unlisted=error.num_unlisted) from None
 
 
 def _in_terms_of_the_modifier(services: Services, modifier: str, rejected: RequestRejected) -> RequestRejected:
