@@ -27,6 +27,7 @@ from engine.formats.safetensors_header import LENGTH_BYTES, SafetensorsHeader, r
 EXPECTED = "a complete .safetensors file"
 MADV_POPULATE_READ = 22  # Linux; the standard library has no name for it
 POPULATE_FROM_BYTES = 1 << 17
+MAX_SHOWN_LENGTH = 200
 
 TYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -188,16 +189,17 @@ def _content(first_bytes: bytes) -> str | None:
 def _parse_header(file_name: str, header: SafetensorsHeader) -> dict[str, Any]:
     try:
         return header.parsed()
-    except ValueError as error:
-        raise BadModelFile(file_name, f"a header that is not JSON ({error})", EXPECTED) from error
+    except (ValueError, RecursionError) as error:
+        raise BadModelFile(file_name, f"a header that is not JSON ({error})", EXPECTED) from None
 
 
 def _place(file_name: str, name: str, entry: Any, data_start: int) -> TensorPlace:
     try:
         dtype, shape = TYPES[entry["dtype"]], tuple(int(size) for size in entry["shape"])
         start, end = (int(offset) for offset in entry["data_offsets"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadModelFile(file_name, f"a malformed entry for tensor {name!r}: {entry!r}", EXPECTED) from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        found = f"a malformed entry for tensor {name[:MAX_SHOWN_LENGTH]!r}: {repr(entry)[:MAX_SHOWN_LENGTH]}"
+        raise BadModelFile(file_name, found, EXPECTED) from error
     num_bytes = dtype.itemsize
     for size in shape:
         num_bytes *= size

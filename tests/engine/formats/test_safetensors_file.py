@@ -29,3 +29,19 @@ def test_a_file_whose_name_another_took_stays_what_it_was(tmp_path: Path) -> Non
     write_safetensors(path, {"weight": torch.zeros(4)})
     file.check()
     assert torch.equal(file.tensor("weight"), torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"a":' + b"[" * 100_000,
+        b'{"a":{"dtype":"F32","shape":[1e400],"data_offsets":[0,4]}}',
+        b'{"a":"' + b"x" * 100_000 + b'"}',
+    ],
+)
+def test_a_header_that_cannot_be_read_is_a_bad_file(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(BadModelFile) as raised:
+        SafetensorsFile(path)
+    assert len(str(raised.value)) < 1000
