@@ -94,7 +94,7 @@ async def test_a_caller_with_many_jobs_takes_turns_with_the_others(tmp_path: Pat
     async with limited(tmp_path, **settings) as front:
         for number in range(5):
             await send(front, wait(0.3), key("many"), request_id=f"many{number}")
-        await front.until_message("many0", "Progress")
+        await front.until_message("many0", "Progress", key("many"))
         for number in range(2):
             await send(front, wait(0.3), key("few"), request_id=f"few{number}")
 

@@ -60,18 +60,20 @@ class RunningFront:
     async def sync(self, workflow: dict[str, Any], **fields: Any) -> httpx.Response:
         return await self.http.post("/generate/sync", json={"input": {"workflow_json": workflow, **fields}})
 
-    async def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        """The result once its status is one of `states`."""
+    async def until(self, job_id: str, *states: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
+        """Return the result once its status is one of `states`; `headers` bear the key of the job's owner."""
         async with asyncio.timeout(60):
             while True:
-                result: dict[str, Any] = (await self.http.get(f"/result/{job_id}")).json()
+                result: dict[str, Any] = (await self.http.get(f"/result/{job_id}", headers=headers)).json()
                 if result["status"] in states:
                     return result
                 await asyncio.sleep(0.01)
 
-    async def until_message(self, job_id: str, words: str) -> None:
+    async def until_message(self, job_id: str, words: str, headers: dict[str, str] | None = None) -> None:
+        """Wait until the job's message begins with `words`; `headers` bear the key of the job's owner."""
+
         async def says() -> bool:
-            message: str = (await self.http.get(f"/result/{job_id}")).json()["message"]
+            message: str = (await self.http.get(f"/result/{job_id}", headers=headers)).json()["message"]
             return message.startswith(words)
 
         await until(says)
