@@ -45,8 +45,11 @@ async def ends_once_and_frees_the_engine(rig: Rig, how: str, *, is_cancelled: bo
     assert [(await rig.until(name))["status"] for name in names] == ["completed"] * 3
     seconds = time.monotonic() - began
     assert (await rig.result("stuck"))["status"] == ("cancelled" if is_cancelled else "timeout")
-    assert [rig.num_begun(name) for name in ("stuck", *names)] == [1] * 4
-    assert [(await rig.result(name)).get("error") for name in names] == [None] * 3
+    assert [rig.num_begun(name) for name in ("stuck", *names[1:])] == [1] * 3
+    # The lock may be taken before the result of the one that has just ended could be read from the engine.
+    assert rig.num_begun("before") <= (2 if how == "lock" else 1)
+    log = rig.log.read_text()
+    assert "the engine was lost during a job: once more" not in log, "another job paid with an attempt"
     return seconds
 
 

@@ -304,7 +304,9 @@ class Pipeline:
                 if lost.was_running:
                     job.last_loss = lost.loss
                     job.note(QUEUED_WORDS, Stage.RUNNING)
-                elif job.stage is not Stage.RUNNING:  # else it was lost while it ran, and now once more before it could
+                elif (
+                    lost.is_spared or job.stage is not Stage.RUNNING
+                ):  # else it was lost while it ran, and now once more before it could
                     job.note(QUEUED_WORDS, job.waiting_stage)
                 self._changed(job)
                 await asyncio.sleep(LOST_PAUSE_SECONDS)  # until the pool knows it too
