@@ -55,17 +55,34 @@ def unknown(num_nodes: int) -> dict[str, Any]:
     return {str(index): {"class_type": f"Nowhere{index}", "inputs": {}} for index in range(num_nodes)}
 
 
-async def test_three_hundred_thousand_nodes_are_refused_by_their_number(front: RunningFront) -> None:
-    error = await refusal(front, unknown(300_000))
+async def test_a_hundred_thousand_nodes_are_refused_by_their_number(front: RunningFront) -> None:
+    error = await refusal(front, unknown(100_000))
     assert error["problems"] == [
         {
             "field": "input.workflow_json",
             "type": "max_nodes",
-            "message": "has too many nodes; got 300000, expected at most 50000",
+            "message": "has too many nodes; got 100000, expected at most 50000",
             "allowed": {"maximum": 50000},
-            "extra": {"received": 300000},
+            "extra": {"received": 100000},
         }
     ]
+
+
+async def test_three_hundred_thousand_nodes_are_refused_before_they_are_parsed(front: RunningFront) -> None:
+    (problem,) = (await refusal(front, unknown(300_000)))["problems"]
+    assert (problem["field"], problem["type"], problem["allowed"]) == ("body", "json_too_large", {"max": 500_000})
+
+
+async def test_three_hundred_thousand_nodes_are_refused_by_their_number_where_the_json_may_be_so_large(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "engine").mkdir()
+    async with (
+        FakeEngine(tmp_path / "engine") as engine,
+        running_front(tmp_path, engine, max_json_elements=2_000_000) as front,
+    ):
+        (problem,) = (await refusal(front, unknown(300_000)))["problems"]
+        assert (problem["type"], problem["extra"]) == ("max_nodes", {"received": 300_000})
 
 
 async def test_links_and_bytes_have_limits_of_their_own(tmp_path: Path) -> None:
