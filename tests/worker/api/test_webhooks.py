@@ -85,13 +85,17 @@ async def test_all_dead_ones_are_sent_again_at_once(front: RunningFront, receive
     assert all(is_signed_with("planted-secret", call) for call in receiver.calls)
 
 
-async def test_a_delivered_one_whose_secret_was_erased_asks_for_it(front: RunningFront, receiver: Receiver) -> None:
+async def test_a_delivered_one_whose_secrets_were_erased_asks_for_them(front: RunningFront, receiver: Receiver) -> None:
     await send(front, receiver, "one", secret="planted-secret")
     [delivered] = await until_state(front, "delivered")
     refused = await front.http.post(f"/webhooks/{delivered['id']}/redeliver")
     assert refused.status_code == 409 and "secret" in refused.json()["message"]
     route = f"/webhooks/{delivered['id']}/redeliver"
-    assert (await front.http.post(route, json={"secret": "planted-secret"})).status_code == 202
+    given = {"secret": "planted-secret"}
+    refused = await front.http.post(route, json=given)
+    assert refused.status_code == 409 and refused.json()["message"].startswith("url: ")
+    given["url"] = f"{receiver.url}?token=planted-token"
+    assert (await front.http.post(route, json=given)).status_code == 202
 
     async def came_again() -> bool:
         return len(receiver.calls) == 2
