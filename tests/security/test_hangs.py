@@ -74,7 +74,7 @@ async def test_the_next_job_runs_in_time_after_a_cancel(rig: Rig, how: str) -> N
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", WAYS)
 async def test_a_job_ends_by_its_time_limit_and_frees_the_engine(rig: Rig, how: str) -> None:
-    await rig.start(JOB_TIMEOUT="2", CANCEL_GRACE_SECONDS="1")
+    await rig.start(JOB_TIMEOUT="8", CANCEL_GRACE_SECONDS="1")
     await rig.until_ready()
     await ends_once_and_frees_the_engine(rig, how, is_cancelled=False)
     assert await losses_of(rig) == {"stop_ignored": 1}

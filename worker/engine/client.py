@@ -520,12 +520,10 @@ class EngineClient:
                 continue  # it has only started: the time limit counts from now
             run.should_look = False
             asked_at = clock()
-            # An engine that answers nothing says nothing of the start either: then the silence counts.
-            counted_from = run.started_at if run.started_at is not None else silent_since or asked_at
-            is_counting = run.started_at is not None or self._is_next(run)
-            look_until = max(asked_at, counted_from + timeout_seconds) + LAST_LOOK_SECONDS if is_counting else None
+            counted_from = self._counted_from(run, silent_since or asked_at)
+            look_until = None if counted_from is None else max(asked_at, counted_from + timeout_seconds)
             try:
-                async with asyncio.timeout_at(look_until):
+                async with asyncio.timeout_at(None if look_until is None else look_until + LAST_LOOK_SECONDS):
                     outcome = await self._look(run)
                 silent_since = None
                 if outcome is not None:
@@ -538,14 +536,24 @@ class EngineClient:
                 silent_since = silent_since or asked_at
                 if run.lost is not None:
                     raise run.lost from None
-            began = run.started_at if run.started_at is not None else silent_since if self._is_next(run) else None
-            if began is not None and clock() >= began + timeout_seconds:
+            began = self._counted_from(run, silent_since)
+            is_unread = run.is_past_nodes and silent_since is not None  # another prompt silences the engine
+            if began is not None and clock() >= began + timeout_seconds and not is_unread:
                 raise JobTimedOut(f"The job ran longer than {timeout_seconds:g} s", limit_seconds=timeout_seconds)
             if silent_since is not None:
                 if not self._is_supervised and clock() - silent_since > GIVE_UP_SECONDS:
                     message = "The engine answers nothing any more"
                     raise EngineLost(message, was_running=run.started_at is not None)
                 await asyncio.sleep(LOOK_SECONDS_WITHOUT_SOCKET)
+
+    def _counted_from(self, run: _Run, silent_since: float | None) -> float | None:
+        """Return when a run's time limit began; None: not yet.
+
+        An engine that answers nothing does not say that a prompt has begun either: then its silence counts.
+        """
+        if run.started_at is not None:
+            return run.started_at
+        return silent_since if self._is_next(run) else None
 
     async def _look(self, run: _Run) -> RunOutcome | None:
         """Asks the history whether a run has ended. Raises EngineLost when the engine knows nothing of it."""
