@@ -48,7 +48,7 @@ class Target:
         headers = {"Authorization": f"Bearer {CUSTOMER_KEY}"} if has_key else {}
         headers |= sent.pop("headers", {})
         transport = httpx.AsyncHTTPTransport(local_address=self.address())
-        with contextlib.suppress(httpx.TransportError):
+        with contextlib.suppress(httpx.TransportError, httpx.InvalidURL):
             async with httpx.AsyncClient(transport=transport, base_url=self.url, timeout=GIVE_UP_SECONDS) as http:
                 return await http.request(method, path, headers=headers, **sent)
         return None
