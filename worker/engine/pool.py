@@ -57,6 +57,11 @@ class _Slot:
         """How many prompts the engine has, the one that is to stop among them."""
         return self.num_taken + self.is_stopping
 
+    @property
+    def is_busy(self) -> bool:
+        """True while somebody's prompt is there. Of an engine that is down nobody can tell whether one has stopped."""
+        return self.num_taken > 0 or (self.is_stopping and self.is_up)
+
 
 @dataclass(order=True, slots=True)
 class _Waiter:
@@ -103,6 +108,11 @@ class EnginePool:
         return [slot.client for slot in self._slots if slot.is_up]
 
     @property
+    def clients_free(self) -> list[EngineClient]:
+        """Those that are up, and at no prompt that was told to stop."""
+        return [slot.client for slot in self._slots if slot.is_up and not slot.is_stopping]
+
+    @property
     def clients_serving(self) -> list[EngineClient]:
         return [slot.client for slot in self._slots if slot.serves]
 
@@ -133,7 +143,10 @@ class EnginePool:
         return {slot.client.url: slot.num_taken for slot in self._slots}
 
     def set_up(self, client: EngineClient, is_up: bool) -> None:
-        self._slot_of(client).is_up = is_up
+        slot = self._slot_of(client)
+        slot.is_up = is_up
+        if not slot.is_busy:
+            slot.became_idle.set()
         self._hand_out()
 
     def set_fit(self, client: EngineClient, is_fit: bool) -> None:
@@ -144,7 +157,7 @@ class EnginePool:
         """While a prompt that was told to stop is still there, the engine takes no other."""
         slot = self._slot_of(client)
         slot.is_stopping = is_stopping
-        if not slot.num_there:
+        if not slot.is_busy:
             slot.became_idle.set()
         self._hand_out()
 
@@ -185,13 +198,14 @@ class EnginePool:
     async def hold(self, client: EngineClient) -> AsyncIterator[None]:
         """This engine for oneself: entered when its prompts have ended, nobody gets it before the block is left.
 
-        It may be down. Those who wait for an engine go on waiting.
+        It may be down, and then a prompt that was told to stop may be there still: `clients_free` tells when that is
+        gone. Those who wait for an engine go on waiting.
         """
         slot = self._slot_of(client)
         slot.num_holds += 1
         self._relieve()
         try:
-            while slot.num_there:
+            while slot.is_busy:
                 slot.became_idle.clear()
                 await slot.became_idle.wait()
             yield
@@ -231,7 +245,7 @@ class EnginePool:
         slot.num_taken -= 1
         if not slot.num_taken:
             slot.is_alone = False
-        if not slot.num_there:
+        if not slot.is_busy:
             slot.became_idle.set()
         elif slot.num_taken and not slot.is_relieved:
             self._begins(slot, slot.last_order)

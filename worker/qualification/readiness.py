@@ -203,13 +203,13 @@ class Readiness:
         began = clock()
         deadline: float | None = None
         while True:
-            up = [client for client in clients if client in self._pool.clients_up]
+            up = [client for client in clients if client in self._pool.clients_free]
             if up and deadline is None:
                 deadline = clock() + LATE_SECONDS
             if len(up) == len(clients) or (deadline is not None and clock() >= deadline):
                 return up
             is_away = not up and clock() - began >= AWAY_SECONDS
-            if not up and self._pool.clients_up and (is_away or self._asked.is_set()):
+            if not up and self._pool.clients_free and (is_away or self._asked.is_set()):
                 return []
             if is_away:
                 self._tell_those_who_asked(NotReady(f"No engine has come up within {AWAY_SECONDS:g} s"))

@@ -132,6 +132,33 @@ async def test_what_waits_at_the_only_engine_stays_there(tmp_path: Path, engine:
         assert not pool.is_held(pool.clients[0])
 
 
+async def test_a_prompt_that_was_told_to_stop_keeps_an_engine_busy_only_while_that_is_up() -> None:
+    pool = EnginePool([EngineClient("http://127.0.0.1:9"), EngineClient("http://127.0.0.1:9")])
+    down, stops = pool.clients
+    for client in pool.clients:
+        pool.set_up(client, True)
+        pool.set_stopping(client, True)
+    assert pool.clients_free == []
+    entered: list[EngineClient] = []
+
+    async def hold(client: EngineClient) -> None:
+        async with pool.hold(client):
+            entered.append(client)
+
+    async with asyncio.TaskGroup() as group:
+        for client in pool.clients:
+            group.create_task(hold(client))
+        await asyncio.sleep(0.05)
+        assert entered == []
+        pool.set_up(down, False)
+        await asyncio.sleep(0.05)
+        assert entered == [down]
+        pool.set_up(down, True)
+        assert pool.clients_free == []
+        pool.set_stopping(stops, False)
+    assert entered == [down, stops] and pool.clients_free == [stops]
+
+
 async def _hold(front: RunningFront) -> None:
     pool = front.front.services.pool
     async with pool.hold(pool.clients[0]):
