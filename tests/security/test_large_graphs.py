@@ -55,22 +55,22 @@ def unknown(num_nodes: int) -> dict[str, Any]:
     return {str(index): {"class_type": f"Nowhere{index}", "inputs": {}} for index in range(num_nodes)}
 
 
-async def test_a_hundred_thousand_nodes_are_refused_by_their_number(front: RunningFront) -> None:
-    error = await refusal(front, unknown(100_000))
+async def test_sixty_thousand_nodes_are_refused_by_their_number(front: RunningFront) -> None:
+    error = await refusal(front, unknown(60_000))
     assert error["problems"] == [
         {
             "field": "input.workflow_json",
             "type": "max_nodes",
-            "message": "has too many nodes; got 100000, expected at most 50000",
+            "message": "has too many nodes; got 60000, expected at most 50000",
             "allowed": {"maximum": 50000},
-            "extra": {"received": 100000},
+            "extra": {"received": 60000},
         }
     ]
 
 
 async def test_three_hundred_thousand_nodes_are_refused_before_they_are_parsed(front: RunningFront) -> None:
     (problem,) = (await refusal(front, unknown(300_000)))["problems"]
-    assert (problem["field"], problem["type"], problem["allowed"]) == ("body", "json_too_large", {"max": 500_000})
+    assert (problem["field"], problem["type"], problem["allowed"]) == ("body", "json_too_large", {"max": 250_000})
 
 
 async def test_three_hundred_thousand_nodes_are_refused_by_their_number_where_the_json_may_be_so_large(
