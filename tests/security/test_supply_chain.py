@@ -45,6 +45,7 @@ def secrets_in(path: Path) -> list[str]:
         return [f"{found.type} in line {found.line_number}" for found in scan_file(str(path))]
 
 
+@pytest.mark.timeout(600)  # half a minute of computing, on a machine that may be busy with other things
 def test_no_secret_is_in_the_tree() -> None:
     found = {}
     for path in tracked_files(ROOT):
