@@ -132,7 +132,7 @@ async def _post(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, route: str, number: int, began: float
 ) -> Answer:
     body = json.dumps({"input": {"request_id": f"client-{number}", "workflow_json": workflow(number)}}).encode()
-    head = f"POST {route} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {route} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     answered, content = await _read(reader)
     return Answer(answered.split()[1], "retry-after:" in answered, time.perf_counter() - began, content)
@@ -152,7 +152,7 @@ async def _ends(port: int, answers: Sequence[Answer]) -> list[str]:
             continue
         status = ""
         while status not in ENDS:
-            writer.write(f"GET /result/{answer.body['id']} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            writer.write(f"GET /result/{answer.body['id']} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
             status = (await _read(reader))[1]["status"]
             if status not in ENDS:
                 await asyncio.sleep(0.05)
