@@ -40,9 +40,8 @@ class Connection:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
+        lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json")
+        head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
         writer.write(head.encode() + body)
         answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(answer.split("content-length:")[1].split("\r\n")[0])

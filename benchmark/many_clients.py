@@ -132,7 +132,8 @@ async def _post(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, route: str, number: int, began: float
 ) -> Answer:
     body = json.dumps({"input": {"request_id": f"client-{number}", "workflow_json": workflow(number)}}).encode()
-    head = f"POST {route} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    lines = (f"POST {route} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json")
+    head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
     writer.write(head.encode() + body)
     answered, content = await _read(reader)
     return Answer(answered.split()[1], "retry-after:" in answered, time.perf_counter() - began, content)

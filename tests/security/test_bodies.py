@@ -81,8 +81,8 @@ async def test_structure_is_bounded_on_every_route(front: RunningFront, filling:
         assert str(most) in text, (route, text)
         if route in GENERATE_ROUTES:
             (problem,) = reply.json()["error"]["problems"]
-            assert (problem["type"], problem["allowed"]) == (kind, {"max": most})
-            assert problem["extra"]["found"] > most
+            assert (problem["type"], problem["allowed"]) == (kind, {"maximum": most})
+            assert problem["extra"]["received"] > most
     assert front.engine.runs == []
 
 

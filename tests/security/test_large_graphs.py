@@ -70,7 +70,7 @@ async def test_sixty_thousand_nodes_are_refused_by_their_number(front: RunningFr
 
 async def test_three_hundred_thousand_nodes_are_refused_before_they_are_parsed(front: RunningFront) -> None:
     (problem,) = (await refusal(front, unknown(300_000)))["problems"]
-    assert (problem["field"], problem["type"], problem["allowed"]) == ("body", "json_too_large", {"max": 250_000})
+    assert (problem["field"], problem["type"], problem["allowed"]) == ("body", "json_too_large", {"maximum": 250_000})
 
 
 async def test_three_hundred_thousand_nodes_are_refused_by_their_number_where_the_json_may_be_so_large(

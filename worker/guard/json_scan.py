@@ -104,4 +104,6 @@ def check_json(text: bytes | bytearray, limits: JsonLimits) -> None:
 def _too_much(kind: str, message: str, unit: str, found: int, limit: int) -> RequestRejected:
     """The rejection; `found` is what was counted when the bound was passed, so the whole may have more."""
     told = f"{message}; got {found} {unit} or more, expected at most {limit}"
-    return RequestRejected([Problem(told, field="body", type=kind, allowed={"max": limit}, extra={"found": found})])
+    return RequestRejected(
+        [Problem(told, field="body", type=kind, allowed={"maximum": limit}, extra={"received": found})]
+    )
