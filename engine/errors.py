@@ -19,7 +19,7 @@ Every class has a stable `code`. The engine knows no HTTP: `engine/server` and t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 
@@ -40,17 +40,34 @@ class PlatformError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
+class Explanation:
+    """A problem of a prompt with everything that a program needs to act on it, which ComfyUI's form has not always.
+
+    `type` is None where it is the problem's own; `extra` may hold `received`, the value as it came.
+    """
+
+    message: str
+    type: str | None = None
+    field: str | None = None
+    node_id: str | None = None
+    class_type: str | None = None
+    allowed: Any = None
+    extra: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with one node, in ComfyUI's words.
 
     `type` is ComfyUI's stable name (`value_not_in_list`, `required_input_missing`, ...), `extra_info` its part for
-    machines (`input_name`, `received_value`, `input_config`, ...).
+    machines (`input_name`, `received_value`, `input_config`, ...). `explanation` is no part of ComfyUI's form.
     """
 
     type: str
     message: str
     details: str
     extra_info: Mapping[str, Any]
+    explanation: Explanation | None = field(default=None, compare=False, repr=False)
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
-from engine.errors import Problem, PromptRejected
+from engine.errors import Explanation, Problem, PromptRejected
 
 
 class Link(NamedTuple):
@@ -61,21 +61,27 @@ def parse_prompt(data: Any) -> Prompt:
     for node_id, raw in data.items():
         if not isinstance(raw, Mapping) or not isinstance(raw.get("class_type"), str):
             message = "Cannot execute because a node is missing the class_type property."
-            raise PromptRejected(_invalid(message, f"Node ID '#{node_id}'"))
+            explanation = Explanation("A node is an object with class_type and inputs", node_id=node_id)
+            raise PromptRejected(_invalid(message, f"Node ID '#{node_id}'", explanation))
         nodes[node_id] = Node(node_id, raw)
     return nodes
 
 
 def unknown_class(node: Node) -> Problem:
-    return _invalid(f"Cannot execute because node {node.class_type} does not exist.", f"Node ID '#{node.id}'")
+    message = f"Unknown node class {node.class_type!r}"
+    explanation = Explanation(message, "unknown_class", node_id=node.id, class_type=node.class_type)
+    details = f"Node ID '#{node.id}'"
+    return _invalid(f"Cannot execute because node {node.class_type} does not exist.", details, explanation)
 
 
 def undeclared_class(node: Node, error: BaseException) -> Problem:
     """The class is there, but its own declaration raised."""
     reason = f"{type(error).__name__}: {error}"
     message = f"Cannot execute because node {node.class_type} cannot describe itself: {reason}"
-    return _invalid(message, f"Node ID '#{node.id}'")
+    words = f"Node class {node.class_type!r} cannot describe itself: {reason}"
+    explanation = Explanation(words, "undeclared_class", node_id=node.id, class_type=node.class_type)
+    return _invalid(message, f"Node ID '#{node.id}'", explanation)
 
 
-def _invalid(message: str, details: str) -> Problem:
-    return Problem("invalid_prompt", message, details, {})
+def _invalid(message: str, details: str, explanation: Explanation | None = None) -> Problem:
+    return Problem("invalid_prompt", message, details, {}, explanation)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from engine.graph.file_names import names_another_folder
+
 Section = Literal["required", "optional", "hidden"]
 
 # What the engine gives a hidden input; one of any other type is an input that only other nodes set.
@@ -31,6 +33,7 @@ class InputSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     section: Section = "required"
     is_open: bool = False  # the choices are what is offered; other values may be good too
+    is_one_folder: bool = False  # the choices are the files of one folder; names in other folders may be good too
 
     @property
     def choices(self) -> Sequence[Any] | None:
@@ -38,6 +41,22 @@ class InputSpec:
         if not isinstance(self.type, str):
             return self.type
         return self.options.get("options") if self.type == "COMBO" else None
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is one of the choices, or may be good without being one; True where there are none."""
+        choices = self.choices
+        if choices is None or (self.is_open and isinstance(value, str)):
+            return True
+        if self.options.get("multiselect") and isinstance(value, list):
+            return all(item in choices for item in value)
+        return value in choices or (self.is_one_folder and names_another_folder(value))
+
+    def allowed(self) -> Any:
+        """What a prompt may give, for programs: the choices, or the type with its range."""
+        choices = self.choices
+        if choices is not None:
+            return choices
+        return {"type": self.type, **{key: self.options[key] for key in ("min", "max", "step") if key in self.options}}
 
     @property
     def is_lazy(self) -> bool:

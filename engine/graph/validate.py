@@ -13,7 +13,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.errors import NodeProblems, Problem, PromptRejected
+from engine.errors import Explanation, NodeProblems, Problem, PromptRejected
+from engine.graph.problems import (
+    bad_link,
+    bad_value,
+    check_raised,
+    complaint,
+    cycle,
+    dead_link,
+    missing,
+    range_problem,
+    type_mismatch,
+    unknown_input,
+)
 from engine.graph.prompt import Node, Prompt, is_link, parse_prompt, undeclared_class, unknown_class
 from engine.graph.size import GraphLimits, check_size
 from engine.graph.spec import InputSpec, NodeRules
@@ -25,9 +37,7 @@ Excuses = Callable[[Problem, Mapping[str, Any]], bool]
 MAX_PROBLEMS = 100
 MAX_OUTPUTS_NAMED = 100  # of those that a node's problems keep from running
 MAX_CYCLE_NAMED = 50
-MAX_SHOWN_LENGTH = 2000
 
-LONGEST_LIST_SHOWN = 20  # longer lists of choices are not sent back
 # What no JSON value can be: a value that is no link would only fail inside the node. Types of custom nodes may differ.
 LINK_ONLY = frozenset(
     {
@@ -108,12 +118,17 @@ def find_problems(
         node_id for node_id, node in prompt.items() if _is_wanted_output(node_id, rules[node.class_type], targets)
     ]
     if not outputs:
-        return Findings((), [Problem("prompt_no_outputs", "Prompt has no outputs", "", {})], {}, data)
+        return Findings((), [_no_outputs()], {}, data)
     walk = _Walk(prompt, rules, excuses)
     for node_id in outputs:
         walk.visit(node_id)
     walk.visit_set_aside()
     return walk.findings(data, outputs)
+
+
+def _no_outputs() -> Problem:
+    explanation = Explanation("Nothing to save: the workflow has no output node")
+    return Problem("prompt_no_outputs", "Prompt has no outputs", "", {}, explanation)
 
 
 @dataclass(slots=True)
@@ -257,8 +272,7 @@ class _Walk:
         ids = [frame.node.id for frame in stack[start : start + MAX_CYCLE_NAMED]]
         more = ["..."] if len(stack) - start > MAX_CYCLE_NAMED else []
         around = " -> ".join([*ids, *more, ids[0]])
-        failure = ("graph.DependencyCycleError", f"Dependency cycle detected: {around}")
-        self._report(stack[start], _raised(failure, (spec, link)))
+        self._report(stack[start], cycle(around, spec, link))
 
     @property
     def _is_full(self) -> bool:
@@ -288,7 +302,7 @@ class _Walk:
             value = inputs.get(spec.name, _MISSING)
             if value is _MISSING:
                 if spec.section == "required":
-                    self._report(frame, _missing(spec))
+                    self._report(frame, missing(spec))
             elif isinstance(value, list):
                 self._check_link(frame, spec, value, linked_types, via)
             else:
@@ -306,7 +320,7 @@ class _Walk:
         via: tuple[InputSpec, list[Any]] | None,
     ) -> None:
         if len(link) != 2:
-            self._report(frame, _bad_link(spec, link))
+            self._report(frame, bad_link(spec, link))
             return
         source, slot = link
         if self._is_of_unknown_class(source):
@@ -315,7 +329,8 @@ class _Walk:
         try:
             given = self.rules[self.prompt[source].class_type].output_types[slot]
         except (KeyError, IndexError, TypeError) as error:  # no such node, no such output, no index
-            self._report(frame, _raised((type(error).__name__, str(error)), via))
+            is_there = isinstance(source, str) and source in self.prompt
+            self._report(frame, dead_link(spec, link, error, via, is_node_there=is_there))
             return
         linked_types[spec.name] = given
         check = self.rules[frame.node.class_type].check
@@ -323,7 +338,7 @@ class _Walk:
         if takes_any or is_compatible(given, spec.type):
             frame.ahead.append((spec, link))
         else:
-            self._report(frame, _type_mismatch(spec, given, link))
+            self._report(frame, type_mismatch(spec, given, link))
             self._set_aside.append(source)
 
     def _check_undeclared_links(self, frame: _Frame, rules: NodeRules, via: tuple[InputSpec, list[Any]] | None) -> None:
@@ -338,7 +353,7 @@ class _Walk:
             if rules.takes_link(link.input_name):
                 self._check_link(frame, InputSpec(link.input_name, "*", {}, "optional"), value, {}, via)
             else:
-                self._report(frame, _unknown_input(frame.node.class_type, link.input_name, value, rules))
+                self._report(frame, unknown_input(frame.node.class_type, link.input_name, value, rules))
 
     def _is_of_unknown_class(self, node_id: Any) -> bool:
         node = self.prompt.get(node_id) if isinstance(node_id, str) else None
@@ -350,15 +365,15 @@ class _Walk:
         except (TypeError, ValueError, OverflowError) as error:
             if isinstance(value, Mapping) and "__value__" in value:
                 value = value["__value__"]
-            self._report(frame, _bad_value(spec, value, error))
+            self._report(frame, bad_value(spec, value, error))
             return
         if type(spec.type) is str and spec.type in LINK_ONLY:
-            self._report(frame, _bad_link(spec, value))
+            self._report(frame, bad_link(spec, value))
             return
         if cast is not value:
             self.cast.setdefault(frame.node.id, {})[spec.name] = cast
         if not is_checked:
-            problem = _range_problem(spec, cast)
+            problem = range_problem(spec, cast)
             if problem is not None:
                 self._report(frame, problem)
 
@@ -386,11 +401,11 @@ class _Walk:
         try:
             verdict = check.function(**asked)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the node's own check
-            self._report(frame, _raised((_type_name(error), str(error)), via))
+            self._report(frame, check_raised(error, via))
             return
         if verdict is not True and not _is_blocker(verdict):
             for name in list(asked)[:1] if check.comes_last else asked:
-                self._report(frame, _complaint(name, verdict))
+                self._report(frame, complaint(rules.inputs.get(name), name, asked[name], verdict))
 
     def findings(self, data: Mapping[str, Any], outputs: Sequence[str]) -> Findings:
         good = tuple(node_id for node_id in outputs if self.fine[node_id])
@@ -467,99 +482,6 @@ def is_compatible(given: str | Sequence[Any], wanted: str | Sequence[Any]) -> bo
     if not isinstance(given, str) or not isinstance(wanted, str):
         return not isinstance(given, str) and not isinstance(wanted, str) and list(given) == list(wanted)
     return not {item.strip() for item in given.split(",")}.isdisjoint(item.strip() for item in wanted.split(","))
-
-
-def _range_problem(spec: InputSpec, value: Any) -> Problem | None:
-    options = spec.options
-    if options:
-        low, high = options.get("min"), options.get("max")
-        try:
-            if low is not None and value < low:
-                return _out_of_range("value_smaller_than_min", f"Value {value} smaller than min of {low}", spec, value)
-            if high is not None and value > high:
-                return _out_of_range("value_bigger_than_max", f"Value {value} bigger than max of {high}", spec, value)
-        except TypeError:
-            return _bad_value(spec, value, TypeError(f"{type(value).__name__} cannot be compared with a number"))
-    choices = spec.choices
-    if choices is None or (spec.is_open and isinstance(value, str)) or value in choices:
-        return None
-    is_long = len(choices) > LONGEST_LIST_SHOWN
-    shown = f"(list of length {len(choices)})" if is_long else str(list(choices))
-    extra = {"input_name": spec.name, "input_config": None if is_long else spec.as_json()}
-    extra["received_value"] = _received(value)
-    return Problem("value_not_in_list", "Value not in list", f"{spec.name}: '{_cut(value)}' not in {shown}", extra)
-
-
-def _missing(spec: InputSpec) -> Problem:
-    return Problem("required_input_missing", "Required input is missing", spec.name, {"input_name": spec.name})
-
-
-def _unknown_input(class_type: str, name: str, link: list[Any], rules: NodeRules) -> Problem:
-    known = ", ".join(spec.name for spec in rules.declared) or "none"
-    details = f"{name}: {class_type} has no such input; expected one of: {known}"
-    return Problem("unknown_input", "Unknown linked input", details, {"input_name": name, "linked_node": link})
-
-
-def _out_of_range(kind: str, message: str, spec: InputSpec, value: Any) -> Problem:
-    return Problem(kind, message, spec.name, _about(spec, received_value=value))
-
-
-def _bad_value(spec: InputSpec, value: Any, error: Exception) -> Problem:
-    declared = spec.type if isinstance(spec.type, str) else list(spec.type)
-    message = f"Failed to convert an input value to a {declared} value"
-    extra = _about(spec, received_value=_received(value), exception_message=_cut(error))
-    return Problem("invalid_input_type", message, f"{spec.name}, {_cut(value)}, {_cut(error)}", extra)
-
-
-def _bad_link(spec: InputSpec, link: list[Any]) -> Problem:
-    message = "Bad linked input, must be a length-2 list of [node_id, slot_index]"
-    return Problem("bad_linked_input", message, spec.name, _about(spec, received_value=_received(link)))
-
-
-def _type_mismatch(spec: InputSpec, given: str | Sequence[Any], link: list[Any]) -> Problem:
-    wanted = spec.type if isinstance(spec.type, str) else list(spec.type)
-    received = given if isinstance(given, str) else list(given)
-    details = f"{spec.name}, received_type({received}) mismatch input_type({wanted})"
-    message = "Return type mismatch between linked nodes"
-    return Problem("return_type_mismatch", message, details, _about(spec, received_type=received, linked_node=link))
-
-
-def _complaint(name: str, verdict: Any) -> Problem:
-    details = name if verdict is False else f"{name} - {verdict}"
-    return Problem("custom_validation_failed", "Custom validation failed for node", details, {"input_name": name})
-
-
-def _raised(failure: tuple[str, str], via: tuple[InputSpec, list[Any]] | None) -> Problem:
-    """A node that cannot be looked at: `failure` is a type and a text, `via` the link that led to the node."""
-    kind, text = failure
-    if via is None:
-        extra: dict[str, Any] = {"exception_type": kind, "traceback": []}
-        return Problem("exception_during_validation", "Exception when validating node", text, extra)
-    spec, link = via
-    extra = _about(spec, exception_message=text, exception_type=kind, traceback=[], linked_node=link)
-    return Problem("exception_during_inner_validation", "Exception when validating inner node", text, extra)
-
-
-def _cut(value: object) -> str:
-    """A value as text, a long one cut: a problem is no place for megabytes."""
-    text = value if isinstance(value, str) else str(value)
-    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}... ({len(text)} characters)"
-
-
-def _received(value: Any) -> Any:
-    """A value as a problem repeats it: as it came unless it is long."""
-    if not isinstance(value, str | list | dict):
-        return value
-    return value if len(str(value)) <= MAX_SHOWN_LENGTH else _cut(value)
-
-
-def _about(spec: InputSpec, **more: Any) -> dict[str, Any]:
-    return {"input_name": spec.name, "input_config": spec.as_json(), **more}
-
-
-def _type_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _is_blocker(verdict: Any) -> bool:

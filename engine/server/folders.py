@@ -7,21 +7,11 @@ from pathlib import Path
 
 from engine.settings import EngineSettings
 
-ANNOTATIONS = ("output", "input", "temp")
-
 
 def folder_of(settings: EngineSettings, kind: str) -> Path | None:
     """The folder of a kind of file (`input`, `output`, `temp`); None for any other word."""
     folders = {"input": settings.input_path, "output": settings.output_path, "temp": settings.temp_path}
     return folders.get(kind)
-
-
-def split_annotation(name: str) -> tuple[str, str | None]:
-    """`"photo.png [output]"` as `("photo.png", "output")`; a name without one of the three words as it is."""
-    for kind in ANNOTATIONS:
-        if name.endswith(f"[{kind}]"):
-            return name[: -len(kind) - 3], kind
-    return name, None
 
 
 def is_unsafe_name(name: str) -> bool:

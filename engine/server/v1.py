@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from engine.errors import Problem, PromptRejected
-from engine.server.folders import split_annotation
+from engine.graph.explain import explain, explain_rejection
+from engine.graph.file_names import is_pending
 from engine.server.history import HistoryEntry
 from engine.server.queue import QueuedPrompt
 from engine.server.requests import problem_response, read_int, read_object, read_targets
 from engine.server.services import services
-
-ABOUT_FILES = ("value_not_in_list", "custom_validation_failed")
 
 
 async def get_queue(request: web.Request) -> web.Response:
@@ -77,8 +74,9 @@ async def post_workflow(request: web.Request) -> web.Response:
     """What would come of a prompt, without running it: every problem at once, and the models and classes it names.
 
     Names in `pending_files` are files that will be there when it runs: that they are missing is no problem.
-    `unlisted_problems` is how many there are beyond those listed. 200 with `valid` either way; 400 only for a body that
-    holds no prompt.
+    `errors` and `node_errors` are the problems in ComfyUI's form, `problems` the same as one list with all that a
+    program needs: node, class, input, message, what is allowed. `unlisted_problems` is how many there are beyond those.
+    200 with `valid` either way; 400 only for a body that holds no prompt.
     """
     body = await read_object(request)
     if "prompt" not in body:
@@ -94,10 +92,20 @@ async def post_workflow(request: web.Request) -> web.Response:
         found = await asyncio.to_thread(engine.find_problems, prompt, targets, excuses)
         needs = await asyncio.to_thread(engine.needs_of, prompt)
     except PromptRejected as rejected:
-        return web.json_response({"valid": False, "outputs": [], **rejected.as_json(), **_no_needs()})
+        return web.json_response(
+            {
+                "valid": False,
+                "outputs": [],
+                **rejected.as_json(),
+                **explain_rejection(rejected).as_json(),
+                **_no_needs(),
+            }
+        )
+    explained = await asyncio.to_thread(explain, found)
     errors = [problem.as_json() for problem in found.problems if problem.type != "prompt_outputs_failed_validation"]
     if not errors and not found.outputs:
-        errors = [problem.as_json() for problem in found.problems]
+        explained = await asyncio.to_thread(explain, found)
+    errors = [problem.as_json() for problem in found.problems]
     return web.json_response(
         {
             "valid": not errors and not found.node_problems and not found.num_unlisted,
@@ -105,7 +113,7 @@ async def post_workflow(request: web.Request) -> web.Response:
             "error": errors[0] if errors else None,
             "errors": errors,
             "node_errors": {node_id: entry.as_json() for node_id, entry in found.node_problems.items()},
-            "unlisted_problems": found.num_unlisted,
+            **explained.as_json(),
             "models": [model.as_json() for model in needs.models],
             "missing_nodes": list(needs.missing_classes),
         }
@@ -114,15 +122,6 @@ async def post_workflow(request: web.Request) -> web.Response:
 
 def _no_needs() -> dict[str, Any]:
     return {"models": [], "missing_nodes": []}
-
-
-def is_pending(pending: Collection[str], problem: Problem, inputs: Mapping[str, Any]) -> bool:
-    """True for a problem of a node with these inputs that says only that a file of `pending` is not there. Pure."""
-    value = inputs.get(str(problem.extra_info.get("input_name")))
-    if not pending or problem.type not in ABOUT_FILES or not isinstance(value, str):
-        return False
-    name = split_annotation(value)[0]
-    return value in pending or name in pending or os.path.normpath(name) in pending
 
 
 async def get_heartbeat(request: web.Request) -> web.Response:

@@ -22,17 +22,16 @@ from websockets.exceptions import WebSocketException
 
 from worker.engine.address import EngineAddress
 from worker.engine.choices import with_hints
-from worker.engine.foreign_check import FoundProblems, find_problems
+from worker.engine.graph_check import FoundProblems, find_problems, read_problems
 from worker.engine.heartbeat import Heartbeat
 from worker.engine.hidden_folders import prefixes_of, problems_without_folders
 from worker.engine.http import MAX_ANSWER_BYTES, EngineHttp, Reply
 from worker.engine.long_names import find_long_names
 from worker.engine.loss import Loss, LossReason
 from worker.engine.model_folders import Kinds, folders_told, is_missing_model, kinds_told, with_folders
-from worker.engine.outcome import RunOutcome, lacks_choices, problems_of_rejection, read_outcome, with_choices
+from worker.engine.outcome import RunOutcome, problems_of_rejection, read_outcome
 from worker.engine.save_names import find_name_problems
 from worker.engine.stopping import RUNNING, StopRequests
-from worker.engine.wording import in_our_words
 from worker.errors import (
     DeliveryFailed,
     DeviceLost,
@@ -273,24 +272,16 @@ class EngineClient:
     async def _found_by_engine(
         self, prompt: Mapping[str, Any], pending_files: Collection[str]
     ) -> tuple[FoundProblems, Kinds]:
-        """What our engine's check finds, in the front's words where it has some, and the kinds of the models named."""
+        """Return what our engine's check finds, and the kinds of the models that the prompt names."""
         is_large = len(prompt) >= LARGE_GRAPH_NODES
         body = await off_loop(is_large, _encoded, {"prompt": prompt, "pending_files": list(pending_files)})
         response = await self._http.request("POST", "/api/v1/workflow", body)
         answer = await off_loop(is_large, response.json_object)
-        problems = problems_of_rejection(answer)
-        if response.status >= 400 and not problems:
-            problems = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
-        if any(map(lacks_choices, problems)):
-            self.forget_object_info()  # lists of files change
-            problems = with_choices(problems, await self.object_info())
-        if problems:
-            named = {problem.node_id for problem in problems if problem.node_id is not None}
-            known = await self.object_info()
-            of_front = await off_loop(is_large, find_problems, prompt, known, pending_files, named)
-            problems = in_our_words(problems, of_front.listed)
-        found = FoundProblems(tuple(problems), int(answer.get("unlisted_problems") or 0))
-        return found, kinds_told(answer.get("models")) if problems else {}
+        found = read_problems(answer)
+        if response.status >= 400:  # no prompt at all
+            refused = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
+            found = FoundProblems(tuple(problems_of_rejection(answer) or refused))
+        return found, kinds_told(answer.get("models")) if found.listed else {}
 
     async def run(
         self,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from engine.graph.explain import SUMMARY_TYPE
+from engine.graph.object_info import read_input
 from worker.engine.hidden_folders import without_folders
 from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
 
@@ -29,9 +31,6 @@ CALLER_TYPES = frozenset(
         *("UnidentifiedImageError", "PictureTooLarge", "PromptTooDeep", "bad_file_name"),
     }
 )
-
-SUMMARY_TYPE = "prompt_outputs_failed_validation"
-"""Says only that nodes have problems; left out where those are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +109,6 @@ def _named_node(details: str) -> str | None:
     return found[1] if found else None
 
 
-def lacks_choices(problem: Problem) -> bool:
-    """Long lists of choices are left out of ComfyUI's errors."""
-    return problem.type == "value_not_in_list" and not problem.allowed
-
-
-def with_choices(problems: Sequence[Problem], object_info: Mapping[str, Any]) -> list[Problem]:
-    """The problems, each value that is none of its choices with the choices that its class declares."""
-    return [
-        replace(problem, allowed=_declared(problem, object_info)) if lacks_choices(problem) else problem
-        for problem in problems
-    ]
-
-
-def _declared(problem: Problem, object_info: Mapping[str, Any]) -> Any:
-    sections = (object_info.get(str(problem.class_type)) or {}).get("input") or {}
-    return next((allowed_by(inputs[problem.field]) for inputs in sections.values() if problem.field in inputs), None)
-
-
 def _node_problem(node_id: str, class_type: str | None, error: Mapping[str, Any]) -> Problem:
     extra = error.get("extra_info") or {}
     details = error.get("details") or ""
@@ -148,8 +129,4 @@ def allowed_by(input_config: Any) -> Any:
     """What an input's declaration allows, short: its choices, or its type and range."""
     if not isinstance(input_config, list | tuple) or not input_config:
         return None
-    options = input_config[1] if len(input_config) > 1 and isinstance(input_config[1], Mapping) else {}
-    choices = input_config[0] if isinstance(input_config[0], list) else options.get("options")
-    if choices is not None:
-        return list(choices)
-    return {"type": input_config[0], **{key: options[key] for key in ("min", "max", "step") if key in options}}
+    return read_input("", input_config).allowed()

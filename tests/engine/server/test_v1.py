@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from engine.graph.explain import explain_prompt
+from engine.graph.object_info import rules_in
 from tests.engine.server.conftest import Server, shown
 
 
@@ -30,6 +34,47 @@ async def test_every_problem_is_told_at_once(server: Server) -> None:
         "1": "custom_validation_failed",
         "n1": "value_bigger_than_max",
     }
+
+
+async def test_every_problem_has_all_that_a_program_needs(server: Server) -> None:
+    prompt = {**picture("missing.png"), **{f"n{key}": node for key, node in shown(1000).items()}}
+    prompt["n2"]["inputs"]["number"] = ["n1", 0]
+    answer = await server.post("/api/v1/workflow", prompt=prompt)
+    absent, over = answer["problems"]
+    assert absent.pop("allowed") == []
+    assert absent == {
+        "message": "Value 'missing.png' not in list: image",
+        "type": "value_not_in_list",
+        "field": "image",
+        "node_id": "1",
+        "class_type": "LoadImage",
+        "extra": {"received": "missing.png"},
+    }
+    assert (over["node_id"], over["field"], over["type"]) == ("n1", "value", "value_bigger_than_max")
+    assert over["allowed"]["max"] < over["extra"]["received"] and over["message"].endswith(": value")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"images": ["99", 0]},
+        {"images": ["1", 7]},
+        {"images": ["2", 0]},
+        {"images": "text"},
+        {"images": [1]},
+        {"filename_prefix": ["1", 1]},
+        {"nothing_of_the_kind": ["1", 0]},
+        {},
+    ],
+)
+async def test_a_foreign_engines_description_gives_the_same_problems(server: Server, inputs: dict[str, Any]) -> None:
+    prompt = picture("missing.png")
+    prompt["2"]["inputs"] |= inputs
+    if not inputs:
+        del prompt["2"]["inputs"]["images"]
+    answer = await server.post("/api/v1/workflow", prompt=prompt)
+    info = await server.get("/object_info")
+    assert explain_prompt(prompt, rules_in(info)).as_json()["problems"] == answer["problems"] != []
 
 
 async def test_files_that_will_be_there_are_no_problem(server: Server) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import FakeEngine, draw, fail, wait
 from worker.engine.client import EngineClient, EngineLost, multipart
-from worker.engine.foreign_check import find_problems
+from worker.engine.graph_check import find_problems
 from worker.engine.http import EngineHttp
 from worker.engine.outcome import problems_of_rejection
 from worker.engine.pool import EnginePool

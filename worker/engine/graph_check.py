@@ -1,0 +1,45 @@
+"""The one graph checker: run here for a foreign engine, asked over HTTP of our own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.graph.explain import explain_prompt
+from engine.graph.object_info import rules_in
+from worker.errors import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProblems:
+    """The problems of a prompt that are listed, and the number of the others."""
+
+    listed: tuple[Problem, ...] = ()
+    num_unlisted: int = 0
+
+
+def find_problems(
+    prompt: Mapping[str, Any], object_info: Mapping[str, Any], pending_files: Collection[str] = ()
+) -> FoundProblems:
+    """Check a prompt against an engine's `/object_info`. `pending_files` will be there by the time it runs."""
+    return read_problems(explain_prompt(prompt, rules_in(object_info), pending_files).as_json())
+
+
+def read_problems(answer: Mapping[str, Any]) -> FoundProblems:
+    """Read the problems in the answer of `/api/v1/workflow`."""
+    listed = tuple(_problem(item) for item in answer.get("problems") or ())
+    return FoundProblems(listed, int(answer.get("unlisted_problems") or 0))
+
+
+def _problem(item: Mapping[str, Any]) -> Problem:
+    node_id = item.get("node_id")
+    return Problem(
+        str(item.get("message") or "The workflow is not valid"),
+        field=item.get("field") if node_id is not None else "workflow_json",
+        node_id=node_id,
+        class_type=item.get("class_type"),
+        type=item.get("type"),
+        allowed=item.get("allowed"),
+        extra=item.get("extra"),
+    )
