@@ -20,6 +20,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY worker worker
 COPY engine engine
 COPY modifiers modifiers
+COPY machine machine
 COPY benchmark benchmark
 COPY misc misc
 RUN python3 -m venv /opt/builder
