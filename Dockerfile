@@ -21,6 +21,7 @@ COPY worker worker
 COPY engine engine
 COPY modifiers modifiers
 COPY machine machine
+COPY names names
 COPY benchmark benchmark
 COPY misc misc
 RUN python3 -m venv /opt/builder

@@ -9,7 +9,6 @@ other one in the prompt, and stores.
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypedDict
@@ -17,9 +16,10 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypedDict
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from names.nearest import nearest_name
+
 RANDOM_INT: Final = "__RANDOM_INT__"
 MAX_PROBLEMS: Final = 100
-MAX_NAME_LENGTH: Final = 300  # to compare a megabyte with anything takes seconds
 
 Choices = Callable[[str, str], Sequence[str] | None]
 """Node class and input name -> what the engine offers there; None where an input is no choice."""
@@ -174,7 +174,7 @@ class Modifier(BaseModel):
         field = ".".join(map(str, path))
         fields = _fields_beside(path, schema)
         if error["type"] == "extra_forbidden":
-            nearest = nearest_name(str(path[-1]), list(fields))
+            nearest = nearest_name(str(path[-1]), fields, by_start=True)
             hint = f"; did you mean `{nearest}`?" if nearest else ""
             return {"field": field, "message": f"{cls.__name__} has no such field{hint}", "allowed": list(fields)}
         message = "is required" if error["type"] == "missing" else error["msg"]
@@ -206,13 +206,3 @@ def with_ancestors_only(prompt: Mapping[str, Any], node_id: str) -> dict[str, An
 
 def _place(name: str, order: list[str]) -> int:
     return order.index(name) if name in order else len(order)
-
-
-def nearest_name(name: str, known: list[str]) -> str | None:
-    """The one of the known names that was probably meant; None for a name too long to be one."""
-    if len(name) > MAX_NAME_LENGTH:
-        return None
-    folded = name.lower().replace("-", "_")
-    starts_alike = [other for other in known if other.startswith(folded) or folded.startswith(other)]
-    alike = difflib.get_close_matches(folded, known, n=1, cutoff=0.6) or starts_alike
-    return alike[0] if alike else None

@@ -13,11 +13,12 @@ from modifiers.hires_fix import HiresFix
 from modifiers.image_to_image import Image2Image
 from modifiers.inpaint import Inpaint
 from modifiers.lora_text_to_image import LoraText2Image
-from modifiers.modifier import Choices, Modifier, nearest_name
+from modifiers.modifier import Choices, Modifier
 from modifiers.raw_workflow import RawWorkflow
 from modifiers.text_to_image import Text2Image
 from modifiers.upscale import Upscale
 from modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
+from names.nearest import nearest_name
 
 MODIFIERS: tuple[type[Modifier], ...] = (
     Text2Image,
@@ -38,7 +39,7 @@ class UnknownModifier(Exception):
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         self.name = name
         self.known = known
-        nearest = nearest_name(name, list(known))
+        nearest = nearest_name(name, known, by_start=True)
         hint = f"; did you mean {nearest}?" if nearest else ""
         super().__init__(f"unknown modifier {name!r}; known: {', '.join(known)}{hint}")
 

@@ -26,7 +26,7 @@ from worker.inputs.refusals import DownloadFailed
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "demo" / "README.md"]
-PLACES = ("benchmark", "demo", "docs", "engine", "machine", "misc", "modifiers", "tests", "worker")
+PLACES = ("benchmark", "demo", "docs", "engine", "machine", "misc", "modifiers", "names", "tests", "worker")
 A_USERS_OWN = {"misc/benchmark.json"}
 INPUT_ERRORS = (DownloadFailed.__module__, AddressRefused.__module__)
 NOT_FOR_CALLERS = {

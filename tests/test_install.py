@@ -22,7 +22,7 @@ from tests.engine.server.certificate import write_certificate
 from tests.installed import InstalledWheel, copy_tracked_files, tracked_files
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("worker", "engine", "modifiers", "machine", "benchmark")
+PACKAGES = ("worker", "engine", "modifiers", "machine", "names", "benchmark")
 LOCKS = ROOT / "misc" / "locks"
 TORCH_LOCK = LOCKS / "torch.txt"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OUR_PACKAGES = ("worker", "engine", "modifiers", "machine", "benchmark", "demo", "misc", "tests")
+OUR_PACKAGES = ("worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc", "tests")
 
 CORE = ("engine.errors", "engine.events", "engine.settings", "engine.cancel")
 
@@ -43,9 +43,10 @@ KNOWN_OF_FAMILIES = ("engine.families.base", "engine.families.registry", "engine
 FAMILIES = tuple(sorted(path.parent.name for path in (ROOT / "engine" / "families").glob("*/family.py")))
 
 RULES = (
-    Rule("worker", ("modifiers", "benchmark.qualify", "engine.graph", "machine")),
+    Rule("worker", ("modifiers", "benchmark.qualify", "engine.graph", "machine", "names")),
     Rule("machine", (), NOTHING),
-    Rule("modifiers", (), frozenset({"pydantic", "pydantic_core"})),
+    Rule("names", (), NOTHING),
+    Rule("modifiers", ("names",), frozenset({"pydantic", "pydantic_core"})),
     Rule("benchmark.qualify", (), frozenset({"pydantic"})),
     Rule("benchmark", ("engine", "worker", "modifiers", "benchmark")),
     Rule("demo", ("engine", "worker", "modifiers", "benchmark")),
@@ -160,7 +161,7 @@ def all_imports(*packages: str) -> list[Import]:
 
 
 def test_every_package_imports_only_what_the_table_allows() -> None:
-    packages = ("worker", "engine", "modifiers", "machine", "benchmark", "demo", "misc")
+    packages = ("worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc")
     wrong = [str(item) for item in all_imports(*packages) if not is_allowed(item)]
     assert not wrong, "\n".join(wrong)
 
@@ -197,7 +198,7 @@ def test_aiohttp_is_the_servers_alone() -> None:
 def test_only_the_settings_of_the_front_read_the_environment() -> None:
     readers: set[str] = set()
     writers: set[str] = set()
-    for path in sources("worker", "engine", "modifiers", "machine"):
+    for path in sources("worker", "engine", "modifiers", "machine", "names"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         written = {
             item.value for item in ast.walk(tree) if isinstance(item, ast.Subscript) and isinstance(item.ctx, ast.Store)
@@ -218,7 +219,7 @@ def test_only_the_settings_of_the_front_read_the_environment() -> None:
 def test_no_function_assigns_globals() -> None:
     wrong = [
         f"{module_name(path)}:{statement.lineno}"
-        for path in sources("worker", "engine", "modifiers", "machine", "benchmark", "demo", "misc")
+        for path in sources("worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc")
         for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(statement, ast.Global)
     ]
@@ -260,6 +261,7 @@ def test_nothing_but_its_folder_names_a_family() -> None:
         ("worker.app", ("torch", "engine.engine", "engine.nodes", "engine.memory", "numpy", "PIL")),
         ("worker.cli", ("torch", "engine", "numpy")),
         ("machine.memory", ("torch", "numpy", "engine", "worker", "pydantic")),
+        ("names.nearest", ("torch", "numpy", "engine", "worker", "pydantic")),
         ("modifiers.registry", ("torch", "engine", "worker")),
         ("benchmark.qualify", ("torch", "engine", "worker")),
         ("engine.settings", ("torch", "aiohttp")),

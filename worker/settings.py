@@ -10,7 +10,6 @@ Sizes are bytes and durations seconds unless the name says otherwise.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
+from names.nearest import nearest_name
 from worker.child_environment import find_pattern_problem, listed_environment
 from worker.errors import SettingsInvalid
 from worker.guard.api_keys import ApiKey, KeyFile, KeyMalformed, KeyRing, check_distinct, parse_keys
@@ -836,9 +836,9 @@ def find_name_problems(names: Mapping[str, str]) -> list[str]:
     for name in sorted(names):
         if name in known or name.startswith(("VAST_TCP_PORT_", RUNPOD_PREFIX)):
             continue
-        close = difflib.get_close_matches(name, ours, n=1, cutoff=0.87)
-        if close:
-            warnings.append(f"{name} is not a setting; did you mean {close[0]}?")
+        close = nearest_name(name, sorted(ours), cutoff=0.87)
+        if close is not None:
+            warnings.append(f"{name} is not a setting; did you mean {close}?")
         elif name.startswith(OUR_PREFIXES) and not SERVICE_NAME.search(name):
             warnings.append(f"{name} is not a setting and has no effect here")
     return warnings

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
+from names.nearest import nearest_name
 from worker.engine.outcome import allowed_by
 from worker.errors import Problem
 
 MAX_HINTS = 30
-MAX_NAME_LENGTH = 300  # to compare a megabyte with anything takes seconds, too
 NOT_IN_LIST = "value_not_in_list"
 UNKNOWN_CLASSES = frozenset({"unknown_class", "missing_node_type", "invalid_prompt"})
 
@@ -46,25 +44,7 @@ def with_hints(problems: Iterable[Problem], object_info: Mapping[str, Any]) -> l
 def _with_hint(problem: Problem, object_info: Mapping[str, Any]) -> Problem:
     nearest = None
     if problem.type == NOT_IN_LIST and isinstance(problem.allowed, list):
-        nearest = nearest_choice(str((problem.extra or {}).get("received", "")), problem.allowed)
+        nearest = nearest_name(str((problem.extra or {}).get("received", "")), problem.allowed)
     elif problem.type in UNKNOWN_CLASSES and problem.class_type and problem.class_type not in object_info:
-        nearest = nearest_choice(problem.class_type, list(object_info))
+        nearest = nearest_name(problem.class_type, object_info)
     return problem if nearest is None else replace(problem, message=f"{problem.message}; did you mean {nearest!r}?")
-
-
-def nearest_choice(given: str, choices: Sequence[Any]) -> str | None:
-    """The choice that looks most like what was given: the same file in another folder, another ending, another case."""
-    if len(given) > MAX_NAME_LENGTH:
-        return None
-    folded = {_folded(str(choice)): str(choice) for choice in choices}
-    same = folded.get(_folded(given))
-    if same is not None:
-        return same
-    alike = difflib.get_close_matches(_folded(given), folded, n=1, cutoff=0.6) if given else []
-    return folded[alike[0]] if alike else None
-
-
-def _folded(name: str) -> str:
-    path = PurePosixPath(name.replace("\\", "/").lower())
-    stem = path.stem if path.suffix in (".safetensors", ".ckpt", ".pt", ".pth", ".bin") else path.name
-    return stem.replace("-", "_").replace(" ", "_")

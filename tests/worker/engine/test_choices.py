@@ -1,8 +1,8 @@
-"""The nearest allowed name in a problem, and what is too long or too much to be compared."""
+"""The nearest allowed name in a problem; of very many only in the first."""
 
 from __future__ import annotations
 
-from worker.engine.choices import MAX_HINTS, MAX_NAME_LENGTH, nearest_choice, with_hints
+from worker.engine.choices import MAX_HINTS, with_hints
 from worker.errors import Problem
 
 
@@ -15,8 +15,3 @@ def test_the_nearest_name_is_told_and_of_very_many_problems_only_for_the_first()
     assert [problem.message.endswith("did you mean 'SaveImage'?") for problem in hinted] == [True] * MAX_HINTS + [
         False
     ] * 5
-
-
-def test_no_megabyte_is_compared_with_anything() -> None:
-    assert nearest_choice("Model-A.ckpt", ["model_a.safetensors"]) == "model_a.safetensors"
-    assert nearest_choice("a" * (MAX_NAME_LENGTH + 1), ["a" * MAX_NAME_LENGTH]) is None
