@@ -30,7 +30,8 @@ from typing import Any
 import torch
 
 from engine.cancel import CancelToken
-from engine.checkpoints.folders import BUILT_IN, SAVED_IN, ModelFolders, read_extra_model_paths
+from engine.checkpoints.extra_model_paths import read_extra_model_paths
+from engine.checkpoints.folders import BUILT_IN, SAVED_IN, ModelFolders
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.tiny_decoders import TinyDecoders
 from engine.compat.host import PackServer
@@ -486,19 +487,14 @@ class FileEnvironment:
 
 
 def _model_folders(settings: EngineSettings) -> ModelFolders:
-    extra: dict[str, list[Path]] = {}
     default = settings.base_path / "extra_model_paths.yaml"
+    folders = ModelFolders(settings.models_path, built_in=BUILT_IN)
     for path in (*([default] if default.is_file() else []), *settings.extra_model_paths_config):
-        _add(extra, read_extra_model_paths(path))
-    folders = ModelFolders(settings.models_path, extra, BUILT_IN)
+        for extra in read_extra_model_paths(path):
+            folders.add_folder(extra.kind, extra.path, is_default=extra.is_default)
     for kind, name in SAVED_IN.items():
         folders.add_folder(kind, settings.output_path / name)
     return folders
-
-
-def _add(folders: dict[str, list[Path]], more: Mapping[str, list[Path]]) -> None:
-    for kind, paths in more.items():
-        folders.setdefault(kind, []).extend(paths)
 
 
 def _result_cache(settings: CacheSettings) -> ResultCache:

@@ -59,6 +59,11 @@ RULES = (
     Rule("engine.formats", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.adapters", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.images", (), TORCH),
+    Rule(
+        "engine.checkpoints.extra_model_paths",
+        ("engine.checkpoints.folders",),
+        frozenset({"yaml"}),  # only inside its function
+    ),
     Rule("engine.memory", ("engine.errors", "engine.settings", "machine"), NOTHING),
     Rule("engine.memory.device", ("engine.errors", "engine.settings"), TORCH),
     Rule("engine.memory.offload", ("engine.errors", "engine.settings", "engine.memory"), TORCH),
@@ -270,7 +275,7 @@ def test_nothing_but_its_folder_names_a_family() -> None:
         ("engine.graph.object_info", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
         ("engine.server.app", ("torch", "worker")),
         ("engine.__main__", ("torch", "worker")),
-        ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde")),
+        ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde", "yaml")),
         ("engine.compat.commands", ("torch", "aiohttp")),
     ],
 )

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
+from worker.backoff import Backoff
 from worker.errors import WorkerError
 from worker.guard.plain_answers import AnswerTooLarge, EncodedAnswer, check_is_plain, plain_body, plain_client
 from worker.guard.safe_address import AddressGuard
@@ -33,8 +35,7 @@ MAX_PARTS = 10_000
 PARTS_AT_ONCE = 4
 PIECE_BYTES = 256 * 1024  # of a file, read and sent at a time
 ABORT_SECONDS = 10.0
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 10.0
+BACKOFF = Backoff(first_seconds=0.5, longest_seconds=10.0)
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 OTHER_REGION_STATUSES = frozenset({301, 302, 307, 400})
 FRAMED_ENCODING = "aws-chunked"  # some stores repeat it of an upload; the object's bytes are not encoded
@@ -220,25 +221,34 @@ class S3Stores:
 
     async def _good_answer(self, target: S3Target, call: _Call) -> httpx.Response:
         """Send a request until its answer is good, as often as the target allows. Raises StoreFailed."""
-        num_tries, knows_region = 0, False
-        while True:
-            num_tries += 1
-            try:
-                response = await self._send(target, call)
-                if response.is_success:
-                    return response
-                failed = await _refusal(response)
-            except httpx.TransportError as error:
-                failed = StoreFailed(_reason(error), status=503)
-            except NotSignable as error:
-                raise StoreFailed(str(error)) from None
-            if failed.region and not target.endpoint_url and not knows_region:
-                knows_region = True
-                await self._sign_for(target, failed.region)
-                continue
-            if failed.status not in RETRIED_STATUSES or num_tries >= target.connect_attempts:
-                raise failed
-            await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** (num_tries - 1), LONGEST_PAUSE_SECONDS))
+        tries = AsyncRetrying(
+            retry=retry_if_exception(_is_passing),
+            wait=BACKOFF,
+            stop=stop_after_attempt(target.connect_attempts),
+            reraise=True,
+        )
+        return await tries(self._try, target, call)
+
+    async def _try(self, target: S3Target, call: _Call) -> httpx.Response:
+        """Send a request once, and signed anew where the store names another region."""
+        try:
+            return await self._answered(target, call)
+        except StoreFailed as failed:
+            if not failed.region or target.endpoint_url:
+                raise
+            await self._sign_for(target, failed.region)
+        return await self._answered(target, call)
+
+    async def _answered(self, target: S3Target, call: _Call) -> httpx.Response:
+        try:
+            response = await self._send(target, call)
+        except httpx.TransportError as error:
+            raise StoreFailed(_reason(error), status=503) from None
+        except NotSignable as error:
+            raise StoreFailed(str(error)) from None
+        if not response.is_success:
+            raise await _refusal(response)
+        return response
 
     async def _send(self, target: S3Target, call: _Call) -> httpx.Response:
         url = (await self._signer(target)).url(call.operation, **call.parameters)
@@ -327,6 +337,11 @@ def _refused(status: int, headers: Mapping[str, str], body: bytes) -> StoreFaile
     is_elsewhere = status in OTHER_REGION_STATUSES and _REGION.fullmatch(region) is not None
     reason = f"{code or 'refused'} ({status})"
     return StoreFailed(reason, code=code, status=status, region=region if is_elsewhere else "")
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Tell whether another try may go well."""
+    return isinstance(error, StoreFailed) and error.status in RETRIED_STATUSES
 
 
 def _reason(error: httpx.HTTPError) -> str:

@@ -20,6 +20,7 @@ import structlog
 from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import WebSocketException
 
+from worker.backoff import Backoff
 from worker.engine.address import EngineAddress
 from worker.engine.choices import with_hints
 from worker.engine.graph_check import FoundProblems, find_problems, read_problems
@@ -54,6 +55,7 @@ RECALL_LOOK_SECONDS = 0.05
 FEATURE_FLAGS = '{"type": "feature_flags", "data": {"darkroom_saving": true}}'
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 SOCKET_OPEN_SECONDS = 5.0
+SOCKET_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 
 log = structlog.get_logger("engine.client")
 
@@ -561,13 +563,13 @@ class EngineClient:
         return read_outcome(entry, self._hidden)
 
     async def _listen(self) -> None:
-        pause = 0.05
+        num_losses = 0
         while True:
             try:
                 async with self._socket() as socket:
                     if self.has_check:
                         await socket.send(FEATURE_FLAGS)
-                    self._is_listening, pause = True, 0.05
+                    self._is_listening, num_losses = True, 0
                     self._look_everywhere()
                     async for message in socket:
                         if isinstance(message, str):
@@ -576,8 +578,8 @@ class EngineClient:
                 log.debug("engine socket lost", reason=type(error).__name__)
             self._is_listening = False
             self._look_everywhere()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 2.0)
+            num_losses += 1
+            await asyncio.sleep(SOCKET_BACKOFF.seconds(num_losses))
 
     def _socket(self) -> connect:
         """The engine's WebSocket, to be entered."""

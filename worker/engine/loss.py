@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from worker.backoff import Backoff
 from worker.errors import (
     DeviceLost,
     EngineCrashed,
@@ -20,8 +21,7 @@ from worker.errors import (
     WorkerError,
 )
 
-FIRST_BACKOFF_SECONDS = 0.5
-LONGEST_BACKOFF_SECONDS = 30.0
+START_BACKOFF = Backoff(first_seconds=0.5, longest_seconds=30.0)
 
 
 class LossReason(StrEnum):
@@ -109,7 +109,7 @@ def error_of_loss(loss: Loss, attempts: int, node_id: str | None, class_type: st
 
 def backoff_seconds(num_failed_starts: int) -> float:
     """The pause before the next start, when so many starts in a row have come to nothing."""
-    return min(FIRST_BACKOFF_SECONDS * 2.0**num_failed_starts, LONGEST_BACKOFF_SECONDS)
+    return START_BACKOFF.seconds(num_failed_starts + 1)
 
 
 class CrashStreak:

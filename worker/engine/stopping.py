@@ -11,11 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from worker.backoff import Backoff
 from worker.errors import EngineUnreachable
 
 ASK_SECONDS = 2.0  # an engine that answers nothing must not hold up the end of its job
-FIRST_LOOK_SECONDS = 0.05
-LONGEST_LOOK_SECONDS = 0.25
+LOOK_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=0.25)
 ASK_AGAIN_SECONDS = 1.0  # the first time may have been lost on its way
 RUNNING = "queue_running"
 
@@ -125,7 +125,7 @@ class StopRequests:
                 self.on_change()
 
     async def _look_until_gone(self, request: StopRequest) -> None:
-        pause, asked_at = FIRST_LOOK_SECONDS, time.monotonic()
+        num_looks, asked_at = 0, time.monotonic()
         while self.is_open(request):
             try:
                 place = await self._place_of(request.prompt_id)
@@ -139,8 +139,8 @@ class StopRequests:
                     asked_at = time.monotonic()
             except EngineUnreachable:
                 pass
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_LOOK_SECONDS)
+            num_looks += 1
+            await asyncio.sleep(LOOK_BACKOFF.seconds(num_looks))
 
 
 def stop_limit_seconds(grace_seconds: float, longest_gap_seconds: float) -> float:

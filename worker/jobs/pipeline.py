@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
+from worker.backoff import Backoff
 from worker.demo_model import note_on
 from worker.engine.client import EngineClient, EngineLost, PromptRecalled
 from worker.engine.loss import Loss, LossReason, error_of_loss
@@ -43,7 +45,8 @@ log = structlog.get_logger("jobs")
 
 LOST_PAUSE_SECONDS = 0.25
 MAX_LOSSES = 1000  # of an engine for which a job waited; how often one is started again has a limit of its own
-COLLECT_PAUSES_SECONDS = (0.1, 0.5, 2.0, 5.0, 10.0, 20.0)
+COLLECT_BACKOFF = Backoff(first_seconds=0.1, longest_seconds=16.0, factor=4.0)
+COLLECT_TRIES = 7  # within 40 seconds
 STOP_SECONDS = 5.0
 FRESH_SECONDS = 10.0
 MAX_BROKEN = 10
@@ -330,14 +333,21 @@ class Pipeline:
     async def _collect(self, job: Job, outcome: RunOutcome, engine: EngineClient) -> Sequence[OutputRecord]:
         """The files of a run, also from an engine that goes away for a while: they are not drawn again."""
         directory = self._store.job_directory(job.id)
-        for pause in COLLECT_PAUSES_SECONDS:
-            try:
-                return await self._outputs.collect(job, outcome, directory, engine)
-            except EngineUnreachable as error:
-                log.warning("outputs cannot be had", job_id=job.id, reason=error.message, retry_in_seconds=pause)
+
+        async def clear(state: RetryCallState) -> None:
+            reason = None if state.outcome is None else state.outcome.exception()
+            pause = round(COLLECT_BACKOFF(state), 3)
+            log.warning("outputs cannot be had", job_id=job.id, reason=str(reason), retry_in_seconds=pause)
             await asyncio.to_thread(shutil.rmtree, directory, True)
-            await asyncio.sleep(pause)
-        return await self._outputs.collect(job, outcome, directory, engine)
+
+        tries = AsyncRetrying(
+            retry=retry_if_exception_type(EngineUnreachable),
+            wait=COLLECT_BACKOFF,
+            stop=stop_after_attempt(COLLECT_TRIES),
+            before_sleep=clear,
+            reraise=True,
+        )
+        return await tries(self._outputs.collect, job, outcome, directory, engine)
 
     async def _fetch(self, job: Job) -> Mapping[str, Any]:
         """The prompt as the engine gets it. Waits for an engine that is starting, and only a download takes a place."""

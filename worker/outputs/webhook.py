@@ -22,14 +22,13 @@ from typing import Protocol
 import httpx
 from standardwebhooks.webhooks import Webhook
 
+from worker.backoff import Backoff, retry_after_seconds
 from worker.guard.plain_answers import plain_client
 from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port
 
-FIRST_WAIT_SECONDS = 1.0
-WAIT_FACTOR = 3.0
 LONGEST_WAIT_SECONDS = 4 * 3600.0
+BACKOFF = Backoff(first_seconds=1.0, longest_seconds=LONGEST_WAIT_SECONDS, factor=3.0, jitter=0.25)
 MAX_TRIES = 15  # with the waits above: about 23 hours
-JITTER = 0.25
 RETRY_AFTER_STATUSES = frozenset({429, 503})
 
 
@@ -85,30 +84,25 @@ def headers_of(row: OutboxRow, at_seconds: int) -> dict[str, str]:
     return headers
 
 
-def next_wait_seconds(num_tries: int, chance: float, retry_after_seconds: float | None = None) -> float | None:
+def next_wait_seconds(num_tries: int, chance: float, asked_seconds: float | None = None) -> float | None:
     """How long to wait after `num_tries` failed tries (1 after the first); None when it was the last.
 
-    `chance` in 0..1 spreads the wait by a quarter to either side; a receiver's Retry-After lengthens it.
+    `chance` in 0..1 spreads the wait by a quarter to either side;
+    `asked_seconds`, a receiver's Retry-After, lengthens it.
     """
     if num_tries >= MAX_TRIES:
         return None
-    wait = min(FIRST_WAIT_SECONDS * WAIT_FACTOR ** (num_tries - 1), LONGEST_WAIT_SECONDS)
-    wait *= 1 - JITTER + 2 * JITTER * chance
-    return max(wait, min(retry_after_seconds or 0.0, LONGEST_WAIT_SECONDS))
+    return max(BACKOFF.seconds(num_tries, chance), min(asked_seconds or 0.0, LONGEST_WAIT_SECONDS))
 
 
-def judge(status: int, num_tries: int, chance: float, retry_after: str | None = None) -> DeliveryOutcome:
-    """What a receiver's answer means: 2xx is delivered, 410 ends it, anything else is tried again."""
+def judge(status: int, num_tries: int, chance: float, asked_seconds: float | None = None) -> DeliveryOutcome:
+    """Return the outcome of an answer: 2xx is delivered, 410 ends it, anything else is tried again."""
     if 200 <= status < 300:
         return DeliveryOutcome(True)
     error = f"status {status}"
     if status == 410:
         return DeliveryOutcome(False, None, error)
-    asked = (
-        float(retry_after)
-        if retry_after and retry_after.isascii() and retry_after.isdigit() and status in RETRY_AFTER_STATUSES
-        else None
-    )
+    asked = asked_seconds if status in RETRY_AFTER_STATUSES else None
     return DeliveryOutcome(False, next_wait_seconds(num_tries, chance, asked), error)
 
 
@@ -137,7 +131,8 @@ class WebhookSender:
                     "POST", row.url, content=row.body, headers=headers, timeout=row.timeout_seconds
                 ) as response,
             ):
-                return judge(response.status_code, num_tries, chance, response.headers.get("retry-after"))
+                asked_seconds = retry_after_seconds(response.headers.get("retry-after"), self._now())
+                return judge(response.status_code, num_tries, chance, asked_seconds)
         except AddressRefused:
             return DeliveryOutcome(False, None, "the address is not one that may be reached")
         except HostUnknown:

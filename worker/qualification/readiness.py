@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 import structlog
 
 from benchmark.qualify.verdict import Verdict, failed
+from worker.backoff import Backoff
 from worker.engine.client import EngineClient
 from worker.engine.pool import EnginePool
 from worker.errors import NotReady
@@ -28,9 +29,7 @@ from worker.qualification.state import Qualification, report_of
 from worker.qualification.warm_up import WarmUp
 
 EXIT_UNQUALIFIED = 3
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 300.0
-GROWTH = 3.0
+ROUND_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=300.0, factor=3.0)
 TRIES_BEFORE_EXIT = 3
 LATE_SECONDS = 2.0
 LOOK_SECONDS = 0.05
@@ -62,7 +61,7 @@ def action_for(verdict: Verdict, on_fail: Literal["error", "serve", "exit"], num
 
 def pause_after(num_bad: int) -> float:
     """Seconds until the next try: 1, 3, 9, 27, ... 300."""
-    return float(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * GROWTH ** min(num_bad - 1, 10)))
+    return ROUND_BACKOFF.seconds(num_bad)
 
 
 class Announcer(Protocol):

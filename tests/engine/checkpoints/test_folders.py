@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
-from engine.checkpoints.folders import ModelFolders, read_extra_model_paths
+from engine.checkpoints.folders import ModelFolders
 
 
 def _touch(path: Path) -> Path:
@@ -44,26 +42,6 @@ def test_a_name_never_leads_out_of_its_folder(tmp_path: Path) -> None:
     _touch(tmp_path / "secret.safetensors")
     (tmp_path / "checkpoints").mkdir()
     assert ModelFolders(tmp_path).path("checkpoints", "../secret.safetensors") is None
-
-
-def test_extra_model_paths_are_read(tmp_path: Path) -> None:
-    config = tmp_path / "extra_model_paths.yaml"
-    config.write_text(
-        "# where models are\na111:\n    base_path: /data/webui\n    is_default: true\n"
-        "    checkpoints: models/Stable-diffusion\n"
-        "    loras: |\n        models/Lora\n        models/LyCORIS\n"
-    )
-    assert read_extra_model_paths(config) == {
-        "checkpoints": [Path("/data/webui/models/Stable-diffusion")],
-        "loras": [Path("/data/webui/models/Lora"), Path("/data/webui/models/LyCORIS")],
-    }
-
-
-def test_a_malformed_line_is_named(tmp_path: Path) -> None:
-    config = tmp_path / "extra_model_paths.yaml"
-    config.write_text("a111:\n    nonsense\n")
-    with pytest.raises(ValueError, match="line 2"):
-        read_extra_model_paths(config)
 
 
 def test_what_ships_with_the_engine_is_listed_last_and_gives_way_to_a_file_of_the_same_name(tmp_path: Path) -> None:

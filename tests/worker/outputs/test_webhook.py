@@ -165,5 +165,6 @@ def test_the_last_try_gives_up() -> None:
     assert judge(500, MAX_TRIES, 0.5) == DeliveryOutcome(False, None, "status 500")
 
 
-def test_a_retry_after_that_is_no_number_is_passed_over() -> None:
-    assert judge(503, 1, 0.5, "\u00b2") == judge(503, 1, 0.5)
+def test_a_retry_after_counts_only_where_it_says_something_of_the_receiver() -> None:
+    assert judge(503, 1, 0.5, 50.0).retry_in_seconds == 50.0
+    assert judge(500, 1, 0.5, 50.0) == judge(500, 1, 0.5)
