@@ -153,3 +153,12 @@ def test_the_engine_in_a_program_of_ones_own_runs_as_it_stands(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert "own_00001_.png" in done.stdout.splitlines()[-1]
     assert (tmp_path / "base" / "output" / "own_00001_.png").is_file()
+
+
+def test_every_library_is_listed_with_what_it_is_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    names = {re.split(r"[\[>=<]", line)[0] for line in project["dependencies"]}
+    page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")]
+    listed = {name.strip() for row in rows for name in row.split(",")}
+    assert names - listed == set()

@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
+from httpx_sse import EventSource
 
-from worker.client_events import read_events
+from worker.backoff import Backoff
 from worker.worker_client import worker_client
 
-PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0)  # between tries; a stream that says something starts anew
+BACKOFF = Backoff(first_seconds=0.5, longest_seconds=8.0)  # a stream that says something starts anew
+MAX_FAILURES = 8
 SILENCE_SECONDS = 60.0  # four times the front's keep-alive
 NOT_NOW = frozenset({502, 503, 504})
 
@@ -74,11 +76,11 @@ class ResultStream:
 
     def _wait_after(self, error: Exception) -> None:
         is_first_contact = not self._was_taken and isinstance(error, httpx.ConnectError)
-        if is_first_contact or self._num_failures >= len(PAUSES_SECONDS):
+        if is_first_contact or self._num_failures >= MAX_FAILURES:
             raise NobodyAnswers(str(error)) from None
         self._on_event({"message": "the connection dropped; trying again"})
-        self._pause(PAUSES_SECONDS[self._num_failures])
         self._num_failures += 1
+        self._pause(BACKOFF.seconds(self._num_failures))
 
     def _follow(self, http: httpx.Client) -> dict[str, Any]:
         with self._opened(http) as response:
@@ -90,12 +92,15 @@ class ResultStream:
                 if response.status_code in NOT_NOW and self._was_taken:
                     raise _Dropped(f"the front answers {response.status_code}")
                 return _refusal(response)
-            for event in read_events(response.iter_lines()):
+            for event in EventSource(response).iter_sse():
+                if not event.data:  # a keep-alive
+                    continue
                 self._was_taken, self._num_failures, self._last_id = True, 0, event.id
-                if event.data.get("status") == "final_result":
-                    result: dict[str, Any] = event.data["result"]
+                data: dict[str, Any] = event.json()
+                if data.get("status") == "final_result":
+                    result: dict[str, Any] = data["result"]
                     return result
-                self._on_event(event.data)
+                self._on_event(data)
         raise _Dropped("the stream ended early")
 
     def _opened(self, http: httpx.Client) -> Any:

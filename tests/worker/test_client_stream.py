@@ -88,6 +88,16 @@ def test_a_stream_that_holds_is_followed_to_its_result(fronts: list[ScriptedFron
     assert fronts[0].requests[0].startswith(b"POST /generate/stream")
 
 
+def test_keep_alives_and_a_cut_event_are_no_events(fronts: list[ScriptedFront]) -> None:
+    body = b': hi\n\nid: 7\ndata: {"status":\ndata: "generating"}\n\n: keep-alive\n\nid: 8\ndata: {"status'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    fronts.append(ScriptedFront(head + body, stream_of((8, FINAL))))
+    result, seen = follow(fronts[0])
+    assert result == DONE and seen[0] == {"status": "generating"}
+    assert len([event for event in seen if "status" in event]) == 1
+    assert b"last-event-id: 7" in fronts[0].requests[1].lower()
+
+
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_a_stream_that_breaks_off_is_taken_up_where_it_was(fronts: list[ScriptedFront], is_cut: bool) -> None:
     fronts.append(ScriptedFront(stream_of((3, RUNNING), is_cut=is_cut), stream_of((4, FINAL))))
