@@ -97,7 +97,7 @@ async def test_a_job_that_silences_the_engine_is_not_run_again(rig: Rig) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_hangs_and_crashes_in_a_row_leave_the_worker_serving(rig: Rig) -> None:
-    await rig.start(CANCEL_GRACE_SECONDS="0.5", ENGINE_MAX_RESTARTS="6", STALL_TIMEOUT="3")
+    await rig.start(CANCEL_GRACE_SECONDS="0.5", ENGINE_MAX_RESTARTS="3", STALL_TIMEOUT="3")
     await rig.until_ready()
     for number in range(6):
         await rig.submit(f"deadly-{number}", die(f"deadly-{number}"))
