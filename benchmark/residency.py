@@ -20,14 +20,14 @@ from engine.checkpoints.load import LoadTypes, load_unet
 from engine.formats.fill import Destination
 from engine.formats.weight_source import source_of
 from engine.memory.device import Device, device_of
-from engine.memory.lanes import Lanes, PinnedMemory
 from engine.memory.model_pool import ModelPool
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import Limits
-from engine.memory.relief import Economy
+from engine.memory.relief import MemorySavings
 from engine.memory.residency import Residency
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.state import VramState
+from engine.memory.transfer_streams import PinnedMemory, TransferStreams
 
 GIB = 1 << 30
 SHARES = (1.0, 0.5, 0.1)
@@ -60,14 +60,14 @@ def measure_residency(torch_name: str, work: Workload) -> dict[str, Any]:
 
 def _at(device: Device, work: Workload, share: float) -> dict[str, Any]:
     """With copies beside computing, and one after the other; what the first hides of the copies' time."""
-    together, peak, brought_bytes = _seconds_per_call(device, work, share, num_streams=2)
+    together, peak, streamed_bytes = _seconds_per_call(device, work, share, num_streams=2)
     told = {"s_per_it": round(together, 5), "peak_mib": None if peak is None else peak >> 20}
     if share < 1.0:
         one_by_one, _, _ = _seconds_per_call(device, work, share, num_streams=0)
         alone, _, _ = _seconds_per_call(device, work, 1.0, num_streams=2)
         copying = max(one_by_one - alone, 1e-9)
         told["s_per_it_without_streams"] = round(one_by_one, 5)
-        told["brought_mib_per_it"] = round(brought_bytes / 2**20)
+        told["brought_mib_per_it"] = round(streamed_bytes / 2**20)
         told["overlap"] = round(min(1.0, max(0.0, (one_by_one - together) / copying)), 3)
     return told
 
@@ -76,29 +76,29 @@ def _seconds_per_call(
     device: Device, work: Workload, share: float, *, num_streams: int
 ) -> tuple[float, int | None, float]:
     """Seconds of one evaluation, the most memory at once, and the bytes that were brought for it."""
-    handle, pool, lanes = _model(device, work, num_streams=num_streams)
-    pool.economy = Economy(weights_share=share)
+    handle, pool, streams = _model(device, work, num_streams=num_streams)
+    pool.memory_savings = MemorySavings(weights_share=share)
     inputs = _inputs(device, work)
     seconds: list[float] = []
 
     def run(module: Any) -> None:
         module(*inputs)
         device.reset_peak()
-        lanes.brought_bytes = 0
+        streams.streamed_bytes = 0
         for _ in range(work.num_calls):
             seconds.append(_seconds(lambda: module(*inputs), device))
 
     _use(handle, run)
-    return statistics.median(seconds), device.peak_bytes(), lanes.brought_bytes / work.num_calls
+    return statistics.median(seconds), device.peak_bytes(), streams.streamed_bytes / work.num_calls
 
 
-def _model(device: Device, work: Workload, *, num_streams: int) -> tuple[Residency, ModelPool, Lanes]:
+def _model(device: Device, work: Workload, *, num_streams: int) -> tuple[Residency, ModelPool, TransferStreams]:
     unet = load_unet(work.path, LoadTypes(unet=work.dtype, to=Destination.DEVICE)).unet
-    lanes = Lanes(device, num_streams)
+    streams = TransferStreams(device, num_streams)
     pinned = PinnedMemory(device, 16 * GIB)
     pool = ModelPool(VramState.NORMAL_VRAM, limits=Limits(0, 0))
-    weights = ModuleWeights("unet", unet, device=device, lanes=lanes, pinned=pinned, source=source_of(unet))
-    return pool.add(weights, "unet"), pool, lanes
+    weights = ModuleWeights("unet", unet, device=device, streams=streams, pinned=pinned, source=source_of(unet))
+    return pool.add(weights, "unet"), pool, streams
 
 
 def _inputs(device: Device, work: Workload) -> tuple[torch.Tensor, ...]:

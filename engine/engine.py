@@ -364,7 +364,7 @@ class Engine:
             self.memory.pool.find_leaks()
         self.memory.device.empty_cache()
         if free_memory:
-            machine_memory.give_heap_back()
+            machine_memory.trim_heap()
 
     def _graph_limits(self) -> GraphLimits:
         asked = self.settings

@@ -45,7 +45,7 @@ class SampledModel(Protocol):
     def memory_required(self, input_shape: Sequence[int]) -> float: ...
 
     @property
-    def economy(self) -> Any: ...
+    def memory_savings(self) -> Any: ...
 
     def pre_run(self) -> None: ...
 
@@ -235,7 +235,7 @@ class Guider:
             denoise_mask = prepare_mask(denoise_mask, noise.shape, device)
         shape = [noise.shape[0] * 2, *noise.shape[1:]]
         working_bytes = int(self.model_patcher.memory_required(shape) * BATCH_MARGIN) + 1
-        slices = self.model_patcher.economy.attention_slices
+        slices = self.model_patcher.memory_savings.attention_slices
         if slices > 1:
             self.model_options = merge_options(
                 self.model_options, {"transformer_options": {"attention_slices": slices}}

@@ -9,7 +9,7 @@ from machine.control_groups import ROOT, control_groups
 
 
 def allowed_cores(root: Path = ROOT) -> int | None:
-    """How many cores' time the groups allow, rounded up; None without a limit.
+    """Return the number of cores whose time the cgroups allow, rounded up; None without a limit.
 
     A container that may use 4 of a machine's 128 cores still sees 128: a thread on each would be stopped most of the
     time, and every parallel loop would wait for the slowest.
@@ -20,7 +20,7 @@ def allowed_cores(root: Path = ROOT) -> int | None:
 
 
 def _share(folder: Path) -> float | None:
-    """Cores: quota over period."""
+    """Return the cores that one cgroup allows: quota over period; None without a limit."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()

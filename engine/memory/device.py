@@ -1,4 +1,4 @@
-"""Devices: what is free on one, how weights get there and back, and its errors as ours.
+"""Devices: their memory, the copies to and from them, and the translation of their errors.
 
 `Device` is the CPU, `AcceleratorDevice` whatever torch reaches by one of its modules with CUDA's calls: CUDA and ROCm
 (`torch.cuda`), Intel's (`torch.xpu`), Apple's (`torch.mps`, which has fewer of them). A `SimulatedDevice`
@@ -22,19 +22,19 @@ from engine.memory import machine_memory
 from engine.memory.device_facts import DeviceFacts, DeviceKind
 from engine.settings import DtypeName, EngineSettings
 
-# CUDA's words for a context that no later call can use. Torch gives them no type of their own.
+# CUDA's messages for a context that no later call can use. Torch has no exception type for them.
 LOST_DEVICE_WORDS = (
     "illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address",
     "hardware stack error", "uncorrectable ecc error", "uncorrectable nvlink error", "illegal instruction",
     "invalid program counter", "launch timed out", "device is lost", "gpu has fallen off", "no longer available",
 )  # fmt: skip
-# The last: what the library of matrix products says when its handle finds no room.
+# The last: the error of cuBLAS when there is no memory for its handle.
 OUT_OF_MEMORY_WORDS = (
     "out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed",
     "cublas_status_not_initialized",
 )  # fmt: skip
 
-# Cards as ComfyUI tells them apart: of compute capability 7.5 without tensor cores, and AMD's up to RDNA 2.
+# Cards as ComfyUI distinguishes them: of compute capability 7.5 without tensor cores, and AMD's up to RDNA 2.
 WITHOUT_TENSOR_CORES = (
     "GTX 16", "T500", "T550", "T600", "MX550", "MX450", "CMP 30HX", "T1000", "T1200", "T2000",
 )  # fmt: skip
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """One device, as `/system_stats` shows it. `torch_*` is the part torch's allocator has reserved."""
+    """Figures of one device for `/system_stats`. `torch_*` is the part that torch's allocator has reserved."""
 
     name: str
     type: str
@@ -68,7 +68,7 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class DeviceIdentity:
-    """Which device it is, and what torch speaks to it with. `uuid` as NVML has it, without its `GPU-`."""
+    """Identity of a device and the versions of torch and CUDA. `uuid` is NVML's, without its `GPU-`."""
 
     name: str
     kind: str
@@ -78,14 +78,15 @@ class DeviceIdentity:
 
 
 class Device:
-    """A device as model memory sees it; this one is the CPU, where nothing has to be brought.
+    """Device as model memory uses it; this one is the CPU, where nothing has to be copied.
 
-    Lanes (`lanes.py`) use `new_stream`, `mark` and what follows: copies run on a stream of their own, marks say how far
-    a stream (None: that which computes) has come, and a stream waits for a mark. All of it does nothing on a CPU.
+    Transfer streams (`transfer_streams.py`) use `new_stream`, `mark` and what follows: copies run on a stream of their
+    own, a mark is an event on a stream (None: the computing one), and a stream waits for an event. On a CPU all of it
+    does nothing.
     """
 
     has_own_memory = False
-    charges_blocks = False  # whether `begin_block` has to be called before each block computes
+    charges_blocks = False  # True where `begin_block` has to be called before each block computes
 
     def __init__(self, torch_name: str = "cpu") -> None:
         self.torch_name = torch_name
@@ -101,53 +102,53 @@ class Device:
         return machine_memory.total_bytes()
 
     def free_bytes(self) -> int:
-        """Bytes that new tensors may take: what the system has free, and what torch holds without using."""
+        """Return the bytes that new tensors may take: those free in the system, and torch's unused cache."""
         return machine_memory.available_bytes()
 
     def peak_bytes(self) -> int | None:
-        """The most that was allocated at once since `reset_peak`; None where nobody counts."""
+        """Return the most that was allocated at once since `reset_peak`; None where the device does not count."""
         return None
 
     def reset_peak(self) -> None:
-        return
+        """Begin to count the peak anew."""
 
     def allocated_bytes(self) -> int | None:
-        """What this process's tensors take on the device; None where nobody counts."""
+        """Return the bytes of this process's tensors on the device; None where it does not count."""
         return None
 
     def empty_cache(self) -> None:
-        """Give memory that torch holds without using back to the system."""
+        """Return torch's unused cache to the system."""
 
-    def is_home_of(self, tensor: torch.Tensor) -> bool:
+    def holds(self, tensor: torch.Tensor) -> bool:
         return tensor.device.type == torch.device(self.torch_name).type
 
     def empty_like(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Uninitialised memory of that shape and layout on the device. Raises `OutOfMemory`."""
+        """Allocate uninitialised memory of that shape and layout on the device. Raises `OutOfMemory`."""
         with translate_device_error():
             return torch.empty_like(tensor, device=self.torch_name, dtype=dtype)
 
     def empty_bytes(self, num_bytes: int) -> torch.Tensor:
-        """Uninitialised bytes `[num_bytes]`, uint8, on the device. Raises `OutOfMemory`."""
+        """Allocate uninitialised bytes `[num_bytes]`, uint8, on the device. Raises `OutOfMemory`."""
         with translate_device_error():
             return torch.empty(num_bytes, dtype=torch.uint8, device=self.torch_name)
 
     def pinned_like(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A copy of a CPU tensor in memory that streams can read from by themselves; None where there is no such."""
+        """Return a copy of a CPU tensor in pinned memory; None where there is none."""
         return None
 
     def pinned_cost(self, num_bytes: int) -> int:
-        """What `pinned_like` takes for so many bytes."""
+        """Return the bytes that `pinned_like` allocates for a tensor of `num_bytes`."""
         return num_bytes
 
     def empty_host_cache(self) -> None:
-        """Give pinned memory that torch holds without using back to the system."""
+        """Return torch's unused pinned memory to the system."""
 
     def staging_bytes(self, num_bytes: int) -> torch.Tensor:
-        """Bytes `[num_bytes]`, uint8, in RAM, which streams can read by themselves where the system allows that."""
+        """Allocate bytes `[num_bytes]`, uint8, in RAM, pinned where the system allows that."""
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Uninitialised memory on the device, in rows. Raises `OutOfMemory`."""
+        """Allocate uninitialised contiguous memory on the device. Raises `OutOfMemory`."""
         with translate_device_error():
             return torch.empty(tuple(shape), dtype=dtype, device=self.torch_name)
 
@@ -157,37 +158,37 @@ class Device:
         return None
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
-        """`target` (on the device) gets the values of `source`, in its own type and layout, some time on `stream`."""
+        """Copy `source` asynchronously on `stream` to `target` (on the device), in `target`'s type and layout."""
         target.copy_(source)
 
     def mark(self, stream: Any) -> Any:
-        """Everything asked of the stream until now, as something to wait for."""
+        """Return an event after everything launched on the stream until now."""
         return None
 
     def wait(self, stream: Any, mark: Any) -> None:
-        """What is asked of the stream from here on happens after the mark."""
+        """Make the stream wait for the event before what is launched on it from here on."""
 
-    def wait_here(self, mark: Any) -> None:
-        """Return when the device has come to the mark."""
+    def wait_on_host(self, mark: Any) -> None:
+        """Block until the event has happened."""
 
     def synchronize(self) -> None:
-        """Return when the device has done everything."""
+        """Block until the device has done everything."""
 
     def computing(self) -> AbstractContextManager[None]:
-        """Entered for as long as models compute: the kernels that are best on this device are asked for first."""
+        """Prefer the best kernels of this device until the context ends; entered for as long as models compute."""
         return nullcontext()
 
-    # --- only where somebody counts ----------------------------------------------------------------------------------
+    # --- only where the device counts --------------------------------------------------------------------------------
 
     def begin_block(self, working_bytes: int) -> None:
-        """A block is about to compute in so much memory besides weights and buffers."""
+        """Charge the working memory, besides weights and buffers, of the block about to compute."""
 
     def uses(self, tensor: torch.Tensor) -> None:
-        """The stream that computes is about to read the tensor."""
+        """Record that the computing stream is about to read the tensor."""
 
 
 class AcceleratorDevice(Device):
-    """A device that torch reaches by `torch.cuda`, `torch.xpu` or `torch.mps`."""
+    """Device that torch reaches by `torch.cuda`, `torch.xpu` or `torch.mps`."""
 
     has_own_memory = True
 
@@ -211,7 +212,7 @@ class AcceleratorDevice(Device):
         )
 
     def _computes_float16(self) -> bool:
-        """NVIDIA's before Volta do it slowly, and Turing without tensor cores gives wrong values."""
+        """Refuse float16 on NVIDIA's cards before Volta (slow) and on Turing without tensor cores (wrong values)."""
         if self._kind != "cuda":
             return True
         major, _ = self._calls.get_device_capability(self.torch_name)
@@ -219,7 +220,7 @@ class AcceleratorDevice(Device):
         return major >= 7 and not any(words in name for words in WITHOUT_TENSOR_CORES)
 
     def _computes_bfloat16(self) -> bool:
-        if self._kind == "rocm":  # torch says yes of all of them
+        if self._kind == "rocm":  # torch reports True for all of them
             chip = str(getattr(self._properties(), "gcnArchName", ""))
             return not any(name in chip for name in AMD_WITHOUT_BFLOAT16)
         # Emulated, float32 is faster.
@@ -248,8 +249,8 @@ class AcceleratorDevice(Device):
     def free_bytes(self) -> int:
         if self._kind == "mps":
             return super().free_bytes()
-        # Not torch's "active": that counts what was let go while another stream may still use it, until the next
-        # allocation looks; it is free by then.
+        # Not torch's "active": that counts freed memory that another stream may still use, until the next
+        # allocation checks; it is free by then.
         allocated = int(self._calls.memory_allocated(self.torch_name))
         if self._kind == "xpu":
             return self.total_bytes() - allocated
@@ -281,7 +282,7 @@ class AcceleratorDevice(Device):
             return None
 
     def pinned_cost(self, num_bytes: int) -> int:
-        """Torch takes pinned memory in powers of two."""
+        """Round up to a power of two, as torch allocates pinned memory."""
         return 1 << max(0, num_bytes - 1).bit_length()
 
     def empty_host_cache(self) -> None:
@@ -302,7 +303,7 @@ class AcceleratorDevice(Device):
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
         if stream is None:
-            # From pinned memory the thread goes on at once; torch keeps such memory until the copy is done.
+            # From pinned memory the copy is asynchronous; torch keeps such memory until it is done.
             target.copy_(source, non_blocking=self._kind != "mps" and source.is_pinned())
             return
         with self._calls.stream(stream):
@@ -320,7 +321,7 @@ class AcceleratorDevice(Device):
         if mark is not None:
             (self._calls.current_stream(self.torch_name) if stream is None else stream).wait_event(mark)
 
-    def wait_here(self, mark: Any) -> None:
+    def wait_on_host(self, mark: Any) -> None:
         if mark is not None:
             mark.synchronize()
 
@@ -328,7 +329,7 @@ class AcceleratorDevice(Device):
         self._calls.synchronize()
 
     def computing(self) -> AbstractContextManager[None]:
-        """On NVIDIA's cards attention is asked of cuDNN first, as in ComfyUI; what it does not take, the others do."""
+        """Prefer cuDNN for attention on NVIDIA's cards, as ComfyUI does; other kernels do what it does not."""
         if self._kind != "cuda":
             return nullcontext()
         kernels: AbstractContextManager[None] = sdpa_kernel(ATTENTION_KERNELS, set_priority=True)
@@ -336,7 +337,7 @@ class AcceleratorDevice(Device):
 
 
 def find_device(settings: EngineSettings) -> Device:
-    """The first accelerator that torch can use, the CPU without one or when it is asked for."""
+    """Return the first accelerator that torch can use; the CPU without one or when it is asked for."""
     if settings.cpu:
         return Device()
     if has_cuda():
@@ -347,7 +348,7 @@ def find_device(settings: EngineSettings) -> Device:
 
 
 def device_of(torch_name: str) -> Device:
-    """The device of that name (`cpu`, `cuda:0`, `xpu:0`, `mps`)."""
+    """Return the device of that name (`cpu`, `cuda:0`, `xpu:0`, `mps`)."""
     kind = torch.device(torch_name).type
     if kind == "cuda":
         return AcceleratorDevice(torch_name, "rocm" if torch.version.hip else "cuda")
@@ -357,12 +358,12 @@ def device_of(torch_name: str) -> Device:
 
 
 def empty_cache(device: str) -> None:
-    """Give memory that torch holds without using back to the system."""
+    """Return torch's unused cache to the system."""
     device_of(device).empty_cache()
 
 
 def wait_for(device: str) -> None:
-    """Until the device has done all it was given."""
+    """Block until the device has done everything."""
     device_of(device).synchronize()
 
 
@@ -382,20 +383,20 @@ def has_cuda() -> bool:
 
 
 def dtype_of(name: DtypeName) -> torch.dtype:
-    """Torch's type of that name."""
+    """Return torch's type of that name."""
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor in rows, `[nbytes]`, uint8, sharing its memory."""
+    """Return the bytes of a contiguous tensor, `[nbytes]`, uint8, sharing its memory."""
     return tensor.reshape(-1).view(torch.uint8)
 
 
 @contextmanager
 def translate_device_error() -> Iterator[None]:
-    """Torch's errors about memory and lost devices, raised as `OutOfMemory` and `DeviceLost`; others pass."""
+    """Translate torch's errors about memory and lost devices to `OutOfMemory` and `DeviceLost`; let others pass."""
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -1,4 +1,4 @@
-"""What is known of a device before anything is decided for it: plain data, so that the decisions need no device."""
+"""Properties of a device as plain data, so that decisions need no device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ DeviceKind = Literal["cpu", "cuda", "rocm", "xpu", "mps", "simulated"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """One device. Bytes as of the engine's start; `free_bytes` counts what torch holds without using.
+    """Properties of one device. Bytes as of the engine's start; `free_bytes` counts torch's unused cache.
 
     `is_shared`: its memory is the machine's (integrated graphics, Apple's chips). `computes_float16` and
-    `computes_bfloat16` mean at full speed. `keeps_float8`: weights may lie there as float8 and be cast from it.
+    `computes_bfloat16` mean at full speed. `keeps_float8`: weights may be stored there as float8 and cast from it.
     """
 
     kind: DeviceKind
@@ -28,5 +28,5 @@ class DeviceFacts:
 
     @property
     def has_own_memory(self) -> bool:
-        """Whether weights have to be brought there at all."""
+        """True where weights have to be copied to the device."""
         return self.kind != "cpu"

@@ -1,4 +1,4 @@
-"""In which type the weights of each network are kept and in which it computes, and why: pure."""
+"""Choice of the types in which the weights of each network are stored and computed: pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOAT8: tuple[DtypeName, ...] = ("float8_e4m3fn", "float8_e5m2")
 
 @dataclass(frozen=True, slots=True)
 class DtypeChoice:
-    """`kept` is what weights lie in memory as; where `computed` is another, they are cast block by block."""
+    """Types of one network: `kept` is that of its weights in memory, cast block by block where `computed` differs."""
 
     kept: DtypeName
     computed: DtypeName
@@ -49,7 +49,7 @@ def _preferred(facts: DeviceFacts, policy: DtypePolicy) -> DtypeChoice:
 
 
 def text_encoder_types(asked: DtypeSettings, facts: DeviceFacts, *, on_device: bool) -> DtypeChoice:
-    """Computed in float32 as in ComfyUI; kept as float16 on a device, where casting is cheap and memory is not."""
+    """Choose float32 to compute in, as ComfyUI does, and float16 to store on a device, where casting is cheap."""
     if asked.text_encoder is not None:
         return _asked(asked.text_encoder, "float32", facts, on_device=on_device)
     if on_device and facts.computes_float16:
@@ -58,7 +58,7 @@ def text_encoder_types(asked: DtypeSettings, facts: DeviceFacts, *, on_device: b
 
 
 def _asked(kept: DtypeName, computed: DtypeName, facts: DeviceFacts, *, on_device: bool) -> DtypeChoice:
-    """As asked for, unless it is float8 and the device has no such type: then the smallest that it has."""
+    """Choose what was asked for, or float16 where that is float8 and the device has no such type."""
     if kept in FLOAT8 and on_device and facts.has_own_memory and not facts.keeps_float8:
         return DtypeChoice("float16", computed, f"{facts.name} has no {kept}")
     return DtypeChoice(kept, computed, "asked for by flag")

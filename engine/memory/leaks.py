@@ -1,4 +1,4 @@
-"""Models that nobody can use any more have to go: those that something still holds are found by weak references."""
+"""Detection of leaked models: those without handles that something still refers to, found by weak references."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from engine.memory.resident import Origin, Resident
 
 
-class GoneModels:
-    """Models whose last handle is gone, until it is known that their modules are as well."""
+class ReleasedModels:
+    """Models whose last handle is gone, until their modules are known to be freed."""
 
     def __init__(self) -> None:
         self._watched: list[tuple[str, Origin | None, weakref.ref[Any]]] = []
@@ -19,7 +19,7 @@ class GoneModels:
         self._watched.append((resident.name, origin, weakref.ref(resident.module)))
 
     def leaked(self) -> list[str]:
-        """Those that are still there once cycles are collected, with the node that brought each in. Told once."""
+        """Return, once, those that still exist after a collection of cycles, with the node that loaded each."""
         watched, self._watched = self._watched, []
         if not any(module() is not None for _, _, module in watched):
             return []

@@ -1,4 +1,4 @@
-"""ModelMemory: the device, the pool and what brings weights from one to the other, put together for one engine."""
+"""Model memory of one engine: its device, its pool and the transport between RAM and device."""
 
 from __future__ import annotations
 
@@ -12,32 +12,40 @@ from typing import Any
 from engine.memory import machine_memory
 from engine.memory.device import Device, DeviceReport, dtype_of, find_device
 from engine.memory.device_facts import DeviceFacts
-from engine.memory.lanes import PINNED_SHARE_ELSEWHERE, PINNED_SHARE_LINUX, Lanes, PinnedMemory
 from engine.memory.model_pool import ModelPool
-from engine.memory.offload.homes import WeightSource
+from engine.memory.offload.host_weights import WeightSource
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.placement import Role, place_of
 from engine.memory.plan import Limits, limits_of
 from engine.memory.pool_report import PoolReport
-from engine.memory.relief import Economy, ReliefStep, economies
+from engine.memory.relief import MemorySavings, ReliefStep, savings_by_step
 from engine.memory.residency import Residency
 from engine.memory.resolve import resolve_settings, state_of
 from engine.memory.simulated_device import SimulatedDevice
+from engine.memory.transfer_streams import PINNED_SHARE_ELSEWHERE, PINNED_SHARE_LINUX, PinnedMemory, TransferStreams
 from engine.settings import DtypeName, DtypePolicies, EngineSettings, MemorySettings, ResolvedSettings
 
 GIB = 1 << 30
 DEFAULT_STREAMS = 2
+<<<<<<< HEAD
 VISION_COMPUTED: DtypeName = "float32"  # picture encoders, as in ComfyUI, whatever they are kept in
 # Roles whose networks may say themselves what they are cast to, and the attribute.
 OWN_COMPUTE_DTYPE: dict[Role, str] = {"unet": "manual_cast_dtype", "controlnet": "compute_dtype"}
 MOST_GROWTH = 2  # of a file when it is read: float16 kept as float32
+=======
+VISION_COMPUTED: DtypeName = "float32"  # image encoders, as in ComfyUI, whatever type they are stored in
+MAX_GROWTH = 2  # of a file when it is read: float16 stored as float32
+>>>>>>> b004157 (Model memory is named in standard terms: transfer streams, host and device weights, load requests, memory savings)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """A step that was taken: what it freed on the device, and whether results may differ in their last digits now."""
+    """Relief step that was taken, with the bytes it freed on the device.
+
+    `changes_arithmetic`: results may differ in their last digits from here on.
+    """
 
     step: str
     freed_bytes: int
@@ -46,8 +54,10 @@ class Relief:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Every figure there is. `allocated_bytes` (None where nobody counts) is what all tensors take on the device,
-    `unaccounted_bytes` that without the models and their buffers.
+    """All figures of model memory.
+
+    `allocated_bytes` (None where the device does not count) are those of all tensors on the device,
+    `unaccounted_bytes` the same without the models and their buffers.
     """
 
     device: DeviceReport
@@ -56,8 +66,8 @@ class MemoryReport:
     allocated_bytes: int | None
     peak_bytes: int | None
     buffers_bytes: int
-    num_brought: int
-    brought_bytes: int
+    num_streamed: int
+    streamed_bytes: int
     pinned_bytes: int
     pinned_limit_bytes: int
     ram_available_bytes: int
@@ -72,7 +82,7 @@ class MemoryReport:
 
 
 class ModelMemory:
-    """Used on the GPU thread, but for `report`."""
+    """Device, pool and transport of one engine. Used on the GPU thread, except `report`."""
 
     def __init__(self, settings: EngineSettings, device: Device | None = None) -> None:
         self.device = device or _device(settings)
@@ -86,9 +96,11 @@ class ModelMemory:
         self.pool = ModelPool(state_of(self.resolved), limits=self.limits, smart_memory=settings.memory.smart_memory)
         self._cpu_vae = settings.memory.cpu_vae
         self._cpu = Device()
-        self._cpu_lanes = Lanes(self._cpu, 0)
-        self.lanes = (
-            Lanes(self.device, _num_streams(settings.memory)) if self.device.has_own_memory else self._cpu_lanes
+        self._cpu_streams = TransferStreams(self._cpu, 0)
+        self.streams = (
+            TransferStreams(self.device, _num_streams(settings.memory))
+            if self.device.has_own_memory
+            else self._cpu_streams
         )
         self._pinned = PinnedMemory(self.device, _pinned_limit(settings.memory, self.device))
         self._steps = {step.value: 0 for step in ReliefStep}
@@ -102,14 +114,14 @@ class ModelMemory:
         on_cpu: bool = False,
         source: WeightSource | None = None,
     ) -> Residency:
-        """A network as a model of the pool, where its role has its place; `on_cpu` keeps it off the device."""
+        """Add a network to the pool, placed by its role; `on_cpu` keeps it off the device."""
         place = place_of(role, self.pool.state, cpu_vae=self._cpu_vae)
         on_device = place.on_device and not on_cpu
         weights = ModuleWeights(
             name,
             module,
             device=self.device if on_device else self._cpu,
-            lanes=self.lanes if on_device else self._cpu_lanes,
+            streams=self.streams if on_device else self._cpu_streams,
             pinned=self._pinned if on_device else None,
             rests_in_ram=not place.stays,
             source=source,
@@ -118,16 +130,16 @@ class ModelMemory:
         return self.pool.add(weights, role)
 
     def make_room_to_read(self, file_bytes: int) -> None:
-        """Where models live in RAM: before a file so large comes there, those that are not in use leave if need be."""
+        """Drop idle models from RAM, where models compute there, until a file of that size can be read."""
         if not self.device.has_own_memory:
-            self.pool.make_room_in_ram(MOST_GROWTH * file_bytes)
+            self.pool.make_room_in_ram(MAX_GROWTH * file_bytes)
 
     def relief(self) -> Iterator[Relief]:
-        """The steps to take, each once the caller has let go of what it can, for the node that ran out of memory.
+        """Take one relief step per iteration, for the node that ran out of memory.
 
-        What a step changes in how sparingly nodes run holds until `relieved`.
+        The caller frees what it can before each. The memory savings of a step hold until `relieved` is called.
         """
-        for step, economy in economies(self.pool.situation()):
+        for step, memory_savings in savings_by_step(self.pool.oom_context()):
             before = self.device.free_bytes()
             gc.collect()
             if step is ReliefStep.OTHER_MODELS:
@@ -135,12 +147,12 @@ class ModelMemory:
                 if not self.device.has_own_memory:
                     self.pool.drop_all()
             self.device.empty_cache()
-            self.pool.economy = economy
+            self.pool.memory_savings = memory_savings
             self._steps[step.value] += 1
             yield Relief(step.value, max(0, self.device.free_bytes() - before), step.changes_arithmetic)
 
     def taken_by_node(self) -> list[Relief]:
-        """The steps that the node in hand has taken by itself. Each is told once."""
+        """Return the steps that the current node has taken by itself. Each is reported once."""
         if not self.pool.notes:
             return []
         taken = [Relief(step.value, 0, step.changes_arithmetic) for step in self.pool.notes]
@@ -150,8 +162,8 @@ class ModelMemory:
         return taken
 
     def relieved(self) -> None:
-        """The node is over, well or not."""
-        self.pool.economy = Economy()
+        """End the memory savings of a node that has finished or failed."""
+        self.pool.memory_savings = MemorySavings()
 
     def unload(self, *, also_kept: bool = True) -> None:
         self.pool.unload_all(also_kept=also_kept)
@@ -164,9 +176,9 @@ class ModelMemory:
             pool=self.pool.report(),
             allocated_bytes=self.device.allocated_bytes(),
             peak_bytes=self.pool.peak_bytes(self.device),
-            buffers_bytes=self.lanes.buffers_bytes + self._cpu_lanes.buffers_bytes,
-            num_brought=self.lanes.num_brought,
-            brought_bytes=self.lanes.brought_bytes,
+            buffers_bytes=self.streams.buffers_bytes + self._cpu_streams.buffers_bytes,
+            num_streamed=self.streams.num_streamed,
+            streamed_bytes=self.streams.streamed_bytes,
             pinned_bytes=self._pinned.pinned_bytes,
             pinned_limit_bytes=self._pinned.limit_bytes,
             ram_available_bytes=machine_memory.available_bytes(),
@@ -179,11 +191,19 @@ class ModelMemory:
         return resolve_settings(self._settings, self.facts, policies)[0]
 
     def _compute_dtype(self, role: Role, module: Any) -> Any:
+<<<<<<< HEAD
         """Return the network's own choice, which may depend on its family, or that of the process for the role.
 
         None where weights compute as they are kept.
         """
         own = getattr(module, OWN_COMPUTE_DTYPE.get(role, ""), None)
+=======
+        """Return the type weights are cast to while they compute; None: the type they are stored in.
+
+        A network's own `manual_cast_dtype` decides.
+        """
+        own = getattr(module, "manual_cast_dtype", None)
+>>>>>>> b004157 (Model memory is named in standard terms: transfer streams, host and device weights, load requests, memory savings)
         if own is not None:
             return own
         if role in ("unet", "controlnet") and self.resolved.unet_compute_dtype != self.resolved.unet_dtype:

@@ -1,4 +1,4 @@
-"""ModelPool: the sole holder of loaded models. It decides by `plan.py` who leaves, and carries that out.
+"""Pool that owns all loaded models. It evicts by the decisions of `plan.py`.
 
 Nodes hold `Residency` handles; a model leaves the pool when its last handle is gone.
 """
@@ -16,11 +16,11 @@ from typing import Any
 
 from engine.memory import machine_memory
 from engine.memory.calibration import Calibration
-from engine.memory.leaks import GoneModels
-from engine.memory.plan import Limits, Occupant, eviction_order, plan_residency
+from engine.memory.leaks import ReleasedModels
+from engine.memory.plan import Limits, ResidentModel, eviction_order, plan_residency
 from engine.memory.pool_entry import PoolEntry
 from engine.memory.pool_report import PoolCounters, PoolReport
-from engine.memory.relief import Economy, ReliefStep, Situation
+from engine.memory.relief import MemorySavings, OomContext, ReliefStep
 from engine.memory.residency import Residency
 from engine.memory.resident import DeviceMemory, Origin, Resident
 from engine.memory.state import VramState
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 
 
 class ModelPool:
-    """Models by handle. Used on the GPU thread only, but for `report`.
+    """Loaded models by handle. Used on the GPU thread only, except `report`.
 
-    `ram_bytes` gives how much RAM is free and how much there is.
+    `ram_bytes` returns the free and the total bytes of RAM.
 
-    Handles end where and when Python likes, in the midst of a loop over all models too, and on another thread when that
-    is where cycles are collected: what has ended is only noted then, and goes when nothing is being done.
+    Python may finalise a handle at any point, within a loop over all models too, and on another thread when the cycle
+    collector runs there: its model is only queued then, and removed when no operation of the pool is in progress.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class ModelPool:
         self._ram_bytes = ram_bytes
         self._entries: dict[int, PoolEntry] = {}
         self._ids = itertools.count(1)
-        self._ended: deque[int] = deque()  # whose handles are gone
-        self._num_busy = 0  # how many steps are being done in which no model may go
+        self._ended: deque[int] = deque()  # ids of models whose handles are gone
+        self._num_busy = 0  # operations in progress, during which no model may be removed
         self._thread = threading.get_ident()
         self._clock = 0  # grows with every use of a model
         self._clock_of_last_run = 0
@@ -63,18 +63,18 @@ class ModelPool:
         self._node_began = 0
         self._counters = PoolCounters()
         self._calibration = Calibration()
-        self._peak_bytes = 0  # the most before a device's own count was begun anew
+        self._peak_bytes = 0  # the highest peak before the device's own count was last reset
         self._begun_bytes = 0  # the largest work begun in the outermost use that is open
-        self._gone = GoneModels()
-        self.economy = Economy()
-        self.notes: set[ReliefStep] = set()  # taken by the node in hand itself
+        self._gone = ReleasedModels()
+        self.memory_savings = MemorySavings()
+        self.notes: set[ReliefStep] = set()  # taken by the current node itself
 
     @property
     def state(self) -> VramState:
         return self._state
 
     def add(self, resident: Resident, role: str = "other") -> Residency:
-        """Take a model in. It stays as long as its handle is referenced."""
+        """Add a model, which stays as long as its handle is referenced."""
         entry_id = next(self._ids)
         handle = Residency(self, entry_id, resident)
         with self._busy():
@@ -84,22 +84,22 @@ class ModelPool:
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        """While open, no model goes."""
+        """Defer the removal of models until the context ends."""
         self._thread = threading.get_ident()
         self._num_busy += 1
         try:
             yield
         finally:
             self._num_busy -= 1
-            self._let_go()
+            self._remove_ended()
 
     def _end(self, entry_id: int) -> None:
-        """A handle is gone. Called on any thread, in the midst of anything."""
+        """Queue a model whose handle is gone for removal. Called on any thread, at any time."""
         self._ended.append(entry_id)
         if threading.get_ident() == self._thread:
-            self._let_go()
+            self._remove_ended()
 
-    def _let_go(self) -> None:
+    def _remove_ended(self) -> None:
         if self._num_busy:
             return
         self._num_busy += 1
@@ -115,28 +115,28 @@ class ModelPool:
         self._entries[entry_id].is_kept = True
 
     def num_uses(self, entry_id: int) -> int:
-        """How many open uses a model has."""
+        """Return the number of open uses of a model."""
         return self._entries[entry_id].uses
 
     def begin_node(self, node_id: str, class_type: str) -> None:
-        """A node is about to run: models that come in are its, and it is charged with what it uses."""
+        """Attribute the models that are loaded and used from now on to this node."""
         self._node = Origin(node_id, class_type)
         self._node_began = self._clock
 
     def begin_work(self, device: DeviceMemory, working_bytes: int) -> None:
-        """What is in use on a device computes from here on in so much memory besides weights."""
+        """Set the working memory, besides weights, of all models in use on a device."""
         self._begun_bytes = max(self._begun_bytes, working_bytes)
         with self._busy():
             for entry in self._entries.values():
                 if entry.uses and entry.resident.device is device:
                     entry.resident.working_bytes = working_bytes
 
-    def situation(self) -> Situation:
-        """What the node in hand has used so far, for whoever has to find memory for it."""
+    def oom_context(self) -> OomContext:
+        """Return what the current node has used so far, for the choice of relief steps."""
         with self._busy():
             used = [entry for entry in self._entries.values() if entry.last_used > self._node_began]
             others = [entry for entry in self._entries.values() if entry not in used]
-            return Situation(
+            return OomContext(
                 has_other_models=any(entry.can_give for entry in others),
                 loads_in_part=self._state.loads_in_part and any(entry.is_movable for entry in used),
                 used_vae=any(entry.role == "vae" for entry in used),
@@ -168,7 +168,7 @@ class ModelPool:
                 for entry in entries:
                     if not entry.uses:
                         entry.resident.end_use()
-                    self._close_lanes(entry.resident)
+                    self._close_streams(entry.resident)
 
     def _begin_use(self, entries: Sequence[PoolEntry]) -> None:
         for entry in entries:
@@ -177,7 +177,7 @@ class ModelPool:
             entry.last_used = self._clock
 
     def _measure_from_here(self, device: DeviceMemory) -> int | None:
-        """What is allocated now, to be compared with the most there will have been; None where nobody counts."""
+        """Reset the peak count and return what is allocated now; None where the device does not count."""
         self._begun_bytes = 0
         self._peak_bytes = self.peak_bytes(device) or 0
         device.reset_peak()
@@ -203,50 +203,52 @@ class ModelPool:
                 entry.resident.load()
             entry.resident.apply_patches()
             if entry.resident.casts:
-                entry.resident.lanes.open(1, entry.resident.block_bytes)
+                entry.resident.streams.open(1, entry.resident.block_bytes)
 
     def _bring_to_device(self, entries: Sequence[PoolEntry], device: DeviceMemory, working_bytes: int) -> None:
         by_id = {entry_id: entry for entry_id, entry in self._entries.items() if entry in entries}
-        lanes = entries[0].resident.lanes
-        weights_share = self.economy.weights_share
+        streams = entries[0].resident.streams
+        weights_share = self.memory_savings.weights_share
         if self._state is VramState.NO_VRAM:
             weights_share = 0.0
         plan = plan_residency(
-            [entry.newcomer(entry_id) for entry_id, entry in by_id.items()],
-            self._occupants(device, entries),
-            free_bytes=device.free_bytes() + lanes.buffers_bytes,
+            [entry.load_request(entry_id) for entry_id, entry in by_id.items()],
+            self._resident_models(device, entries),
+            free_bytes=device.free_bytes() + streams.buffers_bytes,
             working_bytes=working_bytes,
             limits=self._limits,
-            max_buffers=lanes.max_buffers,
-            open_buffers=(lanes.num_open, lanes.largest_buffer_bytes),
+            max_buffers=streams.max_buffers,
+            open_buffers=(streams.num_open, streams.largest_buffer_bytes),
             in_part=self._state.loads_in_part,
             weights_share=weights_share,
         )
         for eviction in plan.evict:
             self._evict(self._entries[eviction.id], eviction.num_bytes)
-        given_bytes = self._let_give(device, entries, plan.missing_bytes)
+        given_bytes = self._offload_in_use(device, entries, plan.missing_bytes)
         if plan.evict or given_bytes:
             device.empty_cache()
         growth = {key: plan.weights[key] - entry.resident.loaded_bytes for key, entry in by_id.items()}
-        for key in sorted(by_id, key=lambda key: growth[key]):  # who has to give some back, first
+        for key in sorted(by_id, key=lambda key: growth[key]):  # first those that have to shrink
             resident = by_id[key].resident
             self._counters.loads += resident.loaded_bytes < min(plan.weights[key], resident.size_bytes)
             resident.load(plan.weights[key])
         if plan.num_buffers:
-            lanes.open(plan.num_buffers, plan.buffer_bytes)
+            streams.open(plan.num_buffers, plan.buffer_bytes)
 
-    def _let_give(self, device: DeviceMemory, besides: Sequence[PoolEntry], num_bytes: int) -> int:
-        """Blocks of other models in use leave, to be brought while their layers compute. The bytes that left."""
+    def _offload_in_use(self, device: DeviceMemory, besides: Sequence[PoolEntry], num_bytes: int) -> int:
+        """Offload blocks of other models in use, which are streamed from then on; return the bytes freed."""
         given_bytes = 0
         for entry in self._entries.values():
             is_other = entry.uses > 0 and entry.resident.device is device and entry not in besides
             if is_other and given_bytes < num_bytes:
-                given_bytes += entry.resident.give(num_bytes - given_bytes)
+                given_bytes += entry.resident.offload_in_use(num_bytes - given_bytes)
         return given_bytes
 
     def make_room(self, device: DeviceMemory, least_bytes: int, best_bytes: int) -> None:
-        """While models compute: idle ones leave until the best is free, blocks of those in use and buffers until the
-        least is.
+        """Free memory while models compute.
+
+        Evict idle models until `best_bytes` are free, then offload blocks of models in use and free buffers until
+        `least_bytes` are.
         """
         with self._busy():
             self._make_room(device, least_bytes, best_bytes)
@@ -255,15 +257,15 @@ class ModelPool:
         free_bytes = before_bytes = device.free_bytes() if best_bytes else 0
         if free_bytes >= best_bytes:
             return
-        for occupant in eviction_order(self._occupants(device, ())):
+        for resident_model in eviction_order(self._resident_models(device, ())):
             if free_bytes >= best_bytes:
                 break
-            self._evict(self._entries[occupant.id], best_bytes - free_bytes)
-            free_bytes += occupant.loaded_bytes
-        free_bytes += self._let_give(device, (), least_bytes - free_bytes)
+            self._evict(self._entries[resident_model.id], best_bytes - free_bytes)
+            free_bytes += resident_model.loaded_bytes
+        free_bytes += self._offload_in_use(device, (), least_bytes - free_bytes)
         in_use = [entry.resident for entry in self._entries.values() if entry.uses and entry.resident.device is device]
         if in_use and free_bytes < least_bytes:
-            free_bytes += in_use[0].lanes.give(least_bytes - free_bytes)
+            free_bytes += in_use[0].streams.shrink(least_bytes - free_bytes)
         if free_bytes > before_bytes:
             device.empty_cache()
 
@@ -275,51 +277,54 @@ class ModelPool:
         self._counters.evicted_bytes += left
         log.debug("%s: %d bytes left the device", entry.resident.name, left)
 
-    def _occupants(self, device: DeviceMemory, newcomers: Iterable[PoolEntry]) -> list[Occupant]:
-        """Who may leave a device: whatever is on it and not in use."""
-        staying = {id(entry) for entry in newcomers}
+    def _resident_models(self, device: DeviceMemory, requests: Iterable[PoolEntry]) -> list[ResidentModel]:
+        """Return the models that may be evicted from a device: those on it that are not in use."""
+        staying = {id(entry) for entry in requests}
         return [
-            entry.occupant(entry_id)
+            entry.resident_model(entry_id)
             for entry_id, entry in self._entries.items()
             if id(entry) not in staying and entry.resident.device is device and entry.can_be_evicted
         ]
 
-    def _close_lanes(self, resident: Resident) -> None:
-        """Buffers go when nothing on their device is in use any more."""
-        if not any(entry.uses for entry in self._entries.values() if entry.resident.lanes is resident.lanes):
-            resident.lanes.close()
+    def _close_streams(self, resident: Resident) -> None:
+        """Free the buffers of a device when nothing on it is in use any more."""
+        if not any(entry.uses for entry in self._entries.values() if entry.resident.streams is resident.streams):
+            resident.streams.close()
 
     # --- RAM ---------------------------------------------------------------------------------------------------------
 
     def make_room_in_ram(self, num_bytes: int) -> None:
-        """So much is about to come to RAM."""
+        """Drop idle models until `num_bytes` of RAM are free."""
         with self._busy():
             self._make_room_in_ram(num_bytes, in_ram=True)
 
     def _make_room_in_ram(self, coming_bytes: int, *, in_ram: bool) -> None:
-        """Models that are not in use leave RAM, to be read again, while it is short. `in_ram`: for what comes, too."""
+        """Drop idle models from RAM, to be read again, while it is short.
+
+        `in_ram`: the coming bytes are allocated in RAM too.
+        """
         idle = {entry_id: entry for entry_id, entry in self._entries.items() if not entry.uses}
         if not idle:
             return
         missing = (coming_bytes if in_ram else 0) - self._ram_to_spare()
         if missing <= 0:
             return
-        for occupant in eviction_order([entry.occupant(entry_id) for entry_id, entry in idle.items()]):
+        for resident_model in eviction_order([entry.resident_model(entry_id) for entry_id, entry in idle.items()]):
             if missing <= 0:
                 return
-            missing -= self._drop(idle[occupant.id])
+            missing -= self._drop(idle[resident_model.id])
 
     def _ram_has_room(self, num_bytes: int) -> bool:
-        """Whether so many bytes may come to RAM that could be read again instead."""
+        """Return True where that much RAM may be taken for copies that a file has as well."""
         return self._ram_to_spare() >= num_bytes
 
     def _ram_to_spare(self) -> int:
-        """What is free above the floor; less than 0 while RAM is short."""
+        """Return the free RAM above the floor; negative while RAM is short."""
         return machine_memory.spare_bytes(*self._ram_bytes())
 
     def _drop(self, entry: PoolEntry) -> int:
         if not entry.resident.device.has_own_memory:
-            entry.resident.unload()  # takes patches off, which would be lost
+            entry.resident.unload()  # undoes patches, which would be lost
         dropped = entry.resident.drop()
         if dropped:
             self._counters.dropped += 1
@@ -329,7 +334,7 @@ class ModelPool:
     # --- between uses ------------------------------------------------------------------------------------------------
 
     def unload_all(self, *, also_kept: bool = True) -> None:
-        """Every model that is not in use leaves its device."""
+        """Evict every model that is not in use from its device."""
         devices: dict[int, Any] = {}
         with self._busy():
             for entry in self._entries.values():
@@ -340,16 +345,16 @@ class ModelPool:
             device.empty_cache()
 
     def drop_all(self) -> int:
-        """Every model that is not in use leaves RAM as well, as far as it can be read again. The bytes given back."""
+        """Drop every idle model from RAM, as far as a file has it; return the bytes freed."""
         with self._busy():
             return sum(self._drop(entry) for entry in self._entries.values() if not entry.uses)
 
     def after_run(self) -> None:
-        """Without smart memory nothing stays on the device between runs. What should be gone is looked for."""
+        """Clean up after a run: report leaks, and evict everything without smart memory."""
         self._node = None
         self._node_began = self._clock
-        self.economy = Economy()
-        self.notes.clear()  # of a node that was interrupted: the next run's first would be told to have taken them
+        self.memory_savings = MemorySavings()
+        self.notes.clear()  # of an interrupted node: they would be reported for the first node of the next run
         if not self._smart_memory:
             self.unload_all()
         with self._busy():
@@ -357,11 +362,11 @@ class ModelPool:
                 self._clock_of_last_run = self._clock
                 self._make_room_in_ram(0, in_ram=False)
             for entry in self._entries.values():
-                self._close_lanes(entry.resident)  # of layers that were called while nothing was in use
+                self._close_streams(entry.resident)  # of layers that were called while nothing was in use
         self.find_leaks()
 
     def find_leaks(self) -> list[str]:
-        """Models that are held by nobody but have not gone, with the node that brought each in. Told once."""
+        """Return, once, the models without handles that still exist, with the node that loaded each."""
         leaked = self._gone.leaked()
         self._counters.leaks += len(leaked)
         for text in leaked:
@@ -381,21 +386,18 @@ class ModelPool:
         )
 
     def peak_bytes(self, device: DeviceMemory) -> int | None:
-        """The most that was allocated at once on the device where models compute; None where nobody counts.
-
-        Since the engine's start, however often uses have measured meanwhile.
-        """
+        """Return the most that was allocated at once on the device since the start; None where it does not count."""
         peak_bytes = device.peak_bytes()
         return None if peak_bytes is None else max(peak_bytes, self._peak_bytes)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when figures contradict each other."""
+        """Raise AssertionError when figures contradict each other."""
         with self._busy():
             is_used = any(entry.uses for entry in self._entries.values())
             for entry in self._entries.values():
                 resident = entry.resident
                 assert entry.uses >= 0, f"{resident.name} was released more often than used"
                 assert 0 <= resident.loaded_bytes <= resident.size_bytes, f"{resident.name} miscounted"
-                assert is_used or not resident.lanes.buffers_bytes, "cast buffers that nobody uses"
+                assert is_used or not resident.streams.buffers_bytes, "cast buffers that nobody uses"
                 if not entry.uses:
                     resident.check_integrity()

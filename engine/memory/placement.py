@@ -1,4 +1,4 @@
-"""Where each kind of network lives and computes, by state: ComfyUI's table."""
+"""Placement of each kind of network by memory state: ComfyUI's table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Role = Literal["unet", "controlnet", "text_encoder", "vision", "vae", "other"]  
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A network computes on the device or on the CPU; when it is not needed it stays where it is or goes to RAM."""
+    """Placement of a network: it computes on the device or the CPU; when idle it stays or is offloaded to RAM."""
 
     on_device: bool
     stays: bool
@@ -22,7 +22,7 @@ ON_CPU = Place(on_device=False, stays=True)
 
 
 def place_of(role: Role, state: VramState, *, cpu_vae: bool = False) -> Place:
-    """The place of a network of that role.
+    """Return the place of a network of that role.
 
     | state      | UNet, others          | text encoder, vision  | VAE                   |
     | ---------- | --------------------- | --------------------- | --------------------- |

@@ -1,4 +1,4 @@
-"""One model in the pool: what is known of it besides its weights, and how the planner and the figures see it."""
+"""Entry of one model in the pool: its uses and references, and its view for planner and figures."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import sys
 import weakref
 from dataclasses import dataclass
 
-from engine.memory.plan import Newcomer, Occupant
+from engine.memory.plan import LoadRequest, ResidentModel
 from engine.memory.pool_report import ModelReport
 from engine.memory.residency import Residency
 from engine.memory.resident import Origin, Resident
 
-HANDLE_REFERENCES = 2  # what counts as a reference to a handle without any value holding it
+HANDLE_REFERENCES = 2  # references that `getrefcount` counts without any value holding the handle
 
 
 @dataclass(eq=False, slots=True)
 class PoolEntry:
-    """`last_used` grows with every use of any model, `uses` are the open ones. `is_kept`: it leaves the device last,
-    and never because nothing runs.
+    """Entry of one model. `last_used` grows with every use of any model, `uses` are the open ones.
+
+    `is_kept`: it is evicted last, and never for being idle.
     """
 
     resident: Resident
@@ -38,33 +39,35 @@ class PoolEntry:
 
     @property
     def can_give(self) -> bool:
-        """Whether memory would come free if it left."""
+        """True where evicting it would free memory."""
         resident = self.resident
         return (resident.can_leave and resident.loaded_bytes > 0) or resident.droppable_bytes > 0
 
     @property
     def is_movable(self) -> bool:
-        """Whether less of it could lie on the device while it runs."""
+        """True where less of it could be on the device while it runs."""
         return self.resident.can_leave and self.resident.size_bytes > self.resident.fixed_bytes
 
-    def newcomer(self, entry_id: int) -> Newcomer:
+    def load_request(self, entry_id: int) -> LoadRequest:
         resident = self.resident
-        return Newcomer(
+        return LoadRequest(
             entry_id,
             resident.size_bytes,
             resident.loaded_bytes,
             resident.fixed_bytes if resident.can_leave else resident.size_bytes,
             resident.block_bytes if resident.can_leave or resident.casts else 0,
             resident.casts,
-            resident.landing_bytes,
+            resident.conversion_bytes,
             resident.patching_bytes,
-            resident.beside_bytes,
+            resident.patched_copy_bytes,
         )
 
-    def occupant(self, entry_id: int) -> Occupant:
+    def resident_model(self, entry_id: int) -> ResidentModel:
         handle, resident = self.handle(), self.resident
         references = 0 if handle is None else sys.getrefcount(handle) - HANDLE_REFERENCES
-        return Occupant(entry_id, resident.loaded_bytes, resident.size_bytes, self.last_used, references, self.is_kept)
+        return ResidentModel(
+            entry_id, resident.loaded_bytes, resident.size_bytes, self.last_used, references, self.is_kept
+        )
 
     def report(self) -> ModelReport:
         resident = self.resident

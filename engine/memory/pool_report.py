@@ -1,4 +1,4 @@
-"""The pool's figures."""
+"""Figures of the pool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One model: all its weights, those where it computes, what more it takes there, and what RAM its homes take.
+    """Figures of one model: all its weights, those loaded, what more it takes there, and its host weights in RAM.
 
     `on_device`: it computes on a device with memory of its own.
     """
@@ -25,7 +25,7 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class PoolReport:
-    """Figures for metrics. Those that start with `num_` grow from the engine's start on."""
+    """Figures of the pool for metrics. Those that start with `num_` are counters since the engine's start."""
 
     models: tuple[ModelReport, ...]
     num_loads: int
@@ -48,7 +48,7 @@ class PoolReport:
 
     @property
     def device_bytes(self) -> int:
-        """What models take on a device with memory of its own."""
+        """Bytes of models on a device with memory of its own."""
         return sum(item.loaded_bytes + item.more_bytes for item in self.models if item.on_device)
 
     @property

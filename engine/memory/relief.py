@@ -1,4 +1,4 @@
-"""What is done, one step after the other, when memory ran out while a node ran: pure."""
+"""Relief steps for a node that ran out of memory: pure."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from enum import Enum
 
 
 class ReliefStep(Enum):
-    """In the order in which they are taken. The node runs again after each."""
+    """Relief steps in the order in which they are taken. The node runs again after each."""
 
     CACHES = "caches"  # kept results, and what torch holds without using
-    OTHER_MODELS = "other_models"  # every model that is not in use leaves
-    PARTIAL_LOAD = "partial_load"  # less of the models in use lies on the device
+    OTHER_MODELS = "other_models"  # every model that is not in use is evicted
+    PARTIAL_LOAD = "partial_load"  # less of the models in use is on the device
     TILED_VAE = "tiled_vae"  # pictures are decoded and encoded in tiles
     ATTENTION_SLICES = "attention_slices"  # attention is computed for some queries at a time
     SPLIT_BATCH = "split_batch"  # by sampling itself: conditions are computed one after the other, not in one batch
 
     @property
     def changes_arithmetic(self) -> bool:
-        """Whether results may differ in their last digits from here on."""
+        """True where results may differ in their last digits from here on."""
         return self in (ReliefStep.TILED_VAE, ReliefStep.ATTENTION_SLICES, ReliefStep.SPLIT_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
-class Economy:
-    """How sparingly a node runs. `weights_share` of the weights may be on the device; 0 is as few as possible."""
+class MemorySavings:
+    """Memory savings under which a node runs.
+
+    `weights_share` of the weights may be on the device; 0 is as few as possible.
+    """
 
     weights_share: float = 1.0
     tiles: bool = False
@@ -33,11 +36,11 @@ class Economy:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What the node that ran out of memory has used."""
+class OomContext:
+    """Models and stages that the node used before it ran out of memory."""
 
     has_other_models: bool
-    loads_in_part: bool  # a model is in use of which less could lie on the device
+    loads_in_part: bool  # a model is in use of which less could be on the device
     used_vae: bool
     used_attention: bool
 
@@ -46,18 +49,18 @@ PARTIAL_SHARES = (0.5, 0.0)
 SLICES = (4, 16)
 
 
-def economies(situation: Situation) -> Iterator[tuple[ReliefStep, Economy]]:
-    """The steps worth taking, each with how the node runs after it. What one step saves, later ones keep."""
-    economy = Economy()
-    yield ReliefStep.CACHES, economy
-    if situation.has_other_models:
-        yield ReliefStep.OTHER_MODELS, economy
-    for share in PARTIAL_SHARES if situation.loads_in_part else ():
-        economy = replace(economy, weights_share=share)
-        yield ReliefStep.PARTIAL_LOAD, economy
-    if situation.used_vae:
-        economy = replace(economy, tiles=True)
-        yield ReliefStep.TILED_VAE, economy
-    for slices in SLICES if situation.used_attention else ():
-        economy = replace(economy, attention_slices=slices)
-        yield ReliefStep.ATTENTION_SLICES, economy
+def savings_by_step(oom_context: OomContext) -> Iterator[tuple[ReliefStep, MemorySavings]]:
+    """Yield the steps worth taking, each with the savings after it. Later steps keep those of earlier ones."""
+    memory_savings = MemorySavings()
+    yield ReliefStep.CACHES, memory_savings
+    if oom_context.has_other_models:
+        yield ReliefStep.OTHER_MODELS, memory_savings
+    for share in PARTIAL_SHARES if oom_context.loads_in_part else ():
+        memory_savings = replace(memory_savings, weights_share=share)
+        yield ReliefStep.PARTIAL_LOAD, memory_savings
+    if oom_context.used_vae:
+        memory_savings = replace(memory_savings, tiles=True)
+        yield ReliefStep.TILED_VAE, memory_savings
+    for slices in SLICES if oom_context.used_attention else ():
+        memory_savings = replace(memory_savings, attention_slices=slices)
+        yield ReliefStep.ATTENTION_SLICES, memory_savings

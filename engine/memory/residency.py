@@ -1,4 +1,4 @@
-"""Residency: a handle of one model in the pool, which is what nodes hold."""
+"""Handle of one model in the pool, held by nodes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
-from engine.memory.relief import Economy, ReliefStep
+from engine.memory.relief import MemorySavings, ReliefStep
 from engine.memory.resident import DeviceMemory, Patches, Resident
 
 
 class PoolOfHandles(Protocol):
-    """What a handle asks of its pool (`model_pool.py`)."""
+    """Pool as a handle uses it (`model_pool.py`)."""
 
-    economy: Economy
+    memory_savings: MemorySavings
     notes: set[ReliefStep]
 
     def keep(self, entry_id: int) -> None: ...
@@ -28,7 +28,7 @@ class PoolOfHandles(Protocol):
 
 
 class Residency:
-    """A handle of one model. The model leaves the pool when its last handle is gone."""
+    """Handle of one model. The model leaves the pool when its last handle is gone."""
 
     def __init__(self, pool: PoolOfHandles, entry_id: int, resident: Resident) -> None:
         self._pool = pool
@@ -57,41 +57,42 @@ class Residency:
 
     @property
     def ram_bytes(self) -> int:
-        """Bytes of its weights in the machine's memory."""
+        """Bytes of its weights in RAM."""
         return self._resident.ram_bytes
 
     @property
-    def economy(self) -> Economy:
-        """How sparingly the node in hand has to run."""
-        return self._pool.economy
+    def memory_savings(self) -> MemorySavings:
+        """Memory savings under which the current node runs."""
+        return self._pool.memory_savings
 
     def free_bytes(self) -> float:
-        """Bytes free on the load device now."""
+        """Return the bytes that are free on the load device now."""
         free: int = self._resident.device.free_bytes()
         return free
 
     def keep(self) -> None:
-        """From now on this model leaves its device last, and never because nothing runs."""
+        """Evict this model last from now on, and never for being idle."""
         self._pool.keep(self._id)
 
     def begin_work(self, working_bytes: int) -> None:
-        """While in use: what computes from here on takes so much memory besides weights."""
+        """Set the working memory, besides weights, of the computation that follows in this use."""
         self._pool.begin_work(self._resident.device, working_bytes)
 
     def note_split(self) -> None:
-        """Tell that a batch was divided for want of memory."""
+        """Record that a batch was split because memory was short."""
         self._pool.notes.add(ReliefStep.SPLIT_BATCH)
 
     def original_weight(self, key: str) -> Any:
         return self._resident.original_weight(key)
 
     def current_weight(self, key: str) -> Any:
-        """With the patches of now, wherever it is: what the module shows is that only for blocks that are there."""
+        """Return the weight with the current patches. The module's own tensor is that only for loaded blocks."""
         return self._resident.current_weight(key)
 
     def prepare(self, *, patches: Patches | None = None, patches_id: object = None, compute_dtype: Any = None) -> None:
-        """Carry these patches from the next use on, also where that is another's which brings this model along; nothing
-        changes while it is in use.
+        """Set the patches and the type for the next use, also one that another model's use begins.
+
+        Nothing changes while the model is in use.
         """
         if not self._pool.num_uses(self._id):
             self._resident.set_compute_dtype(compute_dtype)
@@ -107,10 +108,10 @@ class Residency:
         together_with: Sequence[Residency] = (),
         compute_dtype: Any = None,
     ) -> Iterator[Any]:
-        """While open, this model (with these patches) and the others can run on their device and none of them leaves.
+        """Keep this model (with these patches) and the others on their device until the context ends.
 
-        `compute_dtype` is what its weights are cast to while they compute, None what it was made for. A use within
-        another gives the outer one its patches back, hooks' too. Raises `OutOfMemory`.
+        `compute_dtype` is the type its weights are cast to while they compute; None: the type it was made for. A nested
+        use restores the patches of the outer one, those of hooks too. Raises `OutOfMemory`.
         """
         is_nested = self._pool.num_uses(self._id) > 0
         self.prepare(patches=patches, patches_id=patches_id, compute_dtype=compute_dtype)
@@ -131,9 +132,9 @@ class Residency:
             self.patch_hooks(*hooks)
 
     def patch_hooks(self, patches: Patches, hooks_id: object, *, keep: bool = False) -> None:
-        """While in use: carry these patches on top of the others, instead of those of the last call.
+        """Apply these patches on top of the others, in place of those of the last call, while the model is in use.
 
-        `hooks_id` names them, None being none at all; with `keep` they are remembered until the use ends.
+        `hooks_id` identifies them; None: no patches. With `keep` the patched weights are cached until the use ends.
         """
         self._pool.make_room(self._resident.device, *self._resident.hooking_bytes(patches, hooks_id))
         self._resident.patch_hooks(patches, hooks_id, keep=keep)

@@ -1,4 +1,4 @@
-"""What the pool keeps, and the device it keeps it on, as far as the pool knows them."""
+"""Protocols of a model in the pool and of its device, as far as the pool uses them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.memory.lanes import Lanes
+from engine.memory.transfer_streams import TransferStreams
 
 Patches = Mapping[str, Sequence[Any]]
 
 
 class DeviceMemory(Protocol):
-    """What the pool asks of a device."""
+    """Device memory as the pool uses it."""
 
     torch_name: str
     has_own_memory: bool
@@ -29,7 +29,7 @@ class DeviceMemory(Protocol):
 
 
 class Resident(Protocol):
-    """Something with a size that can be on a device, in part too, and can be patched (`offload/module_weights.py`)."""
+    """Model that can be on a device in whole or in part, and can be patched (`offload/module_weights.py`)."""
 
     name: str
     module: Any
@@ -42,7 +42,7 @@ class Resident(Protocol):
     def device(self) -> Any: ...
 
     @property
-    def lanes(self) -> Lanes: ...
+    def streams(self) -> TransferStreams: ...
 
     @property
     def load_device(self) -> str: ...
@@ -57,13 +57,13 @@ class Resident(Protocol):
     def block_bytes(self) -> int: ...
 
     @property
-    def landing_bytes(self) -> int: ...
+    def conversion_bytes(self) -> int: ...
 
     @property
     def patching_bytes(self) -> int: ...
 
     @property
-    def beside_bytes(self) -> int: ...
+    def patched_copy_bytes(self) -> int: ...
 
     @property
     def casts(self) -> bool: ...
@@ -103,7 +103,7 @@ class Resident(Protocol):
 
     def hooking_bytes(self, patches: Patches, hooks_id: object) -> tuple[int, int]: ...
 
-    def give(self, num_bytes: int) -> int: ...
+    def offload_in_use(self, num_bytes: int) -> int: ...
 
     def end_use(self) -> None: ...
 
@@ -116,7 +116,7 @@ class Resident(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The node that brought a model in."""
+    """Node that loaded a model."""
 
     node_id: str
     class_type: str

@@ -1,4 +1,4 @@
-"""What is asked, decided for the device that is there: pure."""
+"""Decisions for the device from the settings: memory state and types. Pure."""
 
 from __future__ import annotations
 

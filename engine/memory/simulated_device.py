@@ -1,8 +1,8 @@
-"""A device with a memory budget and the CPU's arithmetic: it counts, refuses and fails as a real one would.
+"""Simulated device with a memory budget and the CPU's arithmetic, which fails as a real one would.
 
-What is allocated on it is a tensor of the CPU whose bytes count against the budget until its memory is really gone, so
-that a forgotten reference keeps them taken. Copies on a stream happen as late as they may: when somebody waits for
-them. Reading what has not arrived, and overwriting what may still be read, raise `StreamHazard`.
+An allocation on it is a CPU tensor whose bytes count against the budget until its memory is freed, so that a leaked
+reference keeps them taken. Copies on a stream happen as late as possible: when something waits for them. Reading what
+has not arrived, and overwriting what may still be read, raise `StreamHazard`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from engine.memory.device_facts import DeviceFacts
 
 
 class StreamHazard(RuntimeError):
-    """Streams were not told to wait where they must."""
+    """Missing wait between streams."""
 
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """`waiting` are the copies that have not happened; `has_waited_for` is how far it knows the computing to be."""
+    """Simulated stream. `waiting` are its pending copies; `has_waited_for` is the last computation it waited for."""
 
     waiting: deque[tuple[Any, Any]] = field(default_factory=deque)
     num_asked: int = 0
@@ -40,7 +40,7 @@ class _Mark:
 
 
 class SimulatedDevice(Device):
-    """`budget_bytes` is all it has."""
+    """Device with `budget_bytes` of memory."""
 
     has_own_memory = True
     charges_blocks = True
@@ -54,8 +54,8 @@ class SimulatedDevice(Device):
         self.host_bytes = 0  # pinned and staging memory, in RAM
         self.most_host_bytes = 0
         self._streams: list[_Stream] = []
-        self._computed = 0  # grows with everything the computing stream reads
-        self._read_at: dict[int, int] = {}  # memory's address -> when it was read last
+        self._computed = 0  # counts the reads of the computing stream
+        self._read_at: dict[int, int] = {}  # memory's address -> the count at its last read
 
     def facts(self) -> DeviceFacts:
         total, free = self.total_bytes(), self.free_bytes()
@@ -80,8 +80,8 @@ class SimulatedDevice(Device):
     def reset_peak(self) -> None:
         self.most_charged_bytes = self.charged_bytes
 
-    def is_home_of(self, tensor: Tensor) -> bool:
-        return False  # a tensor of the CPU has to be brought like any other
+    def holds(self, tensor: Tensor) -> bool:
+        return False  # a CPU tensor has to be copied like any other
 
     def empty_like(self, tensor: Tensor, dtype: Dtype | None = None) -> Tensor:
         self._refuse_beyond(tensor.numel() * (dtype or tensor.dtype).itemsize)
@@ -102,7 +102,7 @@ class SimulatedDevice(Device):
         return self._in_ram(super().staging_bytes(num_bytes))
 
     def _in_ram(self, tensor: Tensor) -> Tensor:
-        """A buffer in RAM that streams read from: counted, but not against the budget."""
+        """Count a buffer in RAM that streams read from, but not against the budget."""
         self.host_bytes += tensor.nbytes
         self.most_host_bytes = max(self.most_host_bytes, self.host_bytes)
         weakref.finalize(tensor.untyped_storage(), self._give_host_back, tensor.nbytes)
@@ -162,7 +162,7 @@ class SimulatedDevice(Device):
         if stream is None:
             _do(mark.stream, mark.position)
 
-    def wait_here(self, mark: Any) -> None:
+    def wait_on_host(self, mark: Any) -> None:
         if mark.stream is not None:
             _do(mark.stream, mark.position)
 
@@ -186,5 +186,5 @@ def _do(stream: _Stream, position: int) -> None:
 
 
 def _address(tensor: Tensor) -> int:
-    """Of the memory that the tensor is a part of."""
+    """Return the address of the memory that the tensor is a part of."""
     return int(tensor.untyped_storage().data_ptr())

@@ -1,4 +1,4 @@
-"""Patches on weights: applied in float32 to a copy, so that undoing them is putting the original back.
+"""Weight patches: applied in float32 to a copy, so that restoring the original undoes them.
 
 A patch is `(strength, value, strength of the weight, offset, function)` with a value of ComfyUI's forms: `("diff",
 (tensor,))` or `(tensor,)` is added, `("set", (tensor,))` replaces, `("model_as_lora", (tensor,))` adds what another
@@ -33,7 +33,7 @@ def patched(
     originals: Originals | None = None,
     rounded: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """A new tensor: `weight` with the patches, in its own type and on its own device, as `rounded` before."""
+    """Return a new tensor: `weight` with the patches, rounded to `rounded`, in its own type and on its own device."""
     changed = calculate_weight(entries, weight.to(torch.float32, copy=True), key, originals)
     if rounded is not None:
         changed = changed.to(rounded)
@@ -43,11 +43,11 @@ def patched(
 
 
 def rounded_at_random(values: torch.Tensor, dtype: torch.dtype, key: str) -> torch.Tensor:
-    """Float32 `values` (which are changed) as float8, each one of its two neighbours there, the nearer more often.
+    """Round float32 `values` (which are changed) at random to float8, to the nearer of two neighbours more often.
 
-    A float8 has a sixteenth to an eighth of itself between it and the next: rounded to the nearest, most of what a
-    LoRA adds would be gone; so it is there in the mean (stochastic rounding, Gupta et al. 2015, arXiv 1502.02551). The
-    draw depends on `key` alone, so that a weight is patched to the same bits again.
+    Neighbouring float8 values are a sixteenth to an eighth apart: rounding to the nearest would lose most of what a
+    LoRA adds. Stochastic rounding keeps it in the mean (Gupta et al. 2015, arXiv 1502.02551). The draw depends on `key`
+    alone, so that a weight is always patched to the same bits.
     """
     limits = torch.finfo(dtype)
     exponents = torch.frexp(values).exponent  # int32; a value's magnitude is in [0.5, 1) * 2 ** exponent
@@ -68,10 +68,10 @@ def same_patches(first: Sequence[WeightPatch], second: Sequence[WeightPatch]) ->
 def calculate_weight(
     patches: Sequence[WeightPatch], weight: torch.Tensor, key: str, originals: Originals | None = None
 ) -> torch.Tensor:
-    """`weight` (float32, changed in place where possible) with the patches, in order.
+    """Apply the patches in order to `weight` (float32, changed in place where possible).
 
-    A patch that does not fit is warned about and left out, as in ComfyUI: merging an inpainting network with another
-    one relies on it. Raises ValueError for a kind of patch there is not.
+    A patch of another shape is skipped with a warning, as in ComfyUI: merging an inpainting network with another one
+    relies on it. Raises ValueError for an unknown kind of patch.
     """
     for strength, value, strength_model, offset, given_function in patches:
         function = given_function or _unchanged

@@ -86,7 +86,7 @@ class WeightHandle(Protocol):
         ...
 
     @property
-    def economy(self) -> Any:
+    def memory_savings(self) -> Any:
         """How sparingly the node in hand has to run: `tiles`, `attention_slices`."""
         ...
 
@@ -180,9 +180,9 @@ class Model(HookedModel):
         return self.weights.free_bytes()
 
     @property
-    def economy(self) -> Any:
+    def memory_savings(self) -> Any:
         """How sparingly the node in hand has to run: `tiles`, `attention_slices`."""
-        return self.weights.economy
+        return self.weights.memory_savings
 
     def begin_batch(self, shape: Sequence[int], *, is_split: bool) -> None:
         """While in use: the network is about to compute on a batch of that shape, half of it by the attention.
@@ -190,7 +190,7 @@ class Model(HookedModel):
         `is_split`: there was too little memory for all that could have been computed in one batch.
         """
         num_bytes = self.memory_required(shape)
-        self.weights.begin_work(int(num_bytes * (0.5 + 0.5 / self.economy.attention_slices)))
+        self.weights.begin_work(int(num_bytes * (0.5 + 0.5 / self.memory_savings.attention_slices)))
         if is_split:
             self.weights.note_split()
 

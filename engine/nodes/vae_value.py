@@ -90,7 +90,7 @@ class Vae:
     @torch.no_grad()
     def decode(self, samples_in: torch.Tensor, vae_options: dict[str, Any] | None = None) -> torch.Tensor:
         """Latents -> pictures, on the CPU, as many at once as memory allows; in tiles when memory ran out before."""
-        if self.patcher.economy.tiles:
+        if self.patcher.memory_savings.tiles:
             tile = self._tile_cells(self._decode_bytes_per_cell())
             return self.decode_tiled(samples_in, tile_x=tile, tile_y=tile, overlap=tile // 4)
         dtype = self.vae_dtype
@@ -108,7 +108,7 @@ class Vae:
 
         In tiles when memory ran out before.
         """
-        if self.patcher.economy.tiles:
+        if self.patcher.memory_savings.tiles:
             tile = self._tile_cells(self._encode_bytes_per_pixel() * self.downscale_ratio**2) * self.downscale_ratio
             return self.encode_tiled(pixel_samples, tile_x=tile, tile_y=tile, overlap=tile // 8)
         pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)

@@ -8,7 +8,17 @@ from collections.abc import AsyncIterator, Iterable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from engine.server import catalogue, device, empty_installation, families, files, model_memory, prompts, v1, web_folders
+from engine.server import (
+    catalogue,
+    device,
+    empty_installation,
+    families,
+    files,
+    memory_report,
+    prompts,
+    v1,
+    web_folders,
+)
 from engine.server.engine_start import EngineStart
 from engine.server.history import History
 from engine.server.origin import PageRules, allow_origin, refuse_other_pages
@@ -43,7 +53,7 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     ]
     app.add_routes(routes)
     app.add_routes(_below(API_PREFIX, routes))
-    app.add_routes([*v1.ROUTES, *device.ROUTES, *families.ROUTES, *model_memory.ROUTES, web.get("/websocket", get_ws)])
+    app.add_routes([*v1.ROUTES, *device.ROUTES, *families.ROUTES, *memory_report.ROUTES, web.get("/websocket", get_ws)])
     app.router.add_route("*", EVERYTHING_ELSE, get_from_packs)  # what nobody above has taken
     app.cleanup_ctx.append(_run_prompts)
     app.on_shutdown.append(_say_goodbye)

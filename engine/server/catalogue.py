@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from engine.server import machine
-from engine.server.model_memory import memory_json
+from engine.server.memory_report import memory_json
 from engine.server.services import services
 from engine.settings import EngineSettings
 

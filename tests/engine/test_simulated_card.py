@@ -56,7 +56,7 @@ def test_a_workflow_of_several_models_gives_the_same_bits_on_a_card_of_any_size(
         assert torch.equal(latent_of(engine, outputs), expected)
         assert not [event for event in events if isinstance(event, MemoryRelieved)]
         report = engine.memory_report()
-        assert (report.num_brought > 0) == is_in_part and (report.pool.num_evictions > 0) == is_in_part
+        assert (report.num_streamed > 0) == is_in_part and (report.pool.num_evictions > 0) == is_in_part
         check_card(engine)
 
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from engine.memory.device import device_of
-from engine.memory.lanes import Lanes, PinnedMemory
 from engine.memory.model_pool import ModelPool
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import Limits
-from engine.memory.relief import Economy
+from engine.memory.relief import MemorySavings
 from engine.memory.residency import Residency
 from engine.memory.state import VramState
+from engine.memory.transfer_streams import PinnedMemory, TransferStreams
 from tests.engine.memory.simulated import network, patch
 from tests.engine.simulated_card import engine_of, latent_of, run, workflow, write_small_models
 
@@ -30,7 +30,11 @@ X = torch.linspace(-1, 1, 32).reshape(2, 16)
 def add(pool: ModelPool, seed: int, streams: int) -> Residency:
     device = device_of("cuda:0")
     weights = ModuleWeights(
-        str(seed), network(seed, 40), device=device, lanes=Lanes(device, streams), pinned=PinnedMemory(device, 1 << 30)
+        str(seed),
+        network(seed, 40),
+        device=device,
+        streams=TransferStreams(device, streams),
+        pinned=PinnedMemory(device, 1 << 30),
     )
     return pool.add(weights, "unet")
 
@@ -42,7 +46,7 @@ def test_blocks_that_come_just_in_time_give_the_same_bits(streams: int) -> None:
     patches = patch(network(0, 40), 1)
     results = []
     for share in (1.0, 0.5, 0.1, 0.0):
-        pool.economy = Economy(weights_share=share)
+        pool.memory_savings = MemorySavings(weights_share=share)
         with handle.in_use(patches=patches, patches_id="one") as module:
             results += [module(X.cuda()).cpu() for _ in range(3)]
         pool.check_integrity()
@@ -91,7 +95,7 @@ def test_a_workflow_draws_the_same_however_much_of_each_model_is_away(tmp_path: 
     latents = []
     for share in (1.0, 0.5, 0.0):
         with engine_of(tmp_path, cpu=False) as engine:
-            engine.memory.pool.economy = Economy(weights_share=share)
+            engine.memory.pool.memory_savings = MemorySavings(weights_share=share)
             latents.append(latent_of(engine, run(engine, workflow())[0]))
-            assert (engine.memory_report().num_brought > 0) == (share < 1.0 or engine.memory.facts.computes_float16)
+            assert (engine.memory_report().num_streamed > 0) == (share < 1.0 or engine.memory.facts.computes_float16)
     assert all(torch.equal(latent, latents[0]) for latent in latents)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.memory.lanes import Lane
+from engine.memory.transfer_streams import TransferStream
 from engine.memory.weight_patches import WeightPatch
 
 # Layers that read their weights nowhere but in `forward`, so that these need to be there only then.
-BROUGHT_LAYERS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
+STREAMABLE_LAYERS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
 
 
 @dataclass(eq=False, slots=True)
@@ -50,30 +50,30 @@ class Weight:
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """The weights of one layer. `is_brought`: it can be away while others compute. `is_read`: its homes have been in
+    """The weights of one layer. `is_streamable`: it can be away while others compute. `is_read`: its homes have been in
     RAM, so that views among them are no longer to be read from a disk.
 
-    While the layer computes from a lane, `covered` is what the module saw before.
+    While the layer computes from a stream, `covered` is what the module saw before.
     """
 
     module: nn.Module
     weights: list[Weight]
     size_bytes: int
-    is_brought: bool
+    is_streamable: bool
     is_there: bool = False
     is_read: bool = False
     hooks: list[Any] = field(default_factory=list)
-    lane: Lane | None = None
+    stream: TransferStream | None = None
     covered: list[tuple[Weight, torch.Tensor]] = field(default_factory=list)
 
     def uncover(self) -> None:
-        """Let the module see again what it saw before its layer computed, and give the lane back."""
+        """Let the module see again what it saw before its layer computed, and give the stream back."""
         for weight, tensor in self.covered:
             weight.show(tensor)
         self.covered.clear()
-        lane, self.lane = self.lane, None
-        if lane is not None:
-            lane.end()
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.end()
 
 
 def divide(module: nn.Module, is_at_home: Callable[[torch.Tensor], bool]) -> Iterator[Block]:
@@ -96,7 +96,7 @@ def divide(module: nn.Module, is_at_home: Callable[[torch.Tensor], bool]) -> Ite
     for layer, weights in layers:
         is_alone = all(len(weight.owners) == 1 for weight in weights) and not layer._buffers
         size = sum(weight.shown.nbytes for weight in weights)
-        block = Block(layer, weights, size, is_alone and isinstance(layer, BROUGHT_LAYERS))
+        block = Block(layer, weights, size, is_alone and isinstance(layer, STREAMABLE_LAYERS))
         if all(weight.home is not None and is_at_home(weight.home) for weight in weights):
             block.is_there = True
             for weight in weights:

@@ -1,7 +1,7 @@
 """What happens around the layers of a model that need something before they compute.
 
-A block that is away is brought over for one call, through a lane, and patched on the way; a block that is kept in
-another type than it computes in passes through a lane, too. Layers that are all there have no hooks.
+A block that is away is brought over for one call, through a stream, and patched on the way; a block that is kept in
+another type than it computes in passes through a stream, too. Layers that are all there have no hooks.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from engine.memory.device import Device
-from engine.memory.lanes import Lane, Lanes, landing_bytes, padded
 from engine.memory.offload.blocks import Block, Weight
-from engine.memory.offload.copies import Copies
+from engine.memory.offload.device_weights import DeviceWeights
 from engine.memory.offload.patching import WantedPatches
+from engine.memory.transfer_streams import TransferStream, TransferStreams, conversion_bytes, padded
 
 
 class Layers:
@@ -27,9 +27,9 @@ class Layers:
         name: str,
         blocks: Sequence[Block],
         device: Device,
-        lanes: Lanes,
+        streams: TransferStreams,
         patches: WantedPatches,
-        copies: Copies,
+        copies: DeviceWeights,
         *,
         can_leave: bool,
         compute_dtype: torch.dtype | None,
@@ -37,9 +37,9 @@ class Layers:
         self._name = name
         self._blocks = blocks
         self._device = device
-        self._lanes = lanes
+        self._streams = streams
         self._patches = patches
-        self._copies = copies
+        self._device_weights = copies
         self._can_leave = can_leave
         self.compute_dtype = compute_dtype
         self.working_bytes = 0  # of the use in hand, charged at each block where somebody counts
@@ -47,7 +47,7 @@ class Layers:
     @property
     def block_bytes(self) -> int:
         """What the largest block takes while it is brought over."""
-        brought = (block for block in self._blocks if block.is_brought and not self._looks_up(block))
+        brought = (block for block in self._blocks if block.is_streamable and not self._looks_up(block))
         return max((self._buffer_bytes(block) for block in brought), default=0)
 
     @property
@@ -58,7 +58,7 @@ class Layers:
     def arrange_hooks(self) -> None:
         """Layers that need something before they compute get it; the others are left alone."""
         for block in self._blocks:
-            needs = block.is_brought and (not block.is_there or self._is_cast(block) or self._device.charges_blocks)
+            needs = block.is_streamable and (not block.is_there or self._is_cast(block) or self._device.charges_blocks)
             if needs and not block.hooks:
                 block.hooks = [
                     block.module.register_forward_pre_hook(_before(self, block)),
@@ -79,33 +79,33 @@ class Layers:
             return None
         if isinstance(block.module, nn.Embedding) and (block.is_there or self._looks_up(block)):
             return self._bring_rows(block.weights[0], block, args)
-        block.lane = self._lanes.next(0 if block.is_there else block.size_bytes, self._buffer_bytes(block))
+        block.stream = self._streams.next(0 if block.is_there else block.size_bytes, self._buffer_bytes(block))
         self._patches.working_now_bytes = self.working_bytes
         try:
             for weight in block.weights:
                 block.covered.append((weight, weight.shown))
-                weight.show(self._brought(weight, block.lane))
+                weight.show(self._brought(weight, block.stream))
         finally:
             self._patches.working_now_bytes = 0
-        block.lane.arrive()
+        block.stream.arrive()
         if isinstance(block.module, nn.Embedding):  # asked for where its table lay: in RAM
             return (args[0].to(self._device.torch_name), *args[1:])
         return None
 
-    def _brought(self, weight: Weight, lane: Lane) -> torch.Tensor:
+    def _brought(self, weight: Weight, stream: TransferStream) -> torch.Tensor:
         layers = self._patches.layers_of(weight.key)
         last = _is_channels_last(weight.shown)
         if weight.held is None and not layers:
             assert weight.home is not None, f"{self._name} {weight.key}: it was not read"
-            return lane.bring(weight.home, self._type_of(weight.home), channels_last=last)
+            return stream.bring(weight.home, self._type_of(weight.home), channels_last=last)
         tensor = weight.held
         if tensor is None:  # patched on the way: the same arithmetic on the same device
             assert weight.home is not None, f"{self._name} {weight.key}: it was not read"
             tensor = self._device.empty_like(weight.shown)
             self._device.copy(None, tensor, weight.home)
             for entries in layers:
-                tensor = self._copies.patched(entries, tensor, weight.key)
-        return lane.bring(tensor, self._type_of(tensor), channels_last=last, is_computed=True)
+                tensor = self._device_weights.patched(entries, tensor, weight.key)
+        return stream.bring(tensor, self._type_of(tensor), channels_last=last, is_computed=True)
 
     def _looks_up(self, block: Block) -> bool:
         """Whether a layer is a table of which, while it is away, only those rows need to come that are asked for."""
@@ -137,7 +137,7 @@ class Layers:
             dtype = self._type_of(shown)
             # Even for a block that is there now: it is planned for that it may be away.
             sizes.append(
-                padded(shown.numel() * dtype.itemsize) + (landing_bytes(shown, dtype) if self._can_leave else 0)
+                padded(shown.numel() * dtype.itemsize) + (conversion_bytes(shown, dtype) if self._can_leave else 0)
             )
         return sum(sizes)
 

@@ -1,13 +1,13 @@
-"""ModuleWeights: one torch module as the pool sees it.
+"""Weights of one torch module, as the pool uses them.
 
-A module is divided into blocks (`blocks.py`), one for each layer that has weights of its own. A weight's *home* is the
-original (`homes.py`): a tensor in RAM, perhaps a view of the mapped file, or nothing at all while the file can give it
-again. On the device lies a copy of it (`copies.py`), patched where patches ask for that (`patching.py`); dropping the
-copy undoes them. Where a model computes on the CPU (or never leaves its device) the home itself is what it computes
-with, unless it is patched.
+A module is divided into blocks (`blocks.py`), one for each layer that has weights of its own. The original of a weight
+(`host_weights.py`) is a tensor in RAM, perhaps a view of the mapped file, or nothing while the file can give it again.
+On the device is a copy of it (`device_weights.py`), patched where patches ask for that (`patching.py`); freeing it
+undoes them. Where a model computes on the CPU (or never leaves its device) it computes with the original itself, unless
+that is patched.
 
-A block that is away is brought over while its layer computes (`layers.py`), through a lane, and patched on the way by
-the same arithmetic. So is a block kept in another type than it computes in.
+A block that is offloaded is streamed while its layer computes (`layers.py`), through a cast buffer, and patched on the
+way by the same arithmetic. So is a block stored in another type than it computes in.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from torch import nn
 
 from engine.memory.device import Device
-from engine.memory.lanes import Lanes, PinnedMemory
 from engine.memory.offload.blocks import Block, divide
-from engine.memory.offload.copies import Copies
-from engine.memory.offload.homes import Homes, WeightSource
+from engine.memory.offload.device_weights import DeviceWeights
+from engine.memory.offload.host_weights import HostWeights, WeightSource
 from engine.memory.offload.layers import Layers
 from engine.memory.offload.patching import WantedPatches, patching_bytes
 from engine.memory.plan import choose_blocks
+from engine.memory.transfer_streams import PinnedMemory, TransferStreams
 from engine.memory.weight_patches import Patches, same_patches
 
 
@@ -44,7 +44,7 @@ class ModuleWeights:
         module: nn.Module,
         *,
         device: Device | None = None,
-        lanes: Lanes | None = None,
+        streams: TransferStreams | None = None,
         pinned: PinnedMemory | None = None,
         rests_in_ram: bool = True,
         source: WeightSource | None = None,
@@ -53,18 +53,22 @@ class ModuleWeights:
         self.name = name
         self.module = module
         self.device = device = Device() if device is None else device
-        self.lanes = lanes = Lanes(device, 0) if lanes is None else lanes
+        self.streams = streams = TransferStreams(device, 0) if streams is None else streams
         self.can_leave = can_leave = device.has_own_memory and rests_in_ram
         self._own_compute_dtype = compute_dtype
-        self._blocks = blocks = list(divide(module, device.is_home_of))
+        self._blocks = blocks = list(divide(module, device.holds))
         self._weights = weights = {weight.key: weight for block in blocks for weight in block.weights}
         self.size_bytes = sum(block.size_bytes for block in blocks)
-        self.fixed_bytes = sum(block.size_bytes for block in blocks if not block.is_brought)
-        self._homes = homes = Homes(name, weights, device, can_leave=can_leave, source=source, pinned=pinned)
+        self.fixed_bytes = sum(block.size_bytes for block in blocks if not block.is_streamable)
+        self._host_weights = homes = HostWeights(
+            name, weights, device, can_leave=can_leave, source=source, pinned=pinned
+        )
         self._patches = patches = WantedPatches(weights, device, homes)
-        self._copies = copies = Copies(name, module, weights, device, homes, patches, can_leave=can_leave)
+        self._device_weights = copies = DeviceWeights(
+            name, module, weights, device, homes, patches, can_leave=can_leave
+        )
         self._layers = Layers(
-            name, blocks, device, lanes, patches, copies, can_leave=can_leave, compute_dtype=compute_dtype
+            name, blocks, device, streams, patches, copies, can_leave=can_leave, compute_dtype=compute_dtype
         )
         self._layers.arrange_hooks()
 
@@ -98,15 +102,15 @@ class ModuleWeights:
         return self._layers.block_bytes
 
     @property
-    def landing_bytes(self) -> int:
+    def conversion_bytes(self) -> int:
         """What it takes on the device, besides its weights, to load those that lack."""
         if not self.device.has_own_memory or all(block.is_there for block in self._blocks):
             return 0
-        return self._landing_bytes
+        return self._conversion_bytes
 
     @cached_property
-    def _landing_bytes(self) -> int:
-        return self._homes.landing_bytes()
+    def _conversion_bytes(self) -> int:
+        return self._host_weights.conversion_bytes()
 
     @property
     def patching_bytes(self) -> int:
@@ -114,9 +118,9 @@ class ModuleWeights:
         return self._patches.room_bytes
 
     @property
-    def beside_bytes(self) -> int:
+    def patched_copy_bytes(self) -> int:
         """What patched weights will take more than now, beside originals that stay on the device."""
-        return max(0, self._copies.patched_bytes_to_come - self._copies.patched_bytes)
+        return max(0, self._device_weights.wanted_patched_bytes - self._device_weights.patched_bytes)
 
     @property
     def casts(self) -> bool:
@@ -128,7 +132,7 @@ class ModuleWeights:
         """What it takes on its device beyond its size: patched weights beside originals that never leave; hooks'."""
         if not self.device.has_own_memory:
             return 0
-        return self._copies.patched_bytes + self._copies.hooked_bytes
+        return self._device_weights.patched_bytes + self._device_weights.hooked_bytes
 
     @property
     def ram_bytes(self) -> int:
@@ -137,19 +141,19 @@ class ModuleWeights:
         Views of a mapped file do not count, nor what is only to be read again.
         """
         if self.device.has_own_memory:
-            return self._homes.ram_bytes
-        return self._homes.ram_bytes + self._copies.patched_bytes + self._copies.hooked_bytes
+            return self._host_weights.ram_bytes
+        return self._host_weights.ram_bytes + self._device_weights.patched_bytes + self._device_weights.hooked_bytes
 
     @property
     def droppable_bytes(self) -> int:
         """What `drop` would give back."""
-        return self._homes.droppable_bytes
+        return self._host_weights.droppable_bytes
 
     # --- places ------------------------------------------------------------------------------------------------------
 
     def load(self, room: int | None = None) -> None:
         """Bring as many blocks as `room` bytes allow (None: all), and let the others be away. Raises `OutOfMemory`."""
-        movable = [block for block in self._blocks if block.is_brought]
+        movable = [block for block in self._blocks if block.is_streamable]
         comes = [True] * len(movable)
         if room is not None and room < self.size_bytes:
             sizes, is_there = [block.size_bytes for block in movable], [block.is_there for block in movable]
@@ -162,13 +166,13 @@ class ModuleWeights:
         away = {id(block) for block in stay_away}
         coming = [block for block in self._blocks if not block.is_there and id(block) not in away]
         if stay_away or coming:
-            self._homes.check()
+            self._host_weights.check()
         try:
             for block in stay_away:
-                self._copies.let_go(block)
-            self._copies.apply_patches()
-            self._copies.hold(coming)
-            self._homes.bring_to_ram(stay_away)
+                self._device_weights.let_go(block)
+            self._device_weights.apply_patches()
+            self._device_weights.hold(coming)
+            self._host_weights.bring_to_ram(stay_away)
         finally:
             self._layers.arrange_hooks()
 
@@ -191,17 +195,17 @@ class ModuleWeights:
             return 0
         leaving = [block for block in self._blocks if block.is_there]
         if num_bytes is not None and num_bytes <= before - self.fixed_bytes:
-            leaving = sorted((block for block in leaving if block.is_brought), key=lambda block: block.size_bytes)
+            leaving = sorted((block for block in leaving if block.is_streamable), key=lambda block: block.size_bytes)
         left = 0
         for block in leaving:
             if num_bytes is not None and left >= num_bytes:
                 break
-            self._copies.let_go(block, into_ram=into_ram)
+            self._device_weights.let_go(block, into_ram=into_ram)
             left += block.size_bytes
         self._layers.arrange_hooks()
         return left
 
-    def give(self, num_bytes: int) -> int:
+    def offload_in_use(self, num_bytes: int) -> int:
         """While in use: let at least so many bytes leave, to be brought while their layers compute. What left."""
         left = 0
         leaving: list[Block] = []
@@ -215,16 +219,16 @@ class ModuleWeights:
     def _send_away(self, blocks: Sequence[Block]) -> None:
         """While in use: what is patched may have no original in RAM, which is needed there from now on."""
         for block in blocks:
-            self._copies.let_go(block)
-        self._homes.bring_to_ram(blocks)
+            self._device_weights.let_go(block)
+        self._host_weights.bring_to_ram(blocks)
         self._layers.arrange_hooks()
 
     def _can_go(self, block: Block) -> bool:
-        return self.can_leave and block.is_brought
+        return self.can_leave and block.is_streamable
 
     def drop(self) -> int:
         """Forget the homes that the file can give again; `load` reads them. Returns the bytes of RAM given back."""
-        return self._homes.drop(self._blocks)
+        return self._host_weights.drop(self._blocks)
 
     def release(self) -> None:
         """The pool has forgotten this model: leave nothing in its layers that would hold it."""
@@ -263,7 +267,7 @@ class ModuleWeights:
         self._patches.want(patches, patches_id)
 
     def apply_patches(self) -> None:
-        self._copies.apply_patches()
+        self._device_weights.apply_patches()
 
     def patch_hooks(self, patches: Patches, hooks_id: object, *, keep: bool) -> None:
         """Carry these patches on top of the others, instead of those of the last call. With `keep` what they give is
@@ -272,17 +276,17 @@ class ModuleWeights:
         if hooks_id == self._patches.hooks_id:
             return
         needed_bytes, _ = self.hooking_bytes(patches, hooks_id)
-        self._copies.take_hooks_off()
+        self._device_weights.take_hooks_off()
         self._patches.want_hooks(patches, hooks_id)
-        ready = self._copies.remembered.get(hooks_id, {})
+        ready = self._device_weights.remembered.get(hooks_id, {})
         spare_bytes = self.device.free_bytes() - needed_bytes if needed_bytes else math.inf
         try:
             made = self._put_hooks_on(ready, spare_bytes) if self._patches.of_hooks else {}
         except BaseException:
-            self._copies.take_hooks_off()  # else the next call of that id would take them for there
+            self._device_weights.take_hooks_off()  # else the next call of that id would take them for there
             raise
         if keep and not ready:
-            self._copies.remembered[hooks_id] = made
+            self._device_weights.remembered[hooks_id] = made
 
     def _put_hooks_on(self, ready: Mapping[str, torch.Tensor], spare_bytes: float) -> dict[str, torch.Tensor]:
         """What they made of the weights here, those of `ready` made before. Blocks for which there is no room leave:
@@ -296,12 +300,12 @@ class ModuleWeights:
                     continue
                 if weight.key not in ready and self._can_go(block) and weight.shown.nbytes > spare_bytes:
                     leaving.append(block)
-                    self._copies.let_go(block)
+                    self._device_weights.let_go(block)
                     for other in block.weights:
                         made.pop(other.key, None)
                     spare_bytes += block.size_bytes
                     break
-                made[weight.key] = self._copies.put_hooks_on(weight, ready.get(weight.key))
+                made[weight.key] = self._device_weights.put_hooks_on(weight, ready.get(weight.key))
                 spare_bytes -= 0 if weight.key in ready else weight.shown.nbytes
         self._send_away(leaving)
         return made
@@ -314,15 +318,15 @@ class ModuleWeights:
             return 0, 0
         weights = [self._weights[key] for key in patches]
         patching = max(self.patching_bytes, *(patching_bytes(weight.shown) for weight in weights))
-        least = self.working_bytes + patching + max(0, self.block_bytes - self.lanes.buffers_bytes)
-        if hooks_id in self._copies.remembered:
+        least = self.working_bytes + patching + max(0, self.block_bytes - self.streams.buffers_bytes)
+        if hooks_id in self._device_weights.remembered:
             return least, least
         return least, least + sum(weight.held.nbytes for weight in weights if weight.held is not None)
 
     def undo_hooks(self) -> None:
         """Take the second layer off and forget what was remembered of it."""
-        self._copies.take_hooks_off()
-        self._copies.remembered.clear()
+        self._device_weights.take_hooks_off()
+        self._device_weights.remembered.clear()
 
     def end_use(self) -> None:
         """Nothing computes any more: undo what was for the use in hand alone.
@@ -330,7 +334,7 @@ class ModuleWeights:
         Torch leaves its hooks out when a layer ends by what is no `Exception`.
         """
         for block in self._blocks:
-            if block.covered or block.lane is not None:
+            if block.covered or block.stream is not None:
                 block.uncover()
         self.undo_hooks()
 
@@ -339,22 +343,22 @@ class ModuleWeights:
 
         Raises KeyError for a name the module does not have.
         """
-        return self._homes.original(key)
+        return self._host_weights.original(key)
 
     def current_weight(self, key: str) -> torch.Tensor:
         """The weight with the patches and hooks of now, wherever it is. Raises KeyError as `original_weight`."""
         weight = self._weights[key]
         if weight.held is not None:
             return weight.held
-        tensor = self._homes.original(key).to(self.load_device)
+        tensor = self._host_weights.original(key).to(self.load_device)
         for entries in self._patches.layers_of(key):
-            tensor = self._copies.patched(entries, tensor, key)
+            tensor = self._device_weights.patched(entries, tensor, key)
         return tensor
 
     def check_integrity(self) -> None:
         """Raises AssertionError when what the module shows is not what is known of it."""
         for block in self._blocks:
-            assert not block.covered and block.lane is None, f"{self.name}: a layer still computes"
+            assert not block.covered and block.stream is None, f"{self.name}: a layer still computes"
             for weight in block.weights:
                 assert block.is_there == (weight.held is not None), f"{self.name} {weight.key}: half there"
                 shown = weight.home if weight.held is None else weight.held

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from engine.memory.device import Device, Dtype, Tensor
 from engine.memory.offload.blocks import Weight
-from engine.memory.offload.homes import Homes
+from engine.memory.offload.host_weights import HostWeights
 from engine.memory.weight_patches import Patches, WeightPatch, patched
 
 FLOAT32_BYTES = 4
@@ -14,12 +14,12 @@ NUM_FLOAT32_TO_PATCH = 3
 
 
 class WantedPatches:
-    """What is wanted, and how a weight is patched so; `copies.py` puts that into what the device holds."""
+    """What is wanted, and how a weight is patched so; `device_weights.py` puts that into what the device holds."""
 
-    def __init__(self, weights: Mapping[str, Weight], device: Device, homes: Homes) -> None:
+    def __init__(self, weights: Mapping[str, Weight], device: Device, homes: HostWeights) -> None:
         self._weights = weights
         self._device = device
-        self._homes = homes
+        self._host_weights = homes
         self.of_use: dict[str, tuple[WeightPatch, ...]] = {}
         self.use_id: object = None
         self.are_applied = True  # what is on the device carries those of the use
@@ -60,7 +60,7 @@ class WantedPatches:
         """A new tensor where `weight` lies, as `rounded` before. Raises `OutOfMemory`."""
         if self._device.charges_blocks:
             self._device.begin_block(self.working_now_bytes + patching_bytes(weight) - weight.nbytes)
-        return patched(entries, weight, key, self._homes.original, rounded)
+        return patched(entries, weight, key, self._host_weights.original, rounded)
 
 
 def patching_bytes(weight: Tensor) -> int:

@@ -14,10 +14,10 @@ from torch import nn
 from engine.formats.fill import Destination, fill
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.formats.weight_source import WeightInFile, source_of
-from engine.memory.lanes import Lanes
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.staging import upload
+from engine.memory.transfer_streams import TransferStreams
 
 STATUS = Path("/proc/self/status")
 MIB = 1 << 20
@@ -93,7 +93,7 @@ def test_what_is_read_later_is_not_read_when_a_file_is_opened(path: Path, monkey
     fill(network, SafetensorsFile(path), names, torch.float16, to=Destination.DEVICE)
     assert not read and torch.equal(network.state_dict()["0.weight"], SafetensorsFile(path).tensor("0.weight"))
     device = SimulatedDevice(1 << 30)
-    weights = ModuleWeights("model", network, device=device, lanes=Lanes(device), source=source_of(network))
+    weights = ModuleWeights("model", network, device=device, streams=TransferStreams(device), source=source_of(network))
     read.clear()
     weights.load()
     assert not read, "several readers do that"

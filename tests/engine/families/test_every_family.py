@@ -192,7 +192,7 @@ def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: Model
             outputs, _ = run(engine, prompt)
             assert_picture(engine, outputs)
             latents.append(latent_of(engine, outputs))
-            assert (engine.memory_report().num_brought > 0) == (card_bytes is not None)
+            assert (engine.memory_report().num_streamed > 0) == (card_bytes is not None)
     assert torch.equal(*latents)
 
 

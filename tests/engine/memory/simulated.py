@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from engine.memory.device import Device
-from engine.memory.lanes import Lanes, PinnedMemory
 from engine.memory.model_pool import ModelPool
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import Limits
 from engine.memory.residency import Residency
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.state import VramState
+from engine.memory.transfer_streams import PinnedMemory, TransferStreams
 
 WIDTH = 16
 
@@ -58,11 +58,11 @@ class Card:
         smart_memory: bool = True,
     ) -> None:
         self.device = SimulatedDevice(budget_bytes)
-        self.lanes = Lanes(self.device, streams)
+        self.streams = TransferStreams(self.device, streams)
         self.pinned = PinnedMemory(self.device, pinned_bytes)
         limits = Limits(reserve_bytes=0, minimum_inference_bytes=0)
         self.pool = ModelPool(state, limits=limits, smart_memory=smart_memory, ram_bytes=lambda: (1 << 40, 1 << 40))
 
     def add(self, name: str, module: nn.Module, **options: Any) -> Residency:
-        weights = ModuleWeights(name, module, device=self.device, lanes=self.lanes, pinned=self.pinned, **options)
+        weights = ModuleWeights(name, module, device=self.device, streams=self.streams, pinned=self.pinned, **options)
         return self.pool.add(weights, "unet")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.memory.calibration import LEAST_BYTES, MOST, NUM_REMEMBERED, Calibration
+from engine.memory.calibration import MAX_RATIO, MIN_ESTIMATE_BYTES, NUM_REMEMBERED, Calibration
 
-WORK = 2 * LEAST_BYTES
+WORK = 2 * MIN_ESTIMATE_BYTES
 
 
 def test_an_estimate_that_was_too_low_is_raised_for_its_kind_alone_and_one_too_high_is_kept() -> None:
@@ -17,7 +17,7 @@ def test_an_estimate_that_was_too_low_is_raised_for_its_kind_alone_and_one_too_h
 def test_an_outlier_is_bounded_and_forgotten_after_ordinary_works() -> None:
     calibration = Calibration()
     calibration.measured("unet", WORK, 100 * WORK)
-    assert calibration.corrected("unet", 10) == 10 * MOST
+    assert calibration.corrected("unet", 10) == 10 * MAX_RATIO
     for _ in range(2):
         calibration.measured("unet", WORK, WORK)
     assert calibration.corrected("unet", 10) == 10
@@ -33,5 +33,5 @@ def test_a_correction_follows_the_last_works() -> None:
 
 def test_works_so_small_that_workspaces_outweigh_them_say_nothing() -> None:
     calibration = Calibration()
-    calibration.measured("unet", LEAST_BYTES - 1, MOST.__ceil__() * LEAST_BYTES)
+    calibration.measured("unet", MIN_ESTIMATE_BYTES - 1, MAX_RATIO.__ceil__() * MIN_ESTIMATE_BYTES)
     assert calibration.corrected("unet", 10) == 10

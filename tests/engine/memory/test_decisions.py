@@ -6,7 +6,7 @@ import pytest
 
 from engine.memory.device_facts import DeviceFacts
 from engine.memory.placement import Place, Role, place_of
-from engine.memory.relief import Economy, ReliefStep, Situation, economies
+from engine.memory.relief import MemorySavings, OomContext, ReliefStep, savings_by_step
 from engine.memory.resolve import resolve_settings
 from engine.memory.state import VramState, choose_state
 from engine.settings import DtypePolicies, DtypePolicy, DtypeSettings, EngineSettings, MemorySettings, VramChoice
@@ -118,7 +118,7 @@ def test_a_text_encoder_on_the_cpu_is_kept_in_the_type_it_computes_in() -> None:
 
 
 def test_relief_goes_from_what_costs_nothing_to_what_changes_arithmetic() -> None:
-    steps = list(economies(Situation(True, True, True, True)))
+    steps = list(savings_by_step(OomContext(True, True, True, True)))
     assert [step for step, _ in steps] == [
         ReliefStep.CACHES,
         ReliefStep.OTHER_MODELS,
@@ -128,14 +128,14 @@ def test_relief_goes_from_what_costs_nothing_to_what_changes_arithmetic() -> Non
         ReliefStep.ATTENTION_SLICES,
         ReliefStep.ATTENTION_SLICES,
     ]
-    assert steps[-1][1] == Economy(weights_share=0.0, tiles=True, attention_slices=16)
+    assert steps[-1][1] == MemorySavings(weights_share=0.0, tiles=True, attention_slices=16)
     changes = [step.changes_arithmetic for step, _ in steps]
     assert changes == sorted(changes), "nothing that keeps the bits comes after what does not"
 
 
 def test_steps_that_could_not_help_are_left_out() -> None:
-    assert [step for step, _ in economies(Situation(False, False, False, False))] == [ReliefStep.CACHES]
-    assert [step for step, _ in economies(Situation(False, False, True, False))] == [
+    assert [step for step, _ in savings_by_step(OomContext(False, False, False, False))] == [ReliefStep.CACHES]
+    assert [step for step, _ in savings_by_step(OomContext(False, False, True, False))] == [
         ReliefStep.CACHES,
         ReliefStep.TILED_VAE,
     ]

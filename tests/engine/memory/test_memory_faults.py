@@ -18,14 +18,14 @@ from engine.errors import BadModelFile, Interrupted, OutOfMemory
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.formats.weight_source import FileWeights, WeightInFile
 from engine.memory.device import Device, Dtype, Tensor
-from engine.memory.lanes import Lanes, PinnedMemory
 from engine.memory.model_pool import ModelPool
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import Limits
-from engine.memory.relief import Economy
+from engine.memory.relief import MemorySavings
 from engine.memory.residency import Residency
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.state import VramState
+from engine.memory.transfer_streams import PinnedMemory, TransferStreams
 from tests.engine.memory.simulated import network, patch
 
 X = torch.linspace(-1, 1, 32).reshape(2, 16)
@@ -119,7 +119,7 @@ class Rig:
         self.ram_bytes = 1 << 40
         self.state = state
         self.pool = ModelPool(state, limits=Limits(0, 0), ram_bytes=lambda: (self.ram_bytes, 1 << 20))
-        self.lanes, self.cpu_lanes = Lanes(self.device, 2), Lanes(self.cpu, 0)
+        self.streams, self.cpu_streams = TransferStreams(self.device, 2), TransferStreams(self.cpu, 0)
         self.pinned = PinnedMemory(self.device, SIZE if pins else 0)
         self.handles = [self.add(index) for index in range(NUM_MODELS)]
 
@@ -140,7 +140,7 @@ class Rig:
         stays = self.state is VramState.GPU_ONLY or (self.state is VramState.HIGH_VRAM and index == 0)
         resident = ModuleWeights(
             f"model {index}", module, device=self.cpu if on_cpu else self.device,
-            lanes=self.cpu_lanes if on_cpu else self.lanes, pinned=None if on_cpu else self.pinned, source=source,
+            streams=self.cpu_streams if on_cpu else self.streams, pinned=None if on_cpu else self.pinned, source=source,
             rests_in_ram=not stays, compute_dtype=torch.float32 if index == FLOAT8 else None,
         )  # fmt: skip
         return self.pool.add(resident)
@@ -241,7 +241,7 @@ def test_whatever_fails_the_next_use_gives_the_same_bits(
             _do(rig, step)
             rig.fuse.left = None
             rig.check()
-        rig.pool.economy = Economy()
+        rig.pool.memory_savings = MemorySavings()
         for index in range(NUM_MODELS):
             for key, result in rig.run((index, None, None, False)):
                 assert torch.equal(result, REFERENCE.result(key))
@@ -270,7 +270,7 @@ def _do(rig: Rig, step: Any) -> None:
         case ("add anew", index):
             rig.handles[index] = rig.add(index)
         case ("share", weights_share):
-            rig.pool.economy = Economy(weights_share=weights_share)
+            rig.pool.memory_savings = MemorySavings(weights_share=weights_share)
         case ("budget", share):
             rig.device.budget_bytes = max(
                 _budget(share, rig.state), rig.device.charged_bytes

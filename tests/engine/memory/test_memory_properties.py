@@ -8,7 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.memory.relief import Economy
+from engine.memory.relief import MemorySavings
 from engine.memory.residency import Residency
 from engine.memory.state import VramState
 from tests.engine.memory.simulated import Card, network, patch
@@ -32,7 +32,7 @@ others = st.one_of(
     st.tuples(st.just("unload")),
     st.tuples(st.just("end run")),
     st.tuples(st.just("keep"), st.integers(0, NUM_MODELS - 1)),
-    st.tuples(st.just("economy"), st.sampled_from([0.0, 0.3, 1.0])),
+    st.tuples(st.just("memory_savings"), st.sampled_from([0.0, 0.3, 1.0])),
     st.tuples(st.just("reload"), st.integers(0, NUM_MODELS - 1)),
 )
 sequences = st.lists(st.one_of(runs, others), min_size=1, max_size=12)
@@ -95,8 +95,8 @@ def test_whatever_happens_results_are_the_same_bits_and_the_budget_holds(
                 card.pool.after_run()
             case ("keep", index):
                 handles[index].keep()
-            case ("economy", weights_share):
-                card.pool.economy = Economy(weights_share=weights_share)
+            case ("memory_savings", weights_share):
+                card.pool.memory_savings = MemorySavings(weights_share=weights_share)
             case ("reload", index):
                 handles[index] = card.add(f"model {index}", network(index, NUM_LAYERS))
         card.pool.check_integrity()

@@ -9,7 +9,7 @@ import torch
 
 from engine.errors import OutOfMemory
 from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.relief import Economy
+from engine.memory.relief import MemorySavings
 from engine.memory.residency import Residency
 from engine.memory.state import VramState
 from tests.engine.memory.simulated import WIDTH, Card, network, patch
@@ -62,7 +62,7 @@ def test_buffers_that_layers_took_outside_of_a_use_go_after_the_run() -> None:
     handle = card.add("a", network(0))
     with handle.in_use() as module:
         pass
-    assert torch.equal(module(X), network(0)(X)) and card.lanes.buffers_bytes
+    assert torch.equal(module(X), network(0)(X)) and card.streams.buffers_bytes
     card.pool.after_run()
     card.pool.check_integrity()
     assert card.device.charged_bytes == 0
@@ -95,7 +95,7 @@ class LetsOthersGo(ModuleWeights):
 
     def __init__(self, module: torch.nn.Module, card: Card, others: list[Residency]) -> None:
         self.others: list[Residency] = []
-        super().__init__("a", module, device=card.device, lanes=card.lanes)
+        super().__init__("a", module, device=card.device, streams=card.streams)
         self.others = others
 
     @property
@@ -226,7 +226,7 @@ def test_no_vram_keeps_nothing_that_can_be_brought() -> None:
     with handle.in_use() as module:
         assert handle.loaded_bytes == 0
         assert torch.equal(module(X), network(0)(X))
-    assert card.lanes.num_brought == 60 and card.device.charged_bytes == 0
+    assert card.streams.num_streamed == 60 and card.device.charged_bytes == 0
 
 
 @pytest.mark.parametrize("state", [VramState.HIGH_VRAM, VramState.GPU_ONLY])
@@ -287,7 +287,7 @@ def test_economy_moves_weights_off_the_device_for_the_next_use() -> None:
     handle = card.add("a", network(0))
     loaded = []
     for share in (1.0, 0.5, 0.0):
-        card.pool.economy = Economy(weights_share=share)
+        card.pool.memory_savings = MemorySavings(weights_share=share)
         with handle.in_use():
             loaded.append(handle.loaded_bytes)
     assert loaded[0] == SIZE and 0.4 * SIZE < loaded[1] <= 0.5 * SIZE and loaded[2] == 0

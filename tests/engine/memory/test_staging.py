@@ -18,7 +18,7 @@ from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.formats.weight_source import WeightInFile, source_of
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice
-from engine.memory.staging import MOST_CHUNK_BYTES, landing_bytes_at_once, plan_chunks, upload
+from engine.memory.staging import MAX_CHUNK_BYTES, max_conversion_bytes, plan_chunks, upload
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -34,7 +34,7 @@ def write(folder: Path, tensors: Sequence[torch.Tensor]) -> list[WeightInFile]:
 @example(1)
 def test_all_chunks_together_are_below_the_largest_tensor_and_a_fifth(largest_bytes: int) -> None:
     num_chunks, chunk_bytes = plan_chunks(largest_bytes)
-    assert num_chunks >= 1 and 1 <= chunk_bytes <= MOST_CHUNK_BYTES
+    assert num_chunks >= 1 and 1 <= chunk_bytes <= MAX_CHUNK_BYTES
     assert num_chunks * chunk_bytes <= max(1, 1.2 * largest_bytes)
     assert chunk_bytes & (chunk_bytes - 1) == 0, "torch would take more than was asked for"
 
@@ -84,7 +84,7 @@ def test_loading_takes_no_more_of_ram_and_of_the_device_than_was_said(
         largest = max(tensor.nbytes for tensor in tensors.values())
         assert 0 < device.most_host_bytes <= max(1, 1.2 * largest) and device.host_bytes == 0
         assert weights.ram_bytes == 0
-        passing = 0 if wanted is torch.float16 else landing_bytes_at_once(largest)
+        passing = 0 if wanted is torch.float16 else max_conversion_bytes(largest)
         assert device.most_charged_bytes <= weights.size_bytes + passing
         assert all(torch.equal(weights.current_weight(name), tensors[name].to(wanted)) for name in tensors)
 

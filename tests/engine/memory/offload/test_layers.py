@@ -8,8 +8,8 @@ from torch import nn
 
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.random_weights import random_networks
-from engine.memory.lanes import Lanes
 from engine.memory.offload.module_weights import ModuleWeights
+from engine.memory.transfer_streams import TransferStreams
 from tests.engine.memory.simulated import Card, ElsewhereDevice
 
 
@@ -18,7 +18,7 @@ def test_rows_of_a_table_that_is_away_are_asked_for_where_the_table_goes() -> No
     for patches in ({}, {"weight": difference}):
         device = ElsewhereDevice("meta")
         table = nn.Embedding(10, 4).requires_grad_(False)
-        weights = ModuleWeights("m", table, device=device, lanes=Lanes(device, 0))
+        weights = ModuleWeights("m", table, device=device, streams=TransferStreams(device, 0))
         weights.patch(patches, "some")
         weights.load(0)
         seen: list[tuple[str, str]] = []
@@ -40,7 +40,7 @@ def test_of_a_table_that_is_cast_only_the_rows_asked_for_are() -> None:
         with handle.in_use() as used:
             assert (handle.loaded_bytes == handle.size_bytes) == (budget > 100_000)
             assert torch.equal(used[0](torch.tensor([5, 7, 5])), expected)
-            assert card.lanes.buffers_bytes < 10_000, "no buffer for the whole table"
+            assert card.streams.buffers_bytes < 10_000, "no buffer for the whole table"
         card.pool.check_integrity()
 
 
@@ -50,7 +50,9 @@ def test_networks_in_a_cards_types_mix_nothing_of_the_card_with_the_cpu(room: in
     unet, text, vae = random_networks("small", 0, types)
     device = ElsewhereDevice("meta")
     for network, computed in ((unet, None), (text, torch.float32), (vae, None)):
-        ModuleWeights("m", network, device=device, lanes=Lanes(device, 0), compute_dtype=computed).load(room)
+        ModuleWeights("m", network, device=device, streams=TransferStreams(device, 0), compute_dtype=computed).load(
+            room
+        )
     with torch.inference_mode():
         latent, context = (
             torch.zeros(shape, dtype=torch.float16, device="meta")

@@ -7,13 +7,13 @@ from typing import Any
 
 from engine.memory.device import Device, Dtype, Tensor
 from engine.memory.offload.blocks import Block, Weight
-from engine.memory.offload.homes import Homes
+from engine.memory.offload.host_weights import HostWeights
 from engine.memory.offload.patching import WantedPatches
 from engine.memory.staging import RawWeight, upload
 from engine.memory.weight_patches import WeightPatch, same_patches
 
 
-class Copies:
+class DeviceWeights:
     """The copies of one model. Where it computes on the CPU, or never leaves its device, homes are their own copies."""
 
     def __init__(
@@ -22,7 +22,7 @@ class Copies:
         module: Any,
         weights: Mapping[str, Weight],
         device: Device,
-        homes: Homes,
+        homes: HostWeights,
         patches: WantedPatches,
         *,
         can_leave: bool,
@@ -31,7 +31,7 @@ class Copies:
         self._module = module
         self._weights = weights
         self._device = device
-        self._homes = homes
+        self._host_weights = homes
         self._patches = patches
         self._can_leave = can_leave
         self.remembered: dict[object, dict[str, Tensor]] = {}  # hooks' id -> the weights they gave
@@ -46,7 +46,7 @@ class Copies:
         )
 
     @property
-    def patched_bytes_to_come(self) -> int:
+    def wanted_patched_bytes(self) -> int:
         """What they will take once what is wanted is applied."""
         wanted = (self._weights[key] for key in self._patches.of_use)
         return sum(weight.shown.nbytes for weight in wanted if self._lies_beside(weight))
@@ -72,12 +72,12 @@ class Copies:
         Raises `OutOfMemory`, and what reading raises; blocks that have not come whole are away then.
         """
         lacking = {weight.key: weight for block in blocks for weight in block.weights if weight.held is None}
-        homes = {key: weight.home for key, weight in lacking.items() if key in self._homes.names}
+        homes = {key: weight.home for key, weight in lacking.items() if key in self._host_weights.names}
         try:
             if self._device.has_own_memory:
-                self._upload([weight for weight in lacking.values() if self._homes.comes_from_file(weight)])
+                self._upload([weight for weight in lacking.values() if self._host_weights.comes_from_file(weight)])
             nowhere = [key for key, weight in lacking.items() if weight.home is None and weight.held is None]
-            for key, tensor in self._homes.read(nowhere):
+            for key, tensor in self._host_weights.read(nowhere):
                 self._hold(lacking[key], tensor)
             for block in blocks:
                 for weight in block.weights:
@@ -93,7 +93,7 @@ class Copies:
     def _upload(self, weights: Sequence[Weight]) -> None:
         """Bring weights from the file to the device, through a little pinned memory."""
         by_key = {weight.key: weight for weight in weights}
-        raws = list(self._homes.raw(by_key))
+        raws = list(self._host_weights.raw(by_key))
 
         def pairs() -> Iterator[tuple[Tensor, RawWeight]]:
             for key, raw in raws:
@@ -110,14 +110,14 @@ class Copies:
             self.bring_up_to_date(weight)
 
     def _hold(self, weight: Weight, original: Tensor) -> None:
-        if self._device.is_home_of(original):
+        if self._device.holds(original):
             weight.home = weight.held = original
         else:
             weight.held = self._device.empty_like(weight.shown)
             self._device.copy(None, weight.held, original)
             if not self._can_leave:
                 weight.home = weight.held  # it never leaves
-            elif weight.home is None and self._homes.is_view(weight.key):
+            elif weight.home is None and self._host_weights.is_view(weight.key):
                 weight.home = original
         weight.applied = ()
         self.bring_up_to_date(weight)
@@ -134,12 +134,12 @@ class Copies:
         """Without `into_ram` what the file can give again goes nowhere."""
         if not block.is_there:
             return
-        names = () if into_ram else self._homes.names
+        names = () if into_ram else self._host_weights.names
         for weight in block.weights:
             if (weight.home is None and weight.key not in names) or (
                 weight.home is not None and weight.home.device.type != "cpu"
             ):
-                weight.home = self._homes.copy_in_ram(weight)
+                weight.home = self._host_weights.copy_in_ram(weight)
             weight.show(weight.home)
             weight.held = weight.below = None
             weight.applied = ()
@@ -182,8 +182,8 @@ class Copies:
         weight.show(weight.held)
 
     def _put_original_back(self, weight: Weight) -> None:
-        original = self._homes.original(weight.key)
-        if self._device.is_home_of(original) or not self._can_leave:
+        original = self._host_weights.original(weight.key)
+        if self._device.holds(original) or not self._can_leave:
             weight.held = original
             return
         assert weight.held is not None

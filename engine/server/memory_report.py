@@ -114,8 +114,8 @@ def _counts(report: MemoryReport) -> dict[str, int]:
         "evicted_bytes": pool.evicted_bytes,
         "dropped_from_ram": pool.num_dropped,
         "leaks": pool.num_leaks,
-        "blocks_brought": report.num_brought,
-        "brought_bytes": report.brought_bytes,
+        "blocks_brought": report.num_streamed,
+        "brought_bytes": report.streamed_bytes,
     }
 
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from engine.memory.device import Device, Tensor
-from engine.memory.lanes import PinnedMemory
 from engine.memory.offload.blocks import Block, Weight
-from engine.memory.staging import RawWeight, landing_bytes_at_once
+from engine.memory.staging import RawWeight, max_conversion_bytes
+from engine.memory.transfer_streams import PinnedMemory
 
 
 class WeightSource(Protocol):
@@ -34,7 +34,7 @@ class WeightSource(Protocol):
         ...
 
 
-class Homes:
+class HostWeights:
     """The originals of one model's weights. `can_leave`: they are apart from what the device holds."""
 
     def __init__(
@@ -69,12 +69,12 @@ class Homes:
         """What `drop` would give back."""
         return sum(home.nbytes for _, home in self._droppable())
 
-    def landing_bytes(self) -> int:
+    def conversion_bytes(self) -> int:
         """What it takes on the device to load weights of the file that have to be changed there."""
         if self._source is None:
             return 0
         raws = self._source.raw(key for key, weight in self._weights.items() if self.comes_from_file(weight))
-        return landing_bytes_at_once(max((raw.num_bytes for key, raw in raws if self._is_changed(key, raw)), default=0))
+        return max_conversion_bytes(max((raw.num_bytes for key, raw in raws if self._is_changed(key, raw)), default=0))
 
     def _is_changed(self, key: str, raw: RawWeight) -> bool:
         shown = self._weights[key].shown

@@ -1,4 +1,4 @@
-"""Bringing weights to a device: lanes, casts, waiting and pinned memory, on the simulated device that checks order."""
+"""Weights on their way to a device: streams, casts, waiting, pinned memory; the simulated device checks the order."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import torch
 
 from engine.errors import OutOfMemory
 from engine.memory.device import AcceleratorDevice, Device
-from engine.memory.lanes import LOOK_BYTES, Lanes, PinnedMemory
 from engine.memory.simulated_device import SimulatedDevice, StreamHazard
+from engine.memory.transfer_streams import RECHECK_BYTES, PinnedMemory, TransferStreams
 
 
 def test_lanes_take_turns_and_their_memory_is_counted_and_given_back() -> None:
     device = SimulatedDevice(10_000)
-    lanes = Lanes(device, 2)
-    lanes.open(2, 1000)
-    assert lanes.buffers_bytes == device.charged_bytes == 2000
-    first, second, third = lanes.next(8), lanes.next(8), lanes.next(8)
-    assert first is third and first is not second and lanes.num_brought == 3
-    lanes.open(1, 500)
-    assert lanes.buffers_bytes == 2000, "buffers that are there already stay"
-    lanes.close()
+    streams = TransferStreams(device, 2)
+    streams.open(2, 1000)
+    assert streams.buffers_bytes == device.charged_bytes == 2000
+    first, second, third = streams.next(8), streams.next(8), streams.next(8)
+    assert first is third and first is not second and streams.num_streamed == 3
+    streams.open(1, 500)
+    assert streams.buffers_bytes == 2000, "buffers that are there already stay"
+    streams.close()
     assert device.charged_bytes == 0
 
 
 def test_weights_arrive_in_the_type_and_layout_they_are_wanted_in() -> None:
-    lanes = Lanes(SimulatedDevice(10_000), 2)
-    lanes.open(2, 4096)
+    streams = TransferStreams(SimulatedDevice(10_000), 2)
+    streams.open(2, 4096)
     source = torch.randn(4, 3, 2, 2)
-    lane = lanes.next(source.nbytes)
-    brought = lane.bring(source, torch.float16, channels_last=True)
-    small = lane.bring(source[0, 0], torch.float32, channels_last=False)
-    lane.arrive()
+    stream = streams.next(source.nbytes)
+    brought = stream.bring(source, torch.float16, channels_last=True)
+    small = stream.bring(source[0, 0], torch.float32, channels_last=False)
+    stream.arrive()
     assert torch.equal(brought, source.half()) and brought.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(small, source[0, 0])
 
@@ -47,16 +47,16 @@ def test_what_is_wanted_in_another_type_comes_as_it_is_and_is_cast_on_the_device
             self.copies.append((source.dtype, target.dtype, stream is None))
             super().copy(stream, target, source)
 
-    lanes = Lanes(Watched(10_000), 1)
-    lanes.open(1, 4096)
+    streams = TransferStreams(Watched(10_000), 1)
+    streams.open(1, 4096)
     kept = torch.randn(4, 3, 2, 2).to(torch.float8_e4m3fn).to(memory_format=torch.channels_last)
-    lane = lanes.next(kept.nbytes)
-    brought = lane.bring(kept, torch.float16, channels_last=True)
-    lane.arrive()
+    stream = streams.next(kept.nbytes)
+    brought = stream.bring(kept, torch.float16, channels_last=True)
+    stream.arrive()
     assert torch.equal(brought, kept.half()) and brought.is_contiguous(memory_format=torch.channels_last)
     float8, float16 = torch.float8_e4m3fn, torch.float16
     assert Watched.copies == [(float8, float8, False), (float8, float16, False)]
-    lane.bring(kept, float16, channels_last=True, is_computed=True)
+    stream.bring(kept, float16, channels_last=True, is_computed=True)
     assert Watched.copies[2:] == [(float8, float16, True)]
 
 
@@ -103,7 +103,7 @@ def test_pinned_memory_ends_at_its_limit_and_comes_back() -> None:
 
 
 def test_pinned_memory_follows_what_ram_is_free() -> None:
-    free = [3 * LOOK_BYTES]
+    free = [3 * RECHECK_BYTES]
     looks = []
 
     def spare_bytes() -> int:
@@ -113,15 +113,15 @@ def test_pinned_memory_follows_what_ram_is_free() -> None:
     device = Device()
     device.pinned_like = lambda tensor: torch.empty(4)  # type: ignore[method-assign]
     pinned = PinnedMemory(device, 1 << 40, spare_bytes)
-    quarter = torch.empty(LOOK_BYTES // 4, dtype=torch.uint8, device="meta")
+    quarter = torch.empty(RECHECK_BYTES // 4, dtype=torch.uint8, device="meta")
     kept = []
     for _ in range(40):
         copy = pinned.pin(quarter)
         if copy is not None:
             kept.append(copy)
-            free[0] -= LOOK_BYTES // 4
+            free[0] -= RECHECK_BYTES // 4
     assert len(kept) == 12 and free[0] == 0 and len(looks) <= 11, "asked once for so many bytes"
-    free[0] = LOOK_BYTES
+    free[0] = RECHECK_BYTES
     assert any(pinned.pin(quarter) is not None for _ in range(5)), "again, once there is some"
 
 
