@@ -188,12 +188,12 @@ def _evictions(residents: Sequence[ResidentModel], missing: int) -> tuple[tuple[
     return tuple(evict), missing
 
 
-def choose_blocks(block_bytes: Sequence[int], is_there: Sequence[bool], room: int) -> list[bool]:
+def choose_blocks(block_bytes: Sequence[int], is_loaded: Sequence[bool], room: int) -> list[bool]:
     """Choose the blocks to be on the device within `room` bytes.
 
     Larger ones come first, so that the streamed ones are small; among equals those that are loaded already.
     """
-    order = sorted(range(len(block_bytes)), key=lambda index: (-block_bytes[index], not is_there[index], index))
+    order = sorted(range(len(block_bytes)), key=lambda index: (-block_bytes[index], not is_loaded[index], index))
     chosen = [False] * len(block_bytes)
     for index in order:
         if block_bytes[index] <= room:

@@ -1,83 +1,63 @@
-"""A module's weights in blocks, one for each layer that has weights of its own, and what is known of each weight."""
+"""Blocks of a module: the weights of one layer each, which are loaded and offloaded together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from engine.memory.offload.weight import Weight
+from engine.memory.offload.weight_state import HostState
 from engine.memory.transfer_streams import TransferStream
-from engine.memory.weight_patches import WeightPatch
 
 # Layers that read their weights nowhere but in `forward`, so that these need to be there only then.
 STREAMABLE_LAYERS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
 
 
 @dataclass(eq=False, slots=True)
-class Weight:
-    """One parameter or buffer. `held` is what lies on the device; `below` what hooks have patched over."""
-
-    key: str
-    owners: list[tuple[nn.Module, str]]
-    home: torch.Tensor | None
-    held: torch.Tensor | None = None
-    below: torch.Tensor | None = None
-    applied: Sequence[WeightPatch] = ()
-    is_pinned: bool = False
-
-    @property
-    def shown(self) -> torch.Tensor:
-        """What the module sees: of the right shape, type and layout, whatever its values."""
-        owner, name = self.owners[0]
-        tensor = owner._buffers[name] if name in owner._buffers else owner._parameters[name]
-        assert tensor is not None
-        return tensor
-
-    def show(self, tensor: torch.Tensor | None) -> None:
-        """Let the module see this one; None: shape and type alone."""
-        tensor = self.shown.to("meta") if tensor is None else tensor
-        for owner, name in self.owners:
-            if name not in owner._parameters:
-                owner._buffers[name] = tensor
-            elif isinstance(tensor, nn.Parameter):
-                owner._parameters[name] = tensor
-            else:
-                owner._parameters[name] = nn.Parameter(tensor, requires_grad=False)
-
-
-@dataclass(eq=False, slots=True)
 class Block:
-    """The weights of one layer. `is_streamable`: it can be away while others compute. `is_read`: its homes have been in
-    RAM, so that views among them are no longer to be read from a disk.
+    """Weights of one layer. `is_streamable`: it can be offloaded while others compute.
 
-    While the layer computes from a stream, `covered` is what the module saw before.
+    `hooks` are those on its layer; `stream` is the transfer stream while the layer computes from a cast buffer.
     """
 
     module: nn.Module
     weights: list[Weight]
     size_bytes: int
     is_streamable: bool
-    is_there: bool = False
-    is_read: bool = False
     hooks: list[Any] = field(default_factory=list)
     stream: TransferStream | None = None
-    covered: list[tuple[Weight, torch.Tensor]] = field(default_factory=list)
 
-    def uncover(self) -> None:
-        """Let the module see again what it saw before its layer computed, and give the stream back."""
-        for weight, tensor in self.covered:
-            weight.show(tensor)
-        self.covered.clear()
+    @property
+    def is_loaded(self) -> bool:
+        """True where all its weights are on the device."""
+        return all(weight.is_loaded for weight in self.weights)
+
+    @property
+    def is_streamed(self) -> bool:
+        """True while its layer computes from a cast buffer."""
+        return self.stream is not None or any(weight.is_streamed for weight in self.weights)
+
+    def end_stream(self) -> None:
+        """Return to the weights from before the layer's call, and free the cast buffer."""
+        for weight in self.weights:
+            if weight.is_streamed:
+                weight.end_stream()
         stream, self.stream = self.stream, None
         if stream is not None:
             stream.end()
 
 
-def divide(module: nn.Module, is_at_home: Callable[[torch.Tensor], bool]) -> Iterator[Block]:
-    """The blocks of a module. Those whose weights lie where they compute (`is_at_home`) are there already."""
+def divide(
+    module: nn.Module, is_in_place: Callable[[torch.Tensor], bool], is_view: Callable[[str], bool]
+) -> Iterator[Block]:
+    """Yield the blocks of a module. Those whose weights are where they compute (`is_in_place`) are loaded already.
+
+    `is_view` is True for the names of weights that are views of a mapped file.
+    """
     by_id: dict[int, Weight] = {}
     layers: list[tuple[nn.Module, list[Weight]]] = []
     for path, layer in module.named_modules():
@@ -89,16 +69,24 @@ def divide(module: nn.Module, is_at_home: Callable[[torch.Tensor], bool]) -> Ite
                 by_id[id(tensor)].owners.append((layer, name))
                 continue
             key = f"{path}.{name}" if path else name
-            own.append(Weight(key, [(layer, name)], None if tensor.is_meta else tensor))
+            host = None if tensor.is_meta else tensor
+            own.append(Weight(key, [(layer, name)], host, _host_state(host, is_view(key))))
             by_id[id(tensor)] = own[-1]
         if own:
             layers.append((layer, own))
     for layer, weights in layers:
         is_alone = all(len(weight.owners) == 1 for weight in weights) and not layer._buffers
-        size = sum(weight.shown.nbytes for weight in weights)
-        block = Block(layer, weights, size, is_alone and isinstance(layer, STREAMABLE_LAYERS))
-        if all(weight.home is not None and is_at_home(weight.home) for weight in weights):
-            block.is_there = True
+        size = sum(weight.in_module.nbytes for weight in weights)
+        if all(weight.host is not None and is_in_place(weight.host) for weight in weights):
             for weight in weights:
-                weight.held = weight.home
-        yield block
+                weight.load_in_place()
+        yield Block(layer, weights, size, is_alone and isinstance(layer, STREAMABLE_LAYERS))
+
+
+def _host_state(tensor: torch.Tensor | None, is_view: bool) -> HostState:
+    """Return the state of an original as its module was made with it."""
+    if tensor is None:
+        return HostState.ABSENT
+    if tensor.device.type != "cpu":
+        return HostState.ON_DEVICE
+    return HostState.MAPPED if is_view else HostState.IN_RAM

@@ -1,4 +1,4 @@
-"""What a device holds of a model's weights: how copies come there, are patched there and leave."""
+"""Weights of a model on its device: loading, patching and offloading them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.memory.device import Device, Dtype, Tensor
-from engine.memory.offload.blocks import Block, Weight
+from engine.memory.offload.blocks import Block
 from engine.memory.offload.host_weights import HostWeights
 from engine.memory.offload.patching import WantedPatches
+from engine.memory.offload.weight import Weight
+from engine.memory.offload.weight_state import HostState
 from engine.memory.staging import RawWeight, upload
 from engine.memory.weight_patches import WeightPatch, same_patches
 
+Originals = Mapping[str, tuple[Tensor | None, HostState]]
+
 
 class DeviceWeights:
-    """The copies of one model. Where it computes on the CPU, or never leaves its device, homes are their own copies."""
+    """Weights of one model on its device, which are copies of the originals.
+
+    Where a model computes on the CPU, or never leaves its device, they are the originals themselves.
+    """
 
     def __init__(
         self,
@@ -22,7 +29,7 @@ class DeviceWeights:
         module: Any,
         weights: Mapping[str, Weight],
         device: Device,
-        homes: HostWeights,
+        host_weights: HostWeights,
         patches: WantedPatches,
         *,
         can_leave: bool,
@@ -31,198 +38,206 @@ class DeviceWeights:
         self._module = module
         self._weights = weights
         self._device = device
-        self._host_weights = homes
+        self._host_weights = host_weights
         self._patches = patches
         self._can_leave = can_leave
-        self.remembered: dict[object, dict[str, Tensor]] = {}  # hooks' id -> the weights they gave
+        self._applied_version = patches.version  # of the patches that all loaded weights carry
+        self.cached_hooks: dict[object, dict[str, Tensor]] = {}  # hooks' id -> the weights they gave
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
     @property
     def patched_bytes(self) -> int:
-        """What patched weights take beside originals that lie where they compute."""
+        """Bytes of patched weights beside originals that are where they compute."""
         return sum(
-            weight.shown.nbytes for weight in self._weights.values() if weight.applied and self._lies_beside(weight)
+            weight.in_module.nbytes for weight in self._weights.values() if weight.applied and self._is_beside(weight)
         )
 
     @property
     def wanted_patched_bytes(self) -> int:
-        """What they will take once what is wanted is applied."""
+        """Bytes of patched weights beside their originals once the wanted patches are applied."""
         wanted = (self._weights[key] for key in self._patches.of_use)
-        return sum(weight.shown.nbytes for weight in wanted if self._lies_beside(weight))
+        return sum(weight.in_module.nbytes for weight in wanted if self._is_beside(weight))
 
-    def _lies_beside(self, weight: Weight) -> bool:
-        """Whether the original is where the model computes, so that a patched weight is another one there."""
+    def _is_beside(self, weight: Weight) -> bool:
+        """Return True where the original is where the model computes, so that a patched weight is a second tensor."""
         if not self._device.has_own_memory or not self._can_leave:
             return True
-        return weight.home is not None and weight.home.device.type != "cpu"
+        return weight.host_state is HostState.ON_DEVICE
 
     @property
     def hooked_bytes(self) -> int:
-        """What hooked weights take, those in place and those remembered. Also asked from other threads."""
-        hooked = [weight.held for weight in self._weights.values() if weight.below is not None]
-        hooked += [tensor for made in list(self.remembered.values()) for tensor in made.values()]
+        """Bytes of hooked weights, those in place and those cached. Also read from other threads."""
+        hooked = [weight.loaded for weight in self._weights.values() if weight.is_hooked]
+        hooked += [tensor for made in list(self.cached_hooks.values()) for tensor in made.values()]
         return sum({id(tensor): tensor.nbytes for tensor in hooked if tensor is not None}.values())
 
-    # --- coming and leaving ------------------------------------------------------------------------------------------
+    # --- loading and offloading --------------------------------------------------------------------------------------
 
-    def hold(self, blocks: Sequence[Block]) -> None:
-        """Bring blocks to the device: what has no home straight from the file, one tensor after the other.
+    def load(self, blocks: Sequence[Block]) -> None:
+        """Load blocks, those without originals in RAM straight from the file, one tensor after the other.
 
-        Raises `OutOfMemory`, and what reading raises; blocks that have not come whole are away then.
+        Raises `OutOfMemory`, and the errors of reading; blocks that are not whole are offloaded then.
         """
-        lacking = {weight.key: weight for block in blocks for weight in block.weights if weight.held is None}
-        homes = {key: weight.home for key, weight in lacking.items() if key in self._host_weights.names}
+        missing = {weight.key: weight for block in blocks for weight in block.weights if weight.loaded is None}
+        names = self._host_weights.names
+        originals = {key: (weight.host, weight.host_state) for key, weight in missing.items() if key in names}
+        num_loaded = 0
         try:
             if self._device.has_own_memory:
-                self._upload([weight for weight in lacking.values() if self._host_weights.comes_from_file(weight)])
-            nowhere = [key for key, weight in lacking.items() if weight.home is None and weight.held is None]
+                self._upload([weight for weight in missing.values() if self._host_weights.comes_from_file(weight)])
+            nowhere = [key for key, weight in missing.items() if weight.host is None and weight.loaded is None]
             for key, tensor in self._host_weights.read(nowhere):
-                self._hold(lacking[key], tensor)
+                self._load_one(missing[key], tensor)
             for block in blocks:
                 for weight in block.weights:
-                    if weight.held is None:
-                        assert weight.home is not None, f"{self._name} {weight.key}: nobody has it"
-                        self._hold(weight, weight.home)
-                block.is_there = True
+                    if weight.loaded is None:
+                        assert weight.host is not None, f"{self._name} {weight.key}: its original is lost"
+                        self._load_one(weight, weight.host)
+                num_loaded += 1
         finally:
-            for block in blocks:
-                if not block.is_there:  # the device had no room for all of it
-                    self._take_back(block, homes)
+            for block in blocks[num_loaded:]:  # the device had no room for all of it
+                self._undo_load(block, originals)
 
     def _upload(self, weights: Sequence[Weight]) -> None:
-        """Bring weights from the file to the device, through a little pinned memory."""
+        """Copy weights from the file to the device, through a little pinned memory."""
         by_key = {weight.key: weight for weight in weights}
         raws = list(self._host_weights.raw(by_key))
 
         def pairs() -> Iterator[tuple[Tensor, RawWeight]]:
             for key, raw in raws:
-                held = by_key[key].held = self._device.empty_like(by_key[key].shown)
-                yield held, raw
+                target = self._device.empty_like(by_key[key].in_module)
+                by_key[key].begin_load(target)
+                yield target, raw
 
         if raws:
             upload(self._device, pairs(), max(raw.num_bytes for _, raw in raws))
         for weight in weights:
-            assert weight.held is not None
-            weight.applied = ()
-            if not self._can_leave:
-                weight.home = weight.held  # it never leaves
+            weight.end_load()
+            self._keep_original(weight)
             self.bring_up_to_date(weight)
 
-    def _hold(self, weight: Weight, original: Tensor) -> None:
+    def _load_one(self, weight: Weight, original: Tensor) -> None:
         if self._device.holds(original):
-            weight.home = weight.held = original
+            if weight.host is None:
+                weight.put_host(original, self._host_weights.state_when_read(weight.key))
+            weight.load_in_place()
         else:
-            weight.held = self._device.empty_like(weight.shown)
-            self._device.copy(None, weight.held, original)
-            if not self._can_leave:
-                weight.home = weight.held  # it never leaves
-            elif weight.home is None and self._host_weights.is_view(weight.key):
-                weight.home = original
-        weight.applied = ()
+            target = self._device.empty_like(weight.in_module)
+            weight.begin_load(target)
+            self._device.copy(None, target, original)
+            weight.end_load()
+            self._keep_original(weight)
         self.bring_up_to_date(weight)
 
-    def _take_back(self, block: Block, homes: Mapping[str, Tensor | None]) -> None:
-        """Forget what came, also originals that had just come to stay; `homes` is where the file's weights were."""
-        for weight in block.weights:
-            if self._device.has_own_memory and not self._can_leave and weight.key in homes:
-                weight.home = homes[weight.key]
-            weight.held, weight.applied = None, ()
-            weight.show(weight.home)
+    def _keep_original(self, weight: Weight) -> None:
+        """Make a loaded weight of a model that never leaves its own original."""
+        if self._can_leave:
+            return
+        if self._device.has_own_memory:
+            weight.keep_on_device()
+        elif weight.loaded is not None:
+            weight.put_host(weight.loaded, HostState.IN_RAM)
 
-    def let_go(self, block: Block, *, into_ram: bool = True) -> None:
-        """Without `into_ram` what the file can give again goes nowhere."""
-        if not block.is_there:
+    def _undo_load(self, block: Block, originals: Originals) -> None:
+        """Offload what was loaded, also originals that had just come to stay, as far as the file has them."""
+        for weight in block.weights:
+            if self._device.has_own_memory and not self._can_leave and weight.key in originals:
+                weight.restore_host(*originals[weight.key])
+            weight.offload()
+
+    def offload(self, block: Block, *, into_ram: bool = True) -> None:
+        """Offload a block. Without `into_ram` nothing is copied that the file can give again."""
+        if not block.is_loaded:
             return
         names = () if into_ram else self._host_weights.names
         for weight in block.weights:
-            if (weight.home is None and weight.key not in names) or (
-                weight.home is not None and weight.home.device.type != "cpu"
-            ):
-                weight.home = self._host_weights.copy_in_ram(weight)
-            weight.show(weight.home)
-            weight.held = weight.below = None
-            weight.applied = ()
-        block.is_there = False
+            is_lost = weight.host_state is HostState.ABSENT and weight.key not in names
+            copy = (
+                self._host_weights.copy_in_ram(weight) if is_lost or weight.host_state is HostState.ON_DEVICE else None
+            )
+            weight.offload()
+            if copy is not None:
+                weight.put_host(copy, HostState.IN_RAM)
 
     # --- patches of the use ------------------------------------------------------------------------------------------
 
+    @property
+    def carries_wanted(self) -> bool:
+        """True where all loaded weights carry the patches that are wanted now."""
+        return self._applied_version == self._patches.version
+
     def apply_patches(self) -> None:
-        """Let everything here carry the patches of now; all of them or, when that fails, none."""
-        if self._patches.are_applied:
+        """Apply the wanted patches to all loaded weights; to all of them or, when that fails, none."""
+        if self.carries_wanted:
             return
         try:
             for key, weight in self._weights.items():
-                if weight.held is not None and (weight.applied or key in self._patches.of_use):
+                if weight.loaded is not None and (weight.applied or key in self._patches.of_use):
                     self.bring_up_to_date(weight)
         except BaseException:
             self._undo_patches()
             raise
-        self._patches.are_applied = True
+        self._applied_version = self._patches.version
 
     def _undo_patches(self) -> None:
-        """Not all of the patches could be applied: have none, so that the next call does not take them for applied."""
+        """Undo all patches after a failure, so that the next call does not take them for applied."""
         self._patches.want({}, None)
         for weight in self._weights.values():
-            if weight.held is not None:
+            if weight.loaded is not None:
                 self.bring_up_to_date(weight)
-        self._patches.are_applied = True
+        self._applied_version = self._patches.version
 
     def bring_up_to_date(self, weight: Weight) -> None:
-        """Let what the device holds carry the patches of now."""
+        """Apply the wanted patches to a loaded weight."""
         wanted = self._patches.of_use.get(weight.key, ())
-        assert weight.held is not None
-        if not same_patches(weight.applied, wanted):
-            if weight.applied:
-                self._put_original_back(weight)
-                weight.applied = ()
-            if wanted:
-                self._put_patched(weight, wanted)
-            weight.applied = wanted
-        weight.show(weight.held)
+        if same_patches(weight.applied, wanted):
+            return
+        if weight.applied:
+            self._unpatch(weight)
+        if wanted:
+            self._patch(weight, wanted)
 
-    def _put_original_back(self, weight: Weight) -> None:
+    def _unpatch(self, weight: Weight) -> None:
         original = self._host_weights.original(weight.key)
         if self._device.holds(original) or not self._can_leave:
-            weight.held = original
+            weight.unpatch(original)
             return
-        assert weight.held is not None
-        self._device.copy(None, weight.held, original)  # into the memory of the patched one, which is ours alone
+        assert weight.loaded is not None
+        self._device.copy(None, weight.loaded, original)  # into the memory of the patched one, which is ours alone
+        weight.unpatch(weight.loaded)
 
-    def _put_patched(self, weight: Weight, entries: Sequence[WeightPatch]) -> None:
-        assert weight.held is not None
-        if self._device.has_own_memory and weight.held is not weight.home:
-            weight.held.copy_(self.patched(entries, weight.held, weight.key))
+    def _patch(self, weight: Weight, entries: Sequence[WeightPatch]) -> None:
+        assert weight.loaded is not None
+        if self._device.has_own_memory and weight.loaded is not weight.host:
+            weight.patch(weight.loaded.copy_(self.patched(entries, weight.loaded, weight.key)), entries)
         else:
-            weight.held = self._patched_beside(entries, weight)
+            weight.patch(self._patched_beside(entries, weight), entries)
 
     def _patched_beside(self, entries: Sequence[WeightPatch], weight: Weight) -> Tensor:
-        """In memory of its own on the device."""
-        assert weight.held is not None
-        changed = self.patched(entries, weight.held, weight.key)
+        """Return the patched weight in memory of its own on the device."""
+        assert weight.loaded is not None
+        changed = self.patched(entries, weight.loaded, weight.key)
         if not self._device.charges_blocks:
             return changed
         return self._device.empty_like(changed).copy_(changed)
 
-    def patched(self, entries: Sequence[WeightPatch], weight: Tensor, key: str) -> Tensor:
-        """A new tensor where `weight` lies. Raises `OutOfMemory`."""
+    def patched(self, entries: Sequence[WeightPatch], weight: Tensor, key: str, *, working_bytes: int = 0) -> Tensor:
+        """Return a new tensor, patched where `weight` is, while `working_bytes` are in use. Raises `OutOfMemory`."""
         rounded: Dtype | None = getattr(self._module, "patched_dtype", None)
-        return self._patches.patched(entries, weight, key, rounded)
+        return self._patches.patched(entries, weight, key, rounded, working_bytes=working_bytes)
 
     # --- patches of hooks --------------------------------------------------------------------------------------------
 
-    def put_hooks_on(self, weight: Weight, ready: Tensor | None) -> Tensor:
-        """Lay what hooks make of a weight over it: `ready` where that is known."""
-        assert weight.held is not None
+    def hook(self, weight: Weight, ready: Tensor | None) -> Tensor:
+        """Apply the patches of hooks on top of a loaded weight: `ready` is the result where that is cached."""
         hooked = self._patched_beside(self._patches.of_hooks[weight.key], weight) if ready is None else ready
-        weight.below, weight.held = weight.held, hooked
-        weight.show(hooked)
+        weight.hook(hooked)
         return hooked
 
-    def take_hooks_off(self) -> None:
+    def unhook(self) -> None:
+        """Undo the patches of hooks."""
         for key in self._patches.of_hooks:
-            weight = self._weights[key]
-            if weight.below is not None:
-                weight.held, weight.below = weight.below, None
-                weight.show(weight.held)
+            if self._weights[key].is_hooked:
+                self._weights[key].unhook()
         self._patches.want_hooks({}, None)

@@ -1,12 +1,12 @@
-"""The patches that a model is to carry, in two layers: those of the use in hand, and those of hooks on top of them."""
+"""Patches wanted on a model, in two layers: those of the current use, and those of hooks on top of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from engine.memory.device import Device, Dtype, Tensor
-from engine.memory.offload.blocks import Weight
 from engine.memory.offload.host_weights import HostWeights
+from engine.memory.offload.weight import Weight
 from engine.memory.weight_patches import Patches, WeightPatch, patched
 
 FLOAT32_BYTES = 4
@@ -14,7 +14,7 @@ NUM_FLOAT32_TO_PATCH = 3
 
 
 class WantedPatches:
-    """What is wanted, and how a weight is patched so; `device_weights.py` puts that into what the device holds."""
+    """Wanted patches of one model, which `device_weights.py` applies. `version` counts the changes of the use's."""
 
     def __init__(self, weights: Mapping[str, Weight], device: Device, homes: HostWeights) -> None:
         self._weights = weights
@@ -22,21 +22,21 @@ class WantedPatches:
         self._host_weights = homes
         self.of_use: dict[str, tuple[WeightPatch, ...]] = {}
         self.use_id: object = None
-        self.are_applied = True  # what is on the device carries those of the use
+        self.version = 0
         self.of_hooks: dict[str, Sequence[WeightPatch]] = {}
         self.hooks_id: object = None
-        self.working_now_bytes = 0  # charged where somebody counts, while a layer is computing
 
     def want(self, patches: Patches, patches_id: object) -> None:
-        """The same id as before means the same patches. Raises KeyError for a weight there is not."""
+        """Set the patches of the use. The same id means the same patches. Raises KeyError for an unknown weight."""
         if patches_id is not None and patches_id == self.use_id:
             return
         wanted = {key: tuple(entries) for key, entries in patches.items() if entries}
         self._check(wanted)
-        self.of_use, self.use_id, self.are_applied = wanted, patches_id, False
+        self.of_use, self.use_id = wanted, patches_id
+        self.version += 1
 
     def want_hooks(self, patches: Patches, hooks_id: object) -> None:
-        """Raises KeyError for a weight there is not."""
+        """Set the patches of hooks. Raises KeyError for an unknown weight."""
         wanted = {key: entries for key, entries in patches.items() if entries}
         self._check(wanted)
         self.of_hooks, self.hooks_id = wanted, hooks_id
@@ -47,22 +47,27 @@ class WantedPatches:
             raise KeyError(min(unknown))
 
     def layers_of(self, key: str) -> list[Sequence[WeightPatch]]:
-        """What is to be put on a weight, in this order."""
+        """Return the patches of a weight, layer by layer, in the order of their application."""
         return [layer for layer in (self.of_use.get(key), self.of_hooks.get(key)) if layer]
 
     @property
     def room_bytes(self) -> int:
-        """What it takes on the device to patch a weight, also while a layer computes whose weights are away."""
+        """Bytes on the device to patch a weight, also while an offloaded layer computes."""
         keys = (*self.of_use, *self.of_hooks)
-        return max((patching_bytes(self._weights[key].shown) for key in keys), default=0)
+        return max((patching_bytes(self._weights[key].in_module) for key in keys), default=0)
 
-    def patched(self, entries: Sequence[WeightPatch], weight: Tensor, key: str, rounded: Dtype | None) -> Tensor:
-        """A new tensor where `weight` lies, as `rounded` before. Raises `OutOfMemory`."""
+    def patched(
+        self, entries: Sequence[WeightPatch], weight: Tensor, key: str, rounded: Dtype | None, *, working_bytes: int = 0
+    ) -> Tensor:
+        """Return a new tensor where `weight` is, rounded to `rounded`. Raises `OutOfMemory`.
+
+        `working_bytes` are charged where the device counts: a layer's, while it computes.
+        """
         if self._device.charges_blocks:
-            self._device.begin_block(self.working_now_bytes + patching_bytes(weight) - weight.nbytes)
+            self._device.begin_block(working_bytes + patching_bytes(weight) - weight.nbytes)
         return patched(entries, weight, key, self._host_weights.original, rounded)
 
 
 def patching_bytes(weight: Tensor) -> int:
-    """The weight as it is brought, in float32, two tensors more for the difference, and what comes of it."""
+    """Return the bytes of the source, of three float32 tensors for the difference, and of the result."""
     return weight.numel() * (NUM_FLOAT32_TO_PATCH * FLOAT32_BYTES + 2 * weight.dtype.itemsize)

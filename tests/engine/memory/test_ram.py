@@ -17,6 +17,7 @@ from engine.memory.plan import Limits
 from engine.memory.residency import Residency
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.state import VramState
+from engine.memory.transfer_streams import PinnedMemory
 from tests.engine.memory.simulated import network, patch
 
 X = torch.linspace(-1, 1, 32).reshape(2, 16)
@@ -204,3 +205,20 @@ def test_a_layer_of_which_only_a_part_is_in_the_file_comes_back_whole(tmp_path: 
     with handle.in_use() as used:
         assert torch.equal(used(X), expected) and torch.equal(layer.get_buffer("extra"), torch.ones(3))
     pool.check_integrity()
+
+
+def test_copies_of_weights_that_the_file_has_as_views_are_counted_and_dropped(tmp_path: Path) -> None:
+    device = SimulatedDevice(4 * SIZE)
+    module, source = read(tmp_path, 0, stored=torch.float32, copies=False)
+    weights = ModuleWeights("model", module, device=device, source=source, pinned=PinnedMemory(device, 1 << 30))
+    weights.load(0)
+    assert weights.ram_bytes == weights.droppable_bytes > 0, "what is streamed is pinned"
+    weights.drop()
+    weights.load()
+    assert weights.ram_bytes == 0
+    weights.unload()
+    weights.check_integrity()
+    assert weights.ram_bytes == weights.drop() > 0, "what was offloaded to RAM is no view any more"
+    assert weights.ram_bytes == 0
+    weights.load()
+    assert torch.equal(module(X), network(0, NUM_LAYERS)(X))
