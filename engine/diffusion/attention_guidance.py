@@ -33,7 +33,7 @@ class SelfAttentionGuidance:
         self._scores: torch.Tensor | None = None  # [B * heads, T, T]
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
-        """Attention [B, T, D] by explicit scores. Each call of the network with an unconditional part sees its own."""
+        """Compute attention [B, T, D] by explicit scores. Each call with an unconditional part sees its own."""
         out, scores = attention_with_scores(q, k, v, options["n_heads"])
         sides = options["cond_or_uncond"]
         if 1 in sides:
@@ -53,7 +53,7 @@ class SelfAttentionGuidance:
         return guided + (degraded - away) * self.scale
 
     def _blurred_where_attended(self, latent: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Eq. 5 of the paper: cells that gather more than a token's share of attention are blurred."""
+        """Blur the cells that gather more than a token's share of attention: eq. 5 of the paper."""
         batch, _, height, width = latent.shape
         num_tokens = scores.shape[-1]
         attended = scores.reshape(batch, -1, num_tokens, num_tokens).mean(1).sum(1) > self.THRESHOLD  # [B, T]
@@ -66,7 +66,7 @@ class SelfAttentionGuidance:
 def attention_with_scores(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention [B, T, D] and its scores after the softmax [B * heads, T, T]."""
+    """Return attention [B, T, D] and its scores after the softmax [B * heads, T, T]."""
     batch, _, width = q.shape
     q, k, v = (
         item.view(batch, -1, heads, width // heads).transpose(1, 2).flatten(0, 1) for item in (q, k, v)
@@ -77,7 +77,7 @@ def attention_with_scores(
 
 
 def _rows_of(num_tokens: int, aspect: float) -> int:
-    """The number of rows nearest to what the picture's aspect (height / width) asks that divides the tokens."""
+    """Return the divisor of the number of tokens nearest to the rows that the aspect (height / width) asks for."""
     wanted = round(math.sqrt(aspect * num_tokens))
     for away in range(math.floor(math.sqrt(num_tokens) / 2)):
         for rows in (wanted + away, max(1, wanted - away)):
@@ -87,7 +87,7 @@ def _rows_of(num_tokens: int, aspect: float) -> int:
 
 
 def gaussian_blurred(latent: torch.Tensor, sigma: float) -> torch.Tensor:
-    """[B, C, h, w] blurred over 9 x 9 cells, mirrored at the borders."""
+    """Blur [B, C, h, w] over 9 x 9 cells, mirrored at the borders."""
     half = (BLUR_CELLS - 1) / 2
     bell = torch.exp(-0.5 * (torch.linspace(-half, half, BLUR_CELLS) / sigma) ** 2)
     bell = (bell / bell.sum()).to(latent)

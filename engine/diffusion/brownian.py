@@ -14,7 +14,7 @@ from engine.diffusion.noise import NoiseSampler
 def brownian_noise_sampler(
     x: torch.Tensor, sigma_min: torch.Tensor, sigma_max: torch.Tensor, seed: int | None = None, *, on_cpu: bool = True
 ) -> NoiseSampler:
-    """(sigma, sigma_next) -> unit noise of `x`'s shape. `on_cpu=False` draws on `x`'s device (`_gpu` samplers).
+    """Return (sigma, sigma_next) -> unit noise of `x`'s shape. `on_cpu=False` draws on `x`'s device (`_gpu` samplers).
 
     Without a seed one is drawn from torch's global generator.
     """

@@ -19,7 +19,7 @@ class Choices:
         self.reset()
 
     def reset(self) -> None:
-        """Only the engine's own are left."""
+        """Remove all but the engine's own."""
         self.samplers[:] = SAMPLER_NAMES
         self.schedules[:] = SCHEDULES
         self.handlers.clear()
@@ -31,7 +31,7 @@ CHOICES = Choices()
 
 @replaceable("comfy.samplers.calculate_sigmas")
 def calculate_sigmas(model_sampling: Levels, scheduler_name: str, steps: int) -> torch.Tensor:
-    """The levels of a schedule `[steps + 1]`, falling to 0. Raises ValueError for a name that is not there."""
+    """Return the levels of a schedule `[steps + 1]`, falling to 0. Raises ValueError for an unknown name."""
     schedule = CHOICES.handlers.get(scheduler_name)
     if schedule is None:
         raise ValueError(f"there is no scheduler {scheduler_name!r}; there are {', '.join(CHOICES.handlers)}")

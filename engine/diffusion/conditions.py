@@ -31,7 +31,7 @@ def repeat_to_batch_size(tensor: torch.Tensor, batch_size: int, dim: int = 0) ->
 
 
 def spread_to_batch_size(tensor: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """That many items in order: of fewer each is shown for an equal stretch, of more evenly spaced ones are taken."""
+    """Return that many items in order: fewer are repeated for equal stretches, of more evenly spaced ones are taken."""
     count = tensor.shape[0]
     if count == batch_size or batch_size <= 1:
         return tensor[:batch_size]
@@ -128,7 +128,7 @@ class ConstantInput:
 
 
 def narrow_to_area(tensor: torch.Tensor, area: Sequence[int], first_dim: int = 2) -> torch.Tensor:
-    """The view of `tensor` that an area (sizes, then offsets) covers."""
+    """Return the view of `tensor` that an area (sizes, then offsets) covers."""
     num_dims = len(area) // 2
     for dim in range(num_dims):
         tensor = tensor.narrow(dim + first_dim, area[num_dims + dim], area[dim])
@@ -136,7 +136,7 @@ def narrow_to_area(tensor: torch.Tensor, area: Sequence[int], first_dim: int = 2
 
 
 def _resolve_area(condition: Condition, dims: Sequence[int]) -> Condition:
-    """An area given in shares of the picture, in latent cells."""
+    """Convert an area given in shares of the picture to latent cells."""
     area = condition.get("area")
     if area is None or area[0] != "percentage":
         return condition
@@ -148,7 +148,7 @@ def _resolve_area(condition: Condition, dims: Sequence[int]) -> Condition:
 
 
 def _resolve_mask(condition: Condition, dims: torch.Size, device: torch.device) -> Condition:
-    """A mask at the latent's size on its device; perhaps with an area just around it."""
+    """Resize a mask to the latent's size on its device; add an area just around it where that is asked for."""
     if "mask" not in condition:
         return condition
     mask = condition["mask"].to(device=device)
@@ -165,7 +165,7 @@ def _resolve_mask(condition: Condition, dims: torch.Size, device: torch.device) 
 
 
 def _bounds(mask: torch.Tensor) -> tuple[int, int, int, int]:
-    """The smallest area that covers what is not zero, at least 8 cells a side; an empty mask needs no more."""
+    """Return the smallest area that covers all non-zero cells, at least 8 cells a side; an empty mask needs no more."""
     rows, columns = torch.where(mask)
     if rows.numel() == 0:
         return (8, 8, 0, 0)
@@ -208,7 +208,7 @@ def _add_opposite_of(area_condition: Condition, others: list[Condition]) -> None
 
 @replaceable("comfy.sampler_helpers.convert_cond")
 def convert_conditioning(conditioning: Sequence[Sequence[Any]]) -> list[Condition]:
-    """CONDITIONING as nodes pass it -> conditions as guidance takes them."""
+    """Convert CONDITIONING as nodes pass it to conditions as guidance takes them."""
     conditions = []
     for tokens, options in conditioning:
         condition = dict(options)
@@ -221,7 +221,7 @@ def convert_conditioning(conditioning: Sequence[Sequence[Any]]) -> list[Conditio
 
 
 def _with_timestep_range(condition: Condition, model_sampling: Any) -> Condition:
-    """Percentages of the way as noise levels."""
+    """Convert percentages of the way to noise levels."""
     start, end = condition.get("start_percent"), condition.get("end_percent")
     if "clip_start_percent" in condition:
         start = max(condition["clip_start_percent"], condition.get("start_percent", 0.0))
@@ -237,7 +237,7 @@ def _with_timestep_range(condition: Condition, model_sampling: Any) -> Condition
 def with_model_inputs(
     condition: Condition, model: Any, noise: torch.Tensor, device: torch.device, side: str, extra: Mapping[str, Any]
 ) -> Condition:
-    """With the network's inputs made from the condition (`model_conds`)."""
+    """Add the network's inputs made from the condition (`model_conds`)."""
     arguments = {**extra, **condition}
     arguments["device"] = device
     arguments["noise"] = noise
@@ -269,7 +269,7 @@ def prepare_conditions(
     denoise_mask: torch.Tensor | None = None,
     seed: int | None = None,
 ) -> dict[str, list[Condition]]:
-    """Conditions of every side (`positive`, `negative`, ...) ready for `guidance.calc_cond_batch`.
+    """Prepare the conditions of every side (`positive`, `negative`, ...) for `guidance.calc_cond_batch`.
 
     Resolves areas and masks to the latent's size, percentages to noise levels, makes the network's inputs, adds
     conditions of equal area to the other sides, and lets controls prepare.

@@ -21,8 +21,9 @@ Evaluate = Callable[..., list[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """How windows lie: their length, how many places they share, strides (of uniform ones), whether the end meets the
-    start (of looped ones).
+    """Layout of context windows: their length, their overlap and the strides of uniform ones.
+
+    Looped windows go on from the end to the start.
     """
 
     length: int
@@ -32,7 +33,7 @@ class WindowPlan:
 
 
 def static_windows(count: int, plan: WindowPlan, step: int) -> list[Window]:
-    """Windows every `length - overlap` places; the last is moved back to end with the last place."""
+    """Return windows every `length - overlap` places; the last is moved back to end with the last place."""
     windows: list[Window] = []
     for start in range(0, count, plan.length - plan.overlap):
         if start + plan.length >= count:
@@ -42,17 +43,17 @@ def static_windows(count: int, plan: WindowPlan, step: int) -> list[Window]:
 
 
 def batched_windows(count: int, plan: WindowPlan, step: int) -> list[Window]:
-    """Windows without overlap, the last perhaps shorter."""
+    """Return windows without overlap, the last perhaps shorter."""
     return [list(range(start, min(start + plan.length, count))) for start in range(0, count, plan.length)]
 
 
 def looped_windows(count: int, plan: WindowPlan, step: int) -> list[Window]:
-    """AnimateDiff's uniform windows (neggles/animatediff-cli): moved from step to step, around the end."""
+    """Return AnimateDiff's uniform windows (neggles/animatediff-cli): moved from step to step, around the end."""
     return list(_uniform(count, plan, step, reach=0 if plan.is_closed else -plan.overlap))
 
 
 def uniform_windows(count: int, plan: WindowPlan, step: int) -> list[Window]:
-    """`looped_windows` of which none goes around the end: those that would are moved to end with the last place.
+    """Return `looped_windows` with those that go around the end moved to end with the last place.
 
     Where that leaves places at the beginning without a window, one more begins there. Equal windows count once.
     """
@@ -84,7 +85,7 @@ def _uniform(count: int, plan: WindowPlan, step: int, reach: int) -> Iterator[Wi
 
 
 def _halving(step: int) -> float:
-    """0, 1/2, 1/4, 3/4, 1/8...: the bits of the step mirrored behind the point (van der Corput)."""
+    """Return 0, 1/2, 1/4, 3/4, 1/8...: the bits of the step mirrored behind the point (van der Corput)."""
     return int(f"{step:064b}"[::-1], 2) / (1 << 64)
 
 
@@ -97,7 +98,7 @@ SCHEDULES: dict[str, Callable[[int, WindowPlan, int], list[Window]]] = {
 
 
 def pyramid_weights(window: Window, count: int, plan: WindowPlan) -> torch.Tensor:
-    """Rising to the middle and falling again, from 1."""
+    """Return weights that rise to the middle and fall again, from 1."""
     length = len(window)
     return torch.tensor([float(min(place, length - 1 - place) + 1) for place in range(length)])
 
@@ -107,7 +108,7 @@ def flat_weights(window: Window, count: int, plan: WindowPlan) -> torch.Tensor:
 
 
 def overlap_weights(window: Window, count: int, plan: WindowPlan) -> torch.Tensor:
-    """Linear over the places shared with a window before or behind."""
+    """Return weights that are linear over the places shared with a window before or behind."""
     weights = torch.ones(len(window))
     if plan.overlap and min(window) > 0:
         weights[: plan.overlap] = torch.linspace(1e-37, 1, plan.overlap)
@@ -117,7 +118,7 @@ def overlap_weights(window: Window, count: int, plan: WindowPlan) -> torch.Tenso
 
 
 def relative_weights(window: Window, count: int, plan: WindowPlan) -> torch.Tensor:
-    """By nearness to the middle between the window's first and last place, at least 0.01."""
+    """Return weights by nearness to the middle between the window's first and last place, at least 0.01."""
     middle, half = (window[0] + window[-1]) / 2, (window[-1] - window[0] + 1e-2) / 2
     return torch.tensor([max(1e-2, 1 - abs(place - middle) / half) for place in window])
 
@@ -153,7 +154,7 @@ class ContextWindows:
         sigma: torch.Tensor,
         model_options: dict[str, Any],
     ) -> list[torch.Tensor]:
-        """Each side's prediction for all of x, averaged by weight where windows overlap."""
+        """Predict each side for all of x, averaged by weight where windows overlap."""
         count = x.shape[self.dim]
         step = _step_of(sigma, model_options["transformer_options"]["sample_sigmas"])
         totals = [torch.zeros_like(x) for _ in conds]
@@ -173,7 +174,7 @@ class ContextWindows:
         return [total / total_weights for total in totals]
 
     def _cut_conditions(self, side: Sequence[Condition] | None, window: Window, count: int) -> list[Condition] | None:
-        """A side whose tensors of x's length (masks of a batch...) are cut as x is."""
+        """Cut the tensors of x's length (masks of a batch...) in the conditions of one side as x is cut."""
         if side is None:
             return None
         return [{key: self._cut(value, window, count) for key, value in condition.items()} for condition in side]
@@ -185,7 +186,7 @@ class ContextWindows:
 
 
 def _step_of(sigma: torch.Tensor, sample_sigmas: torch.Tensor) -> int:
-    """Which of the run's levels this is. Raises ValueError for one between them (a sampler's inner steps)."""
+    """Return which of the run's levels this is. Raises ValueError for one between them (a sampler's inner steps)."""
     matches = torch.nonzero(torch.isclose(sample_sigmas, sigma[:1].to(sample_sigmas), rtol=0.0001))
     if matches.numel() == 0:
         raise ValueError(

@@ -63,7 +63,7 @@ class Denoiser(torch.nn.Module):
         self.current_patcher: Any = None  # the MODEL that is sampling now
 
     def get_dtype(self) -> torch.dtype:
-        """The type the weights are kept in."""
+        """Return the type that the weights are stored in."""
         dtype: torch.dtype = next(self.diffusion_model.parameters()).dtype
         return dtype
 
@@ -81,7 +81,7 @@ class Denoiser(torch.nn.Module):
         transformer_options: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """The denoised latent, float32. `t` is sigma (ComfyUI's name for it)."""
+        """Return the denoised latent, float32. `t` is sigma (ComfyUI's name for it)."""
         options = {} if transformer_options is None else transformer_options
         apply = wrapped(APPLY_MODEL, options, self._apply_model, self)
         denoised: torch.Tensor = apply(x, t, c_concat, c_crossattn, control, options, **kwargs)
@@ -116,7 +116,7 @@ class Denoiser(torch.nn.Module):
         return timestep
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
-        """The network's inputs from one condition (its keys as keywords, with noise, device, latent_image...)."""
+        """Return the network's inputs of one condition (its keys as keywords, with noise, device, latent_image...)."""
         inputs: dict[str, BatchedInput] = {}
         concat = self.concat_cond(**kwargs)
         if concat is not None:
@@ -169,7 +169,7 @@ class Denoiser(torch.nn.Module):
     def scale_latent_inpaint(
         self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
     ) -> torch.Tensor:
-        """The picture at that noise level, for what the sampler may not paint."""
+        """Return the picture at that noise level, for the region that the sampler may not paint."""
         shaped = sigma.reshape([sigma.shape[0]] + [1] * (noise.ndim - 1))
         scaled: torch.Tensor = self.model_sampling.noise_scaling(shaped, noise, latent_image)
         return scaled
@@ -181,14 +181,17 @@ class Denoiser(torch.nn.Module):
         return self.latent_format.process_out(latent)
 
     def memory_required(self, input_shape: Any, cond_shapes: Any = None) -> float:
-        """Bytes of working memory for an input `[B, C, h, w]`, an estimate from attention without a score matrix."""
+        """Estimate the working memory for an input `[B, C, h, w]`, of attention without a score matrix. Bytes."""
         area = input_shape[0] * math.prod(input_shape[2:])
         size = torch.empty((), dtype=self.compute_dtype).element_size()
         return float(area * size * 0.01 * self.memory_usage_factor * 1024 * 1024)
 
 
 def _edited_image(image: torch.Tensor | None, noise: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The picture an InstructPix2Pix network changes (Brooks et al. 2022, arXiv 2211.09800): unscaled, or zeros."""
+    """Return the picture that an InstructPix2Pix network edits (Brooks et al. 2022, arXiv 2211.09800), or zeros.
+
+    It is unscaled.
+    """
     if image is None:
         return torch.zeros_like(noise)
     image = image.to(device)
@@ -204,7 +207,7 @@ def _cast(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def _fit(image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """`image` at the size of `like`: cut to its proportions around the middle, then scaled."""
+    """Fit `image` to the size of `like`: cut to its proportions around the middle, then scaled."""
     height, width = image.shape[-2:]
     old_aspect, new_aspect = width / height, like.shape[-1] / like.shape[-2]
     left = round((width - width * (new_aspect / old_aspect)) / 2) if old_aspect > new_aspect else 0

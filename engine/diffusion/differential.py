@@ -11,7 +11,7 @@ import torch
 def thawed_mask(
     sigma: torch.Tensor, denoise_mask: torch.Tensor, extra_options: Mapping[str, Any], strength: float
 ) -> torch.Tensor:
-    """1 where the mask has reached the share of timesteps that is left, else 0: `[B, C, h, w]`.
+    """Return 1 where the mask has reached the share of timesteps that is left, else 0: `[B, C, h, w]`.
 
     With a `strength` between 0 and 1 it is blended with the soft mask; 0 counts as 1, as in ComfyUI.
     """

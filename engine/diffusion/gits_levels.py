@@ -346,7 +346,7 @@ LEAST_STEPS, MOST_STEPS = 2, 20  # what the rows are for
 
 
 def gits_levels(coefficient: float, steps: int) -> list[float]:
-    """`steps + 1` falling levels, the last one 0.029. Past 20 steps the last row is interpolated log-linearly.
+    """Return `steps + 1` falling levels, the last one 0.029; past 20 steps the last row is interpolated log-linearly.
 
     Raises ValueError for a coefficient without rows (they are 0.05 apart from 0.8 to 1.5) and for a single step.
     """

@@ -35,7 +35,7 @@ class Part:
     hooks: Any
 
     def can_join(self, other: Part) -> bool:
-        """Whether both can go through the network in one batch."""
+        """Return True where both can go through the network in one batch."""
         return (
             self.x.shape == other.x.shape
             and self.control is other.control
@@ -46,7 +46,7 @@ class Part:
 
 
 def part_of(condition: Condition, x: torch.Tensor, sigma: torch.Tensor) -> Part | None:
-    """What a condition asks at this noise level; None outside its range of noise levels."""
+    """Return the part that a condition computes at this noise level; None outside its range of noise levels."""
     if "timestep_start" in condition and sigma[0] > condition["timestep_start"]:
         return None
     if "timestep_end" in condition and sigma[0] < condition["timestep_end"]:
@@ -69,7 +69,7 @@ def part_of(condition: Condition, x: torch.Tensor, sigma: torch.Tensor) -> Part 
 
 
 def _clipped_area(area: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:
-    """The part of an area (sizes, then offsets) that lies in the picture."""
+    """Return the part of an area (sizes, then offsets) that is in the picture."""
     half, num_dims = len(area) // 2, len(dims)
     offsets = [area[half + i] for i in range(num_dims)]
     return (*(min(dims[i] - offsets[i], area[i]) for i in range(num_dims)), *offsets)
@@ -95,7 +95,7 @@ def _weight(
 
 
 def _feather(weight: torch.Tensor, area: Sequence[int], dims: Sequence[int]) -> None:
-    """Fade the edges that do not lie on the picture's border, in place."""
+    """Fade the edges that are not on the picture's border, in place."""
     for i, size in enumerate(dims):
         width = min(FEATHER_CELLS, weight.shape[2 + i] // 4)
         for cell in range(width):
@@ -128,7 +128,7 @@ def calc_cond_batch(
     timestep: torch.Tensor,
     model_options: Mapping[str, Any],
 ) -> list[torch.Tensor]:
-    """The denoised latent of each side: its conditions' predictions averaged by weight. None gives zeros.
+    """Return the denoised latent of each side: its conditions' predictions averaged by weight. None gives zeros.
 
     `timestep` is sigma (ComfyUI's name for it). Conditions that fit together run in one batch.
     """
@@ -201,7 +201,7 @@ def _prepare_hooks(waiting: Waiting, model: Any, sigma: torch.Tensor, model_opti
 def _add_defaults(
     waiting: Waiting, side: int, conditions: Sequence[Condition], x: torch.Tensor, sigma: torch.Tensor
 ) -> None:
-    """Default conditions of a side weigh as much as its other ones leave over."""
+    """Weigh default conditions of a side by the share that its other ones leave."""
     rest = torch.ones_like(x)
     for part, part_side in [entry for parts in waiting.values() for entry in parts]:
         if part_side == side:
@@ -229,8 +229,10 @@ def _take_batch(parts: list[tuple[Part, int]], model: Any) -> list[tuple[Part, i
 
 
 def _num_together(model: Any, first: Part, num_joining: int) -> int:
-    """How many of the parts that can join the first one fit into memory at once. Decided once while the model is in
-    use: asking a device takes as long as a good part of a small step, and a run that fails is begun anew.
+    """Return how many of the parts that can join the first one fit into memory at once.
+
+    Decided once while the model is in use: asking a device takes as long as a good part of a small step, and a run that
+    fails is repeated.
     """
     patcher = getattr(model, "current_patcher", None)
     if patcher is None or num_joining == 1:
@@ -246,7 +248,7 @@ def _num_together(model: Any, first: Part, num_joining: int) -> int:
 
 
 def _largest_fitting(model: Any, part_shape: Sequence[int], num_joining: int, free_bytes: float) -> int:
-    """The number, or its half, third and so on, whose working memory fits; one whatever it takes."""
+    """Return the number, or its half, third and so on, whose working memory fits; at the least one."""
     for divisor in range(1, num_joining):
         num_parts = num_joining // divisor
         if model.memory_required([num_parts * part_shape[0], *part_shape[1:]]) * BATCH_MARGIN < free_bytes:
@@ -291,7 +293,7 @@ def _run_batch(
 
 
 def _average(found: Sequence[tuple[torch.Tensor, Part]], x: torch.Tensor) -> torch.Tensor:
-    """Predictions averaged by weight. A single one of weight 1 is its own average, to the bit."""
+    """Average predictions by weight. A single one of weight 1 is its own average, to the bit."""
     if len(found) == 1 and found[0][1].area is None and found[0][1].weight is None:
         return found[0][0]
     total, weights = torch.zeros_like(x), torch.full_like(x, EPSILON)
@@ -317,7 +319,7 @@ def cfg_function(
     cond: Any = None,
     uncond: Any = None,
 ) -> torch.Tensor:
-    """Classifier-free guidance (Ho and Salimans 2022, arXiv 2207.12598) in x0, or what a node put in its place."""
+    """Guide without a classifier (Ho and Salimans 2022, arXiv 2207.12598) in x0, or by a node's own function."""
     options = model_options or {}
     common = {
         "cond_scale": cond_scale, "input": x, "sigma": timestep, "cond_denoised": cond_pred,
@@ -345,7 +347,7 @@ def sampling_function(
     model_options: Mapping[str, Any] | None = None,
     seed: int | None = None,
 ) -> torch.Tensor:
-    """The denoised latent under guidance. At scale 1 the negative side is not computed, unless a node needs it."""
+    """Return the denoised latent under guidance. At scale 1 the negative side is computed only if a node needs it."""
     options = model_options or {}
     skips_uncond = math.isclose(cond_scale, 1.0) and not options.get("disable_cfg1_optimization", False)
     conds = [cond, None if skips_uncond else uncond]

@@ -54,7 +54,7 @@ def zero_star(
 
 
 def channel_normed(guided: torch.Tensor, cond: torch.Tensor, strength: float) -> torch.Tensor:
-    """Guidance may not lengthen a cell's vector of channels beyond the positive one's (Qwen-Image's sampler)."""
+    """Limit the length of a cell's guided vector of channels to the positive one's (Qwen-Image's sampler)."""
     norms = [torch.linalg.vector_norm(item, dim=1, keepdim=True) for item in (cond, guided)]
     ratio: torch.Tensor = norms[0] / (norms[1] + 1e-8)
     return guided * ratio.clamp(min=0.0, max=1.0) * strength
@@ -103,7 +103,7 @@ class ProjectedGuidance:
         self._sigma: float | None = None
 
     def positive(self, cond: torch.Tensor, uncond: torch.Tensor, scale: float, sigma: float) -> torch.Tensor:
-        """The positive prediction with which plain guidance at `scale` adds up to about what the paper asks.
+        """Return the positive prediction with which plain guidance at `scale` approximates the paper's guidance.
 
         ComfyUI adds (cond - uncond) / scale to the modified guidance, so that guidance at `scale` gives plain cond plus
         `scale` times the modified part.
@@ -137,7 +137,7 @@ def tangentially_damped(x: torch.Tensor, cond: torch.Tensor, uncond: torch.Tenso
 
 
 def mahiro(guided: torch.Tensor, cond: torch.Tensor, uncond: torch.Tensor, scale: float) -> torch.Tensor:
-    """Mahiro (yoinked-h): the more the guided latent points where the negative does, the less it counts.
+    """Guide by Mahiro (yoinked-h): the more the guided latent points where the negative does, the less it counts.
 
     Weighs it against the scaled positive one by the mean cosine similarity of signed square roots.
     """

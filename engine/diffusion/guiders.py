@@ -20,7 +20,7 @@ Side = Sequence[Condition] | None
 
 
 def _as_negative(conditioning: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """CONDITIONING whose side is told to the network as the negative one."""
+    """Return CONDITIONING that the network takes as the negative side."""
     return [[tokens, {**options, "prompt_type": "negative"}] for tokens, options in conditioning]
 
 

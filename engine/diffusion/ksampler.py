@@ -25,7 +25,7 @@ TAKES_BOUNDS = frozenset({"dpm_fast", "dpm_adaptive"})  # there, not here: whoev
 def ksampler(
     sampler_name: str, extra_options: dict[str, Any] | None = None, inpaint_options: dict[str, Any] | None = None
 ) -> Sampler:
-    """The sampler function of that name, with options for it. Raises ValueError when there is none."""
+    """Return the sampler function of that name, with options for it. Raises ValueError for an unknown name."""
     function = SAMPLER_FUNCTIONS.get(sampler_name)
     replacement = REPLACED.find(f"{K_DIFFUSION}.sample_{sampler_name}")
     if replacement is not None:
@@ -36,7 +36,7 @@ def ksampler(
 
 
 def _with_bounds(sampler_name: str, function: SamplerFunction) -> SamplerFunction:
-    """A function of bounds (and, for dpm_fast, a number of steps) as one of levels."""
+    """Adapt a function of bounds (and, for dpm_fast, a number of steps) to levels."""
 
     def call(model: Any, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if len(sigmas) <= 1:
@@ -50,7 +50,7 @@ def _with_bounds(sampler_name: str, function: SamplerFunction) -> SamplerFunctio
 
 @replaceable("comfy.samplers.sampler_object")
 def sampler_object(name: str) -> Sampler:
-    """The sampler that nodes offer under a name. Raises ValueError when there is none.
+    """Return the sampler that nodes offer under a name. Raises ValueError for an unknown name.
 
     ddim shows noise of its own outside of an inpainting mask; the others show the noise they started from.
     """
@@ -88,7 +88,7 @@ class KSampler:
         self.set_steps(steps, denoise)
 
     def calculate_sigmas(self, steps: int) -> torch.Tensor:
-        """The whole schedule `[steps + 1]`."""
+        """Return the whole schedule `[steps + 1]`."""
         model_sampling = self.model.get_model_object("model_sampling")
         if self.sampler not in self.DISCARD_PENULTIMATE_SIGMA_SAMPLERS:
             return calculate_sigmas(model_sampling, self.scheduler, steps)
@@ -120,7 +120,7 @@ class KSampler:
         disable_pbar: bool = False,
         seed: int | None = None,
     ) -> torch.Tensor:
-        """The unscaled latent, on the model's device.
+        """Return the unscaled latent, on the model's device.
 
         Steps before `start_step` and after `last_step` are left out; `force_full_denoise` then makes the last one end
         at 0. Where no step is left the latent comes back as it is.
@@ -158,7 +158,7 @@ def sample_guided(
     disable_pbar: bool = False,
     seed: int | None = None,
 ) -> torch.Tensor:
-    """Classifier-free guidance over the levels: the unscaled latent, on the model's device.
+    """Sample under classifier-free guidance over the levels: the unscaled latent, on the model's device.
 
     `device` and `model_options` say nothing that the model does not: ComfyUI has them too, and does not read them.
     """
@@ -191,7 +191,7 @@ def sample(
     disable_pbar: bool = False,
     seed: int | None = None,
 ) -> torch.Tensor:
-    """`KSampler.sample`, its result on the CPU. `disable_noise` says nothing that `noise` does not."""
+    """Sample as `KSampler.sample` does, with the result on the CPU. `disable_noise` adds nothing to `noise`."""
     made = REPLACED.get("comfy.samplers.KSampler", KSampler)(
         model, steps=steps, device=model.load_device, sampler=sampler_name, scheduler=scheduler, denoise=denoise,
         model_options=model.model_options,
@@ -219,7 +219,7 @@ def sample_custom(
     disable_pbar: bool = False,
     seed: int | None = None,
 ) -> torch.Tensor:
-    """With a sampler and levels of one's own: the unscaled latent, on the CPU."""
+    """Sample with any sampler and levels: the unscaled latent, on the CPU."""
     samples = sample_guided(
         model, noise, positive, negative, cfg, model.load_device, sampler, sigmas, model_options=model.model_options,
         latent_image=latent_image, denoise_mask=noise_mask, callback=callback, disable_pbar=disable_pbar, seed=seed,

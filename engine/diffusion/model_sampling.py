@@ -1,4 +1,4 @@
-"""How a network's output is read (eps, v, x0...) and which noise levels it was trained on.
+"""Parameterisations: the reading of a network's output (eps, v, x0...) and the noise levels of its training.
 
 `sigma` is the standard deviation of the noise of the variance-exploding form x = x0 + sigma * n (Karras et al. 2022,
 arXiv 2206.00364), `timestep` the number the network takes. A network's parameterisation is a class made of one schedule
@@ -15,7 +15,7 @@ import torch
 
 
 def reshape_sigma(sigma: torch.Tensor, num_dims: int) -> torch.Tensor:
-    """`sigma` so that it multiplies a tensor `[B, ...]` of that many dimensions."""
+    """Reshape `sigma` so that it multiplies a tensor `[B, ...]` of that many dimensions."""
     if sigma.nelement() == 1:
         return sigma.view(())
     return sigma.view(sigma.shape[:1] + (1,) * (num_dims - 1))
@@ -38,7 +38,7 @@ class Eps:
     def noise_scaling(
         self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, max_denoise: bool = False
     ) -> torch.Tensor:
-        """The first x of sampling. At full noise the variance of the data counts too (`max_denoise`)."""
+        """Return the first x of sampling. At full noise the variance of the data counts too (`max_denoise`)."""
         sigma = reshape_sigma(sigma, noise.ndim)
         factor = torch.sqrt(1.0 + sigma**2.0) if max_denoise else sigma
         return noise * factor + latent_image
@@ -113,19 +113,19 @@ class DiscreteSchedule(torch.nn.Module):
         return self.sigmas[-1]
 
     def timestep(self, sigma: torch.Tensor) -> torch.Tensor:
-        """The trained timestep whose log sigma is nearest."""
+        """Return the trained timestep whose log sigma is nearest."""
         distances = sigma.log().to(self.log_sigmas.device) - self.log_sigmas[:, None]
         return distances.abs().argmin(dim=0).view(sigma.shape).to(sigma.device)
 
     def sigma(self, timestep: torch.Tensor) -> torch.Tensor:
-        """The noise level at a fractional timestep, log-linear between neighbours."""
+        """Return the noise level at a fractional timestep, log-linear between neighbours."""
         at = torch.clamp(timestep.float().to(self.log_sigmas.device), min=0, max=(len(self.sigmas) - 1))
         low, high, weight = at.floor().long(), at.ceil().long(), at.frac()
         log_sigma = (1 - weight) * self.log_sigmas[low] + weight * self.log_sigmas[high]
         return log_sigma.exp().to(timestep.device)
 
     def percent_to_sigma(self, percent: float) -> float:
-        """The noise level after that share (0..1) of the way from pure noise to the picture."""
+        """Return the noise level after that share (0..1) of the way from pure noise to the picture."""
         if percent <= 0.0:
             return 999999999.9
         if percent >= 1.0:

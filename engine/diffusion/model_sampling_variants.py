@@ -26,7 +26,7 @@ class Lcm(Eps):
     TIMESTEP_SCALING = 10.0
 
     def timestep(self, sigma: torch.Tensor) -> torch.Tensor:
-        """The schedule's; a prediction alone has none."""
+        """Refuse: timesteps belong to the schedule, and a prediction alone has none."""
         raise TypeError("a consistency prediction needs a schedule beside it")
 
     def calculate_denoised(

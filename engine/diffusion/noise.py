@@ -13,7 +13,7 @@ NoiseSampler = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (sigma, s
 
 @replaceable("comfy.sample.prepare_noise")
 def prepare_noise(latent_image: torch.Tensor, seed: int, noise_inds: Sequence[int] | None = None) -> torch.Tensor:
-    """Unit Gaussian noise of the latent's shape and dtype, on the CPU.
+    """Return unit Gaussian noise of the latent's shape and dtype, on the CPU.
 
     With `noise_inds` (LATENT's `batch_index`) item i is the draw number `noise_inds[i]` of the seed, as if the whole
     batch up to there had been drawn one by one.
@@ -32,7 +32,7 @@ def prepare_noise(latent_image: torch.Tensor, seed: int, noise_inds: Sequence[in
 
 
 def default_noise_sampler(x: torch.Tensor, seed: int | None = None) -> NoiseSampler:
-    """Fresh noise for each step of an ancestral sampler, on `x`'s device, as ComfyUI draws it there."""
+    """Return a source of fresh noise for each step of an ancestral sampler, drawn on `x`'s device as in ComfyUI."""
     generator = None
     if seed is not None:
         generator = torch.Generator(device=x.device)

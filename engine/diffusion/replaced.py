@@ -1,4 +1,4 @@
-"""What custom nodes have put in the place of functions of sampling.
+"""Replacements that custom nodes have made of functions of sampling.
 
 In ComfyUI whoever assigns to `comfy.samplers.sampling_function` changes sampling, because its modules find each other's
 functions by name at the moment of the call. A function here that answers to such a name is marked `@replaceable(name)`:
@@ -27,12 +27,12 @@ class Replaced:
         self._by_name[name] = value
 
     def get(self, name: str, ours: T) -> T:
-        """What answers to the name now; `ours` when nothing was put there."""
+        """Return the replacement of that name; `ours` where there is none."""
         found: T = self._by_name.get(name, ours)
         return found
 
     def find(self, name: str) -> Any:
-        """What was put there; None when nothing was."""
+        """Return the replacement of that name, or None."""
         return self._by_name.get(name)
 
     def clear(self) -> None:
@@ -43,7 +43,7 @@ REPLACED = Replaced()
 
 
 def replaceable(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Marks the function of ours that answers to one of ComfyUI's names."""
+    """Mark our function that has one of ComfyUI's names."""
 
     def mark(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -56,6 +56,6 @@ def replaceable(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def own(function: Callable[P, R]) -> Callable[P, R]:
-    """A marked function itself, whatever has been put in its place."""
+    """Return a marked function itself, without its replacement."""
     found: Callable[P, R] = vars(function)["__wrapped__"]
     return found

@@ -23,7 +23,7 @@ ProgressCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # ste
 
 
 class SampledModel(Protocol):
-    """What sampling asks of a MODEL."""
+    """Model as sampling uses it."""
 
     model_options: dict[str, Any]
     callbacks: Any
@@ -50,7 +50,7 @@ class SampledModel(Protocol):
     def pre_run(self) -> None: ...
 
     def check_cancelled(self) -> None:
-        """Raises when the run that samples is to stop."""
+        """Raise when the run that samples is to stop."""
         ...
 
     def cleanup(self) -> None: ...
@@ -105,7 +105,7 @@ class Sampler:
         self.inpaint_options = dict(inpaint_options or {})
 
     def max_denoise(self, model_wrap: Any, sigmas: torch.Tensor) -> bool:
-        """Whether sampling starts from pure noise."""
+        """Return True where sampling starts from pure noise."""
         highest = float(model_wrap.inner_model.model_sampling.sigma_max)
         first = float(sigmas[0])
         return math.isclose(highest, first, rel_tol=1e-05) or first > highest
@@ -121,7 +121,7 @@ class Sampler:
         denoise_mask: torch.Tensor | None = None,
         disable_pbar: bool = False,
     ) -> torch.Tensor:
-        """Scaled latent of the last sigma's noise level, from unit noise and the scaled latent to start from."""
+        """Return the scaled latent at the last sigma's noise level, from unit noise and the scaled latent at first."""
         extra_args["denoise_mask"] = denoise_mask
         model = REPLACED.get("comfy.samplers.KSamplerX0Inpaint", InpaintDenoiser)(model_wrap, sigmas)
         model.latent_image = latent_image
@@ -190,7 +190,7 @@ class Guider:
         model_options: dict[str, Any] | None = None,
         seed: int | None = None,
     ) -> torch.Tensor:
-        """The denoised latent (its name in ComfyUI notwithstanding); what subclasses override."""
+        """Return the denoised latent (its name in ComfyUI notwithstanding); subclasses override this."""
         negative, positive = self.conds.get("negative"), self.conds.get("positive")
         return sampling_function(
             self.inner_model, x, timestep, negative, positive, self.cfg, model_options=model_options, seed=seed
@@ -263,7 +263,7 @@ class Guider:
         return list(found.values())
 
     def _other_models(self) -> list[Any]:
-        """Everything that has to be on the device with the model."""
+        """Return everything that has to be on the device with the model."""
         models = [model for control in self._controls() for model in control.get_models()]
         for conditions in self.conds.values():
             for condition in conditions:
@@ -287,7 +287,7 @@ class Guider:
         disable_pbar: bool = False,
         seed: int | None = None,
     ) -> torch.Tensor:
-        """Unscaled latent on `load_device`, from unit noise and the unscaled latent to start from.
+        """Return the unscaled latent on `load_device`, from unit noise and the unscaled latent to start from.
 
         Without a sigma nothing happens to the latent.
         """
@@ -311,7 +311,7 @@ class Guider:
 
 @replaceable("comfy.sampler_helpers.prepare_mask")
 def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
-    """A mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) of any size at the latent's shape."""
+    """Resize a mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) to the latent's shape."""
     planes = noise_mask.reshape((-1, 1, noise_mask.shape[-2], noise_mask.shape[-1]))
     mask = torch.nn.functional.interpolate(planes, size=tuple(shape[2:]), mode="bilinear")
     mask = mask.repeat(1, shape[1], 1, 1)[:, : shape[1]]

@@ -22,14 +22,14 @@ SamplerFunction = Callable[..., torch.Tensor]
 
 
 def to_d(x: torch.Tensor, sigma: torch.Tensor, denoised: torch.Tensor) -> torch.Tensor:
-    """The derivative dx/dsigma at x."""
+    """Return the derivative dx/dsigma at x."""
     return (x - denoised) / sigma
 
 
 def get_ancestral_step(
     sigma_from: torch.Tensor, sigma_to: torch.Tensor, eta: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor | float]:
-    """(sigma_down, sigma_up): where a deterministic step goes, and how much fresh noise brings it to `sigma_to`."""
+    """Return (sigma_down, sigma_up): the end of a deterministic step, and the noise that brings it to `sigma_to`."""
     if not eta:
         return sigma_to, 0.0
     sigma_up = min(sigma_to, eta * (sigma_to**2 * (sigma_from**2 - sigma_to**2) / sigma_from**2) ** 0.5)
@@ -39,7 +39,7 @@ def get_ancestral_step(
 def churn(
     x: torch.Tensor, sigma: torch.Tensor, num_steps: int, s_churn: float, s_tmin: float, s_tmax: float, s_noise: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Karras et al. 2022, algorithm 2, lines 4 to 6: (x_hat, sigma_hat), noisier than before by the churn."""
+    """Return (x_hat, sigma_hat), noisier by the churn: Karras et al. 2022, algorithm 2, lines 4 to 6."""
     gamma = min(s_churn / num_steps, 2**0.5 - 1) if s_churn > 0 and s_tmin <= sigma <= s_tmax else 0.0
     if gamma <= 0:
         return x, sigma
@@ -50,7 +50,7 @@ def churn(
 def report(
     callback: StepCallback | None, i: int, x: torch.Tensor, sigma: Any, sigma_hat: Any, denoised: torch.Tensor
 ) -> None:
-    """Tells the callback of step `i`."""
+    """Call the callback of step `i`."""
     if callback is not None:
         callback({"x": x, "i": i, "sigma": sigma, "sigma_hat": sigma_hat, "denoised": denoised})
 
@@ -68,7 +68,7 @@ def sample_euler(
     s_tmax: float = float("inf"),
     s_noise: float = 1.0,
 ) -> torch.Tensor:
-    """Euler's method: Karras et al. 2022, algorithm 2 without its second-order correction."""
+    """Sample by Euler's method: Karras et al. 2022, algorithm 2 without its second-order correction."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
@@ -92,7 +92,7 @@ def sample_euler_ancestral(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """Euler steps to below the next level, then fresh noise up to it (k-diffusion; DDPM's ancestral sampling)."""
+    """Sample by Euler steps to below the next level, then noise up to it (k-diffusion; DDPM's ancestral sampling)."""
     extra_args = extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
@@ -121,7 +121,7 @@ def sample_heun(
     s_tmax: float = float("inf"),
     s_noise: float = 1.0,
 ) -> torch.Tensor:
-    """Heun's second-order method: Karras et al. 2022, algorithm 2."""
+    """Sample by Heun's second-order method: Karras et al. 2022, algorithm 2."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
@@ -153,7 +153,7 @@ def sample_dpm_2(
     s_tmax: float = float("inf"),
     s_noise: float = 1.0,
 ) -> torch.Tensor:
-    """The midpoint method in log sigma: DPM-Solver-2 (Lu et al. 2022, arXiv 2206.00927) with Karras' churn."""
+    """Sample by the midpoint method in log sigma: DPM-Solver-2 (Lu et al. 2022, arXiv 2206.00927), Karras' churn."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
@@ -184,7 +184,7 @@ def sample_dpm_2_ancestral(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """`sample_dpm_2` to below the next level, then fresh noise up to it (k-diffusion)."""
+    """Sample by `sample_dpm_2` to below the next level, then fresh noise up to it (k-diffusion)."""
     extra_args = extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
@@ -206,7 +206,7 @@ def sample_dpm_2_ancestral(
 
 
 def linear_multistep_coefficient(order: int, t: Sequence[float], i: int, j: int) -> float:
-    """The integral over [t_i, t_i+1] of the Lagrange polynomial that is 1 at t_(i-j), 0 at the other t_(i-k).
+    """Integrate over [t_i, t_i+1] the Lagrange polynomial that is 1 at t_(i-j), 0 at the other t_(i-k).
 
     Gauss-Legendre quadrature of `order` nodes, exact for these polynomials.
     """
@@ -230,7 +230,7 @@ def sample_lms(
     disable: bool | None = None,
     order: int = 4,
 ) -> torch.Tensor:
-    """Linear multistep (Adams-Bashforth) over uneven levels: PLMS of Liu et al. 2022 (arXiv 2202.09778) in sigma."""
+    """Sample by Adams-Bashforth over uneven levels (LMS): PLMS of Liu et al. 2022 (arXiv 2202.09778) in sigma."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     levels = [float(sigma) for sigma in sigmas.detach().cpu()]
@@ -261,7 +261,7 @@ def sample_dpmpp_2m(
     callback: StepCallback | None = None,
     disable: bool | None = None,
 ) -> torch.Tensor:
-    """DPM-Solver++(2M): Lu et al. 2022 (arXiv 2211.01095), algorithm 2, with lambda = -log sigma and alpha = 1."""
+    """Sample by DPM-Solver++(2M): Lu et al. 2022 (arXiv 2211.01095), alg. 2, with lambda = -log sigma, alpha = 1."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     previous: torch.Tensor | None = None

@@ -50,7 +50,7 @@ def sample_euler_ancestral_cfg_pp(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """Euler's method with CFG++, to below the next level, then fresh noise up to it."""
+    """Sample by Euler's method with CFG++, to below the next level, then fresh noise up to it."""
     uncond = UnconditionalWatch(extra_args)
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
@@ -76,7 +76,7 @@ def sample_euler_cfg_pp(
     callback: StepCallback | None = None,
     disable: bool | None = None,
 ) -> torch.Tensor:
-    """`sample_euler_ancestral_cfg_pp` without noise: eta 0 makes the two the same method."""
+    """Sample by `sample_euler_ancestral_cfg_pp` without noise: eta 0 makes the two the same method."""
     return sample_euler_ancestral_cfg_pp(model, x, sigmas, extra_args, callback, disable, eta=0.0, s_noise=0.0)
 
 
@@ -89,7 +89,7 @@ def sample_euler_cfg_pp_alternative(
     callback: StepCallback | None = None,
     disable: bool | None = None,
 ) -> torch.Tensor:
-    """Euler steps along (x - denoised + uncond - denoised) / sigma: an earlier reading of CFG++ that ComfyUI keeps."""
+    """Sample by Euler steps along (x - denoised + uncond - denoised) / sigma: ComfyUI's earlier reading of CFG++."""
     uncond = UnconditionalWatch(extra_args)
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
@@ -112,7 +112,7 @@ def sample_dpmpp_2s_ancestral_cfg_pp(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """DPM-Solver++(2S), ancestral, with CFG++: x is moved by (guided - unconditional) before it decays."""
+    """Sample by DPM-Solver++(2S), ancestral, with CFG++: x is moved by (guided - unconditional) before it decays."""
     uncond = UnconditionalWatch(extra_args)
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
@@ -145,7 +145,7 @@ def sample_dpmpp_2m_cfg_pp(
     callback: StepCallback | None = None,
     disable: bool | None = None,
 ) -> torch.Tensor:
-    """DPM-Solver++(2M) with CFG++."""
+    """Sample by DPM-Solver++(2M) with CFG++."""
     uncond = UnconditionalWatch(extra_args)
     ones = x.new_ones([x.shape[0]])
     previous: torch.Tensor | None = None

@@ -32,23 +32,23 @@ class DpmSteps:
         return (x - self.model(x, sigma * x.new_ones([x.shape[0]]), **self.extra_args)) / sigma
 
     def first(self, t: torch.Tensor) -> torch.Tensor:
-        """DPM-Solver-1, which is DDIM."""
+        """Step by DPM-Solver-1, which is DDIM."""
         return self.x - t.neg().exp() * (t - self.t).expm1() * self.eps
 
     def _at(self, r: float, t: torch.Tensor) -> torch.Tensor:
-        """The noise at share `r` of the way to `t`, along the first-order step."""
+        """Return the noise at share `r` of the way to `t`, along the first-order step."""
         if r not in self._inner:
             middle = self.t + r * (t - self.t)
             self._inner[r] = self._noise(self.first(middle), middle)
         return self._inner[r]
 
     def second(self, t: torch.Tensor, r_1: float = 1 / 2) -> torch.Tensor:
-        """DPM-Solver-2, algorithm 1."""
+        """Step by DPM-Solver-2, algorithm 1."""
         scale = t.neg().exp() * (t - self.t).expm1()
         return self.x - scale * self.eps - scale / (2 * r_1) * (self._at(r_1, t) - self.eps)
 
     def third(self, t: torch.Tensor, r_1: float = 1 / 3, r_2: float = 2 / 3) -> torch.Tensor:
-        """DPM-Solver-3, algorithm 2."""
+        """Step by DPM-Solver-3, algorithm 2."""
         h = t - self.t
         eps_1 = self._at(r_1, t)
         middle = self.t + r_2 * h
@@ -64,7 +64,7 @@ def _span(sigmas: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _ancestral(t: torch.Tensor, t_next: torch.Tensor, t_end: torch.Tensor, eta: float) -> tuple[torch.Tensor, Any]:
-    """Where the deterministic part of a step ends, and how much noise brings it to `t_next`."""
+    """Return the end of the deterministic part of a step, and the noise that brings it to `t_next`."""
     if not eta:
         return t_next, 0.0
     down, _ = get_ancestral_step(t.neg().exp(), t_next.neg().exp(), eta)
@@ -84,7 +84,7 @@ def sample_dpm_fast(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """DPM-Solver-fast: appendix D.4: as many calls as there are steps in `sigmas`, of order 3 as far as they go.
+    """Sample by DPM-Solver-fast, appendix D.4: as many calls as steps in `sigmas`, of order 3 as far as they go.
 
     Of the sigmas only the ends count; the steps between are even in log sigma.
     """
@@ -121,7 +121,7 @@ class StepSizeController:
         self._inverse_errors: list[float] = []
 
     def accepts(self, error: float) -> bool:
-        """Whether a step with that error (1 is just tolerable) counts; sets `h` for the next try either way."""
+        """Return True where a step with that error (1 is just tolerable) counts; set `h` for the next try."""
         inverse = 1 / (error + 1e-8)
         history = self._inverse_errors or [inverse, inverse]
         factor = math.prod(value**power for value, power in zip([inverse, *history], self._powers, strict=True))
@@ -152,7 +152,7 @@ def sample_dpm_adaptive(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """DPM-Solver-12 or -23: appendix C, algorithm 3 or 4: steps as long as two orders agree within the tolerances.
+    """Sample by DPM-Solver-12 or -23, appendix C, alg. 3 or 4: steps as long as two orders agree to the tolerances.
 
     Of the sigmas only the ends count, so the number of steps has no influence.
     """

@@ -35,12 +35,12 @@ Step = Callable[[Denoise, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor
 
 
 def model_sampling_of(model: Any) -> Any | None:
-    """The parameterisation under a sampler's model; None where it is a plain function."""
+    """Return the parameterisation under a sampler's model; None where it is a plain function."""
     return getattr(getattr(getattr(model, "inner_model", None), "inner_model", None), "model_sampling", None)
 
 
 def or_for_flow(sampler: SamplerFunction, for_flow: SamplerFunction) -> SamplerFunction:
-    """`for_flow` for models that are read as a flow, `sampler` for all others."""
+    """Return a sampler that is `for_flow` for models that are read as a flow, `sampler` for all others."""
 
     def sample(model: ModelFunction, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
         chosen = for_flow if isinstance(model_sampling_of(model), RectifiedFlow) else sampler
@@ -50,7 +50,7 @@ def or_for_flow(sampler: SamplerFunction, for_flow: SamplerFunction) -> SamplerF
 
 
 def by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None = None, has_tau: bool = False) -> SamplerFunction:
-    """A sampler of the signal-to-noise ratio for flows, too.
+    """Adapt a sampler of the signal-to-noise ratio to flows.
 
     `path_on_cpu`: it draws its noise from a Brownian path over sigma, there or on the latent's device. `has_tau`: it
     takes a function of sigma that says how much noise there is.
@@ -117,14 +117,14 @@ def _tau_of_ratio(
 def ancestral_step(
     sigma: torch.Tensor, target: torch.Tensor, eta: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(level to step down to, factor of what is there, strength of fresh noise) on the way to `target`."""
+    """Return (level to step down to, factor of what is there, strength of fresh noise) on the way to `target`."""
     down = target * (1 + (target / sigma - 1) * eta)
     shrink = (1 - target) / (1 - down)
     return down, shrink, (target**2 - down**2 * shrink**2) ** 0.5
 
 
 def ancestral(step: Step) -> SamplerFunction:
-    """The sampler that goes by `step` to below the next level, and is then shrunk and noised up to it."""
+    """Return the sampler that goes by `step` to below the next level, and is then shrunk and noised up to it."""
 
     @torch.no_grad()
     def sample(
@@ -163,14 +163,14 @@ def ancestral(step: Step) -> SamplerFunction:
 def euler_step(
     denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """Euler's method."""
+    """Step by Euler's method."""
     return torch.lerp(denoised, x, down / sigma)
 
 
 def dpm_2_step(
     denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """The midpoint method in log sigma."""
+    """Step by the midpoint method in log sigma."""
     middle = sigma.log().lerp(down.log(), 0.5).exp()
     x_2 = x + to_d(x, sigma, denoised) * (middle - sigma)
     return x + to_d(x_2, middle, denoise(x_2, middle)) * (down - sigma)
@@ -179,7 +179,7 @@ def dpm_2_step(
 def dpmpp_2s_step(
     denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """DPM-Solver++(2S), by way of the middle in log ratio."""
+    """Step by DPM-Solver++(2S), by way of the middle in log ratio."""
     middle = torch.sigmoid((sigma.logit() + down.logit()) / 2)
     middle = torch.full_like(middle, BEFORE_NOISE) if sigma == 1 else middle
     return torch.lerp(denoise(torch.lerp(denoised, x, middle / sigma), middle), x, down / sigma)
@@ -197,7 +197,7 @@ def sample_euler_ancestral_cfg_pp_flow(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """Euler's method with CFG++; how far down and up is reckoned in the ratio of noise to signal."""
+    """Sample by Euler's method with CFG++; how far down and up is reckoned in the ratio of noise to signal."""
     uncond = UnconditionalWatch(extra_args)
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
@@ -225,7 +225,7 @@ def sample_euler_cfg_pp_flow(
     callback: StepCallback | None = None,
     disable: bool | None = None,
 ) -> torch.Tensor:
-    """`sample_euler_ancestral_cfg_pp_flow` without noise."""
+    """Sample by `sample_euler_ancestral_cfg_pp_flow` without noise."""
     return sample_euler_ancestral_cfg_pp_flow(model, x, sigmas, extra_args, callback, disable, eta=0.0, s_noise=0.0)
 
 
@@ -239,7 +239,7 @@ def sample_lcm_flow(
     disable: bool | None = None,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """Predict, noise again as the flow does, repeat."""
+    """Sample by Predict, noise again as the flow does, repeat."""
     extra_args = extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
@@ -253,7 +253,7 @@ def sample_lcm_flow(
 
 
 def ending_above_zero(sampler: SamplerFunction) -> SamplerFunction:
-    """UniPC ends at `LAST_LEVEL` instead of 0, and what is left of the signal there is scaled up, as in ComfyUI."""
+    """End UniPC at `LAST_LEVEL` instead of 0, and scale up the signal that is left there, as in ComfyUI."""
 
     def for_flow(
         model: ModelFunction, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **options: Any
@@ -265,7 +265,7 @@ def ending_above_zero(sampler: SamplerFunction) -> SamplerFunction:
 
 
 def with_flows(samplers: Mapping[str, SamplerFunction]) -> dict[str, SamplerFunction]:
-    """The samplers by name, those that need it in a form that takes flows, too."""
+    """Return the samplers by name, adapted to flows where they need it."""
     again: dict[str, SamplerFunction] = {
         "euler_ancestral": ancestral(euler_step), "dpm_2_ancestral": ancestral(dpm_2_step),
         "dpmpp_2s_ancestral": ancestral(dpmpp_2s_step), "lcm": sample_lcm_flow,

@@ -36,7 +36,7 @@ def sample_heunpp2(
     s_tmax: float = float("inf"),
     s_noise: float = 1.0,
 ) -> torch.Tensor:
-    """Heun++ (Carzit's sd-webui-samplers-scheduler): up to three derivatives ahead, weighted by their levels."""
+    """Sample by Heun++ (Carzit's sd-webui-samplers-scheduler): up to three derivatives ahead, weighted by level."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     last = sigmas[-1]
@@ -76,7 +76,7 @@ def sample_ipndm(
     disable: bool | None = None,
     max_order: int = 4,
 ) -> torch.Tensor:
-    """iPNDM: Zhang and Chen 2022 (arXiv 2204.13902), appendix; Adams-Bashforth as if the steps were even."""
+    """Sample by iPNDM: Zhang and Chen 2022 (arXiv 2204.13902), appendix; Adams-Bashforth as if the steps were even."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     derivatives: list[torch.Tensor] = []  # newest first
@@ -94,7 +94,7 @@ def sample_ipndm(
 
 
 def _ipndm_v_weights(steps: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Weights of the derivatives, newest first, for step lengths newest first (as many as there are derivatives).
+    """Return weights of derivatives, newest first, for step lengths newest first (as many as there are derivatives).
 
     Not those of Adams-Bashforth over uneven steps from order 3 on; they are the reference implementation's
     (zju-pi/diff-sampler), which agree with them when steps are even.
@@ -133,7 +133,7 @@ def sample_ipndm_v(
     disable: bool | None = None,
     max_order: int = 4,
 ) -> torch.Tensor:
-    """iPNDM with weights for uneven steps (zju-pi/diff-sampler, after Zhang and Chen 2022, arXiv 2204.13902)."""
+    """Sample by iPNDM with weights for uneven steps (zju-pi/diff-sampler, after Zhang and Chen 2022, 2204.13902)."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     derivatives: list[torch.Tensor] = []  # newest first
@@ -151,7 +151,7 @@ def sample_ipndm_v(
 
 
 def deis_weights(sigmas: torch.Tensor, max_order: int, num_points: int = 10000) -> list[list[torch.Tensor]]:
-    """The weights of tAB-DEIS (Zhang and Chen 2022, arXiv 2204.13902, eq. 15) for each step, newest derivative first.
+    """Return the weights of tAB-DEIS (Zhang and Chen 2022, arXiv 2204.13902, eq. 15) by step, newest derivative first.
 
     Levels become times t of a linear VP schedule between sigma 0.002 (t = 0.001) and 80 (t = 1); the integral of each
     Lagrange polynomial times d(sigma)/dt is a sum over `num_points`. A step without enough history has none.
@@ -194,7 +194,7 @@ def sample_deis(
     disable: bool | None = None,
     max_order: int = 3,
 ) -> torch.Tensor:
-    """tAB-DEIS: Zhang and Chen 2022 (arXiv 2204.13902), with weights from `deis_weights`."""
+    """Sample by tAB-DEIS: Zhang and Chen 2022 (arXiv 2204.13902), with weights from `deis_weights`."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
     weights = deis_weights(sigmas, max_order)
@@ -221,7 +221,7 @@ def _res_multistep(
     noise_sampler: NoiseSampler | None,
     has_cfg_pp: bool,
 ) -> torch.Tensor:
-    """RES, second order, multistep: Zhang et al. 2023 (arXiv 2308.02157), algorithm 2, ancestral by `eta`."""
+    """Sample by RES, second order, multistep: Zhang et al. 2023 (arXiv 2308.02157), algorithm 2, ancestral by `eta`."""
     uncond = UnconditionalWatch(extra_args) if has_cfg_pp else None
     extra_args = uncond.extra_args if uncond is not None else extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
@@ -261,7 +261,7 @@ def sample_res_multistep(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """RES multistep (arXiv 2308.02157) without noise."""
+    """Sample by RES multistep (arXiv 2308.02157) without noise."""
     return _res_multistep(model, x, sigmas, extra_args, callback, 0.0, s_noise, noise_sampler, False)
 
 
@@ -276,7 +276,7 @@ def sample_res_multistep_cfg_pp(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """RES multistep (arXiv 2308.02157) with CFG++ (arXiv 2406.08070)."""
+    """Sample by RES multistep (arXiv 2308.02157) with CFG++ (arXiv 2406.08070)."""
     return _res_multistep(model, x, sigmas, extra_args, callback, 0.0, s_noise, noise_sampler, True)
 
 
@@ -292,7 +292,7 @@ def sample_res_multistep_ancestral(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """RES multistep (arXiv 2308.02157) to below the next level, then fresh noise up to it."""
+    """Sample by RES multistep (arXiv 2308.02157) to below the next level, then fresh noise up to it."""
     return _res_multistep(model, x, sigmas, extra_args, callback, eta, s_noise, noise_sampler, False)
 
 
@@ -308,7 +308,7 @@ def sample_res_multistep_ancestral_cfg_pp(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """`sample_res_multistep_ancestral` with CFG++ (arXiv 2406.08070)."""
+    """Sample by `sample_res_multistep_ancestral` with CFG++ (arXiv 2406.08070)."""
     return _res_multistep(model, x, sigmas, extra_args, callback, eta, s_noise, noise_sampler, True)
 
 
@@ -321,7 +321,7 @@ def _gradient_estimation(
     gamma: float,
     has_cfg_pp: bool,
 ) -> torch.Tensor:
-    """Permenter and Yuan 2023 (arXiv 2306.04848), algorithm 2: Euler with d + (gamma - 1) (d - the d before)."""
+    """Sample by Euler with d + (gamma - 1) (d - the d before): Permenter and Yuan 2023 (arXiv 2306.04848), alg. 2."""
     uncond = UnconditionalWatch(extra_args) if has_cfg_pp else None
     extra_args = uncond.extra_args if uncond is not None else extra_args or {}
     ones = x.new_ones([x.shape[0]])
@@ -350,7 +350,7 @@ def sample_gradient_estimation(
     disable: bool | None = None,
     ge_gamma: float = 2.0,
 ) -> torch.Tensor:
-    """Gradient estimation: Permenter and Yuan 2023 (arXiv 2306.04848)."""
+    """Sample by Gradient estimation: Permenter and Yuan 2023 (arXiv 2306.04848)."""
     return _gradient_estimation(model, x, sigmas, extra_args, callback, ge_gamma, False)
 
 
@@ -364,7 +364,7 @@ def sample_gradient_estimation_cfg_pp(
     disable: bool | None = None,
     ge_gamma: float = 2.0,
 ) -> torch.Tensor:
-    """Gradient estimation (arXiv 2306.04848) with CFG++ (arXiv 2406.08070)."""
+    """Sample by Gradient estimation (arXiv 2306.04848) with CFG++ (arXiv 2406.08070)."""
     return _gradient_estimation(model, x, sigmas, extra_args, callback, ge_gamma, True)
 
 

@@ -73,7 +73,7 @@ def sample_uni_pc(
     *,
     is_bh2: bool = False,
 ) -> torch.Tensor:
-    """UniPC: Zhao et al. 2023 (arXiv 2302.04867), order 3, with B(h) = h or (bh2) e^h - 1.
+    """Sample by UniPC: Zhao et al. 2023 (arXiv 2302.04867), order 3, with B(h) = h or (bh2) e^h - 1.
 
     A last sigma of 0 is taken as 0.001, since its lambda has no end; the last step is predicted, not corrected. With
     one step there is none to take: as in ComfyUI, x is only rescaled.
@@ -120,7 +120,7 @@ def _tell(callback: StepCallback | None, i: int, x: torch.Tensor, sigma: torch.T
 
 
 def tau_in_interval(start_sigma: float, end_sigma: float, eta: float = 1.0) -> Callable[[Any], float]:
-    """tau(sigma) of the stochastic Adams solver: `eta` between the two levels, 0 (an ODE) outside."""
+    """Return tau(sigma) of the stochastic Adams solver: `eta` between the two levels, 0 (an ODE) outside."""
 
     def tau(sigma: Any) -> float:
         return eta if eta > 0 and start_sigma >= float(sigma) >= end_sigma else 0.0
@@ -131,7 +131,7 @@ def tau_in_interval(start_sigma: float, end_sigma: float, eta: float = 1.0) -> C
 def _adams_weights(
     known: torch.Tensor, lambda_s: torch.Tensor, lambda_t: torch.Tensor, tau: float, simple: str | None
 ) -> torch.Tensor:
-    """The weights b of Xue et al. 2023 (arXiv 2309.05019), eqs. 15 and 18, for predictions at lambdas `known` [K].
+    """Return the weights b of Xue et al. 2023 (arXiv 2309.05019), eqs. 15 and 18, for lambdas `known` [K].
 
     (1 + tau^2) times the integral over [lambda_s, lambda_t] of e^((1 + tau^2)(lambda - lambda_t)) times each Lagrange
     polynomial. `simple` is the paper's shorter form of order 2 (appendix D) for a `predictor` or a `corrector`.
@@ -170,7 +170,7 @@ def sample_sa_solver(
     use_pece: bool = False,
     simple_order_2: bool = False,
 ) -> torch.Tensor:
-    """SA-Solver: Xue et al. 2023 (arXiv 2309.05019), algorithm 1. `use_pece` evaluates what was corrected again.
+    """Sample by SA-Solver: Xue et al. 2023 (arXiv 2309.05019), alg. 1. `use_pece` evaluates what was corrected again.
 
     Without `tau_func` noise is added between 20 and 80 per cent of the model's schedule.
     """
@@ -230,7 +230,7 @@ def sample_sa_solver(
 
 
 def _weighted(weights: torch.Tensor, past: list[torch.Tensor]) -> torch.Tensor:
-    """The sum of the newest predictions, oldest first, by their weights."""
+    """Sum the newest predictions, oldest first, by their weights."""
     newest = past[len(past) - len(weights) :]
     total = weights[0] * newest[0]
     for weight, item in zip(weights[1:], newest[1:], strict=True):
@@ -253,7 +253,7 @@ def sample_sa_solver_pece(
     corrector_order: int = 4,
     simple_order_2: bool = False,
 ) -> torch.Tensor:
-    """`sample_sa_solver` that evaluates the corrected state too (predict, evaluate, correct, evaluate)."""
+    """Sample by `sample_sa_solver` that evaluates the corrected state too (predict, evaluate, correct, evaluate)."""
     return sample_sa_solver(
         model, x, sigmas, extra_args, callback, disable, tau_func, s_noise, noise_sampler, predictor_order,
         corrector_order, True, simple_order_2,

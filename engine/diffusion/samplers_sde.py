@@ -37,7 +37,7 @@ def sample_dpmpp_sde(
     *,
     noise_on_cpu: bool = True,
 ) -> torch.Tensor:
-    """DPM-Solver++(S) with noise: Lu et al. 2022 (arXiv 2211.01095), an intermediate point at `r` of each step."""
+    """Sample by DPM-Solver++(S) with noise: Lu et al. 2022 (arXiv 2211.01095), an inner point at `r` of each step."""
     if len(sigmas) <= 1:
         return x
     extra_args = extra_args or {}
@@ -46,7 +46,7 @@ def sample_dpmpp_sde(
     has_noise = eta > 0 and s_noise > 0
 
     def step(sigma: torch.Tensor, target: torch.Tensor, x: torch.Tensor, denoised: torch.Tensor) -> torch.Tensor:
-        """From `sigma` to `target`, ancestrally: exponential decay to below it, then noise up to it."""
+        """Step from `sigma` to `target`, ancestrally: exponential decay to below it, then noise up to it."""
         down, up = get_ancestral_step(sigma, target, eta)
         shrink = down / sigma  # exp(-h) of the deterministic part
         x = shrink * x + (1 - shrink) * denoised
@@ -80,7 +80,7 @@ def sample_dpmpp_2m_sde(
     *,
     noise_on_cpu: bool = True,
 ) -> torch.Tensor:
-    """SDE-DPM-Solver++(2M): Lu et al. 2022 (arXiv 2211.01095), algorithm 4, closed by midpoint or Heun's rule."""
+    """Sample by SDE-DPM-Solver++(2M): Lu et al. 2022 (arXiv 2211.01095), alg. 4, closed by midpoint or Heun's rule."""
     if len(sigmas) <= 1:
         return x
     if solver_type not in ("heun", "midpoint"):
@@ -125,7 +125,7 @@ def sample_dpmpp_2m_sde_heun(
     *,
     noise_on_cpu: bool = True,
 ) -> torch.Tensor:
-    """`sample_dpmpp_2m_sde` closed by Heun's rule."""
+    """Sample by `sample_dpmpp_2m_sde` closed by Heun's rule."""
     return sample_dpmpp_2m_sde(
         model, x, sigmas, extra_args, callback, disable, eta, s_noise, noise_sampler, solver_type,
         noise_on_cpu=noise_on_cpu,
@@ -146,7 +146,7 @@ def sample_dpmpp_3m_sde(
     *,
     noise_on_cpu: bool = True,
 ) -> torch.Tensor:
-    """SDE-DPM-Solver++ of third order, multistep (k-diffusion): the last three predictions as a parabola in lambda."""
+    """Sample by SDE-DPM-Solver++ of order 3, multistep (k-diffusion): the last predictions as a parabola in lambda."""
     if len(sigmas) <= 1:
         return x
     extra_args = extra_args or {}
@@ -184,7 +184,7 @@ def sample_dpmpp_3m_sde(
 
 
 def default_noise_scaler(sigma: torch.Tensor) -> torch.Tensor:
-    """phi of ER-SDE-5 in the paper's table: how fast the extended SDE forgets its noise."""
+    """Return phi of ER-SDE-5 in the paper's table: the rate at which the extended SDE forgets its noise."""
     return sigma * ((sigma**0.3).exp() + 10.0)
 
 
@@ -201,7 +201,7 @@ def sample_er_sde(
     noise_scaler: Callable[[torch.Tensor], torch.Tensor] | None = None,
     max_stage: int = 3,
 ) -> torch.Tensor:
-    """ER-SDE-Solver-3: Cui et al. 2023 (arXiv 2309.06169), algorithm 3, its integrals by 200 rectangles."""
+    """Sample by ER-SDE-Solver-3: Cui et al. 2023 (arXiv 2309.06169), algorithm 3, its integrals by 200 rectangles."""
     extra_args = extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     scaler = noise_scaler or default_noise_scaler
@@ -236,7 +236,7 @@ def sample_er_sde(
 
 
 def _carried(noise: torch.Tensor, log_decay: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
-    """Unit-path noise of the stage before, decayed by exp(`log_decay`), and what the segment since then adds."""
+    """Decay the unit-path noise of the stage before by exp(`log_decay`), and add that of the segment since then."""
     return noise * log_decay.exp() + (-(2 * log_decay).expm1()).sqrt() * fresh
 
 
@@ -253,7 +253,7 @@ def sample_seeds_2(
     noise_sampler: NoiseSampler | None = None,
     r: float = 0.5,
 ) -> torch.Tensor:
-    """SEEDS-2: Gonzalez et al. 2023 (arXiv 2305.14267), data prediction; the second stage lies at `r` of the step."""
+    """Sample by SEEDS-2: Gonzalez et al. 2023 (arXiv 2305.14267), data prediction; second stage at `r` of the step."""
     extra_args = extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
@@ -285,7 +285,7 @@ def sample_seeds_2(
 
 
 def _h_phi_2(h: torch.Tensor) -> torch.Tensor:
-    """h phi_2(h) of exponential integrators: (e^h - 1 - h) / h."""
+    """Return h phi_2(h) of exponential integrators: (e^h - 1 - h) / h."""
     return (torch.expm1(h) - h) / h
 
 
@@ -303,7 +303,7 @@ def sample_seeds_3(
     r_1: float = 1 / 3,
     r_2: float = 2 / 3,
 ) -> torch.Tensor:
-    """SEEDS-3: Gonzalez et al. 2023 (arXiv 2305.14267), data prediction; stages at `r_1` and `r_2` of the step."""
+    """Sample by SEEDS-3: Gonzalez et al. 2023 (arXiv 2305.14267), data prediction; stages at `r_1` and `r_2`."""
     extra_args = extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])

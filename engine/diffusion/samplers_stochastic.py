@@ -23,7 +23,7 @@ def sample_dpmpp_2s_ancestral(
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """DPM-Solver++(2S): Lu et al. 2022 (arXiv 2211.01095), to below the next level, then fresh noise up to it."""
+    """Sample by DPM-Solver++(2S), Lu et al. 2022 (arXiv 2211.01095), to below the next level, then noise up to it."""
     extra_args = extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
@@ -53,7 +53,7 @@ def sample_ddpm(
     disable: bool | None = None,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """DDPM's ancestral step: Ho et al. 2020 (arXiv 2006.11239), algorithm 2, over the levels given.
+    """Sample by DDPM's ancestral step: Ho et al. 2020 (arXiv 2006.11239), algorithm 2, over the levels given.
 
     Works on x / sqrt(1 + sigma^2), whose variance is preserved; alpha_bar = 1 / (1 + sigma^2).
     """
@@ -85,7 +85,7 @@ def sample_lcm(
     disable: bool | None = None,
     noise_sampler: NoiseSampler | None = None,
 ) -> torch.Tensor:
-    """Multistep consistency sampling: Luo et al. 2023 (arXiv 2310.04378), algorithm 3: predict, noise again, repeat."""
+    """Sample by multistep consistency: Luo et al. 2023 (arXiv 2310.04378), alg. 3: predict, noise again, repeat."""
     extra_args = extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
@@ -111,7 +111,7 @@ def sample_lcm_upscale(
     total_upscale: float = 2.0,
     upscale_steps: int | None = None,
 ) -> torch.Tensor:
-    """`sample_lcm` whose predictions grow, step by step up to `total_upscale` times, by `resize(x, width, height)`.
+    """Sample as `sample_lcm`, but let `resize(x, width, height)` enlarge predictions step by step to `total_upscale`.
 
     Without `upscale_steps` that takes the first half of the steps. The noise comes from torch's global generator.
     """

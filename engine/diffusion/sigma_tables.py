@@ -21,13 +21,13 @@ ALIGN_YOUR_STEPS = {
 
 
 def align_your_steps(model_type: str, steps: int) -> list[float]:
-    """`steps + 1` falling levels, for other than ten steps interpolated log-linearly as the paper does."""
+    """Return `steps + 1` falling levels, for other than ten steps interpolated log-linearly as in the paper."""
     levels = ALIGN_YOUR_STEPS[model_type]
     return list(levels) if steps + 1 == len(levels) else log_linear(levels, steps + 1)
 
 
 def log_linear(levels: Sequence[float], count: int) -> list[float]:
-    """That many levels between the first and the last, log-linear in their place."""
+    """Return that many levels from the first to the last, interpolated log-linearly."""
     places = np.linspace(0, 1, len(levels))
     rising = np.interp(np.linspace(0, 1, count), places, np.log(levels[::-1]))
     return [float(level) for level in np.exp(rising)[::-1]]

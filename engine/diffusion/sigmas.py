@@ -14,7 +14,7 @@ import torch
 
 
 class Levels(Protocol):
-    """What schedules ask of a model's parameterisation (`model_sampling.py`)."""
+    """Parameterisation of a model as schedules use it (`model_sampling.py`)."""
 
     sigmas: torch.Tensor
 
@@ -37,19 +37,19 @@ def karras(n: int, sigma_min: float, sigma_max: float, rho: float = 7.0) -> torc
 
 
 def exponential(n: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
-    """Evenly spaced in log sigma."""
+    """Return levels evenly spaced in log sigma."""
     return _ending_in_zero(torch.linspace(math.log(sigma_max), math.log(sigma_min), n).exp())
 
 
 def polyexponential(n: int, sigma_min: float, sigma_max: float, rho: float = 1.0) -> torch.Tensor:
-    """k-diffusion: a power of the ramp in log sigma; with `rho` 1 this is `exponential`."""
+    """Return levels by a power of the ramp in log sigma (k-diffusion); with `rho` 1 this is `exponential`."""
     ramp = torch.linspace(1, 0, n) ** rho
     low, high = math.log(sigma_min), math.log(sigma_max)
     return _ending_in_zero((ramp * (high - low) + low).exp())
 
 
 def variance_preserving(n: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3) -> torch.Tensor:
-    """The VP SDE of Song et al. 2021 (arXiv 2011.13456), times evenly spaced from 1 to `eps_s`."""
+    """Return the levels of the VP SDE of Song et al. 2021 (arXiv 2011.13456), times evenly spaced from 1 to `eps_s`."""
     t = torch.linspace(1, eps_s, n)
     return _ending_in_zero(torch.expm1(beta_d * t**2 / 2 + beta_min * t).sqrt())
 
@@ -84,7 +84,7 @@ def kl_optimal(n: int, sigma_min: float, sigma_max: float) -> torch.Tensor:
 
 
 def simple(levels: Levels, steps: int) -> torch.Tensor:
-    """Every N/steps-th trained level from the top."""
+    """Return every N/steps-th trained level from the top."""
     stride = len(levels.sigmas) / steps
     return torch.FloatTensor([*(float(levels.sigmas[-(1 + int(i * stride))]) for i in range(steps)), 0.0])
 
@@ -102,7 +102,7 @@ def ddim_uniform(levels: Levels, steps: int) -> torch.Tensor:
 
 
 def normal(levels: Levels, steps: int) -> torch.Tensor:
-    """Evenly spaced in timesteps, from the first to the last."""
+    """Return levels evenly spaced in timesteps, from the first to the last."""
     start, end = levels.timestep(levels.sigma_max), levels.timestep(levels.sigma_min)
     own_end = math.isclose(float(levels.sigma(end)), 0, abs_tol=0.00001)
     timesteps = torch.linspace(float(start), float(end), steps + 1 if own_end else steps)
@@ -111,7 +111,7 @@ def normal(levels: Levels, steps: int) -> torch.Tensor:
 
 
 def sgm_uniform(levels: Levels, steps: int) -> torch.Tensor:
-    """Evenly spaced in timesteps without the last (stability.ai's generative-models)."""
+    """Return levels evenly spaced in timesteps without the last (stability.ai's generative-models)."""
     start, end = levels.timestep(levels.sigma_max), levels.timestep(levels.sigma_min)
     timesteps = torch.linspace(float(start), float(end), steps + 1)[:-1]
     return torch.FloatTensor([*(float(levels.sigma(timestep)) for timestep in timesteps), 0.0])
@@ -133,8 +133,10 @@ def linear_quadratic(levels: Levels, steps: int, threshold_noise: float = 0.025)
 
 
 def beta(levels: Levels, steps: int, alpha: float = 0.6, beta: float = 0.6) -> torch.Tensor:
-    """Lee et al. 2024 (Beta Sampling is All You Need, arXiv 2407.12173): timesteps at even shares of a Beta
-    distribution, denser towards both ends. Levels that fall on one timestep are visited once: there may be fewer.
+    """Return the levels of timesteps at even shares of a Beta distribution, denser towards both ends.
+
+    Lee et al. 2024 (Beta Sampling is All You Need, arXiv 2407.12173). Levels of one timestep are visited once, so
+    that there may be fewer.
     """
     from scipy.special import betaincinv  # type: ignore[import-untyped]  # only this schedule needs it
 

@@ -35,7 +35,7 @@ class CacheSettings:
 
 @dataclass(slots=True)
 class ChangeWatch:
-    """How fast outputs move with inputs, and how much predicted change has been let pass."""
+    """Rate of change of outputs with inputs, and the predicted change skipped since the last evaluation."""
 
     threshold: float
     rate: torch.Tensor | float | None = None  # output change per input change
@@ -48,7 +48,7 @@ class ChangeWatch:
         return None if self.last_input is None else (sampled - self.last_input).abs().mean()
 
     def may_skip(self, change: torch.Tensor | None) -> bool:
-        """Whether the predicted changes since the last evaluation are still below the threshold; counts this one."""
+        """Add a predicted change; return True while their sum since the last evaluation is below the threshold."""
         if change is None or self.last_norm is None or self.rate is None:
             return False
         self.passed = self.passed + self.rate * change / self.last_norm
@@ -58,7 +58,7 @@ class ChangeWatch:
         return False
 
     def learn(self, change: torch.Tensor | None, sampled_output: torch.Tensor) -> None:
-        """The rate of this step, once there are two to compare."""
+        """Set the rate of this step, once there are two to compare."""
         if change is not None and self.last_output is not None:
             self.rate = (sampled_output - self.last_output).abs().mean() / change
 
@@ -88,7 +88,7 @@ class CacheRun:
         return float(sigma[0]) <= self.start_sigma
 
     def check_shape(self, x: torch.Tensor, shape: tuple[int, ...]) -> None:
-        """A run whose latent changes its shape on the way (an upscaling sampler) begins anew."""
+        """Begin anew for a run whose latent changes its shape (an upscaling sampler)."""
         found = (x.device, x.dtype, shape)
         if self.shape is not None and found != self.shape:
             LOGGER.warning("%s: the latent changed its shape, device or type; begun anew", self.settings.name)
@@ -105,7 +105,7 @@ class CacheRun:
 
 
 def wrap_run(executor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around a whole sampling run: a fresh state for it."""
+    """Run a whole sampling run with a fresh state."""
     guider = executor.class_obj
     options = guider.model_options
     settings: CacheSettings = options["transformer_options"][KEY]
@@ -128,7 +128,7 @@ def wrap_run(executor: Any, *args: Any, **kwargs: Any) -> Any:
 def wrap_prediction(
     executor: Any, x: torch.Tensor, sigma: torch.Tensor, options: dict[str, Any], *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """LazyCache, around a guided prediction."""
+    """Run a guided prediction through LazyCache."""
     run: CacheRun = options["transformer_options"][KEY]
     evaluate: Callable[[], torch.Tensor] = lambda: executor(x, sigma, options, *args, **kwargs)  # noqa: E731
     if run.is_over(sigma):
@@ -149,7 +149,7 @@ def wrap_prediction(
 
 
 def wrap_batch(executor: Any, *args: Any, **kwargs: Any) -> Any:
-    """EasyCache, around all conditions of one evaluation: none has decided yet."""
+    """Run all conditions of one evaluation through EasyCache: none has decided yet."""
     args[-1]["transformer_options"][KEY].is_skipping = False
     return executor(*args, **kwargs)
 
@@ -164,7 +164,7 @@ def wrap_network(
     options: dict[str, Any],
     **kwargs: Any,
 ) -> torch.Tensor:
-    """EasyCache, around one call of the network, whose batch has one or several conditions (`options["uuids"]`)."""
+    """Run one call of the network through EasyCache, of one or several conditions (`options["uuids"]`)."""
     run: CacheRun = options[KEY]
     sigma, conditions = options["sigmas"], options["uuids"]
     evaluate: Callable[[], torch.Tensor] = lambda: executor(x, timesteps, context, y, control, options, **kwargs)  # noqa: E731
@@ -204,7 +204,7 @@ def _part(batch: torch.Tensor, conditions: list[Any], condition: Any) -> torch.T
 
 
 def _with_differences(run: CacheRun, x: torch.Tensor, conditions: list[Any]) -> torch.Tensor:
-    """What the network would give, about.
+    """Return an approximation of the network's output.
 
     Odd but ComfyUI's: of a batch of several conditions each part gets the differences of all of them.
     """

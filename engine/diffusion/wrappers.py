@@ -20,7 +20,7 @@ DIFFUSION_MODEL = "diffusion_model"
 
 
 class WrapperExecutor:
-    """What a wrapper gets as its first argument: call it to go on inwards.
+    """First argument of a wrapper: calling it calls the next inner one.
 
     `class_obj` is the object whose method is wrapped, or None.
     """
@@ -56,7 +56,7 @@ class WrapperExecutor:
 
 
 def wrappers_of(kind: str, transformer_options: Mapping[str, Any]) -> list[Callable[..., Any]]:
-    """The wrappers of one kind, in the order in which their keys were added."""
+    """Return the wrappers of one kind, in the order in which their keys were added."""
     by_key: Mapping[str, Sequence[Callable[..., Any]]] = transformer_options.get("wrappers", {}).get(kind, {})
     return [wrapper for wrappers in by_key.values() for wrapper in wrappers]
 
@@ -69,7 +69,7 @@ def callbacks_of(kind: str, transformer_options: Mapping[str, Any]) -> list[Call
 def wrapped(
     kind: str, options: Mapping[str, Any], function: Callable[..., Any], owner: Any = None
 ) -> Callable[..., Any]:
-    """`function` with the wrappers of that kind around it; `function` itself when there are none."""
+    """Wrap `function` in the wrappers of that kind; return `function` itself where there are none."""
     wrappers = wrappers_of(kind, options)
     if not wrappers:
         return function
@@ -77,7 +77,7 @@ def wrapped(
 
 
 def copy_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy whose nested dictionaries and lists can be changed without changing the original's. Values are shared."""
+    """Copy nested dictionaries and lists, so that changes leave the original alone. Values are shared."""
     copied: dict[str, Any] = {}
     for key, value in options.items():
         if isinstance(value, dict):
@@ -90,7 +90,7 @@ def copy_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_options(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, nested: dictionaries merge, lists join (first's entries first), other values are second's."""
+    """Merge nested options: dictionaries merge, lists join (first's entries first), other values are second's."""
     merged = copy_options(first)
     for key, value in second.items():
         if isinstance(value, dict):

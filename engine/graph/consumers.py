@@ -40,7 +40,7 @@ class Consumers:
         self._left[source] = self._left.get(source, 0) + 1
 
     def finish(self, node_id: str) -> list[str]:
-        """A node is done; the nodes whose results nobody takes any more, itself perhaps among them."""
+        """Record that a node is done; return the nodes whose results no later node takes, itself perhaps among them."""
         free: list[str] = []
         for source in self._takes.pop(node_id, ()):
             self._left[source] -= 1

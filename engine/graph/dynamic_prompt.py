@@ -38,7 +38,7 @@ class DynamicPrompt:
         return self._nodes.get(node_id)
 
     def node(self, node_id: str) -> Node:
-        """Raises NodeNotFoundError for an unknown id."""
+        """Return the node of that id. Raises NodeNotFoundError for an unknown one."""
         node = self._nodes.get(node_id)
         if node is None:
             raise NodeNotFoundError(f"Node {node_id} not found")
@@ -88,7 +88,7 @@ class DynamicPrompt:
         return self._parents.get(node_id)
 
     def get_real_node_id(self, node_id: str) -> str:
-        """The node of the client's prompt that this one came from."""
+        """Return the node of the client's prompt from which this one was expanded."""
         return self._real.get(node_id, node_id)
 
     def get_display_node_id(self, node_id: str) -> str:

@@ -44,14 +44,14 @@ Prompt = dict[str, Node]
 
 
 def is_link(value: object) -> TypeGuard[list[Any]]:
-    """Whether an input's value names another node's output."""
+    """Return True where an input's value is a link to another node's output."""
     return (
         isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], (int, float))
     )
 
 
 def parse_prompt(data: Any) -> Prompt:
-    """The nodes of a prompt by id, in its order.
+    """Parse the nodes of a prompt by id, in its order.
 
     Raises `PromptRejected` (ComfyUI's `invalid_prompt`) when it is no object or a node names no class.
     """
@@ -75,7 +75,7 @@ def unknown_class(node: Node) -> Problem:
 
 
 def undeclared_class(node: Node, error: BaseException) -> Problem:
-    """The class is there, but its own declaration raised."""
+    """Return the problem of a class whose own declaration raised."""
     reason = f"{type(error).__name__}: {error}"
     message = f"Cannot execute because node {node.class_type} cannot describe itself: {reason}"
     words = f"Node class {node.class_type!r} cannot describe itself: {reason}"

@@ -70,7 +70,7 @@ class Schedule:
 
     @property
     def waits_for_outside(self) -> bool:
-        """Whether some node waits for an event that the schedule does not know (`hold`)."""
+        """True where some node waits for an event outside of the schedule (`hold`)."""
         return self._outside > 0
 
     def add(self, root: str) -> None:
@@ -127,7 +127,7 @@ class Schedule:
         return None
 
     def put_back(self, node_id: str) -> None:
-        """The node cannot finish yet: it runs again when what it waits for now is done."""
+        """Return a node that cannot finish yet: it runs again when what it waits for is done."""
         entry = self._pending[node_id]
         entry.is_held = False
         self._offer(entry)
@@ -153,7 +153,7 @@ class Schedule:
         return let_go
 
     def cycle(self) -> list[str]:
-        """The nodes that wait for each other, and those that wait for them, in the order in which they were added."""
+        """Return the nodes that wait for each other, and those that wait for them, in the order of their addition."""
         waits = dict.fromkeys(self._pending, 0)
         for targets in self._feeds.values():
             for target in targets:

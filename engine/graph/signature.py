@@ -1,4 +1,4 @@
-"""What a node's result depends on, as a key: a hash over its class, its own inputs and its parents' keys.
+"""Signature of a node's result, as a key: a hash over its class, its own inputs and its parents' keys.
 
 Each node is hashed once, whatever the shape of the graph, without recursion. Two nodes with one key give one result.
 A node whose result cannot be known from the prompt (a fingerprint that is not a number, an input that is no plain data,
@@ -99,12 +99,12 @@ class Signatures:
 
 
 def unique_keys(prefix: bytes) -> Iterator[Key]:
-    """Keys that no hash gives and that never come twice under one prefix."""
+    """Yield keys that no hash gives and that never repeat under one prefix."""
     return (b"unique" + prefix + number.to_bytes(8, "big") for number in itertools.count())
 
 
 def canonical(value: Any) -> Any:
-    """A value as nested tuples of plain data, equal for equal values.
+    """Convert a value to nested tuples of plain data, equal for equal values.
 
     Raises Unhashable for NaN, which equals nothing, and for whatever is no plain data.
     """

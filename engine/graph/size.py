@@ -51,7 +51,7 @@ def check_size(data: Any, limits: GraphLimits) -> None:
 
 
 def _bytes_of(value: Any, enough: int) -> int:
-    """The size of a JSON value: its texts, and a few bytes for all else. Stops counting past `enough`, unless 0."""
+    """Estimate the size of a JSON value: its texts, and a few bytes for all else. Stops past `enough`, unless 0."""
     if not isinstance(value, dict | list):
         return len(value) if isinstance(value, str) else SCALAR_BYTES
     num_bytes = 0

@@ -1,4 +1,4 @@
-"""What a node declares: the inputs it takes and the outputs it gives. Plain data, made by `engine/nodes/base.py`.
+"""Declaration of a node: its inputs and outputs. Plain data, made by `engine/nodes/base.py`.
 
 `NodeSpec` is the declaration as clients see it. `NodeRules` is the same, laid out once per class and run for the code
 that goes over every node of a graph: sets and dicts instead of searches.
@@ -67,7 +67,7 @@ class InputSpec:
         return bool(self.options.get("rawLink"))
 
     def as_json(self) -> list[Any]:
-        """The two-element form of `/object_info` and of `input_config` in error bodies."""
+        """Return the two-element form of `/object_info` and of `input_config` in error bodies."""
         return [self.type if isinstance(self.type, str) else list(self.type), dict(self.options)]
 
 
@@ -144,7 +144,7 @@ class NodeRules:
     undeclared: frozenset[str] | None = frozenset()
 
     def takes_link(self, name: str) -> bool:
-        """Whether the node can be called with what a link brings under that name."""
+        """Return True where the node can be called with the value of a link under that name."""
         return self.undeclared is None or name in self.undeclared or self.inputs.get(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Whether a prompt can run: every problem of every node at once, in ComfyUI's words.
+"""Validation of a prompt: every problem of every node at once, in ComfyUI's words.
 
 A node is looked at once, its parents first, without recursion. As in ComfyUI only what an output node needs is checked;
 values are turned into their declared type on the way; an output node can run when it and everything it needs is fine.
@@ -51,7 +51,7 @@ _CASTS: Mapping[str, Callable[[Any], Any]] = {"INT": int, "FLOAT": float, "STRIN
 
 
 def never(_problem: Problem, _inputs: Mapping[str, Any]) -> bool:
-    """No problem goes away by itself."""
+    """Return False: no problem goes away by itself."""
     return False
 
 
@@ -87,7 +87,7 @@ class Findings:
 def check_prompt(
     data: Any, find_rules: FindRules, targets: Collection[str] | None = None, limits: GraphLimits = DEFAULT_LIMITS
 ) -> CheckedPrompt:
-    """`find_problems`, raising `PromptRejected` when nothing of the prompt can run."""
+    """Find all problems; raise `PromptRejected` when nothing of the prompt can run."""
     findings = find_problems(data, find_rules, targets, limits)
     if findings.has_unknown_class:  # ComfyUI stops there
         raise PromptRejected(findings.problems[0])
@@ -140,7 +140,7 @@ class _UnknownClasses:
 
 
 def _rules_of_all(prompt: Prompt, find_rules: FindRules) -> tuple[dict[str, NodeRules], _UnknownClasses]:
-    """The rules of every class of a prompt, each asked for once, and the nodes of the classes that have none."""
+    """Look up the rules of every class of a prompt, once each, and the nodes of classes that have none."""
     rules: dict[str, NodeRules] = {}
     reasons: dict[str, BaseException | None] = {}  # of the classes that have none
     unknown = _UnknownClasses()
@@ -173,7 +173,7 @@ def _findings_beside_unknown(
     targets: Collection[str] | None,
     excuses: Excuses,
 ) -> Findings:
-    """The problems of all nodes whose class there is; what an unknown node needs or gives is not known."""
+    """Return the problems of all nodes of known classes; inputs and outputs of the others are unknown."""
     known = [node_id for node_id, node in prompt.items() if node.class_type in rules]
     outputs = [node_id for node_id in known if _is_wanted_output(node_id, rules[prompt[node_id].class_type], targets)]
     walk = _Walk(prompt, rules, excuses, max_listed=MAX_PROBLEMS - len(unknown.listed))
@@ -422,7 +422,7 @@ class _Walk:
         return Findings(good, problems, node_problems, self._cast_prompt(data), num_unlisted=num_unlisted)
 
     def _node_problems(self, failed: Sequence[str]) -> dict[str, NodeProblems]:
-        """The nodes with listed problems, each with the first outputs that need it.
+        """Return the nodes with listed problems, each with the first outputs that need it.
 
         Sets of nodes with problems are bits of one integer, so that one pass over the prompt is enough.
         """
@@ -452,7 +452,7 @@ class _Walk:
         }
 
     def _cast_prompt(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The prompt with converted values; the caller's own object is left as it is."""
+        """Return the prompt with converted values; the caller's own object is left as it is."""
         if not self.cast:
             return data
         prompt = dict(data)
@@ -462,7 +462,7 @@ class _Walk:
 
 
 def cast_value(spec: InputSpec, value: Any) -> Any:
-    """A value in the type its input declares, taken out of `{"__value__": ...}` (a list that is no link).
+    """Convert a value to the type its input declares, out of `{"__value__": ...}` (a list that is no link).
 
     Raises TypeError, ValueError or OverflowError when it cannot be turned into that type.
     """
@@ -476,7 +476,7 @@ def cast_value(spec: InputSpec, value: Any) -> Any:
 
 
 def is_compatible(given: str | Sequence[Any], wanted: str | Sequence[Any]) -> bool:
-    """Whether an output of one type may feed an input of another: the same, any (`*`), or one of `A,B` in common."""
+    """Return True where an output of one type may feed an input of another: the same, `*`, or one common of `A,B`."""
     if not (given != wanted) or given == "*" or wanted == "*":  # noqa: SIM202 - some types redefine `!=` to mean any
         return True
     if not isinstance(given, str) or not isinstance(wanted, str):

@@ -21,7 +21,7 @@ NEIGHBOURS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 
 
 
 def canny(image: torch.Tensor, low_threshold: float, high_threshold: float) -> torch.Tensor:
-    """Edges of [B, C, H, W] (C of 1, or RGB first) as 0 or 1: [B, 1, H, W].
+    """Detect the edges of [B, C, H, W] (C of 1, or RGB first), as 0 or 1: [B, 1, H, W].
 
     A pixel is an edge when its gradient exceeds `high_threshold`, or exceeds `low_threshold` and touches an edge.
     Raises ValueError when the thresholds are the wrong way round.
@@ -49,7 +49,7 @@ def _blurred(grey: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient(grey: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sobel's derivatives to the right and downwards, the border pixels repeated."""
+    """Compute Sobel's derivatives to the right and downwards, the border pixels repeated."""
     sobel = grey.new_tensor([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
     padded = F.pad(grey, (1, 1, 1, 1), "replicate")
     across, down = F.conv2d(padded, torch.stack((sobel, sobel.T)).unsqueeze(1)).chunk(2, dim=1)
@@ -57,7 +57,7 @@ def _gradient(grey: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _is_ridge(magnitude: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    """Where the magnitude is larger than at both neighbours along the gradient; outside of the picture it is 0."""
+    """Return True where the magnitude exceeds both neighbours along the gradient; outside of the picture it is 0."""
     height, width = magnitude.shape[-2:]
     padded = F.pad(magnitude, (1, 1, 1, 1))
     around = [padded[..., 1 + y : 1 + y + height, 1 + x : 1 + x + width] for y, x in NEIGHBOURS]
@@ -68,7 +68,7 @@ def _is_ridge(magnitude: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
 
 
 def _hysteresis(weak: torch.Tensor, strong: torch.Tensor) -> torch.Tensor:
-    """`strong`, and what of `weak` is connected with it through `weak` (8 neighbours)."""
+    """Return `strong` and the parts of `weak` that are connected with it through `weak` (8 neighbours)."""
     edges, grown = torch.zeros_like(strong), strong
     while not torch.equal(edges, grown):
         edges = grown

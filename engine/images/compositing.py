@@ -23,18 +23,18 @@ def repeated(items: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def with_last_repeated(items: torch.Tensor, count: int) -> torch.Tensor:
-    """Grown to `count` items along the first dimension by repeating the last one."""
+    """Grow to `count` items along the first dimension by repeating the last one."""
     return torch.cat((items, items[-1:].expand(count - items.shape[0], *items.shape[1:])))
 
 
 def same_channels(destination: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two pictures [B, H, W, C] with the destination's channels: the source loses its alpha or gains an opaque one."""
+    """Match two pictures [B, H, W, C] in the destination's channels: the source loses alpha or gains an opaque one."""
     missing = destination.shape[-1] - source.shape[-1]
     return destination, F.pad(source, (0, missing), value=1.0) if missing > 0 else source[..., : destination.shape[-1]]
 
 
 def resize_mask(mask: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """[..., H, W] -> [B, height, width], bilinear."""
+    """Resize a mask bilinearly: [..., H, W] -> [B, height, width]."""
     planes = mask.reshape((-1, 1, mask.shape[-2], mask.shape[-1]))
     return F.interpolate(planes, size=(height, width), mode="bilinear").squeeze(1)
 
@@ -42,7 +42,7 @@ def resize_mask(mask: torch.Tensor, height: int, width: int) -> torch.Tensor:
 def paste(
     destination: torch.Tensor, source: torch.Tensor, left: int, top: int, mask: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """`source` [B, C, h, w] with its corner at (`left`, `top`) of `destination` [B, C, H, W]; a new tensor.
+    """Paste `source` [B, C, h, w] with its corner at (`left`, `top`) of `destination` [B, C, H, W]; a new tensor.
 
     What lies outside is left out; the smaller batch is repeated to that of `destination`. `mask` [..., H, W] is 1 where
     the source covers; it is resized to the source.
@@ -63,7 +63,7 @@ def paste(
 def porter_duff(
     source: torch.Tensor, source_alpha: torch.Tensor, destination: torch.Tensor, alpha: torch.Tensor, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two pictures [H, W, C] with their opacities [H, W, 1], composed: (picture, opacity), not premultiplied.
+    """Compose two pictures [H, W, C] with their opacities [H, W, 1]: (picture, opacity), not premultiplied.
 
     T. Porter, T. Duff, "Compositing Digital Images", SIGGRAPH 1984, and the separable blend modes that SVG 1.2 adds to
     them. OVERLAY lacks the parts where only one picture is opaque, and LIGHTEN and DARKEN take the larger and smaller
@@ -78,7 +78,7 @@ def porter_duff(
 def _composed(
     src: torch.Tensor, src_alpha: torch.Tensor, dst: torch.Tensor, dst_alpha: torch.Tensor, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """On premultiplied pictures; one branch an operator, as the paper's table lists them."""
+    """Compose premultiplied pictures; one branch an operator, as the paper's table lists them."""
     src_alone, dst_alone = (1 - dst_alpha) * src, (1 - src_alpha) * dst
     union = src_alpha + dst_alpha - src_alpha * dst_alpha
     match mode:

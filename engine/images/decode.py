@@ -27,7 +27,7 @@ class PictureTooLarge(ValueError):
 
 
 def read_image(path: Path, max_pixels: int = sys.maxsize) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every frame of a file, turned upright by its EXIF orientation, and its transparency.
+    """Read every frame of a file, turned upright by its EXIF orientation, and its transparency.
 
     Frames of another size than the first are left out; a multi-picture JPEG (MPO) gives its first picture alone.
     Raises OSError or ValueError when the file is no picture or is cut short, PictureTooLarge before anything is
@@ -47,7 +47,7 @@ def read_image(path: Path, max_pixels: int = sys.maxsize) -> tuple[torch.Tensor,
 
 
 def read_channel(path: Path, channel: str, max_pixels: int = sys.maxsize) -> torch.Tensor:
-    """One of `red`, `green`, `blue`, `alpha` as a mask [1, H, W]; alpha inverted, so that transparent is 1.
+    """Read one of `red`, `green`, `blue`, `alpha` as a mask [1, H, W]; alpha inverted, so that transparent is 1.
 
     Raises OSError or ValueError when the file is no picture or is cut short, PictureTooLarge before it is decoded.
     """
@@ -59,7 +59,7 @@ def read_channel(path: Path, channel: str, max_pixels: int = sys.maxsize) -> tor
 
 
 def find_damage(path: Path, max_pixels: int = sys.maxsize) -> str | None:
-    """Why the file cannot be read as a picture, or None. Decodes the first frame, smaller where that is cheaper."""
+    """Return the reason that a file is no readable picture, or None. Decodes the first frame, smaller if cheaper."""
     try:
         _check_pixels(path, max_pixels)
         with Image.open(path) as file:
@@ -112,7 +112,7 @@ def _frames(file: Image.Image) -> Iterator[Image.Image]:
 
 
 def _as_8_bits(picture: Image.Image) -> Image.Image:
-    """32-bit integer greys hold 16-bit values: divide by 255 (ComfyUI's choice; brighter than 257 by 0.8 %)."""
+    """Divide 32-bit integer greys (16-bit values) by 255 (ComfyUI's choice; brighter than 257 by 0.8 %)."""
     return picture.point(lambda value: value * (1 / 255)) if picture.mode == "I" else picture
 
 

@@ -20,7 +20,7 @@ EXIF_MAKE, EXIF_MODEL = 0x010F, 0x0110
 
 
 def metadata_texts(prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> dict[str, str]:
-    """What a saved picture carries: `prompt` and each key of `extra_pnginfo` (the client's `workflow`), as JSON."""
+    """Return a saved picture's metadata as JSON: `prompt` and each key of `extra_pnginfo` (the client's `workflow`)."""
     texts = {} if prompt is None else {"prompt": json.dumps(prompt)}
     return texts | {key: json.dumps(value) for key, value in (extra_pnginfo or {}).items()}
 

@@ -24,7 +24,7 @@ SHARPEN_GAIN = 10.0  # how much of the blur is taken away for each unit of the s
 
 
 def gaussian_kernel(radius: int, sigma: float, device: torch.device | None = None) -> torch.Tensor:
-    """[2r+1, 2r+1], sum 1. `sigma` is in units of the radius, not of pixels: the kernel spans -1..1."""
+    """Return a kernel [2r+1, 2r+1], sum 1. `sigma` is in units of the radius, not of pixels: it spans -1..1."""
     axis = torch.linspace(-1, 1, radius * 2 + 1, device=device)
     distance = torch.sqrt(axis[:, None] ** 2 + axis[None, :] ** 2)
     weights = torch.exp(-(distance * distance) / (2.0 * sigma * sigma))
@@ -32,7 +32,7 @@ def gaussian_kernel(radius: int, sigma: float, device: torch.device | None = Non
 
 
 def filtered(samples: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-    """Every channel of [B, C, H, W] with the square `kernel`, the border mirrored; same shape.
+    """Filter every channel of [B, C, H, W] with the square `kernel`, the border mirrored; same shape.
 
     Raises RuntimeError (torch's) when the kernel's radius reaches across the picture.
     """
@@ -46,7 +46,7 @@ def gaussian_blur(samples: torch.Tensor, radius: int, sigma: float) -> torch.Ten
 
 
 def sharpen(samples: torch.Tensor, radius: int, sigma: float, alpha: float) -> torch.Tensor:
-    """Unsharp masking: `alpha` times ten of the difference to the blurred picture is added. Not clamped."""
+    """Sharpen by an unsharp mask: add `alpha` times ten of the difference to the blurred picture. Not clamped."""
     kernel = gaussian_kernel(radius, sigma, samples.device) * -(alpha * SHARPEN_GAIN)
     kernel[radius, radius] += 1.0 - kernel.sum()
     return filtered(samples, kernel)
@@ -56,7 +56,7 @@ def sharpen(samples: torch.Tensor, radius: int, sigma: float, alpha: float) -> t
 
 
 def blend(below: torch.Tensor, above: torch.Tensor, mode: str) -> torch.Tensor:
-    """The blend modes of the W3C's compositing specification, section 9, on values of 0..1.
+    """Blend by the modes of the W3C's compositing specification, section 9, on values of 0..1.
 
     `difference` is signed here (ComfyUI's has no absolute value, and saved workflows show that picture).
     """
@@ -81,7 +81,7 @@ def blend(below: torch.Tensor, above: torch.Tensor, mode: str) -> torch.Tensor:
 
 
 def quantize(picture: torch.Tensor, colors: int, dither: str) -> torch.Tensor:
-    """[H, W, 3] of 0..1 with at most `colors` colours of its own, by Pillow's median cut."""
+    """Reduce [H, W, 3] of 0..1 to at most `colors` colours of its own, by Pillow's median cut."""
     whole = to_pillow(picture)
     # Pillow dithers only towards a given palette, so the palette is made first and applied in a second pass.
     palette = whole.quantize(colors=colors)
@@ -92,7 +92,7 @@ def quantize(picture: torch.Tensor, colors: int, dither: str) -> torch.Tensor:
 
 
 def bayer_matrix(order: int) -> torch.Tensor:
-    """Bayer's threshold matrix [order, order] (a power of two), float32 in -0.5..0.5.
+    """Return Bayer's threshold matrix [order, order] (a power of two), float32 in -0.5..0.5.
 
     B. E. Bayer, "An optimum method for two-level rendition of continuous-tone pictures", 1973.
     """
@@ -105,7 +105,7 @@ def bayer_matrix(order: int) -> torch.Tensor:
 
 
 def _with_ordered_noise(picture: Image.Image, palette: Image.Image, order: int) -> Image.Image:
-    """An RGB picture shifted by the Bayer matrix, by as much as the palette's colours lie apart."""
+    """Shift an RGB picture by the Bayer matrix, as far as the palette's colours are apart."""
     num_colors = len(palette.getpalette() or ()) // 3
     shift = (2 * 256 / num_colors) * bayer_matrix(order) + 0.5
     pixels = torch.from_numpy(np.array(picture).astype(np.float32))  # [H, W, 3], 0..255
@@ -121,14 +121,14 @@ BLUE_GAIN, RED_GAIN = 0.564, 0.713  # of the colour differences B - Y and R - Y,
 
 
 def rgb_to_ycbcr(image: torch.Tensor) -> torch.Tensor:
-    """[..., 3] of 0..1 as luma and the two colour differences around 0.5 (ITU-R BT.601, gains rounded)."""
+    """Convert [..., 3] of 0..1 to luma and two colour differences around 0.5 (ITU-R BT.601, gains rounded)."""
     red, green, blue = image.unbind(-1)
     luma = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
     return torch.stack((luma, (blue - luma) * BLUE_GAIN + 0.5, (red - luma) * RED_GAIN + 0.5), dim=-1)
 
 
 def ycbcr_to_rgb(image: torch.Tensor) -> torch.Tensor:
-    """The exact inverse of `rgb_to_ycbcr`, clamped to 0..1."""
+    """Invert `rgb_to_ycbcr` exactly, clamped to 0..1."""
     luma, blue, red = image[..., 0], image[..., 1] - 0.5, image[..., 2] - 0.5
     green_of_red, green_of_blue = LUMA[0] / (RED_GAIN * LUMA[1]), LUMA[2] / (BLUE_GAIN * LUMA[1])
     green = luma - green_of_red * red - green_of_blue * blue

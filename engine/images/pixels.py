@@ -17,7 +17,7 @@ LATENT_METHODS = ("nearest-exact", "bilinear", "area", "bicubic", "bislerp")
 
 
 def resize(samples: torch.Tensor, width: int, height: int, method: str, crop: str = "disabled") -> torch.Tensor:
-    """`samples` [B, C, H, W] at `height` x `width`, dtype and device kept.
+    """Resize `samples` [B, C, H, W] to `height` x `width`, dtype and device kept.
 
     `crop="center"` first cuts the sides (or top and bottom) off so that the aspect ratio is kept; "disabled" stretches.
     `bilinear` and `bicubic` do not antialias, `lanczos` does and rounds to 8 bits, as it is Pillow's.
@@ -37,7 +37,7 @@ def resize_image(image: torch.Tensor, width: int, height: int, method: str, crop
 
 
 def crop_to_aspect(samples: torch.Tensor, width: int, height: int) -> torch.Tensor:
-    """The largest middle part of [B, C, H, W] with the aspect ratio `width / height`, to whole pixels."""
+    """Cut out the largest middle part of [B, C, H, W] with the aspect ratio `width / height`, to whole pixels."""
     old_height, old_width = samples.shape[-2:]
     old_aspect, aspect = old_width / old_height, width / height
     left = top = 0
@@ -49,7 +49,7 @@ def crop_to_aspect(samples: torch.Tensor, width: int, height: int) -> torch.Tens
 
 
 def lanczos(samples: torch.Tensor, width: int, height: int) -> torch.Tensor:
-    """Pillow's Lanczos resampling of [B, C, H, W] with C of 3 or 4, values 0..1, through 8 bits a channel."""
+    """Resample [B, C, H, W], C of 3 or 4, values 0..1, by Pillow's Lanczos, through 8 bits a channel."""
     resized = [
         from_pillow(to_pillow(picture.movedim(0, -1)).resize((width, height), Image.Resampling.LANCZOS))
         for picture in samples
@@ -80,7 +80,7 @@ def _slerp_along(samples: torch.Tensor, dim: int, size: int) -> torch.Tensor:
 
 
 def _slerp(first: torch.Tensor, second: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
-    """Between vectors along dim 1; where they are parallel the first, where opposite the straight line."""
+    """Interpolate vectors along dim 1; where they are parallel take the first, where opposite the straight line."""
     first_norm, second_norm = first.norm(dim=1, keepdim=True), second.norm(dim=1, keepdim=True)
     first_unit = torch.where(first_norm == 0, 0.0, first / first_norm)
     second_unit = torch.where(second_norm == 0, 0.0, second / second_norm)
@@ -94,20 +94,20 @@ def _slerp(first: torch.Tensor, second: torch.Tensor, ratio: torch.Tensor) -> to
 
 
 def to_uint8(image: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """[H, W, C] or [H, W] of 0..1 as uint8: clamped, then cut (not rounded) to whole numbers, as ComfyUI saves."""
+    """Convert [H, W, C] or [H, W] of 0..1 to uint8: clamped, then truncated (not rounded), as ComfyUI saves."""
     scaled = 255.0 * image.detach().cpu().float().numpy()
     clipped: npt.NDArray[np.uint8] = np.clip(scaled, 0, 255).astype(np.uint8)
     return clipped
 
 
 def to_pillow(image: torch.Tensor) -> Image.Image:
-    """[H, W, C] of 0..1 as an 8-bit picture: C of 1 is grey, 3 RGB, 4 RGBA."""
+    """Convert [H, W, C] of 0..1 to an 8-bit picture: C of 1 is grey, 3 RGB, 4 RGBA."""
     pixels = to_uint8(image)
     return Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
 
 
 def from_pillow(picture: Image.Image) -> torch.Tensor:
-    """An 8-bit picture as float32 [H, W, C] (or [H, W] of a single band), 0..1."""
+    """Convert an 8-bit picture to float32 [H, W, C] (or [H, W] of a single band), 0..1."""
     values = np.asarray(picture).astype(np.float32)
     values /= 255.0
     return torch.from_numpy(values)

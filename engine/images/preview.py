@@ -17,7 +17,7 @@ JPEG_QUALITY = 95
 def latent_preview(
     latent: torch.Tensor, rgb_factors: Sequence[Sequence[float]], bias: Sequence[float] | None, size_px: int
 ) -> bytes:
-    """The first of `latent` [B, C, h, w], scaled as the sampler sees it, as a JPEG of at most `size_px` a side.
+    """Encode the first of `latent` [B, C, h, w], scaled as the sampler sees it, as a JPEG of at most `size_px` a side.
 
     `rgb_factors` [C, 3] and `bias` [3] turn a cell into a colour in -1..1.
     """
@@ -37,7 +37,7 @@ def decoded_preview(picture: torch.Tensor, size_px: int) -> bytes:
 
 
 def picture_preview(picture: Image.Image, picture_format: str, size_px: int | None) -> bytes:
-    """A picture as `JPEG` or `PNG`, made to fit `size_px` a side unless that is None."""
+    """Encode a picture as `JPEG` or `PNG`, made to fit `size_px` a side unless that is None."""
     if size_px is not None:
         picture = ImageOps.contain(picture, (size_px, size_px), Image.Resampling.BILINEAR)
     if picture_format == "JPEG" and picture.mode != "RGB":

@@ -19,7 +19,7 @@ def vision_pixels(
     *,
     crop: bool = True,
 ) -> torch.Tensor:
-    """IMAGE [B, H, W, C] of 0..1 -> [B, 3, size, size], of mean 0 and deviation 1 over the pictures of the training.
+    """Convert IMAGE [B, H, W, C] of 0..1 to [B, 3, size, size], normalised by the mean and deviation of the training.
 
     With `crop` the middle square is taken, without it the picture is squeezed. An alpha channel is left out.
     """

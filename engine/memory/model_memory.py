@@ -27,15 +27,10 @@ from engine.settings import DtypeName, DtypePolicies, EngineSettings, MemorySett
 
 GIB = 1 << 30
 DEFAULT_STREAMS = 2
-<<<<<<< HEAD
 VISION_COMPUTED: DtypeName = "float32"  # picture encoders, as in ComfyUI, whatever they are kept in
 # Roles whose networks may say themselves what they are cast to, and the attribute.
 OWN_COMPUTE_DTYPE: dict[Role, str] = {"unet": "manual_cast_dtype", "controlnet": "compute_dtype"}
-MOST_GROWTH = 2  # of a file when it is read: float16 kept as float32
-=======
-VISION_COMPUTED: DtypeName = "float32"  # image encoders, as in ComfyUI, whatever type they are stored in
 MAX_GROWTH = 2  # of a file when it is read: float16 stored as float32
->>>>>>> b004157 (Model memory is named in standard terms: transfer streams, host and device weights, load requests, memory savings)
 
 log = logging.getLogger(__name__)
 
@@ -191,19 +186,11 @@ class ModelMemory:
         return resolve_settings(self._settings, self.facts, policies)[0]
 
     def _compute_dtype(self, role: Role, module: Any) -> Any:
-<<<<<<< HEAD
         """Return the network's own choice, which may depend on its family, or that of the process for the role.
 
         None where weights compute as they are kept.
         """
         own = getattr(module, OWN_COMPUTE_DTYPE.get(role, ""), None)
-=======
-        """Return the type weights are cast to while they compute; None: the type they are stored in.
-
-        A network's own `manual_cast_dtype` decides.
-        """
-        own = getattr(module, "manual_cast_dtype", None)
->>>>>>> b004157 (Model memory is named in standard terms: transfer streams, host and device weights, load requests, memory savings)
         if own is not None:
             return own
         if role in ("unet", "controlnet") and self.resolved.unet_compute_dtype != self.resolved.unet_dtype:

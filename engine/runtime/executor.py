@@ -120,7 +120,7 @@ async def run_prompt(
 async def run_nodes(
     request: RunRequest, services: RunServices, cancel: CancelToken, on_event: Callable[[Event], None]
 ) -> Callable[[], RunResult]:
-    """`run_prompt` up to its last node. The returned function does the rest; call it once, on any thread.
+    """Run a prompt up to its last node. The returned function does the rest; call it once, on any thread.
 
     When files of the last node are still being written the rest waits for them and tells the end; the next prompt may
     run meanwhile. Else everything is told already.
@@ -192,7 +192,7 @@ class _Run:
         self.saving: NodeRef | None = None  # the last node, while its files are being written
 
     async def run(self) -> RunResult | None:
-        """The result, or None when `end` has to be called for it."""
+        """Run the prompt; return its result, or None when `end` has to be called for it."""
         loop = asyncio.get_running_loop()
         self.cancel.when_cancelled(partial(_wake_from_elsewhere, loop, self.wake))
         self.emit(RunStarted(self.prompt_id, _now_ms()))
@@ -256,7 +256,7 @@ class _Run:
             self.files.close()
 
     async def _next_node(self) -> str:
-        """The node to run now; waits for async nodes when nothing else is ready."""
+        """Return the node to run now; wait for async nodes when nothing else is ready."""
         while True:
             self.cancel.check()
             node_id = self.schedule.next()
@@ -268,7 +268,7 @@ class _Run:
             self.wake.clear()
 
     def _blamed_for_cycle(self) -> str:
-        """A cycle in the client's graph is found before; so what the client sees of an expanded node is to blame."""
+        """Return the node of the client's graph to blame for a cycle, which only an expansion can have made."""
         cycle = self.schedule.cycle()
         shown = ((node_id, self.prompt.get_display_node_id(node_id)) for node_id in cycle)
         return next((display for node_id, display in shown if display != node_id), cycle[0])
@@ -324,7 +324,7 @@ class _Run:
     def _call_of(
         self, ref: NodeRef, node: Node, node_class: NodeClass, rules: NodeRules
     ) -> tuple[_Call, Collection[str]]:
-        """A node's call with the inputs known now, and the names of those that are not."""
+        """Return a node's call with the inputs known now, and the names of those that are not."""
         inputs, missing = self.graph.inputs_of(node, rules)
         self.inputs = inputs
         return _Call(ref, node, node_class, rules, self.graph.instance(node, node_class), inputs), missing
@@ -368,14 +368,14 @@ class _Run:
         self.emit(MemoryRelieved(self.prompt_id, ref, relief.step, relief.freed_bytes, relief.changes_arithmetic))
 
     async def _try_call(self, call: _Call) -> tuple[list[Any], _OutOfMemory | None]:
-        """What the calls of a node gave, or of which error of memory one died: without the frames that it held."""
+        """Return the results of a node's calls, or the memory error of one, without the frames that it holds."""
         try:
             return await self._call(call), None
         except OutOfMemory as error:
             return [], _told(error)
 
     async def _try_whole_call(self, call: _Call) -> tuple[list[Any], _OutOfMemory | None]:
-        """As `_try_call`, with the node's tasks waited for; meanwhile no other node begins."""
+        """Call as `_try_call` does and wait for the node's tasks; meanwhile no other node begins."""
         outcomes, failed = await self._try_call(call)
         running = [outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)]
         if failed is not None or not running:
@@ -390,7 +390,7 @@ class _Run:
         return await self._try_finish(call.node.id)
 
     async def _try_finish(self, node_id: str) -> tuple[list[Any], _OutOfMemory | None]:
-        """What the tasks of a node gave, all of which are done, or of which error of memory one died."""
+        """Return the results of a node's tasks, all of which are done, or the memory error of one."""
         calls = self.tasks.pop(node_id)
         try:
             with self.services.device_errors():
@@ -425,13 +425,13 @@ class _Run:
         self.graph.forget_all_but(needed)
 
     async def _begin_task(self, node_id: str, outcome: Awaitable[Any]) -> Any:
-        """An awaitable as a task, or its value when it needs no waiting."""
+        """Make a task of an awaitable, or return its value when it needs no waiting."""
         task = asyncio.ensure_future(self._awaited(node_id, outcome))
         await asyncio.sleep(0)
         return await task if task.done() else task
 
     async def _awaited(self, node_id: str, outcome: Awaitable[Any]) -> Any:
-        """The same, but what would end the event loop fails the node."""
+        """Await an outcome; an error that would end the event loop fails the node."""
         try:
             return await outcome
         except (SystemExit, KeyboardInterrupt) as raised:
@@ -529,7 +529,7 @@ class _Run:
         self.expansions[node_id] = rows
 
     def _resolved(self, rows: Sequence[Returned]) -> list[tuple[Any, ...]]:
-        """The results of an expansion, with its links replaced by the values that they brought."""
+        """Return the results of an expansion, with its links replaced by their values."""
         resolved: list[tuple[Any, ...]] = []
         for row in rows:
             if row.expand is None:
@@ -633,7 +633,7 @@ class _Run:
 
 
 def _is_being_cancelled() -> bool:
-    """Whether the run's own task is, from outside."""
+    """Return True where the run's own task is cancelled from outside."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -652,7 +652,7 @@ class _OutOfMemory:
 
 
 def _told(error: OutOfMemory) -> _OutOfMemory:
-    """The error without the frames that it holds."""
+    """Return the error without the frames that it holds."""
     cause = error.__cause__
     alone = None if cause is None else type(cause)(*cause.args)
     frames = traceback.format_tb((cause or error).__traceback__)

@@ -27,7 +27,7 @@ class ForeignFile(BadInputFile):
 
 @dataclass(frozen=True, slots=True)
 class FileScope:
-    """What a run may read. `own` are names in the input folder, `shown` gives what its nodes have shown so far."""
+    """Files that a run may read. `own` are names in the input folder, `shown` returns those its nodes have shown."""
 
     input: Path
     output: Path
@@ -51,7 +51,7 @@ class FileScope:
         return is_fetched and "/".join(parts) not in self.own
 
     def _shown_paths(self) -> set[Path]:
-        """The files that the run's nodes show, those of cached results among them."""
+        """Return the files that the run's nodes show, those of cached results among them."""
         folders = {"input": self.input, "output": self.output, "temp": self.temp}
         return {
             folders[item["type"]] / str(item.get("subfolder", "")) / str(item["filename"])

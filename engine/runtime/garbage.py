@@ -42,7 +42,7 @@ class GarbageCollection:
             self._collected_at = self._now()
 
     def give_back(self) -> None:
-        """As it was before, for whoever goes on using the process."""
+        """Restore the collector's settings for the rest of the process."""
         if self._before is not None:
             gc.set_threshold(*self._before)
             gc.unfreeze()

@@ -15,7 +15,7 @@ from engine.nodes.base import ExecutionBlocker, Returned
 
 
 def calls_of(inputs: Mapping[str, Sequence[Any]], input_is_list: bool) -> list[dict[str, Any]]:
-    """The arguments of each call."""
+    """Return the arguments of each call."""
     if input_is_list:
         return [dict(inputs)]
     longest = max(map(len, inputs.values()), default=0)
@@ -30,7 +30,7 @@ def calls_of(inputs: Mapping[str, Sequence[Any]], input_is_list: bool) -> list[d
 
 
 def blocker_in(arguments: Mapping[str, Any], input_is_list: bool) -> ExecutionBlocker | None:
-    """What keeps a call from being made."""
+    """Return the blocker that keeps a call from being made, or None."""
     for value in arguments.values():
         if type(value) is ExecutionBlocker:
             return value
@@ -42,7 +42,7 @@ def blocker_in(arguments: Mapping[str, Any], input_is_list: bool) -> ExecutionBl
 
 
 def merge_outputs(results: Sequence[Any], rules: NodeRules) -> list[list[Any]]:
-    """The lists of outputs of all calls. A blocker instead of a result blocks every output."""
+    """Merge the lists of outputs of all calls. A blocker instead of a result blocks every output."""
     rows = [
         (result,) * len(rules.output_types) if isinstance(result, ExecutionBlocker) else result for result in results
     ]
@@ -64,7 +64,7 @@ def merge_outputs(results: Sequence[Any], rules: NodeRules) -> list[list[Any]]:
 
 
 def merge_ui(returns: Sequence[Returned]) -> dict[str, Any] | None:
-    """What all calls show, one after the other; None when nothing is shown. Raises TypeError for what is no JSON."""
+    """Concatenate what all calls show; None when nothing is shown. Raises TypeError for what is no JSON."""
     shown = [item.ui for item in returns if item.ui is not None]
     if not shown:
         return None

@@ -1,4 +1,4 @@
-"""Where one run's files go, and which file a name in a prompt means.
+"""Folders of one run's files, and the file that a name in a prompt means.
 
 Names are ComfyUI's: `prefix_00001_.png`, counted on from the highest number in the folder. A file is created
 exclusively before anything is written to it, so engines that share a folder never write over each other's files.
@@ -42,7 +42,7 @@ class FileFolders:
         return {"input": self.input, "output": self.output, "temp": self.temp}[kind]
 
     def path(self, name: str) -> Path:
-        """Where `"photo.png"` or `"photo.png [output]"` is, whether it exists or not.
+        """Return the path of `"photo.png"` or `"photo.png [output]"`, which need not exist.
 
         Raises ValueError when the name leaves its folder.
         """
@@ -53,7 +53,7 @@ class FileFolders:
         return inside(self.of(kind), match["name"])
 
     def has(self, item: Mapping[str, Any]) -> bool:
-        """Whether the file that a result shows (`filename`, `subfolder`, `type`) is there."""
+        """Return True where the file that a result shows (`filename`, `subfolder`, `type`) exists."""
         kind = item.get("type")
         if kind not in ("input", "output", "temp"):
             return True  # no file of ours
@@ -73,7 +73,7 @@ class OutputFile:
     kind: FileKind
 
     def shown(self) -> dict[str, str]:
-        """As results and the history name it."""
+        """Return the file as results and the history name it."""
         return {"filename": self.filename, "subfolder": self.subfolder, "type": self.kind}
 
 
@@ -168,7 +168,7 @@ class RunFiles:
             raise errors[0]
 
     def input_path(self, name: str) -> Path:
-        """`FileFolders.path`, when whatever was being written there is written.
+        """Return `FileFolders.path`, once a pending write to it is done.
 
         Raises BadInputFile, ForeignFile for the file of another run.
         """
@@ -186,8 +186,9 @@ class RunFiles:
         return path
 
     def limit_to(self, own: Iterable[str], shown: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Read nothing of other runs from here on: only the names `own`, what this run saves or shows, and what the
-        operator put into the input folder.
+        """Refuse files of other runs from here on.
+
+        The names `own`, what this run saves or shows, and what the operator put into the input folder can be read.
         """
         folders = self.folders
         self._scope = FileScope(folders.input, folders.output, folders.temp, frozenset(own), shown)
@@ -221,7 +222,7 @@ def shortened(name: Any) -> str:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of a name below a folder; links that lie in the folder are followed.
+    """Resolve a name below a folder; links within the folder are followed.
 
     Raises ValueError when it would be elsewhere.
     """
@@ -250,7 +251,7 @@ def fill_placeholders(prefix: str, width: int, height: int, now: time.struct_tim
 
 
 def highest_number(names: list[str], prefix: str) -> int:
-    """The highest number among files called `prefix_<number>_...`; 0 when there is none."""
+    """Return the highest number among files called `prefix_<number>_...`; 0 when there is none."""
     start = len(prefix) + 1
     highest = 0
     for name in names:

@@ -1,4 +1,4 @@
-"""What is asked of one run, and what it left."""
+"""Request and result of one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one run knows of its graph: nodes, their classes, their keys, and the results it has so far."""
+"""Graph of one run: nodes, their classes, their keys, and the results so far."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class RunClasses:
         self._known: dict[str, tuple[NodeClass, NodeRules]] = {}
 
     def node_class(self, class_type: str) -> NodeClass:
-        """Raises NodeNotFoundError for a class there is not."""
+        """Return the class of that name. Raises NodeNotFoundError for an unknown one."""
         return self._of(class_type)[0]
 
     def rules(self, class_type: str) -> NodeRules:
-        """The rules of a class as they were when the run first met it."""
+        """Return the rules of a class as they were when the run first met it."""
         return self._of(class_type)[1]
 
     def _of(self, class_type: str) -> tuple[NodeClass, NodeRules]:
@@ -103,12 +103,12 @@ class RunGraph:
         return known
 
     def watch(self, outputs: Sequence[str]) -> None:
-        """Know from here on which results these outputs still need, so that the cache can let others go."""
+        """Track the results that these outputs still need, so that the cache can free others."""
         if self._consumers is not None:
             self._consumers.add_needed(outputs, self.prompt.find, self.is_known)
 
     def finish(self, node_id: str) -> None:
-        """A node has run: what only it still needed is no longer held."""
+        """Record that a node has run; release the results that only it still needed."""
         if self._consumers is None:
             return
         for free in self._consumers.finish(node_id):
@@ -116,7 +116,7 @@ class RunGraph:
                 self._cache.consumed(self.prompt.get_parent_node_id(free), self._keys[free])
 
     def wait_for(self, source: str, node_id: str) -> None:
-        """An expanding node takes a result of its expansion."""
+        """Make an expanding node wait for a result of its expansion."""
         if self._consumers is not None:
             self._consumers.hold(source, node_id)
 
@@ -140,7 +140,7 @@ class RunGraph:
         return added
 
     def known(self, node_id: str) -> NodeResult | None:
-        """A node's result: its own, or that of a node that is the same but for its place."""
+        """Return a node's result: its own, or that of a node with the same key."""
         result = self.results.get(node_id)
         if result is None:
             key = self._keys.get(node_id)
@@ -169,7 +169,7 @@ class RunGraph:
     # --- inputs ---
 
     def inputs_of(self, node: Node, rules: NodeRules) -> tuple[dict[str, Sequence[Any]], set[str]]:
-        """The lists of values of a node's inputs, and the names of those that are links without a result yet."""
+        """Return the lists of values of a node's inputs, and the names of links without a result yet."""
         values: dict[str, Sequence[Any]] = {}
         missing: set[str] = set()
         results = self.results
@@ -206,7 +206,7 @@ class RunGraph:
         return found
 
     async def _fingerprint(self, node: Node, node_class: NodeClass, rules: NodeRules) -> Any:
-        """What a node's result depends on besides its inputs; NaN, which equals nothing, when it cannot tell."""
+        """Return what a node's result depends on besides its inputs; NaN, which equals nothing, when unknown."""
         if "is_changed" in node.raw:
             return node.raw["is_changed"]
         values: dict[str, Sequence[Any]] = {}
@@ -228,8 +228,9 @@ class RunGraph:
 
 
 def _with_fingerprints(prompt: Mapping[str, Any], fingerprints: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The prompt as nodes see it and files keep it: `is_changed` says what a node's result depends on besides its
-    inputs, as in ComfyUI. What is no plain data is left out.
+    """Return the prompt as nodes see it and files keep it, without what is no plain data.
+
+    `is_changed` has each node's fingerprint, as in ComfyUI.
     """
     noted = {node_id: value for node_id, value in fingerprints.items() if node_id in prompt and _is_plain(value)}
     if not noted:

@@ -36,7 +36,7 @@ EVERYTHING = "/{path}"  # how the router names it
 
 
 def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
-    """ComfyUI's HTTP and WebSocket API over the engine that `start` builds. Made on a running event loop."""
+    """Build ComfyUI's HTTP and WebSocket API over the engine that `start` builds. Called on a running event loop."""
     app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024), middlewares=_guards(settings))
     queue, history, clients = PromptQueue(), History(), Clients()
     runner = PromptRunner(queue, history, clients, start)
@@ -61,7 +61,7 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
 
 
 def _guards(settings: EngineSettings) -> list[Middleware]:
-    """The middlewares that decide who is served, the outermost first."""
+    """Return the middlewares that admit or refuse requests, the outermost first."""
     guards = [] if settings.cors_origin is None else [allow_origin(settings.cors_origin)]
     guards.append(refuse_other_pages(PageRules.of(settings)))
     return guards if settings.token_sha256 is None else [*guards, require_token(settings.token_sha256)]
@@ -73,7 +73,7 @@ async def get_ws(request: web.Request) -> web.StreamResponse:
 
 
 async def get_from_packs(request: web.Request) -> web.StreamResponse:
-    """Whatever the packs of custom nodes have registered; 405 for a path of ours that has no such method."""
+    """Answer by the routes of custom nodes' packs; 405 for a path of ours that has no such method."""
     parts = services(request)
     await parts.start.engine()  # their routes are there when the packs are loaded
     try:
@@ -86,7 +86,7 @@ async def get_from_packs(request: web.Request) -> web.StreamResponse:
 
 
 async def _methods_of(request: web.Request) -> set[str]:
-    """The methods that the server's own routes have for a path."""
+    """Return the methods that the server's own routes have for a path."""
     allowed: set[str] = set()
     for resource in request.app.router.resources():
         if resource.canonical != EVERYTHING:
@@ -111,5 +111,5 @@ async def _run_prompts(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _say_goodbye(app: web.Application) -> None:
-    """Before the server waits for its connections to end."""
+    """Close WebSockets before the server waits for its connections to end."""
     await app[SERVICES].clients.close()

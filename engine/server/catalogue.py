@@ -20,7 +20,7 @@ NOT_MODELS = ("configs", "custom_nodes")
 
 
 def features(settings: EngineSettings) -> dict[str, Any]:
-    """What clients may rely on; also the answer to a client's feature flags."""
+    """Return the features that clients may rely on; also the answer to a client's feature flags."""
     return {"supports_preview_metadata": True, "max_upload_size": round(settings.max_upload_mb * 1024 * 1024)}
 
 
@@ -30,7 +30,7 @@ async def get_object_info(request: web.Request) -> web.Response:
 
 
 async def get_object_info_of(request: web.Request) -> web.Response:
-    """`{class: info}`, or `{}` for a class there is not."""
+    """Send `{class: info}`, or `{}` for an unknown class."""
     engine = await services(request).start.engine()
     return web.json_response(await asyncio.to_thread(engine.object_info, request.match_info["class_type"]))
 
@@ -41,7 +41,7 @@ async def get_model_kinds(request: web.Request) -> web.Response:
 
 
 async def get_models(request: web.Request) -> web.Response:
-    """The files of one kind; 404 for a kind there is not."""
+    """List the files of one kind; 404 for an unknown kind."""
     engine = await services(request).start.engine()
     kind = request.match_info["folder"]
     if kind not in engine.folders.kinds():
@@ -50,7 +50,7 @@ async def get_models(request: web.Request) -> web.Response:
 
 
 async def get_embeddings(request: web.Request) -> web.Response:
-    """The names that prompts use: without ending."""
+    """List the embeddings by the names that prompts use: without ending."""
     engine = await services(request).start.engine()
     files = await asyncio.to_thread(engine.folders.names, "embeddings")
     return web.json_response([os.path.splitext(name)[0] for name in files])
@@ -65,7 +65,7 @@ async def get_model_folders(request: web.Request) -> web.Response:
 
 
 async def get_system_stats(request: web.Request) -> web.Response:
-    """Memory and devices; answered at once where no accelerator can be."""
+    """Send memory and devices, at once where no accelerator can be."""
     parts = services(request)
     engine = parts.start.engine_now()
     if engine is None and (parts.settings.cpu or not machine.may_have_gpu()):

@@ -14,7 +14,7 @@ from engine.server.services import services
 
 
 async def get_device(request: web.Request) -> web.Response:
-    """Name, kind and UUID of the device, the versions of what drives it, and the types that models are computed in."""
+    """Send the device's name, kind and UUID, the versions of its libraries, and the types models compute in."""
     engine = await services(request).start.engine()
     identity = await asyncio.to_thread(engine.device_identity)
     resolved = engine.resolved
@@ -30,7 +30,7 @@ async def get_device(request: web.Request) -> web.Response:
 
 
 async def post_probe(request: web.Request) -> web.Response:
-    """Measures the device, after the prompts that wait, and the disk of the models. Takes about two seconds.
+    """Measure the device, after the prompts that wait, and the disk of the models. Takes about two seconds.
 
     500 with `error` and `code` when the device cannot: it is lost, or has too little memory left.
     """

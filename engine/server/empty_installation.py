@@ -66,7 +66,7 @@ async def post_userdata_file(request: web.Request) -> web.Response:
 
 
 async def get_model_files(request: web.Request) -> web.Response:
-    """The files of one kind with their times and sizes; 404 for a kind there is not."""
+    """List the files of one kind with their times and sizes; 404 for an unknown kind."""
     engine = await services(request).start.engine()
     kind = request.match_info["folder"]
     if kind not in engine.folders.kinds():
@@ -100,7 +100,7 @@ async def get_folder_paths(request: web.Request) -> web.Response:
 
 
 async def get_logs(request: web.Request) -> web.Response:
-    """The log goes to standard error alone."""
+    """Answer with an empty log: it goes to standard error alone."""
     return web.json_response("")
 
 
@@ -113,7 +113,7 @@ async def patch_log_subscription(request: web.Request) -> web.Response:
 
 
 async def get_root(request: web.Request) -> web.Response:
-    """There is no web interface here; say what this is instead."""
+    """Explain that there is no web interface here."""
     return web.json_response({"service": "darkroom engine", "speaks": f"ComfyUI {machine.COMFYUI_VERSION} API"})
 
 

@@ -46,18 +46,18 @@ class EngineStart:
         self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
 
     def then(self, step: Callable[[Engine], None]) -> None:
-        """Do this too, on the same thread, before the engine counts as built. Said before `begin`."""
+        """Add an action on the same thread, before the engine counts as built. Called before `begin`."""
         self._steps.append(step)
 
     def begin(self) -> None:
         threading.Thread(target=self._work, args=(self._engine.get_loop(),), name="engine-start", daemon=True).start()
 
     async def engine(self) -> Engine:
-        """The engine, once it is built. Raises what building it raised."""
+        """Return the engine, once it is built. Raises the error of its construction."""
         return await asyncio.shield(self._engine)
 
     def engine_now(self) -> Engine | None:
-        """The engine if it is built already."""
+        """Return the engine if it is built already."""
         is_built = self._engine.done() and not self._engine.cancelled() and self._engine.exception() is None
         return self._engine.result() if is_built else None
 

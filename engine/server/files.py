@@ -36,7 +36,7 @@ Save = Callable[[IO[bytes], Path], None]
 
 
 async def get_view(request: web.Request) -> web.StreamResponse:
-    """A file; with `preview` or `channel` a picture made of it. 400 or 403 for names that climb, 404 for none."""
+    """Send a file; with `preview` or `channel` a picture made of it. 400 or 403 for names that climb, 404 for none."""
     path = _path_of(
         services(request).settings,
         request.query.get("filename"),
@@ -66,7 +66,7 @@ def _media_type(path: Path) -> str:
 
 
 def _path_of(settings: EngineSettings, name: str | None, subfolder: str, kind: str) -> Path:
-    """Where a file that a client names is. Raises the refusal."""
+    """Return the path of a file that a client names. Raises the refusal."""
     if name is None:
         raise web.HTTPNotFound(text="")
     file_name, annotated = split_annotation(name)
@@ -80,7 +80,7 @@ def _path_of(settings: EngineSettings, name: str | None, subfolder: str, kind: s
 
 
 async def get_view_metadata(request: web.Request) -> web.Response:
-    """The `__metadata__` of a `.safetensors` file; 404 when there is none."""
+    """Send the `__metadata__` of a `.safetensors` file; 404 when there is none."""
     name = request.query.get("filename", "")
     engine = await services(request).start.engine()
     kind = request.match_info["folder"]
@@ -176,7 +176,7 @@ def _text(field: Any) -> str:
 
 
 async def get_listing(request: web.Request) -> web.Response:
-    """Names in one of the three folders, newest first: what LoadImageOutput offers."""
+    """List the names in one of the three folders, newest first: the choices of LoadImageOutput."""
     folder = folder_of(services(request).settings, request.match_info["kind"])
     if folder is None:
         raise web.HTTPBadRequest(text="Invalid directory type")

@@ -115,7 +115,7 @@ class ServeCommand:
 
 
 def read_flags(arguments: Sequence[str]) -> ServeCommand:
-    """Exits with code 2 and a message, as argparse does, when a flag is unknown or its value does not parse."""
+    """Parse the flags; exit with code 2 and a message, as argparse does, for an unknown flag or an invalid value."""
     parser = build_parser()
     given = parser.parse_args(arguments)
     if (given.tls_keyfile is None) != (given.tls_certfile is None):
@@ -317,7 +317,7 @@ def _sha256(text: str) -> str:
 
 
 def _at_least(low: float) -> Any:
-    """A parser of numbers from `low`, whole ones where `low` is whole."""
+    """Return a parser of numbers from `low`, whole ones where `low` is whole."""
 
     def number(text: str) -> float:
         value = type(low)(text)

@@ -1,4 +1,4 @@
-"""What became of the last prompts: ComfyUI's history."""
+"""History of the last prompts, as in ComfyUI."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class History:
         return len(self._entries)
 
     def add(self, entry: HistoryEntry) -> None:
-        """An id that is there already is replaced, and counts as new."""
+        """Add an entry. One of the same id is replaced, and counts as new."""
         self._entries.pop(entry.item.prompt_id, None)
         self._entries[entry.item.prompt_id] = entry
         while len(self._entries) > self._max_entries:
@@ -55,7 +55,7 @@ class History:
         return self._entries.get(prompt_id)
 
     def page(self, max_items: int | None = None, offset: int = -1) -> list[HistoryEntry]:
-        """`max_items` entries from number `offset`, oldest first; a negative offset means the newest ones."""
+        """Return `max_items` entries from number `offset`, oldest first; a negative offset means the newest ones."""
         entries = list(self._entries.values())
         if max_items is None:
             return entries[max(0, offset) :]

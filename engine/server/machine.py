@@ -1,4 +1,4 @@
-"""What `/system_stats` says of the machine without asking torch."""
+"""Figures of the machine for `/system_stats`, without torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Total and available memory of the machine."""
+    """Return the total and the available memory of the machine."""
     try:
         lines = (line.split() for line in MEMINFO.read_text().splitlines())
         fields = {parts[0]: int(parts[1]) * 1024 for parts in lines if len(parts) > 1}
@@ -28,7 +28,7 @@ def memory_bytes() -> tuple[int, int]:
 
 
 def may_have_gpu() -> bool:
-    """False only when there is surely no NVIDIA device: then `/system_stats` need not wait for torch."""
+    """Return False only where there is surely no NVIDIA device: then `/system_stats` need not wait for torch."""
     return NVIDIA_DEVICE.exists()
 
 

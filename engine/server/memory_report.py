@@ -22,7 +22,7 @@ PREFIX = "darkroom_memory_"
 
 
 async def post_preload(request: web.Request) -> web.Response:
-    """`{"models": [{"kind": "checkpoints", "name": "a.safetensors"}], "keep": true}`, one after the other.
+    """Preload `{"models": [{"kind": "checkpoints", "name": "a.safetensors"}], "keep": true}`, one after the other.
 
     `kind` is `checkpoints` unless given. Answers when all are read: `{"models": [{kind, name, bytes, seconds}]}`, with
     `error` in the place of `bytes` for one that cannot be, and 422 when there is such a one.
@@ -65,13 +65,13 @@ def _problem(body: dict[str, Any]) -> Problem | None:
 
 
 async def get_memory(request: web.Request) -> web.Response:
-    """Every figure of model memory, as of now."""
+    """Send every figure of model memory."""
     engine = await services(request).start.engine()
     return web.json_response(memory_json(await asyncio.to_thread(engine.memory_report)))
 
 
 async def get_metrics(request: web.Request) -> web.Response:
-    """The same in Prometheus' text format."""
+    """Send the same figures in Prometheus' text format."""
     engine = await services(request).start.engine()
     report = await asyncio.to_thread(engine.memory_report)
     return web.Response(text="".join(_metrics(report)), headers={"Content-Type": METRICS_TYPE})

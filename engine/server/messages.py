@@ -43,7 +43,7 @@ def encode(message: Message) -> str:
 
 
 def message_of(event: Event) -> Message | None:
-    """The one message an event stands for; None for those that show only in `progress_state` or as binary."""
+    """Return the message of an event; None for those that show only in `progress_state` or as binary."""
     match event:
         case RunStarted(prompt_id, timestamp):
             return "execution_start", {"prompt_id": prompt_id, "timestamp": timestamp}
@@ -86,7 +86,7 @@ def _failure(event: RunFailed) -> dict[str, Any]:
 
 
 def status(remaining: int, sid: str | None = None) -> Message:
-    """How long the queue is; with the client's id only in the first message of a connection."""
+    """Report the length of the queue; with the client's id only in the first message of a connection."""
     data: dict[str, Any] = {"status": queue_info(remaining)}
     return "status", data if sid is None else {**data, "sid": sid}
 
@@ -96,17 +96,17 @@ def queue_info(remaining: int) -> dict[str, Any]:
 
 
 def saving(event: RunSaving) -> Message:
-    """Ours, for clients that asked for it: the prompt's nodes have run, and the next prompt may."""
+    """Return our own message for clients that asked for it: the prompt's nodes have run, and the next prompt may."""
     return "darkroom_saving", {"prompt_id": event.prompt_id}
 
 
 def run_over(prompt_id: str) -> Message:
-    """The last message of every run: no node is executing any more."""
+    """Return the last message of every run: no node is executing any more."""
     return "executing", {"node": None, "prompt_id": prompt_id}
 
 
 def node_progress(prompt_id: str, node: NodeRef, state: str, value: float, maximum: float) -> dict[str, Any]:
-    """One node's part of `progress_state`."""
+    """Return one node's part of `progress_state`."""
     return {
         "value": value,
         "max": maximum,
@@ -120,7 +120,7 @@ def node_progress(prompt_id: str, node: NodeRef, state: str, value: float, maxim
 
 
 def preview(event: PreviewMade, *, with_metadata: bool) -> bytes:
-    """A preview as binary message: ComfyUI's older form (type 1), or the one that names its node (type 4)."""
+    """Encode a preview as binary message: ComfyUI's older form (type 1), or the one that names its node (type 4)."""
     if not with_metadata:
         return struct.pack(">II", PREVIEW_IMAGE, IMAGE_FORMATS[event.media_type]) + event.image
     metadata = {
@@ -136,6 +136,6 @@ def preview(event: PreviewMade, *, with_metadata: bool) -> bytes:
 
 
 def text(event: NodeText) -> bytes:
-    """Words of a node as binary message (type 3)."""
+    """Encode words of a node as binary message (type 3)."""
     node_id = event.node.node_id.encode()
     return struct.pack(">II", TEXT, len(node_id)) + node_id + event.text.encode()

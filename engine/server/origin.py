@@ -58,7 +58,7 @@ def refuse_other_pages(rules: PageRules) -> Middleware:
 
 
 def allow_origin(allowed: str) -> Middleware:
-    """CORS headers for `allowed` on every response."""
+    """Add CORS headers for `allowed` to every response."""
     headers = {
         "Access-Control-Allow-Origin": allowed,
         "Access-Control-Allow-Methods": "POST, GET, DELETE, PUT, OPTIONS",
@@ -109,7 +109,7 @@ async def find_page_problem(headers: Mapping[str, str], rules: PageRules) -> str
 
 
 def differs(host: str, origin: str) -> bool:
-    """True where `Host` and `Origin` name different places. Ports count only where both have one.
+    """Return True where `Host` and `Origin` name different places. Ports count only where both have one.
 
     An origin without a host is a page without a place, such as a sandboxed frame (`null`): a foreign one.
     """
@@ -124,7 +124,7 @@ def differs(host: str, origin: str) -> bool:
 
 
 async def is_loopback(host: str | None) -> bool:
-    """True where every address of `host` is this machine's own."""
+    """Return True where every address of `host` is this machine's own."""
     if not host:
         return False
     try:
@@ -141,13 +141,13 @@ async def is_loopback(host: str | None) -> bool:
 
 
 def listens_on_loopback_alone(listen: str) -> bool:
-    """True where each of the addresses, by comma, is loopback."""
+    """Return True where each of the addresses, separated by commas, is loopback."""
     names = [name.strip() for name in listen.split(",")]
     return all(name == LOCALHOST or (_is_own_address(name) and not _is_unspecified(name)) for name in names)
 
 
 def _is_own_address(text: str) -> bool:
-    """True for loopback, and for the unspecified address, which connects to loopback."""
+    """Return True for loopback, and for the unspecified address, which connects to loopback."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What packs of custom nodes find of the server: routes and an application of their own, and messages to clients.
+"""Server of packs of custom nodes: routes and an application of their own, and messages to clients.
 
 Packs are imported while the server listens already, so they get an application beside its own; what they register is
 asked for every path that nobody else has.
@@ -64,7 +64,7 @@ class PackRoutes:
         return self._queue.remaining
 
     def send(self, event: Any, data: Any, sid: str | None) -> None:
-        """`event` is a message's name, or the number of a binary one."""
+        """Send a message: `event` is its name, or the number of a binary one."""
         payload = binary_message(event, data) if isinstance(event, int) else messages.encode((event, data))
         self.loop.call_soon_threadsafe(self._clients.send_encoded, payload, sid)
 
@@ -85,7 +85,7 @@ class PackRoutes:
         self.reports = engine.load_custom_nodes(self)
 
     def change_prompt(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A prompt's body after the handlers of all packs. One that fails is logged and left out."""
+        """Pass a prompt's body through the handlers of all packs. A handler that fails is logged and skipped."""
         for handler in self._handlers:
             try:
                 changed = handler(body)
@@ -96,7 +96,7 @@ class PackRoutes:
         return body
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """The answer of the packs' application; raises HTTPNotFound where it has none."""
+        """Answer by the packs' application; raise HTTPNotFound where it has no route."""
         await self._open()
         # A copy, since what the server's own routing has found out stays with the request.
         return await self.app._handle(request.clone())
@@ -120,7 +120,7 @@ class PackRoutes:
 
 
 def binary_message(event: int, data: Any) -> bytes:
-    """A binary message: bytes as they are, a picture `(format, Pillow picture, largest side or None)` encoded."""
+    """Encode a binary message: bytes as they are, or a picture `(format, Pillow picture, largest side or None)`."""
     if isinstance(data, (bytes, bytearray)):
         return struct.pack(">I", event) + bytes(data)
     image_format, picture, largest_px = data

@@ -44,14 +44,14 @@ class ProgressBoard:
         return True
 
     def message(self, now_seconds: float) -> str | None:
-        """The message to send now, encoded; None while it is too early for the next."""
+        """Return the message to send now, encoded; None while it is too early for the next."""
         if len(self._states) > WHOLE_UP_TO and now_seconds - self._sent_at_seconds < 1 / PER_SECOND:
             self._is_behind = True
             return None
         return self._encode(now_seconds)
 
     def held_back(self, now_seconds: float) -> str | None:
-        """What `message` held back, encoded; None when nothing was."""
+        """Return the message that `message` held back, encoded; None when there is none."""
         return self._encode(now_seconds) if self._is_behind else None
 
     def _set(self, node: NodeRef, state: str, value: float, maximum: float) -> None:

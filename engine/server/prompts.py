@@ -82,7 +82,7 @@ async def get_history(request: web.Request) -> web.Response:
 
 
 async def get_history_entry(request: web.Request) -> web.Response:
-    """`{id: entry}`, or `{}` when there is none of that id (yet)."""
+    """Send `{id: entry}`, or `{}` when there is none of that id (yet)."""
     entry = services(request).history.get(request.match_info["prompt_id"])
     return web.json_response({} if entry is None else {entry.item.prompt_id: entry.as_json()})
 

@@ -29,7 +29,7 @@ class QueuedPrompt:
         return client_id if isinstance(client_id, str) else None
 
     def as_json(self) -> list[Any]:
-        """ComfyUI's five-element form of `/queue` and `/history`, without the credentials `extra_data` may hold."""
+        """Return ComfyUI's five-element form for `/queue` and `/history`, without credentials of `extra_data`."""
         shown = {key: value for key, value in self.extra_data.items() if key not in SECRET_EXTRA_DATA}
         return [self.number, self.prompt_id, self.prompt, shown, list(self.outputs)]
 
@@ -58,7 +58,7 @@ class PromptQueue:
         return len(self._heap) + len(self._running)
 
     def waiting(self) -> list[QueuedPrompt]:
-        """In the order in which they will run."""
+        """Return the waiting prompts in the order in which they will run."""
         return [item for _, _, item in sorted(self._heap, key=lambda entry: entry[:2])]
 
     def put(self, item: QueuedPrompt) -> None:
@@ -73,11 +73,11 @@ class PromptQueue:
         return self._running[-1]
 
     def save(self) -> None:
-        """The running prompt has run all its nodes and only saves files: another one may start."""
+        """Record that the running prompt only saves files from here on: another one may start."""
         self._is_saving = True
 
     def finish(self) -> None:
-        """The prompt that began first has ended."""
+        """Remove the prompt that began first, which has ended."""
         del self._running[:1]
         self._is_saving = False
 

@@ -44,7 +44,7 @@ class RunRelay:
         self._catching_up: asyncio.TimerHandle | None = None
 
     def on_event(self, event: Event) -> None:
-        """Called on the GPU thread."""
+        """Queue an event for the event loop. Called on the GPU thread."""
         self._inbox.append(event)
         if not self._is_awake:
             self._is_awake = True
@@ -55,7 +55,7 @@ class RunRelay:
         self.drain()
 
     def drain(self) -> None:
-        """Called on the event loop: pass on all that has come in."""
+        """Send all queued events. Called on the event loop."""
         self.last_event_seconds = time.monotonic()
         if not self._is_open:
             self._is_awake = False
@@ -93,7 +93,7 @@ class RunRelay:
         self._send_with_preview(event, message)
 
     def _send_with_preview(self, event: Event, message: Message | None) -> None:
-        """Clients that know which node a preview belongs to get it before the progress, others after, as in ComfyUI."""
+        """Send a preview before the progress to clients that know its node, after it to others, as ComfyUI does."""
         preview, self._preview = self._preview, None
         with_metadata = preview is not None and self._clients.wants_preview_metadata(self._client_id)
         if preview is not None and with_metadata:
@@ -104,17 +104,17 @@ class RunRelay:
             self._clients.send_encoded(messages.preview(preview, with_metadata=False), self._client_id)
 
     def _is_for_listeners(self, event: Event, message: Message) -> bool:
-        """Of a prompt without a client everyone hears progress and interruption, nothing else, as in ComfyUI."""
+        """Return True for progress and interruption of a prompt without a client, which go to all, as in ComfyUI."""
         return self._client_id is not None or isinstance(event, RunInterrupted) or message[0] == "progress"
 
     def _send_board(self, encoded: str | None) -> bool:
-        """False when there was nothing to send."""
+        """Send a `progress_state` unless it is None; return False where there was nothing to send."""
         if encoded is not None:
             self._clients.send_encoded(encoded, self._client_id)
         return encoded is not None
 
     def _catch_up_soon(self) -> None:
-        """What was held back goes out even if nothing else happens for a while: a long node may have begun."""
+        """Schedule what was held back, to be sent even if no other event follows: a long node may have begun."""
         if self._catching_up is None:
             self._catching_up = self._loop.call_later(1 / PER_SECOND, self._catch_up)
 

@@ -21,12 +21,12 @@ FORM_ERRORS = (ValueError, LookupError, RuntimeError, AssertionError, HttpProces
 
 
 def problem_response(problem: Problem) -> web.Response:
-    """400 in ComfyUI's form."""
+    """Return a 400 response in ComfyUI's form."""
     return web.json_response({"error": problem.as_json(), "node_errors": {}}, status=400)
 
 
 async def read_object(request: web.Request, *, may_be_empty: bool = False) -> dict[str, Any]:
-    """The body as a JSON object; an empty body is `{}` where it may be empty. Raises HTTPBadRequest otherwise."""
+    """Read the body as a JSON object; an empty body is `{}` where it may be empty. Raises HTTPBadRequest otherwise."""
     body = await request.read()
     if may_be_empty and not body.strip():
         return {}
@@ -44,7 +44,7 @@ async def read_object(request: web.Request, *, may_be_empty: bool = False) -> di
 
 
 async def read_form(request: web.Request) -> Mapping[str, Any]:
-    """The body's fields. Raises HTTPBadRequest when it is no form."""
+    """Read the fields of a form. Raises HTTPBadRequest when the body is none."""
     try:
         return await request.post()
     except FORM_ERRORS as error:
@@ -52,7 +52,7 @@ async def read_form(request: web.Request) -> Mapping[str, Any]:
 
 
 def read_number(body: Mapping[str, Any]) -> float | None:
-    """`number`, a prompt's place in the queue; None when it is not given. Raises HTTPBadRequest."""
+    """Read `number`, a prompt's place in the queue; None when it is not given. Raises HTTPBadRequest."""
     if "number" not in body:
         return None
     try:
@@ -65,7 +65,7 @@ def read_number(body: Mapping[str, Any]) -> float | None:
 
 
 def read_targets(body: Mapping[str, Any]) -> list[str] | None:
-    """`partial_execution_targets`, the output nodes to run; None for all. Raises HTTPBadRequest."""
+    """Read `partial_execution_targets`, the output nodes to run; None for all. Raises HTTPBadRequest."""
     targets = body.get("partial_execution_targets")
     if targets is not None and not (isinstance(targets, list) and all(isinstance(item, str) for item in targets)):
         raise _bad_request("invalid_targets", "partial_execution_targets is not a list of node ids", _shown(targets))
@@ -73,7 +73,7 @@ def read_targets(body: Mapping[str, Any]) -> list[str] | None:
 
 
 def read_extra_data(body: Mapping[str, Any]) -> dict[str, Any]:
-    """`extra_data`, with the `extra_pnginfo` that pictures carry. Raises HTTPBadRequest."""
+    """Read `extra_data`, with the `extra_pnginfo` that pictures carry. Raises HTTPBadRequest."""
     extra_data = body.get("extra_data")
     if not isinstance(extra_data, (dict, type(None))):
         raise _bad_request("invalid_extra_data", "extra_data is not an object", _shown(extra_data))
@@ -84,7 +84,7 @@ def read_extra_data(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_int(request: web.Request, name: str) -> int | None:
-    """A whole number of the query, None when it is not given. Raises HTTPBadRequest when it is no number."""
+    """Read a whole number of the query, None when it is not given. Raises HTTPBadRequest when it is no number."""
     text = request.query.get(name)
     try:
         return None if text is None else int(text)

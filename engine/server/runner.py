@@ -37,7 +37,7 @@ class PromptRunner:
         self._last_number = 0
 
     def next_number(self) -> int:
-        """The place of a prompt that asks for none, counted from 0."""
+        """Return the place of a prompt that asks for none, counted from 0."""
         self._last_number += 1
         return self._last_number - 1
 
@@ -63,7 +63,7 @@ class PromptRunner:
         self._clients.send(messages.status(self._queue.remaining))
 
     def greeting(self, sid: str) -> list[Message]:
-        """What a client is told when it connects; the client of the running prompt also where that is."""
+        """Return the first messages to a client: the queue, and the current node for the running prompt's client."""
         running = self._queue.running
         greeting = [messages.status(self._queue.remaining, sid)]
         if running is not None and running.client_id == sid and self._relay and self._relay.current_node is not None:
@@ -80,7 +80,7 @@ class PromptRunner:
         return self.num_events + (self._relay.num_events if self._relay else 0)
 
     def seconds_since_event(self) -> float | None:
-        """How long the running prompt has reported nothing; None while none runs."""
+        """Return the seconds since the running prompt last reported; None while none runs."""
         return None if self._relay is None else round(time.monotonic() - self._relay.last_event_seconds, 3)
 
     async def run_forever(self) -> None:
@@ -121,7 +121,7 @@ class PromptRunner:
             self._clients.send(messages.run_over(item.prompt_id), item.client_id)
 
     async def _run(self, item: QueuedPrompt, relay: RunRelay, before: asyncio.Task[None] | None) -> HistoryEntry:
-        """One prompt to its end, nothing of which is told before the end of the one `before`.
+        """Run one prompt to its end, and report nothing of it before the end of the one `before`.
 
         Never raises but CancelledError: what goes wrong is the run's, and is recorded.
         """

@@ -55,7 +55,7 @@ def run(settings: EngineSettings, liveness_fd: int | None = None) -> int:
 
 
 def _tls(settings: EngineSettings) -> ssl.SSLContext | None:
-    """None: plain HTTP. Raises OSError (`ssl.SSLError` is one)."""
+    """Return the TLS context, or None for plain HTTP. Raises OSError (`ssl.SSLError` is one)."""
     if settings.tls_certfile is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -64,7 +64,7 @@ def _tls(settings: EngineSettings) -> ssl.SSLContext | None:
 
 
 def _die_with_parent(liveness_fd: int) -> None:
-    """On a thread of its own, so that the process ends even when everything else hangs."""
+    """Exit with the parent process, on a thread of its own, so that it works even when everything else hangs."""
     with contextlib.suppress(OSError):
         while os.read(liveness_fd, 1):
             pass
@@ -73,7 +73,7 @@ def _die_with_parent(liveness_fd: int) -> None:
 
 
 def _listening_sockets(settings: EngineSettings) -> list[socket.socket]:
-    """The inherited socket, else those of the addresses. Raises OSError."""
+    """Return the inherited socket, else those of the addresses. Raises OSError."""
     if settings.listen_fd is None:
         return [_bind(host.strip(), settings.port) for host in settings.listen.split(",")]
     os.set_inheritable(settings.listen_fd, False)  # what a node starts gets no hold of it
@@ -126,7 +126,7 @@ def _url_of(bound: socket.socket, scheme: str) -> str:
 
 
 def _make_folders(settings: EngineSettings) -> None:
-    """Temporary files are those of one life of the engine."""
+    """Make the folders, and empty that of temporary files: they are of one life of the engine."""
     shutil.rmtree(settings.temp_path, ignore_errors=True)
     for folder in (settings.input_path, settings.output_path, settings.temp_path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def _end(ended: asyncio.Future[int], code: int) -> None:
 
 
 async def _when_built(settings: EngineSettings, start: EngineStart) -> None:
-    """What follows once the engine is there: it takes over the process, and its device is named."""
+    """Finish the start once the engine is built: it takes over the process, and its device is logged."""
     try:
         engine = await start.engine()
     except Exception:  # noqa: BLE001 - the start has logged it, and ends the server
@@ -165,5 +165,5 @@ async def _when_built(settings: EngineSettings, start: EngineStart) -> None:
 
 
 def set_up_logging(level: str) -> None:
-    """Everything to standard error, one line a record but for tracebacks."""
+    """Log everything to standard error, one line a record but for tracebacks."""
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,4 +1,4 @@
-"""What the request handlers share, put together once by `app.py`."""
+"""Services that request handlers share, put together by `app.py`."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def require_token(token_sha256: str) -> Middleware:
 
 
 def is_right(given: str, token_sha256: str) -> bool:
-    """True for the token with this hash; compared in constant time."""
+    """Return True for the token with this hash; compare in constant time."""
     digest = hashlib.sha256(given.encode(errors="surrogateescape")).hexdigest()
     return hmac.compare_digest(digest, token_sha256)
 

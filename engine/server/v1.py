@@ -18,7 +18,7 @@ from engine.server.services import services
 
 
 async def get_queue(request: web.Request) -> web.Response:
-    """The running prompt, and the waiting ones with their positions from 1."""
+    """List the running prompt, and the waiting ones with their positions from 1."""
     queue = services(request).queue
     waiting = [{**_queued(item), "position": place} for place, item in enumerate(queue.waiting(), start=1)]
     running = None if queue.running is None else _queued(queue.running)
@@ -71,7 +71,7 @@ def _finished(entry: HistoryEntry) -> dict[str, Any]:
 
 
 async def post_workflow(request: web.Request) -> web.Response:
-    """What would come of a prompt, without running it: every problem at once, and the models and classes it names.
+    """Validate a prompt without running it: every problem at once, and the models and classes it names.
 
     Names in `pending_files` are files that will be there when it runs: that they are missing is no problem.
     `errors` and `node_errors` are the problems in ComfyUI's form, `problems` the same as one list with all that a
@@ -125,7 +125,7 @@ def _no_needs() -> dict[str, Any]:
 
 
 async def get_heartbeat(request: web.Request) -> web.Response:
-    """That the event loop turns (it answers), and a counter that moves with the GPU thread.
+    """Answer while the event loop turns, with a counter that moves with the GPU thread.
 
     `events` grows with every step that the running prompt reports, `runs` with every prompt begun.
     """
@@ -144,7 +144,7 @@ async def get_heartbeat(request: web.Request) -> web.Response:
 
 
 async def get_nodes(request: web.Request) -> web.Response:
-    """The packs of custom nodes and what came of each at the start, once the engine is built."""
+    """List the packs of custom nodes and the outcome of each at the start, once the engine is built."""
     parts = services(request)
     await parts.start.engine()
     return web.json_response({"packs": [report.as_json() for report in parts.packs.reports]})

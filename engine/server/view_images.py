@@ -13,7 +13,7 @@ DEFAULT_QUALITY = 90
 
 
 def preview(path: Path, wish: str, channel: str) -> tuple[bytes, str]:
-    """The picture as WebP or JPEG, and its media type; `wish` is `format` or `format;quality`.
+    """Return the picture as WebP or JPEG, and its media type; `wish` is `format` or `format;quality`.
 
     WebP where JPEG could not hold it (`channel` with an alpha) or another format is wished for.
     """
@@ -26,7 +26,7 @@ def preview(path: Path, wish: str, channel: str) -> tuple[bytes, str]:
 
 
 def without_alpha(path: Path) -> bytes:
-    """The colours as PNG, transparent parts as they are underneath."""
+    """Return the colours as PNG, transparent parts with the colours underneath."""
     with Image.open(path) as picture:
         if picture.mode == "RGBA":
             return _encode(Image.merge("RGB", picture.split()[:3]), "png")
@@ -34,7 +34,7 @@ def without_alpha(path: Path) -> bytes:
 
 
 def alpha_only(path: Path) -> bytes:
-    """The transparency as the alpha of a black PNG; opaque where the picture has none."""
+    """Return the transparency as the alpha of a black PNG; opaque where the picture has none."""
     with Image.open(path) as picture:
         alpha = picture.getchannel("A") if picture.mode == "RGBA" else Image.new("L", picture.size, 255)
         shown = Image.new("RGBA", picture.size)

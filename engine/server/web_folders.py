@@ -11,13 +11,13 @@ from engine.server.services import services
 
 
 async def get_extensions(request: web.Request) -> web.Response:
-    """The scripts of all packs, as paths on this server."""
+    """List the scripts of all packs, as paths on this server."""
     folders = await _web_folders(request)
     return web.json_response(await asyncio.to_thread(_scripts, folders))
 
 
 async def get_extension_file(request: web.Request) -> web.StreamResponse:
-    """One web file of a pack; 404 for what lies outside its folder."""
+    """Send one web file of a pack; 404 for a path outside its folder."""
     folder = (await _web_folders(request)).get(request.match_info["pack"])
     if folder is None:
         raise web.HTTPNotFound(text="")

@@ -105,14 +105,14 @@ class Clients:
         return dict(self._connections)
 
     def is_listening(self, sid: str | None) -> bool:
-        """Whether messages for `sid` reach anybody; None stands for everyone."""
+        """Return True where messages for `sid` reach any client; None stands for everyone."""
         return bool(self._connections) if sid is None else sid in self._connections
 
     def wants_preview_metadata(self, sid: str | None) -> bool:
         return self._has_flag(sid, "supports_preview_metadata")
 
     def wants_saving(self, sid: str | None) -> bool:
-        """True for a client that asked to be told when a prompt has no nodes left to run, as our front does."""
+        """Return True for a client that asked for the message that a prompt has no nodes left, as the front does."""
         return self._has_flag(sid, "darkroom_saving")
 
     def _has_flag(self, sid: str | None, name: str) -> bool:
@@ -120,12 +120,12 @@ class Clients:
         return connection is not None and bool(connection.feature_flags.get(name))
 
     async def close(self) -> None:
-        """Say goodbye to everyone: the server ends."""
+        """Close all connections: the server ends."""
         connections, self._connections = list(self._connections.values()), {}
         await asyncio.gather(*(connection.close() for connection in connections), return_exceptions=True)
 
     def send(self, message: Message, sid: str | None = None) -> None:
-        """To one client, or with None to everyone; to nobody when that client is not there."""
+        """Send to one client, or with None to all; dropped when that client is not connected."""
         if self.is_listening(sid):
             self.send_encoded(messages.encode(message), sid)
 
@@ -140,7 +140,7 @@ class Clients:
 async def serve_client(
     request: web.Request, clients: Clients, greet: Callable[[str], list[Message]], features: Mapping[str, Any]
 ) -> web.WebSocketResponse:
-    """One connection from its first message to its last.
+    """Serve one connection from its first message to its last.
 
     `greet(sid)` gives what a new client is told; `features` is the answer to its feature flags. Messages are sent
     uncompressed: they are small or JPEG, and deflating them costs more than a node.

@@ -21,7 +21,7 @@ class InstanceCache:
         self._groups.set_members(owner, set(classes.items()), classes)
 
     def get(self, group: str | None, node_id: str, class_type: str, make: Callable[[], Any]) -> Any:
-        """The node's state, made the first time."""
+        """Return the node's state, made the first time."""
         values = self._groups[group]
         key = (node_id, class_type)
         if key not in values:

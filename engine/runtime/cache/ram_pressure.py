@@ -30,7 +30,7 @@ class _Kept:
 
 
 def choose_evictions(kept: Iterable[tuple[Key, int, int]], missing_bytes: int) -> list[Key]:
-    """Which of `kept` (key, bytes, age in runs) go so that `missing_bytes` come free: the greatest age x size first."""
+    """Choose which of `kept` (key, bytes, age in runs) go to free `missing_bytes`: the greatest age x size first."""
     chosen: list[Key] = []
     for key, size, _ in sorted(kept, key=lambda item: (item[2] + 1) * item[1], reverse=True):
         if missing_bytes <= 0:

@@ -1,4 +1,4 @@
-"""How much of the machine's memory a result holds, as far as can be seen without knowing its types.
+"""Size of a result in RAM, as far as can be seen without knowing its types.
 
 Tensors on the CPU count by their storage, once each, arrays and bytes by their length; objects that have
 `get_ram_usage()` are asked (models, or whatever a custom node passes on). Everything else counts as nothing.
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def size_bytes(value: Any) -> int:
-    """Bytes of memory that would be given back if nobody else held what `value` holds."""
+    """Return the bytes that would be freed if nothing else referred to what `value` holds."""
     total = 0
     seen: set[int] = set()
     storages: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a strategy for keeping results must answer, and what it keeps.
+"""Protocol of a cache strategy, and the results that it keeps.
 
 Results lie in groups: one for the client's own nodes (group None), one for the nodes that each node expanded into
 (its id). A group lives and dies with the node it belongs to.
@@ -14,7 +14,7 @@ from engine.graph.signature import Key
 
 
 class NodeResult:
-    """What a node gave. `outputs` has a list of values for each output, `ui` is what it shows."""
+    """Result of a node. `outputs` has a list of values for each output, `ui` is for clients."""
 
     __slots__ = ("outputs", "ui")
 
@@ -33,11 +33,11 @@ class ResultCache(ABC):
 
     @abstractmethod
     def begin(self, keys: Mapping[str, Key], classes: Mapping[str, str]) -> None:
-        """A run starts: the keys and class names of its prompt's nodes. What need not be kept any longer is dropped."""
+        """Begin a run with the keys and class names of its prompt's nodes; drop what need not be kept any longer."""
 
     @abstractmethod
     def expand(self, owner: str, keys: Mapping[str, Key], classes: Mapping[str, str]) -> None:
-        """A node has expanded into these nodes."""
+        """Add the nodes that a node has expanded into."""
 
     @abstractmethod
     def get(self, group: str | None, key: Key) -> NodeResult | None: ...
@@ -50,7 +50,7 @@ class ResultCache(ABC):
         """Forget a result, if it is there."""
 
     def consumed(self, group: str | None, key: Key) -> None:  # noqa: B027 - most strategies need not know
-        """Everything in the running prompt that takes this result has run."""
+        """Record that everything in the running prompt that takes this result has run."""
 
     @abstractmethod
     def forget_results(self) -> None:
