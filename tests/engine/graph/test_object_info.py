@@ -79,7 +79,7 @@ def test_inputs_that_a_declaration_makes_are_left_to_the_engine() -> None:
         "output_node": True,
         "python_module": "comfy_extras.nodes_x",
     }
-    prompt = {"1": node("Grow", **{"images.image0": ["2", 0]}), "2": node("Save", any=["1", 0])}
+    prompt: dict[str, Any] = {"1": node("Grow", **{"images.image0": ["2", 0]}), "2": node("Save", any=["1", 0])}
     prompt["2"]["inputs"] = {"any": 1}
     assert kinds(prompt, Grow=grows) == ["bad_linked_input"]  # Save gives nothing
     prompt = {"1": node("Grow"), "2": node("Save", any=["1", 0])}

@@ -93,7 +93,7 @@ def test_a_problem_has_all_that_a_program_needs() -> None:
 
 def test_problems_come_in_the_prompts_order_and_those_of_the_prompt_first() -> None:
     prompt = {"2": save(), "1": load("b.png"), "3": {"class_type": "Nothing", "inputs": {}}}
-    prompt["2"]["inputs"] = {"images": ["1", 0]}
+    prompt["2"] = {"class_type": "Save", "inputs": {"images": ["1", 0]}}
     assert [problem.node_id for problem in find_problems(prompt, LOADING).listed] == ["2", "1", "3"]
     (problem,) = find_problems({"1": load("a.png")}, LOADING).listed
     assert (problem.field, problem.type) == ("workflow_json", "prompt_no_outputs")
