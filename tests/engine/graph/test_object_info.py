@@ -102,6 +102,7 @@ def test_a_circle_is_found_without_the_engine() -> None:
 
 
 def test_a_prompt_that_is_none_is_explained() -> None:
-    for prompt in ([], "x", {"1": 3}, {"1": {"inputs": {}}}):
+    prompts: tuple[Any, ...] = ([], "x", {"1": 3}, {"1": {"inputs": {}}})
+    for prompt in prompts:
         (problem,) = explain_prompt(prompt, rules_in({})).problems
         assert problem.type == "invalid_prompt" and problem.message
