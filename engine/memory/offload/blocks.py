@@ -34,7 +34,10 @@ class Block:
     @property
     def is_loaded(self) -> bool:
         """True where all its weights are on the device."""
-        return all(weight.is_loaded for weight in self.weights)
+        for weight in self.weights:  # noqa: SIM110 - no generator: read for each block, and in each call of a layer
+            if not weight.is_loaded:
+                return False
+        return True
 
     @property
     def is_streamed(self) -> bool:

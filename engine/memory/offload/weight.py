@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from engine.memory.offload.weight_state import DEVICE_MOVES, HOST_MOVES, DeviceState, HostState, IllegalMove
+from engine.memory.offload.weight_state import (
+    DEVICE_MOVES,
+    HOST_MOVES,
+    RESIDENT_STATES,
+    DeviceState,
+    HostState,
+    IllegalMove,
+)
 from engine.memory.weight_patches import WeightPatch
 
 
@@ -16,11 +23,14 @@ class Weight:
 
     `owners` are the layers that have it, more than one for tied weights. Every change of a state goes through a method
     here, which raises `IllegalMove` for one that the tables do not have and lets the module see the right tensor.
+
+    `is_loaded` is True where the values are on the device, also while the module computes from a cast buffer. It
+    follows from the state; it is an attribute because plans read it for every weight.
     """
 
     __slots__ = (
         "_applied", "_device_state", "_host", "_host_state", "_loaded", "_seen_before", "_state_before", "_unhooked",
-        "key", "owners",
+        "is_loaded", "key", "owners",
     )  # fmt: skip
 
     def __init__(
@@ -31,6 +41,7 @@ class Weight:
         self._host = host
         self._host_state = host_state
         self._device_state = DeviceState.OFFLOADED
+        self.is_loaded = False
         self._loaded: torch.Tensor | None = None
         self._unhooked: torch.Tensor | None = None
         self._applied: Sequence[WeightPatch] = ()
@@ -66,11 +77,6 @@ class Weight:
     @property
     def device_state(self) -> DeviceState:
         return self._device_state
-
-    @property
-    def is_loaded(self) -> bool:
-        """True where the values are on the device, also while the module computes from a cast buffer."""
-        return self._loaded is not None and self._device_state is not DeviceState.LOADING
 
     @property
     def is_hooked(self) -> bool:
@@ -207,6 +213,8 @@ class Weight:
         if state not in DEVICE_MOVES[self._device_state]:
             raise IllegalMove(f"{self.key}: no move from {self._device_state} to {state}")
         self._device_state = state
+        if state is not DeviceState.STREAMED:
+            self.is_loaded = state in RESIDENT_STATES
 
     def _move_host(self, state: HostState) -> None:
         if state not in HOST_MOVES[self._host_state]:
@@ -231,6 +239,7 @@ class Weight:
         assert (self._host is None) == (self._host_state is HostState.ABSENT), f"{where}: wrong host state"
         assert (self._loaded is None) == (state is DeviceState.OFFLOADED), f"{where}: wrong device state"
         assert (self._unhooked is not None) == (state is DeviceState.HOOKED), f"{where}: wrongly hooked"
+        assert self.is_loaded == (state in RESIDENT_STATES), f"{where}: wrongly loaded"
         assert (self._seen_before is not None) == self.is_streamed, f"{where}: wrongly streamed"
         if state is not DeviceState.HOOKED:
             assert bool(self._applied) == (state is DeviceState.PATCHED), f"{where}: wrongly patched"

@@ -9,6 +9,8 @@ from enum import Enum
 class HostState(Enum):
     """State of the original of a weight."""
 
+    __hash__ = object.__hash__  # by identity, which is what members are compared by: Enum's own is Python code
+
     ABSENT = "absent"  # nowhere in memory: a file has it, or the device's copy is the only one
     MAPPED = "mapped"  # a view of the mapped file, of which nothing has been read yet
     READ = "read"  # a view of the mapped file whose pages have been read
@@ -25,6 +27,8 @@ class HostState(Enum):
 class DeviceState(Enum):
     """State of a weight where its model computes."""
 
+    __hash__ = object.__hash__
+
     OFFLOADED = "offloaded"  # the module has the original, or its shape alone
     LOADING = "loading"  # memory is allocated, the values have not arrived
     LOADED = "loaded"  # the values are the original's
@@ -37,7 +41,7 @@ class IllegalMove(RuntimeError):
     """Move of a weight between two states that the table does not have."""
 
 
-_RESIDENT = frozenset({DeviceState.LOADED, DeviceState.PATCHED, DeviceState.HOOKED})
+RESIDENT_STATES = frozenset({DeviceState.LOADED, DeviceState.PATCHED, DeviceState.HOOKED})
 
 DEVICE_MOVES: Mapping[DeviceState, frozenset[DeviceState]] = {
     DeviceState.OFFLOADED: frozenset({DeviceState.LOADING, DeviceState.LOADED, DeviceState.STREAMED}),
@@ -51,7 +55,7 @@ DEVICE_MOVES: Mapping[DeviceState, frozenset[DeviceState]] = {
     DeviceState.HOOKED: frozenset(
         {DeviceState.LOADED, DeviceState.PATCHED, DeviceState.STREAMED, DeviceState.OFFLOADED}
     ),
-    DeviceState.STREAMED: _RESIDENT | {DeviceState.OFFLOADED},  # only the state that it came from
+    DeviceState.STREAMED: RESIDENT_STATES | {DeviceState.OFFLOADED},  # only the state that it came from
 }
 
 HOST_MOVES: Mapping[HostState, frozenset[HostState]] = {
