@@ -1,10 +1,10 @@
-"""API keys: how they are written, which one a secret is, and a file of them that may change while the worker runs.
+"""API keys: their text forms, the lookup of a secret, and key files that are reloaded while the worker runs.
 
     SECRET                     a bare secret; its name is made from its digest
     NAME:SECRET[:SCOPES]       SCOPES is `submit+read`, `admin` and the like
     NAME:sha256:HEX[:SCOPES]   the SHA-256 digest in place of the secret, as `darkroom keys new` prints it
 
-One name may stand for several secrets, so that an old and a new one hold side by side while clients change over.
+Several secrets may share one name, so that an old and a new secret are both valid while clients change over.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ log = structlog.get_logger("keys")
 
 
 class KeyMalformed(ValueError):
-    """A key that is not in one of the forms. The message holds no part of it but its name."""
+    """A key that has none of the accepted forms. The message contains no part of the key except its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """`digest` is the SHA-256 of the secret, which is kept nowhere."""
+    """An API key: its name, the SHA-256 `digest` of its secret, and its scopes. The secret itself is not stored."""
 
     name: str
     digest: bytes = field(repr=False)
@@ -49,7 +49,10 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A file with a key a line, and what a key in it may do where its line does not say. `setting` names it."""
+    """A file with one key per line.
+
+    `setting` is the name of the setting that gives the path. `scopes` apply to keys whose line names none.
+    """
 
     setting: str
     path: Path
@@ -57,7 +60,7 @@ class KeyFile:
 
 
 def parse_key(text: str, scopes: frozenset[Scope] = CUSTOMER_SCOPES) -> ApiKey:
-    """Read one key; `scopes` are those of a key that names none. Raises KeyMalformed."""
+    """Parse one key; a key without scopes gets `scopes`. Raises KeyMalformed."""
     parts = text.strip().split(":")
     if len(parts) == 1:
         digest = _digest(parts[0])
@@ -75,7 +78,7 @@ def parse_key(text: str, scopes: frozenset[Scope] = CUSTOMER_SCOPES) -> ApiKey:
 
 
 def parse_keys(texts: Iterable[str], scopes: frozenset[Scope] = CUSTOMER_SCOPES) -> tuple[ApiKey, ...]:
-    """Read keys. Raises KeyMalformed saying which one is wrong."""
+    """Parse several keys. Raises KeyMalformed with the number of the entry that is wrong."""
     keys = []
     for place, text in enumerate(texts, 1):
         try:
@@ -87,7 +90,7 @@ def parse_keys(texts: Iterable[str], scopes: frozenset[Scope] = CUSTOMER_SCOPES)
 
 
 def check_distinct(keys: Sequence[ApiKey]) -> None:
-    """Raise KeyMalformed if one secret stands twice: it would have two names or two sets of scopes."""
+    """Raise KeyMalformed if two keys have the same secret, which would then have two names or two sets of scopes."""
     seen: dict[bytes, str] = {}
     for key in keys:
         if key.digest in seen:
@@ -96,7 +99,7 @@ def check_distinct(keys: Sequence[ApiKey]) -> None:
 
 
 def find_key(keys: Sequence[ApiKey], secret: str) -> ApiKey | None:
-    """Return the key with this secret. Takes the same time for every secret and for every key."""
+    """Return the key with this secret in constant time, or None."""
     digest, found = sha256(secret.encode(errors="surrogatepass")).digest(), None
     for key in keys:
         if hmac.compare_digest(digest, key.digest):
@@ -105,7 +108,7 @@ def find_key(keys: Sequence[ApiKey], secret: str) -> ApiKey | None:
 
 
 def new_key(name: str, scopes: frozenset[Scope]) -> tuple[str, str]:
-    """Make a secret, and the line of a keys file that holds its digest. Raises KeyMalformed."""
+    """Generate a secret and the key-file line that contains its digest. Raises KeyMalformed."""
     secret = secrets.token_urlsafe(SECRET_BYTES)
     shown = [scope.value for scope in Scope if scope in scopes]
     line = f"{name}:{HASHED}:{_digest(secret).hex()}:{'+'.join(shown)}"
@@ -114,7 +117,7 @@ def new_key(name: str, scopes: frozenset[Scope]) -> tuple[str, str]:
 
 
 def read_scopes(text: str) -> frozenset[Scope]:
-    """Read `submit+read`; `admin` includes all. Raises KeyMalformed."""
+    """Parse scopes such as `submit+read`; `admin` includes all. Raises KeyMalformed."""
     try:
         scopes = frozenset(Scope(part.strip().lower()) for part in text.split("+"))
     except ValueError:
@@ -123,9 +126,9 @@ def read_scopes(text: str) -> frozenset[Scope]:
 
 
 class KeyRing:
-    """All keys of the worker: the fixed ones, and those of files that are read again when they change.
+    """All keys of the worker: fixed keys, and keys of files that are reloaded when they change.
 
-    A file that cannot be read or has a malformed line leaves its last good keys in force.
+    If a file cannot be read or has a malformed line, its last valid keys stay in force.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class KeyRing:
         files: Sequence[KeyFile] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read all files. Raises SettingsInvalid naming the setting and the line."""
+        """Read all key files. Raises SettingsInvalid with the setting and the line."""
         self._clock = clock
         self._fixed = tuple(fixed)
         self._files = tuple(files)
@@ -143,7 +146,7 @@ class KeyRing:
         self.is_empty = not fixed and not files
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key with this secret."""
+        """Return the key with this secret, or None. Changed files are reloaded first."""
         self._look()
         return find_key([*self._fixed, *(key for read in self._read.values() for key in read.keys)], secret)
 
@@ -167,14 +170,14 @@ class KeyRing:
 
 @dataclass(frozen=True, slots=True)
 class _KeysRead:
-    """The keys of a file as it was at `stamp`."""
+    """The keys of a file in the version that `stamp` identifies."""
 
     keys: tuple[ApiKey, ...]
     stamp: tuple[int, ...] | None
 
     @staticmethod
     def of(file: KeyFile, fixed: Sequence[ApiKey]) -> _KeysRead:
-        stamp = _stamp(file.path)  # before it is read, so that a change meanwhile is seen
+        stamp = _stamp(file.path)  # taken before reading, so that a concurrent change is detected
         try:
             lines = file.path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:

@@ -1,8 +1,9 @@
-"""Authentication: who sent a request, and what follows from that (`docs/security.md` has the table).
+"""Authentication: identify the caller of a request and its scopes (table in `docs/security.md`).
 
-An API key counts first. Without one a request comes from this machine itself (an operator, unless TRUST_LOOPBACK is
-off), or bears Vast's envelope, whose signature `worker/autoscaler/vast/` checks, or the worker is open: no key and no
-MASTER_TOKEN is set. An envelope excuses nobody where signatures cannot be checked: it would be the way around the keys.
+An API key is checked first. A request without one is accepted in three cases. It comes from this machine itself, which
+makes its caller an operator unless TRUST_LOOPBACK is off. It contains Vast's envelope, whose signature
+`worker/autoscaler/vast/` checks. Or the worker is open: neither a key nor MASTER_TOKEN is set. An envelope is not
+accepted where signatures cannot be checked, since anyone could then bypass the keys with it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ Headers = Sequence[tuple[str, str]]
 
 
 class Gatekeeper:
-    """Identifies callers. `own_key` is what the front's own commands and children bear."""
+    """Identification of callers. `own_key` is the key of the front's own commands and child processes."""
 
     def __init__(self, config: AuthConfig, own_key: SecretStr | None = None) -> None:
-        """Raises SettingsInvalid for a file of keys that cannot be used."""
+        """Read the key files. Raises SettingsInvalid for a file that cannot be used."""
         self._config = config
         self._own_key = b"" if own_key is None else own_key.get_secret_value().encode()
         self._ring = KeyRing(config.keys, config.key_files)
@@ -72,7 +73,10 @@ class Gatekeeper:
         return bool(hosts) and all(is_own_name(host, self._config.public_host) for host in hosts)
 
     def _check_host(self, headers: Headers) -> None:
-        """Refuse a name that may be a web page's: an open worker listens on this machine alone, for its programs."""
+        """Raise Forbidden for a Host that may be a web page's.
+
+        An open worker accepts requests only from programs on this machine.
+        """
         if not self._has_own_host(headers):
             host = next((value for name, value in headers if name == "host"), "")[:MAX_SHOWN_HOST]
             raise Forbidden(
@@ -82,7 +86,7 @@ class Gatekeeper:
 
 
 def require(caller: Identity, scope: Scope) -> None:
-    """Raise ScopeMissing for a key that lacks the scope, Unauthorized for a caller without a key."""
+    """Raise ScopeMissing if the caller's key lacks the scope, or Unauthorized if the caller has no key."""
     if scope in caller.scopes:
         return
     if caller.key_name:
@@ -92,7 +96,7 @@ def require(caller: Identity, scope: Scope) -> None:
 
 
 def _bearer(headers: Headers) -> str:
-    """Return the secret of the Authorization header, empty where there is none."""
+    """Return the bearer token of the Authorization header, or an empty string if there is none."""
     given = next((value for name, value in headers if name == "authorization"), "")
     scheme, _, secret = given.partition(" ")
     return secret.strip() if scheme.lower() == "bearer" else ""

@@ -1,8 +1,9 @@
-"""Requests that a browser sends for a page of another site, which its user did not ask for. Pure.
+"""Detection of cross-site requests, which a browser sends for a page of another site (CSRF). Pure.
 
-A page can have its visitor's browser post to 127.0.0.1, where the worker trusts its own machine. It cannot read the
-answer, but would have jobs made, cancelled or paid for. Browsers name the page's site in `Origin`; others send none. A
-page whose own name was moved to 127.0.0.1 sends that name as `Host`, too, and could read: `is_own_name` refuses it.
+A page can make its visitor's browser post to 127.0.0.1, where the worker trusts its own machine. The page cannot read
+the response, but it could create, cancel or be charged for jobs. Browsers send the page's site in `Origin`; other
+clients do not send this header. A page whose own name was rebound to 127.0.0.1 also sends that name as `Host` and could
+read responses. `is_own_name` refuses such a request.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def is_of_foreign_page(headers: Mapping[str, str]) -> bool:
-    """Return True if `Origin` is a website's and not the place of `Host`. A page that hides its own sends `null`.
+    """Return True if `Origin` is a website other than `Host`, or `null`, which pages with a hidden origin send.
 
-    A program on the machine that shows pages (`file:`, `tauri:`, an extension) was installed there and may ask.
+    Programs on this machine that show pages (`file:`, `tauri:`, a browser extension) were installed there and are
+    allowed.
     """
     origin = headers.get("origin", "").lower()
     if origin in ("", "null"):
@@ -26,5 +28,5 @@ def is_of_foreign_page(headers: Mapping[str, str]) -> bool:
         here = urlsplit(f"{there.scheme}://{headers.get('host', '').lower()}")
         default = DEFAULT_PORTS.get(there.scheme)
         return default is not None and (there.hostname, there.port or default) != (here.hostname, here.port or default)
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         return True

@@ -1,4 +1,4 @@
-"""Callers of the worker: which key a request used, from which address, and what it may do. Pure."""
+"""Callers of the worker: the key and the address of a request, and its scopes. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Scope(StrEnum):
-    """A right of a key: send and cancel jobs, read one's own, operate the worker."""
+    """A permission of a key: send and cancel jobs, read one's own jobs, operate the worker."""
 
     SUBMIT = "submit"
     READ = "read"
@@ -37,9 +37,9 @@ class Identity:
         return Scope.ADMIN in self.scopes
 
     def owns(self, owner: str | None) -> bool:
-        """True if a job of this owner is the caller's own; None is the owner of jobs older than ownership."""
+        """Return True if a job of this owner is the caller's own. Jobs older than ownership have the owner None."""
         return owner is None or owner == self.key_name
 
     def may_see(self, owner: str | None) -> bool:
-        """True if a job of this owner exists for the caller: one's own, and to an operator all."""
+        """Return True if a job of this owner is visible to the caller: an own job, or any job for an operator."""
         return self.is_admin or self.owns(owner)

@@ -1,9 +1,9 @@
-"""Bounds on the structure of a JSON text, counted by a scan of its bytes before anything is parsed. Pure.
+"""Limits on the structure of a JSON text, checked by a scan of its bytes before it is parsed. Pure.
 
-A parser makes an object for each element and holds Python's lock meanwhile: 28 MiB of `[],[],` stop the event loop for
-many seconds. The scan takes chunks as they arrive, skips strings, and counts brackets and commas with functions of
-`bytes` alone. It does not check that the text is JSON: where it is none, the parser stops at the first wrong byte, and
-up to there the counts are right.
+A parser creates an object for each element and holds the GIL meanwhile: 28 MiB of `[],[],` block the event loop for
+many seconds. The scan takes chunks as they arrive. It skips strings and counts brackets and commas, with functions of
+`bytes` only. It does not check that the text is JSON. In invalid JSON the parser stops at the first wrong byte, and the
+counts are right up to that byte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from worker.errors import Problem, RequestRejected
 from worker.setting_slices import JsonLimits
 
 MAX_WIDE_STRING_BYTES: Final = 8 * 1024 * 1024
-"""Longer strings must be ASCII, as base64 is: one other character makes Python hold four bytes for each of the rest."""
+"""The length above which a string must be ASCII, as base64 is.
+
+One other character makes Python store four bytes for every character of the string.
+"""
 
 _OPENING: Final = b"[{"
 _CLOSING: Final = b"]}"
@@ -25,7 +28,7 @@ _NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in _OPENING 
 
 
 class JsonScan:
-    """Counts of one JSON text so far. `limits` may be replaced between two chunks."""
+    """Running counts for one JSON text. `limits` may be replaced between two chunks."""
 
     def __init__(self, limits: JsonLimits) -> None:
         self.limits = limits
@@ -38,11 +41,11 @@ class JsonScan:
 
     @property
     def num_elements(self) -> int:
-        """The number of values so far, commas within strings not counted."""
+        """The number of values so far, without commas inside strings."""
         return self._num_elements
 
     def feed(self, chunk: bytes | bytearray) -> None:
-        """Count the next bytes of the text. Raises RequestRejected at the first bound that is passed."""
+        """Count the next bytes of the text. Raises RequestRejected at the first limit that is exceeded."""
         text = self._carried + chunk if self._carried else chunk
         self._carried = b""
         if b"\\" in text:
@@ -64,13 +67,13 @@ class JsonScan:
         self._count(b"".join(parts[first_plain::2]))
 
     def _lengthen_string(self, part: bytes | bytearray) -> None:
-        """Add bytes to the string that goes on over the end of a chunk."""
+        """Add bytes to the string that continues across chunks."""
         self._string_bytes += len(part)
         self._is_ascii = self._is_ascii and part.isascii()
         self._check_string(self._string_bytes, self._is_ascii)
 
     def _check_string(self, num_bytes: int, is_ascii: bool) -> None:
-        """Check a string, or what has come of it."""
+        """Check a string, or the part of it that has arrived."""
         limit = self.limits.max_string_bytes
         if num_bytes > limit:
             raise _too_much("json_string_too_long", "a string is too long", "bytes", num_bytes, limit)
@@ -97,12 +100,15 @@ class JsonScan:
 
 
 def check_json(text: bytes | bytearray, limits: JsonLimits) -> None:
-    """Check a whole JSON text. Raises RequestRejected."""
+    """Check a whole JSON text. Raises RequestRejected if it exceeds a limit."""
     JsonScan(limits).feed(text)
 
 
 def _too_much(kind: str, message: str, unit: str, found: int, limit: int) -> RequestRejected:
-    """The rejection; `found` is what was counted when the bound was passed, so the whole may have more."""
+    """Return the rejection for an exceeded limit.
+
+    `found` is the count when the limit was exceeded; the whole text may have more.
+    """
     told = f"{message}; got {found} {unit} or more, expected at most {limit}"
     return RequestRejected(
         [Problem(told, field="body", type=kind, allowed={"maximum": limit}, extra={"received": found})]

@@ -1,8 +1,9 @@
-"""Requests of this machine itself: a loopback address, no proxy between, and a Host that no name server can move here.
+"""Detection of requests from this machine: loopback address, no proxy in between, and a Host that is the worker's own.
 
-A proxy on this machine has a loopback address, too, and those behind it have not. Its requests show by the headers that
-proxies and CDNs add; where it adds none, nothing tells them apart (`docs/security.md`). A web page whose name is
-rebound to 127.0.0.1 has its visitor's browser ask under that name, so names are trusted only if they are the worker's.
+A proxy on this machine has a loopback address too, though its clients are elsewhere. Its requests are recognised by the
+headers that proxies and CDNs add. A proxy that adds none cannot be distinguished (`docs/security.md`). A web page whose
+name is rebound to 127.0.0.1 (DNS rebinding) makes its visitor's browser send that name, so only the worker's own names
+are trusted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 LOOPBACK: Final = ("127.0.0.0/8", "::1", "::ffff:127.0.0.0/104")
-"""Every form of it: an IPv4 client of a socket that listens on `::` has the last one."""
+"""All loopback networks; the last one is an IPv4 client's on a socket that listens on `::`."""
 
 FORWARDING_HEADERS: Final = frozenset(
     {
@@ -54,7 +55,7 @@ FORWARDING_HEADERS: Final = frozenset(
         "x-varnish",
     }
 )
-"""Headers of one name that proxies, load balancers and CDNs add to what they pass on."""
+"""Individual headers that proxies, load balancers and CDNs add to forwarded requests."""
 
 FORWARDING_PREFIXES: Final = (
     "akamai-",
@@ -97,11 +98,11 @@ FORWARDING_PREFIXES: Final = (
     "x-waws-",
     "x-zscaler-",
 )
-"""How whole families of such headers begin."""
+"""Prefixes of further headers that proxies add."""
 
 
 def is_loopback(host: str | None) -> bool:
-    """Return True for an address of this machine in any notation."""
+    """Return True for a loopback address in any notation."""
     try:
         address = ipaddress.ip_address(host or "")
     except ValueError:
@@ -111,12 +112,12 @@ def is_loopback(host: str | None) -> bool:
 
 
 def direct_host(host: str | None, header_names: Iterable[str]) -> str | None:
-    """Return the client's address, or None where a proxy passed the request on: a forwarded one is only claimed."""
+    """Return the client's address, or None if a proxy forwarded the request, as a forwarded address is unverified."""
     return None if any(_is_of_proxy(name) for name in header_names) else host
 
 
 def is_own_name(host: str, public_host: str = "") -> bool:
-    """Return True for a Host that means this worker wherever it resolves: an IP literal, `localhost`, `public_host`.
+    """Return True if a Host can only mean this worker: an IP literal, `localhost` or `public_host`.
 
     `host` may have a port; `public_host` is a lower-case name without one.
     """
@@ -139,5 +140,5 @@ def _is_address(name: str) -> bool:
 
 
 def _is_of_proxy(name: str) -> bool:
-    plain = name.lower().replace("_", "-")  # many servers take both spellings for one
+    plain = name.lower().replace("_", "-")  # many servers treat both spellings as equal
     return plain in FORWARDING_HEADERS or plain.startswith(FORWARDING_PREFIXES)

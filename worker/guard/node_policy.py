@@ -1,8 +1,8 @@
-"""The operator's rules about nodes: which classes and packs a workflow may use, by allow- and deny-lists of patterns.
+"""The operator's allow- and deny-lists of node classes and packs that a workflow may use.
 
-A pattern is a shell glob (`Load*`), upper and lower case told apart. A node's pack is the `python_module` that the
-engine tells of its class; of a custom node both the module (`custom_nodes.Impact`) and the pack's name (`Impact`) are
-matched, of the engine's own nodes the module (`nodes`, `comfy_extras.nodes_canny`) and the word `built-in`.
+A pattern is a case-sensitive shell glob (`Load*`). A node's pack is the `python_module` that the engine reports for its
+class. For a custom node both the module (`custom_nodes.Impact`) and the pack's name (`Impact`) are matched. For the
+engine's own nodes the module (`nodes`, `comfy_extras.nodes_canny`) and the word `built-in` are matched.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ BUILT_IN: Final = "built-in"
 
 
 class NodePolicy:
-    """Checks node classes against the rules. Stateless.
+    """A stateless check of node classes against the rules.
 
-    A deny-list wins over every allow-list. With any allow-list a class must be on the one of classes or of a pack on
-    the one of packs.
+    A deny-list takes precedence over every allow-list. If any allow-list is set, a class must be on the class
+    allow-list, or its pack on the pack allow-list.
     """
 
     def __init__(self, config: NodePolicyConfig) -> None:
@@ -35,7 +35,7 @@ class NodePolicy:
     ) -> Iterator[Problem]:
         """Yield a problem for every node that a rule forbids.
 
-        The allow-lists do not apply to a graph that is `is_trusted`: one that the operator's modifier has made.
+        The allow-lists do not apply to a graph that `is_trusted`, which the operator's modifier has made.
         """
         rule_of: Callable[[str], str | None] = cache(lambda name: self._broken_rule(name, object_info, is_trusted))
         for node_id, node in prompt.items() if self.is_active else ():
@@ -52,7 +52,7 @@ class NodePolicy:
                 )
 
     def _broken_rule(self, class_type: str, object_info: Mapping[str, Any], is_trusted: bool) -> str | None:
-        """The setting, with its pattern where one matches, that forbids a class; None when it is allowed."""
+        """Return the setting (and pattern, if one matches) that forbids a class; None if the class is allowed."""
         config, packs = self._config, pack_names(object_info.get(class_type))
         denied = _matching(config.denied, (class_type,))
         if denied is not None:
@@ -68,7 +68,7 @@ class NodePolicy:
 
 
 def pack_names(declared: Any) -> tuple[str, ...]:
-    """The names by which the pack of a node class may be matched; none for an unknown class."""
+    """Return the names by which the pack of a node class is matched; empty for an unknown class."""
     module = declared.get("python_module") if isinstance(declared, Mapping) else None
     if not isinstance(module, str) or not module:
         return ()

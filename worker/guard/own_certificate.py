@@ -1,4 +1,4 @@
-"""TLS to the worker on this machine, known by its certificate itself: that names a public address or nothing at all."""
+"""TLS to the worker on this machine, pinned to its certificate, which names a public address or no host."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def trusting(certificate: Path) -> ssl.SSLContext:
-    """For a client of a server that shows this very certificate, whatever it is for and whoever signed it.
+    """Create an SSL context for a client that accepts exactly this certificate, whatever its names and issuer.
 
-    Raises OSError where the file cannot be read or is none.
+    Raises OSError if the file cannot be read or is not a certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # who signed it need not be known
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the issuer need not be trusted
     context.load_verify_locations(cafile=certificate)
     return context

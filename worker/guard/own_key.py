@@ -1,6 +1,7 @@
-"""The key of the front's own commands and children on this machine, so that they need no trust in an address.
+"""The API key of the front's own commands and child processes, which then need no trust in a loopback address.
 
-It is made anew at each start, has an operator's rights, and lies in the state directory for the front's user alone.
+A new key is generated at each start. It has an operator's scopes and is stored in the state directory, readable only by
+the front's user.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ SECRET_BYTES = 32
 
 
 def own_key_path(state_directory: Path) -> Path:
-    """Return where the front of this state directory keeps its key."""
+    """Return the path of the front's own key within a state directory."""
     return state_directory / "keys" / "front"
 
 
 def read_own_key(path: Path) -> str:
-    """Return the key of the front that runs, empty where there is none or it is another user's."""
+    """Return the key of the running front, or an empty string if there is none or another user owns the file."""
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -29,14 +30,17 @@ def read_own_key(path: Path) -> str:
 
 
 class OwnKey:
-    """One start's key; on disk between `publish` and `withdraw`."""
+    """The own key of one start, on disk between `publish` and `withdraw`."""
 
     def __init__(self, state_directory: Path) -> None:
         self.secret = SecretStr(secrets.token_urlsafe(SECRET_BYTES))
         self._path = own_key_path(state_directory)
 
     def publish(self) -> None:
-        """Write the key with mode 0600. The state directory must be taken: another front's key would be lost."""
+        """Write the key with mode 0600.
+
+        The state directory must be locked by this process, else another front's key would be overwritten.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = self._path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
@@ -45,6 +49,6 @@ class OwnKey:
         fresh.replace(self._path)
 
     def withdraw(self) -> None:
-        """Remove the key from the disk."""
+        """Delete the key file."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)

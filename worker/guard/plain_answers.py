@@ -1,8 +1,8 @@
-"""HTTP clients that decode nothing: they ask for identity, keep no cookie, and read answers raw and up to a bound.
+"""HTTP clients without decompression: they request identity encoding, keep no cookie and limit the response size.
 
-A few bytes of gzip, Brotli or Zstandard become gigabytes before a decoding client shows the first of them, so an answer
-with a Content-Encoding is refused before its body is read. Redirects are not followed by themselves either: httpx reads
-and decodes the body of each.
+A few bytes of gzip, Brotli or Zstandard expand to gigabytes before a decoding client yields the first of them. A
+response with a Content-Encoding is therefore refused before its body is read. Redirects are not followed by the client
+either, because httpx reads and decodes the body of each.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ IDENTITY = {"Accept-Encoding": "identity"}
 
 
 class EncodedAnswer(httpx.RemoteProtocolError):
-    """The server compressed its answer although it was asked not to."""
+    """A response with a Content-Encoding, although the request excluded it."""
 
 
 class AnswerTooLarge(httpx.RemoteProtocolError):
-    """The answer is longer than any that is expected."""
+    """A response longer than the allowed size."""
 
 
 def plain_client(
@@ -34,7 +34,7 @@ def plain_client(
     headers: Mapping[str, str] | None = None,
     verify: ssl.SSLContext | bool = True,
 ) -> httpx.AsyncClient:
-    """Make an asynchronous client; read its answers by `plain_chunks` or `plain_body`."""
+    """Create an asynchronous client whose responses are read with `plain_chunks` or `plain_body`."""
     return httpx.AsyncClient(
         transport=transport,
         trust_env=trust_env,
@@ -53,7 +53,7 @@ def blocking_plain_client(
     verify: ssl.SSLContext | bool,
     mounts: Mapping[str, None],
 ) -> httpx.Client:
-    """Make a client for a command; an encoded answer raises EncodedAnswer before it is read."""
+    """Create a synchronous client for a command; an encoded response raises EncodedAnswer before it is read."""
     return httpx.Client(
         headers={**IDENTITY, **headers},
         timeout=timeout,
@@ -65,21 +65,21 @@ def blocking_plain_client(
 
 
 def check_is_plain(response: Any) -> None:
-    """Raise EncodedAnswer for an answer whose body is encoded. Takes the response of any client with `headers`."""
+    """Raise EncodedAnswer if a response has an encoded body. Accepts any client's response that has `headers`."""
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         raise EncodedAnswer(f"Content-Encoding: got {encoding[:40]!r}, expected identity")
 
 
 async def plain_chunks(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the body of a streamed answer as it comes. Raises EncodedAnswer before the first byte is read."""
+    """Yield the body of a streamed response as it arrives. Raises EncodedAnswer before the first byte is read."""
     check_is_plain(response)
     async for chunk in response.aiter_raw():
         yield chunk
 
 
 async def plain_body(response: httpx.Response, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-    """Return the body of a streamed answer. Raises EncodedAnswer, and AnswerTooLarge past `max_bytes`."""
+    """Return the body of a streamed response. Raises EncodedAnswer, or AnswerTooLarge above `max_bytes`."""
     body = bytearray()
     async for chunk in plain_chunks(response):
         body += chunk
@@ -89,5 +89,5 @@ async def plain_body(response: httpx.Response, max_bytes: int = MAX_ANSWER_BYTES
 
 
 def _no_cookies() -> CookieJar:
-    """Return a jar that takes no cookie: one client serves the requests of many callers."""
+    """Return a cookie jar that stores nothing, because one client serves the requests of many callers."""
     return CookieJar(policy=DefaultCookiePolicy(allowed_domains=()))

@@ -1,7 +1,7 @@
-"""Rates of one caller: requests a second, pixels times steps a minute. Callers are told apart by key, else by address.
+"""Rate limits per caller: requests per second, and pixels times steps per minute.
 
-The counters live in the memory of one `RateLimits`; a restart forgets them. The library is imported when a limit is
-set: it costs a tenth of a second.
+Callers are identified by their key, else by their address. The counters are in the memory of one `RateLimits` and are
+lost at a restart. The library is imported only when a limit is set, since the import takes 0.1 s.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 EXEMPT: Final = ""
 PROXIED: Final = "proxied"
-"""All callers without a key whose address a proxy hides: they share one limit."""
+"""The shared name of all callers without a key whose address a proxy hides; they have one limit together."""
 
-IPV6_PREFIX: Final = 64  # of the addresses that one customer of a provider has
+IPV6_PREFIX: Final = 64  # prefix length that a provider assigns to one customer
 MAX_WINDOW_SECONDS: Final = 60
 
 
 def caller_name(identity: Identity, *, are_admins_limited: bool = False) -> str:
-    """Return the name under which a caller is counted, `EXEMPT` for one without limits.
+    """Return the name under which a caller is counted, or `EXEMPT` for a caller without limits.
 
-    Exempt are keys that operate the worker, and callers without a key that come from this machine itself.
+    Exempt are keys with the admin scope, and callers without a key on this machine itself.
     """
     is_operator = identity.is_admin if identity.key_name else is_loopback(identity.address)
     if is_operator and not are_admins_limited:
@@ -42,7 +42,7 @@ def caller_name(identity: Identity, *, are_admins_limited: bool = False) -> str:
 
 
 def _network_of(address: str) -> str:
-    """An IPv4 address, or the network of an IPv6 address, whose owner could take a new one for every request."""
+    """Return an IPv4 address, or the network of an IPv6 address, whose owner could use a new one for every request."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -55,7 +55,7 @@ def _network_of(address: str) -> str:
 
 
 class RateLimits:
-    """Counts what each caller asks for, in sliding windows."""
+    """Sliding-window counters of each caller's requests and pixel steps."""
 
     def __init__(self, config: CallerLimits) -> None:
         self._requests: RateLimitItem | None = None
@@ -74,7 +74,7 @@ class RateLimits:
             self._pixel_steps = RateLimitItemPerMinute(config.pixel_steps_per_minute, 1, "pixel_steps_per_minute")
 
     def count_request(self, caller: str) -> None:
-        """Raises LimitReached for one more request of a caller than its rate allows."""
+        """Count one request. Raises LimitReached if it exceeds the caller's rate."""
         if self._requests is not None and caller != EXEMPT:
             self._spend(self._requests, caller, 1)
 
@@ -83,7 +83,10 @@ class RateLimits:
         return self._pixel_steps is not None
 
     def spend_pixel_steps(self, caller: str, pixel_steps: int) -> None:
-        """Raises LimitReached while a caller's last minute leaves no room, RequestRejected where none ever would."""
+        """Count pixels times steps of a caller.
+
+        Raises LimitReached if the last minute leaves no room, or RequestRejected if the amount alone exceeds the limit.
+        """
         item = self._pixel_steps
         if item is None or caller == EXEMPT:
             return
@@ -100,7 +103,7 @@ class RateLimits:
             return
         used = item.amount - self._limiter.get_window_stats(item, caller).remaining
         window_seconds = item.get_expiry()
-        # What is used leaves the window evenly, as far as the counter knows.
+        # The counter has no times, so usage is assumed to leave the window evenly.
         wait = window_seconds * (used + cost - item.amount) / max(1, used)
         raise LimitReached(
             item.namespace,
@@ -112,7 +115,7 @@ class RateLimits:
 
 
 def window_of(per_second: float) -> tuple[int, int]:
-    """A rate as a whole number of requests in a whole number of seconds.
+    """Convert a rate to a whole number of requests in a whole number of seconds.
 
     >>> window_of(2.5)
     (5, 2)

@@ -1,9 +1,9 @@
-"""AddressGuard: requests may name addresses on the public internet, never those behind the worker.
+"""SSRF protection: requests may name addresses on the public internet, never those of the worker's own network.
 
-Only http and https; a host is resolved once, every address it resolves to must be public, and the connection goes to
-one of those very addresses, so a name cannot change its meaning between check and use. Each redirect is a new request
-through the same transport and is checked again. `ALLOWED_PRIVATE_HOSTS` names exceptions: host names, addresses or
-networks.
+Only http and https are allowed. A host is resolved once and every address it resolves to must be public. The connection
+goes to one of exactly these addresses, so DNS rebinding between check and use has no effect. Each redirect is a new
+request through the same transport and is checked again. `ALLOWED_PRIVATE_HOSTS` names exceptions: host names, addresses
+or networks.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class AddressRefused(InputRejected):
-    """The URL may not be reached from here: another scheme, no host, or an address that is not public."""
+    """A URL that may not be requested: another scheme, no host, or an address that is not public."""
 
     code = "address_refused"
 
 
 class HostUnknown(InputRejected):
-    """The URL's host does not resolve, at least not now."""
+    """A URL whose host does not resolve, possibly only for now."""
 
     code = "host_unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedHost:
-    """A host and the addresses it had when it was checked."""
+    """A host and the addresses to which it resolved when it was checked."""
 
     host: str
     port: int
@@ -47,9 +47,10 @@ class PinnedHost:
 
 
 class AddressGuard:
-    """Decides which addresses a request may name. Stateless.
+    """A stateless check of the addresses that a request may name.
 
-    `own_urls` are servers that no request may name, whatever is allowed: an engine gives every file that it has.
+    `own_urls` are servers that no request may name, whatever else is allowed, because an engine serves all of its
+    files.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class AddressGuard:
         self._resolve = resolve or resolve_host
 
     def check_form(self, url: str) -> None:
-        """What can be said without asking a name server: scheme, host, and a host that is an address itself.
+        """Check a URL without a DNS query: scheme, host, and the address if the host is a literal one.
 
         Raises AddressRefused.
         """
@@ -75,7 +76,7 @@ class AddressGuard:
             self._check_addresses(url, host, [literal])
 
     async def pin(self, url: str) -> PinnedHost:
-        """The host of `url` with its addresses, all of them allowed. Raises AddressRefused or HostUnknown."""
+        """Resolve the host of `url` and check every address. Raises AddressRefused or HostUnknown."""
         host, port = host_and_port(url)
         literal = _address(host)
         if literal is not None:
@@ -93,7 +94,10 @@ class AddressGuard:
         return PinnedHost(host, port, tuple(str(address) for address in addresses))
 
     def transport(self) -> httpx.AsyncBaseTransport:
-        """For `httpx.AsyncClient(transport=..., trust_env=False)`: every request of that client is pinned."""
+        """Return a transport that pins the host of every request.
+
+        It is for `httpx.AsyncClient(transport=..., trust_env=False)`.
+        """
         return _PinnedTransport(self)
 
     def _check_own(self, url: str, host: str, port: int, addresses: Collection[str]) -> None:
@@ -105,7 +109,7 @@ class AddressGuard:
             return
         for address in addresses:
             if not is_public(address) and not any(address in network for network in self._allowed_networks):
-                # The address itself stays unsaid: it would tell the caller about the network behind us.
+                # The message omits the address, which would disclose the internal network.
                 raise AddressRefused(
                     f"The host {host} is not on the public internet; ALLOWED_PRIVATE_HOSTS lists exceptions",
                     url=shown_url(url),
@@ -113,7 +117,7 @@ class AddressGuard:
 
 
 class _PinnedTransport(httpx.AsyncBaseTransport):
-    """Sends each request to a checked address of its host; certificate and Host header stay those of the name."""
+    """A transport that connects to a checked address of the host; certificate and Host header keep the name."""
 
     def __init__(self, guard: AddressGuard) -> None:
         self._guard = guard
@@ -121,9 +125,9 @@ class _PinnedTransport(httpx.AsyncBaseTransport):
 
     @property
     def _inner(self) -> httpx.AsyncHTTPTransport:
-        """Made for the first request, because reading the machine's certificates takes 20 ms."""
+        """The transport, created at the first request because loading the machine's certificates takes 20 ms."""
         if self._made is None:
-            # No connection is kept: a kept one is found again by address, and two names may share an address.
+            # No keep-alive: connections are pooled by address, and two names may share an address.
             limits = httpx.Limits(max_keepalive_connections=0)
             self._made = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
         return self._made
@@ -152,9 +156,10 @@ class _PinnedTransport(httpx.AsyncBaseTransport):
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """Return the system's answer for a host, without duplicates. Raises OSError.
+    """Return the system's addresses of a host, without duplicates. Raises OSError.
 
-    Names come from requests, and a name server of theirs may hang: no lookup takes a place that others need.
+    Names come from requests, and a name server of theirs may hang. Each lookup has its own thread, so it occupies none
+    of a shared pool.
     """
     try:
         found = await in_own_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
@@ -164,7 +169,7 @@ async def resolve_host(host: str, port: int) -> list[str]:
 
 
 def shown_url(url: str) -> str:
-    """A URL as errors and logs may show it: without user, password, query and fragment, which may hold secrets."""
+    """Return a URL for errors and logs, without user, password, query and fragment, which may contain secrets."""
     try:
         parts = urlsplit(url)
         netloc = parts.netloc.rpartition("@")[2]
@@ -174,7 +179,10 @@ def shown_url(url: str) -> str:
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Read by httpx, which also makes the connection, so that both see the same host. Raises AddressRefused."""
+    """Return host and port of a URL. Raises AddressRefused.
+
+    httpx parses the URL and also makes the connection, so both use the same host.
+    """
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError):

@@ -1,8 +1,8 @@
 """Addresses that are not on the public internet: IANA's special-purpose registries, and those of clouds. Pure.
 
-Written out instead of asking `ipaddress.is_global`, whose answers differ between versions of Python. IPv6 is public
-only within the block that is given out at all, so every way of writing an IPv4 address outside of it is refused. Those
-that the network itself translates (NAT64, 6to4) are judged by the IPv4 address they carry.
+The list is explicit because `ipaddress.is_global` differs between versions of Python. IPv6 addresses are public only
+within the allocated block, so every IPv6 form of an IPv4 address outside of it is refused. Addresses that the network
+itself translates (NAT64, 6to4) are checked by the IPv4 address they contain.
 
 https://www.iana.org/assignments/iana-ipv4-special-registry, https://www.iana.org/assignments/iana-ipv6-special-registry
 """
@@ -28,7 +28,7 @@ SPECIAL_IPV4 = tuple(
         "172.16.0.0/12",  # private
         "192.0.0.0/24",  # protocol assignments; metadata at Oracle
         "192.0.2.0/24",  # documentation
-        "192.88.99.0/24",  # relays of 6to4, withdrawn: whoever is nearest answers
+        "192.88.99.0/24",  # 6to4 relay anycast, withdrawn
         "192.168.0.0/16",  # private
         "198.18.0.0/15",  # benchmarks of network devices
         "198.51.100.0/24",  # documentation
@@ -48,7 +48,7 @@ SPECIAL_IPV6 = tuple(
 
 
 def is_public(address: Address) -> bool:
-    """Return True for an address of the public internet."""
+    """Return True if an address is on the public internet."""
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in block for block in SPECIAL_IPV4)
     carried = _carried(address)
@@ -58,7 +58,7 @@ def is_public(address: Address) -> bool:
 
 
 def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that a connection to this one ends at, by translation on the way; else None."""
+    """Return the IPv4 address to which the network translates an IPv6 address; None if it is not translated."""
     if address in NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour

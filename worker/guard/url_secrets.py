@@ -1,4 +1,4 @@
-"""Credentials inside URLs: user and password before the host, signatures and tokens in the query. Pure."""
+"""Removal of credentials in URLs: user and password before the host, signatures and tokens in the query. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 ERASED_QUERY = "?erased"
 ERASED_USER = "erased@"
-"""Both stand where a secret was: a reader sees that the address had one, and that it cannot be used again."""
+"""Placeholders for removed secrets, which show that the URL had one and cannot be used again."""
 
 _URL = re.compile(
     r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<user>[^\s/?#\"'<>]*@)?(?P<place>[^\s?#\"'<>]*)(?P<query>[?#][^\s\"'<>]*)?"
@@ -15,12 +15,12 @@ _URL = re.compile(
 
 
 def has_url_secrets(value: Any) -> bool:
-    """Return True if a string somewhere in a JSON value has a URL with a user, a query or a fragment."""
+    """Return True if any string within a JSON value contains a URL with a user, a query or a fragment."""
     return any(_may_hold(text) and without_url_secrets(text) != text for text in _strings(value))
 
 
 def without_url_secrets(value: Any) -> Any:
-    """Copy a JSON value with user, query and fragment of every URL erased. Other strings stay as they are."""
+    """Copy a JSON value with user, query and fragment of every URL erased. Other strings are unchanged."""
     if isinstance(value, str):
         return _URL.sub(_erase, value) if _may_hold(value) else value
     if isinstance(value, dict):
@@ -35,7 +35,7 @@ def _may_hold(text: str) -> bool:
 
 
 def is_erased(url: str) -> bool:
-    """Return True for a URL that `without_url_secrets` has changed."""
+    """Return True if `without_url_secrets` has erased a part of a URL."""
     return "://" + ERASED_USER in url or url.endswith(ERASED_QUERY)
 
 
@@ -46,7 +46,7 @@ def _erase(found: re.Match[str]) -> str:
 
 
 def _strings(value: Any) -> Any:
-    """Yield the strings of a JSON value, without recursion: a prompt may be nested as deeply as a request allows."""
+    """Yield the strings of a JSON value without recursion, because a prompt may be deeply nested."""
     held = [value]
     while held:
         item = held.pop()

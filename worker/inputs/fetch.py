@@ -1,8 +1,8 @@
-"""InputFetcher: brings the files that a prompt refers to into a folder, each content once.
+"""InputFetcher: download or copy of the files that a prompt refers to into a folder, each content once.
 
-`<folder>/<sha256>.<ext>`: what two jobs send alike is one file, and an address that several ask for at the same time is
-downloaded once. A download streams to disk within limits of bytes, time and redirects, from public addresses only; the
-kind of the file comes from its bytes, never from its name or the server.
+A file is stored as `<folder>/<sha256>.<ext>`, so equal content of two jobs is one file. Concurrent downloads of one
+address are merged (single-flight). A download streams to disk within limits of bytes, time and redirects, from public
+addresses only. The kind of a file is determined by its magic bytes, never by its name or the server.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from worker.s3_targets import S3Target
 from worker.setting_slices import InputLimits
 
 CONNECT_SECONDS = 10.0
-DECODED_LENGTH = 1024 * 1024  # of base64, at a time
+DECODED_LENGTH = 1024 * 1024  # base64 characters decoded at a time
 OTHER_ALPHABET = str.maketrans("-_", "+/")
-BLOCK_BYTES = 4 * 1024 * 1024  # of a download, hashed and written at a time
+BLOCK_BYTES = 4 * 1024 * 1024  # downloaded bytes hashed and written at a time
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedInput:
-    """A file in the folder, whole and checked."""
+    """A complete and checked file in the folder."""
 
     file_name: str
     path: Path
@@ -52,7 +52,7 @@ class FetchedInput:
 
 
 class InputFetcher:
-    """Owns an HTTP client whose every connection the guard has checked. Use `close()` at the end."""
+    """An HTTP client for inputs whose every connection the address guard has checked. Call `close()` at the end."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class InputFetcher:
         await self._http.aclose()
 
     def find_problem(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> InputRejected | None:
-        """What can be said of a reference before anything is fetched, and without asking a name server."""
+        """Return the problem of a reference that can be found before any download and without a DNS query, or None."""
         try:
             if reference.source == "url":
                 self._guard.check_form(reference.value)
@@ -101,10 +101,10 @@ class InputFetcher:
         *,
         is_operators: bool = False,
     ) -> FetchedInput:
-        """The file of a reference; it stays until the job releases it.
+        """Return the file of a reference, which is kept until the job releases it.
 
-        `is_operators`: the prompt is the operator's own, whose credentials read the whole bucket for it. Raises
-        InputRejected (or a class below it) that names node, field and address, and DiskLow.
+        If `is_operators`, the prompt is the operator's own, for which the operator's credentials read the whole bucket.
+        Raises InputRejected (or a subclass) that names node, field and address, and DiskLow.
         """
         where = _where(reference)
         try:
@@ -114,7 +114,7 @@ class InputFetcher:
                     return fetched
         except (InputRejected, DiskLow) as refused:
             self._traffic.input_failed(reference.source)
-            # The same refusal may be that of others, whose nodes have other ids.
+            # The error may be shared with other jobs, whose nodes have other ids.
             raise type(refused)(refused.message, **(where | refused.fields)) from None
 
     async def _fetch(
@@ -186,7 +186,7 @@ class InputFetcher:
 
     @asynccontextmanager
     async def _answer_to(self, url: str) -> AsyncIterator[httpx.Response]:
-        """Open the answer at the end of the redirects, whose bodies are never read. Raises httpx.HTTPError."""
+        """Open the response at the end of the redirects, whose bodies are never read. Raises httpx.HTTPError."""
         request = self._http.build_request("GET", url)
         for _ in range(self._limits.max_redirects + 1):
             response = await self._http.send(request, stream=True)
@@ -206,7 +206,7 @@ class InputFetcher:
             def write(block: bytes | bytearray) -> None:
                 digest.update(block)
                 file.write(block)
-                self._check_room(0, shown)  # a server need not say how much is to come
+                self._check_room(0, shown)  # a server need not send a Content-Length
 
             async for chunk in chunks:
                 size_bytes += len(chunk)
@@ -223,7 +223,7 @@ class InputFetcher:
         path = self._uploaded_path(reference)
         try:
             with path.open("rb") as file:
-                check_kind(file.read(HEAD_BYTES), reference.media)  # it was opened when it came
+                check_kind(file.read(HEAD_BYTES), reference.media)  # its content was checked at the upload
             return FetchedInput(path.name, path, path.stat().st_size)
         except BrokenFile as broken:
             raise InputBroken(f"{_shown(reference)} {broken}") from None
@@ -269,7 +269,7 @@ class InputFetcher:
 
 
 def decode_data_uri(text: str) -> bytes | bytearray:
-    """The content of a `data:` URI, base64 or percent-encoded. Raises ValueError."""
+    """Decode the content of a `data:` URI, base64 or percent-encoded. Raises ValueError."""
     header, comma, content = text.partition(",")
     if not comma:
         raise ValueError("the data: URI has no comma")
@@ -279,7 +279,10 @@ def decode_data_uri(text: str) -> bytes | bytearray:
 
 
 def _decode_base64(text: str) -> bytearray:
-    """Both alphabets, with or without padding and line breaks. A piece at a time, so that others get their turn."""
+    """Decode base64 of both alphabets, with or without padding and line breaks.
+
+    It is decoded in pieces, so that other threads can run in between.
+    """
     made, held = bytearray(), ""
     try:
         for start in range(0, len(text), DECODED_LENGTH):
@@ -316,7 +319,7 @@ def _gone(reference: Reference) -> InputRejected:
 
 
 def _why(error: Exception) -> str:
-    """A reason without the URL, which httpx's own words may repeat."""
+    """Return the reason of an error without the URL, which the message of httpx may repeat."""
     match error:
         case EncodedAnswer():
             return str(error)

@@ -1,7 +1,7 @@
-"""What a file is, told by its first bytes, and whether a picture opens.
+"""Detection of file types by magic bytes, and checks that pictures and latents are complete.
 
-Formats: PNG, JPEG, GIF, WebP, TIFF, BMP, AVIF; safetensors for latents; for other inputs the common containers of
-sound and video.
+Formats: PNG, JPEG, GIF, WebP, TIFF, BMP, AVIF; safetensors for latents; the common audio and video containers for other
+inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from worker.inputs.references import Media
 
 HEAD_BYTES = 32
 MAX_SIDE_PX = 16_384
-MAX_DECODED_PX = 4096 * 4096  # the front does not decode more than 48 MiB only to look
+MAX_DECODED_PX = 4096 * 4096  # the front decodes at most 48 MiB for a check
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ _RIFF = {b"WEBP": WEBP, b"WAVE": WAV, b"AVI ": AVI}
 
 
 class BrokenFile(Exception):
-    """The file is not what it has to be; the message says what it is instead."""
+    """A file that is not of the required kind, or is damaged. The message names its actual kind or the damage."""
 
 
 def kind_of(head: bytes) -> FileKind | None:
-    """The kind of a file whose first bytes are `head` (HEAD_BYTES of them are enough)."""
+    """Return the kind of a file from its first bytes (HEAD_BYTES of them are enough), or None."""
     for start, kind in _STARTS:
         if head.startswith(start):
             return kind
@@ -93,7 +93,7 @@ def kind_of(head: bytes) -> FileKind | None:
 
 
 def check_kind(head: bytes, media: Media) -> FileKind:
-    """The kind of a file for an input that takes `media`. Raises BrokenFile."""
+    """Return the kind of a file for an input that takes `media`. Raises BrokenFile."""
     kind = kind_of(head)
     if kind is None:
         looks = "text" if head[:1] in (b"<", b"{") or head.isascii() else "an unknown format"
@@ -111,9 +111,9 @@ _WANTED: dict[Media, str] = {
 
 
 def check_file(path: Path, media: Media, max_pixels: int = MAX_INPUT_PIXELS) -> FileKind:
-    """Return the kind of a whole file for an input that takes `media`, a picture or a latent looked into.
+    """Check a whole file for an input that takes `media` and return its kind.
 
-    `max_pixels` bounds the sum over all frames. Raises BrokenFile.
+    Pictures and latents are opened. `max_pixels` limits the sum over all frames. Raises BrokenFile.
     """
     with path.open("rb") as file:
         kind = check_kind(file.read(HEAD_BYTES), media)
@@ -125,11 +125,11 @@ def check_file(path: Path, media: Media, max_pixels: int = MAX_INPUT_PIXELS) -> 
 
 
 def check_picture(path: Path, kind: FileKind, max_pixels: int = MAX_INPUT_PIXELS) -> None:
-    """Open a picture far enough to know that it is whole, without holding it at full size where the format allows.
+    """Check that a picture is complete, without holding it at full size where the format allows.
 
-    Bounds are checked before anything is decoded. Raises BrokenFile.
+    Limits are checked before anything is decoded. Raises BrokenFile.
     """
-    from PIL import Image, UnidentifiedImageError  # a front that is sent no pictures never needs it
+    from PIL import Image, UnidentifiedImageError  # imported lazily: a front without pictures does not need it
 
     try:
         check_structure(path, kind.extension, max_pixels)
@@ -152,7 +152,7 @@ def check_picture(path: Path, kind: FileKind, max_pixels: int = MAX_INPUT_PIXELS
 
 
 def check_latent(path: Path) -> None:
-    """Read the header of a latent, which says how large it is. Raises BrokenFile."""
+    """Check the header of a latent, which contains its shapes. Raises BrokenFile."""
     try:
         check_latent_header(path)
     except BadLatent as error:

@@ -1,8 +1,8 @@
-"""File names in a prompt that mean another job's files, found before the engine sees them. Pure.
+"""Detection of file names in a prompt that refer to another job's files, before the engine receives it. Pure.
 
-A job names its own files: what comes with the request, and what the operator put into the engine's input folder. Names
-of the output and temporary folder (`x.png [output]`), of what other requests have sent (`darkroom/...`, `upload:...`)
-and names that leave the input folder are another's.
+A job may name its own files: those that came with the request, and those that the operator put into the engine's input
+folder. Not its own are names in the output and temporary folders (`x.png [output]`), names of files from other requests
+(`darkroom/...`, `upload:...`), and names that leave the input folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from worker.errors import Problem
 from worker.inputs.references import UPLOAD_PREFIX, media_of, source_of
 
-FETCHED_FOLDER = "darkroom"  # in the engine's input folder: files that requests brought
+FETCHED_FOLDER = "darkroom"  # in the engine's input folder: files from requests
 FOREIGN_FILE = "foreign_file"
 ALLOWED = (
     "a file of the request itself (https://, s3://, data:, base64 or a part of the body), or the name of a file in the "
@@ -36,10 +36,10 @@ def find_foreign_names(
     *,
     engine_checks_links: bool = False,
 ) -> list[Problem]:
-    """Find every input that names another job's file. `parts` are names of files that came with the request.
+    """Find every input that names another job's file.
 
-    A name that a link brings is known only when it runs: `engine_checks_links` says that the engine looks at it then,
-    else such a link is refused.
+    `parts` are the names of files that came with the request. A name that arrives through a link is known only at run
+    time. `engine_checks_links` means that the engine checks it then; otherwise such a link is refused.
     """
     return [
         Problem(
@@ -72,7 +72,7 @@ def _foreign(
     object_info: Mapping[str, Any],
     engine_checks_links: bool,
 ) -> str | None:
-    """Return what is wrong with a value, or None."""
+    """Return the problem of a value, or None."""
     takes_file = media_of(object_info, class_type, input_name) is not None
     if isinstance(value, list):
         is_blind = takes_file and not engine_checks_links and len(value) == 2 and isinstance(value[0], str)
@@ -91,7 +91,7 @@ def _foreign(
 
 
 def _foreign_name(value: str) -> str | None:
-    """Judge the value of an input that takes a file."""
+    """Return the problem of a value of an input that takes a file, or None."""
     if value.startswith(UPLOAD_PREFIX):
         return "a file that another request has sent, send it again with this one"
     if source_of(value) is not None:
@@ -110,7 +110,10 @@ def _foreign_name(value: str) -> str | None:
 
 
 def _foreign_choice(value: str, input_name: str) -> str | None:
-    """Judge a value of a list: packs list files without saying so, and folders."""
+    """Return the problem of a value of a choice list, or None.
+
+    Packs list files, and folders, without declaring them as such.
+    """
     annotated = _ANNOTATED.fullmatch(value)
     if annotated is not None and annotated["kind"] != "input":
         return f"a file of the {annotated['kind']} folder, which all jobs share"
@@ -122,7 +125,10 @@ def _foreign_choice(value: str, input_name: str) -> str | None:
 
 
 def _foreign_text(value: str) -> str | None:
-    """Judge a short text that a pack may take for a file's name: one with an ending, or of a fetched file."""
+    """Return the problem of a short text that a pack may use as a file name, or None.
+
+    Such a text has a file extension or names a fetched file.
+    """
     annotated = _ANNOTATED.fullmatch(value)
     if annotated is not None and annotated["kind"] != "input" and _FILE_ENDING.search(annotated["name"]):
         return f"a file of the {annotated['kind']} folder, which all jobs share"
@@ -130,7 +136,7 @@ def _foreign_text(value: str) -> str | None:
 
 
 def parts_of(name: str) -> list[str] | None:
-    """Split a name into its folders and file, as any system would find it; None when it leaves its folder.
+    """Split a name into its folders and its file, as every operating system would; None if it leaves its folder.
 
     >>> parts_of("a/../Darkroom//x.png"), parts_of("../x.png")
     (['darkroom', 'x.png'], None)

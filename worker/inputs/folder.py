@@ -1,7 +1,7 @@
-"""InputFolder: fetched files under the hash of their content, and which jobs need them.
+"""InputFolder: fetched files, stored by content hash, with the jobs that need them.
 
-A file that a job needs is never removed; one that none needs leaves by age, or when all of them together are too large,
-the longest unused first. Counts live in memory: after a restart a job that still needs a file fetches it again.
+A file that a job needs is never removed. Other files are evicted by age, or, least recently used first, when the total
+size is too large. The reference counts are in memory; after a restart a job fetches its files again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PARTIAL_PREFIX = ".partial-"
-PARTIAL_SECONDS = 24 * 3600.0  # what a crash left of a download
+PARTIAL_SECONDS = 24 * 3600.0  # age at which an abandoned partial download is removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,10 @@ class StoredFile:
 def surplus(
     files: Iterable[StoredFile], held: Collection[str], unused_before_seconds: float, max_bytes: int
 ) -> list[str]:
-    """Names of the files to remove: those unused since then, and the longest unused while the rest exceeds the sum."""
+    """Return the names of the files to evict.
+
+    Those are files not used since the given time, and the least recently used while the rest exceeds the total.
+    """
     kept_bytes, gone = 0, []
     for file in sorted(files, key=lambda file: (file.name not in held, -file.used_at_seconds)):
         is_held = file.name in held
@@ -40,7 +43,7 @@ def surplus(
 
 
 class InputFolder:
-    """Methods may be called on any thread; `sweep` reads the whole folder."""
+    """Fetched files on disk. Methods may be called from any thread; `sweep` reads the whole folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,9 +51,9 @@ class InputFolder:
         self._needed_by: dict[str, set[str]] = {}  # file name -> job ids
 
     def keep(self, partial: Path, name: str, *, is_only_copy: bool = False) -> Path:
-        """Takes a whole file in under its name. The same content is one file.
+        """Move a complete file to its name. Equal content is stored once.
 
-        One that cannot be had again is on the disk when this returns, as the job is that needs it.
+        A file that cannot be fetched again (`is_only_copy`) is synced to disk before this returns, as its job is.
         """
         target = self.path / name
         if is_only_copy:
@@ -62,7 +65,10 @@ class InputFolder:
         return target
 
     def hold(self, name: str, job_id: str) -> bool:
-        """The job needs a file until it releases it. False when it is not there, and has to be fetched again."""
+        """Mark a file as needed by a job until its release.
+
+        Returns False if the file is missing and must be fetched again.
+        """
         with self._lock:
             try:
                 os.utime(self.path / name)
@@ -72,7 +78,7 @@ class InputFolder:
             return True
 
     def release(self, job_id: str) -> None:
-        """The job has ended."""
+        """Release all files of a job that has ended."""
         with self._lock:
             for name in [name for name, jobs in self._needed_by.items() if job_id in jobs]:
                 self._needed_by[name].discard(job_id)
@@ -80,7 +86,7 @@ class InputFolder:
                     del self._needed_by[name]
 
     def sweep(self, unused_before_seconds: float, max_bytes: int) -> list[str]:
-        """Removes what is to go; gives the names."""
+        """Evict files and return their names."""
         with self._lock:
             files, partials = _files_in(self.path)
             gone = surplus(files, self._needed_by.keys(), unused_before_seconds, max_bytes)
@@ -100,7 +106,7 @@ def _write_through(path: Path) -> None:
 
 
 def _files_in(folder: Path) -> tuple[list[StoredFile], list[StoredFile]]:
-    """The whole files, and the beginnings of some."""
+    """List the complete and the partial files."""
     whole: list[StoredFile] = []
     partial: list[StoredFile] = []
     for entry in os.scandir(folder) if folder.is_dir() else ():

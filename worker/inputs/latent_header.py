@@ -1,4 +1,4 @@
-"""The header of a latent (safetensors): read before the engine maps the file, and bounded before it is parsed."""
+"""Check of a latent's safetensors header, before the engine maps the file; its size is bounded before it is parsed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-MAX_HEADER_BYTES = 8 << 20  # workflows are kept in it
+MAX_HEADER_BYTES = 8 << 20  # workflows are stored in it
 MAX_TENSORS = 64
 MAX_DIMENSIONS = 8
 TENSOR = "latent_tensor"
@@ -19,11 +19,11 @@ ITEM_BYTES: Mapping[str, int] = {
 
 
 class BadLatent(ValueError):
-    """The file is no latent, or one with a header beyond the bounds."""
+    """A file that is not a latent, or whose header exceeds the limits."""
 
 
 def check_latent_header(path: Path) -> None:
-    """Check that a file is a latent as SaveLatent writes it, whole and with a plausible header. Raises BadLatent."""
+    """Check that a file is a complete latent in SaveLatent's format with a plausible header. Raises BadLatent."""
     size_bytes = path.stat().st_size
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
@@ -48,7 +48,7 @@ def check_latent_header(path: Path) -> None:
 
 
 def _is_whole(entry: Any, data_bytes: int) -> bool:
-    """Whether an entry names a known type and as many bytes of the file as its shape takes."""
+    """Return True if an entry has a known type and as many bytes within the file as its shape requires."""
     if not isinstance(entry, dict):
         return False
     item_bytes = ITEM_BYTES.get(str(entry.get("dtype")))

@@ -1,8 +1,8 @@
-"""Bounds of a picture, read from its structure before anything of it is decoded.
+"""Limits on the frames and pixels of a picture, read from its structure before it is decoded.
 
-Frames x pixels decide how much memory a picture takes, not its bytes: 535 KB of GIF can be 600 frames of 512x512. Each
-frame counts as at least MIN_FRAME_PX, since readers keep a mask of that size for it. What costs time or memory beside
-the pixels is bounded too: a JPEG's scans, a GIF's blocks, a PNG's packed profiles, the numbers in a TIFF's tags, Exif.
+The memory of a picture depends on frames x pixels, not on its bytes: 535 KB of GIF can be 600 frames of 512x512. Each
+frame counts as at least MIN_FRAME_PX, since readers allocate a mask of that size for it. Other costs in time or memory
+are limited too: a JPEG's scans, a GIF's blocks, a PNG's compressed profiles, and the numbers in TIFF tags and Exif.
 
 Formats: GIF89a; TIFF 6.0 and BigTIFF; ITU-T T.81; PNG specification, third edition.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_INPUT_PIXELS = 1 << 27  # frames x pixels; the default of INPUT_MAX_PIXELS
 MAX_FRAMES = 10_000
 MIN_FRAME_PX = 64 * 64
-MAX_JPEG_SCANS = 200  # each goes over the whole picture
+MAX_JPEG_SCANS = 200  # each covers the whole picture
 MAX_GIF_BLOCKS = 2_000_000  # of up to 255 bytes
 MAX_TAG_NUMBERS = 1 << 20  # each becomes an object
 MAX_EXIF_BYTES = 16 << 20
@@ -37,12 +37,12 @@ _WIDTH_TAG, _HEIGHT_TAG = 256, 257
 
 
 class OutOfBounds(ValueError):
-    """A picture that takes more than is allowed; the message says what of it, and how much may be."""
+    """A picture that exceeds a limit; the message names the quantity and its maximum."""
 
 
 @dataclass(slots=True)
 class Extent:
-    """Frames and pixels counted so far, against what is allowed."""
+    """The frames and pixels counted so far, with their limit."""
 
     max_pixels: int
     num_frames: int = 0
@@ -62,9 +62,9 @@ class Extent:
 
 
 def check_structure(path: Path, extension: str, max_pixels: int) -> None:
-    """Check a file of a kind whose frames stand one after the other, before a library opens it. Raises OutOfBounds.
+    """Check the structure of a file before a library opens it, for formats with consecutive frames. Raises OutOfBounds.
 
-    What is not built as its kind is passes: whoever opens the file says so.
+    A malformed file passes; the error is reported by the library that opens it.
     """
     with path.open("rb") as file:
         match extension:
@@ -79,9 +79,9 @@ def check_structure(path: Path, extension: str, max_pixels: int) -> None:
 
 
 def check_opened(picture: Image.Image, max_pixels: int) -> None:
-    """Check an open picture, of which nothing is decoded yet. Raises OutOfBounds.
+    """Check an open picture before it is decoded. Raises OutOfBounds.
 
-    GIF and TIFF are counted by `check_structure` alone, for Pillow has to go through the file to count.
+    GIF and TIFF are counted by `check_structure` only, since Pillow has to read the whole file to count frames.
     """
     num_frames = 1 if picture.format in ("GIF", "TIFF", "MPO") else getattr(picture, "n_frames", 1)
     Extent(max_pixels).add(picture.width, picture.height, num_frames)
@@ -128,7 +128,7 @@ def _check_tiff(file: BinaryIO, extent: Extent) -> None:
 
 
 def _tiff_pages(file: BinaryIO, order: str, is_big: bool) -> Iterator[tuple[int, int]]:
-    """Yield the sides of each page, as far as the file is whole. Raises OutOfBounds for a tag of too many numbers."""
+    """Yield the size of each page up to the end of the file. Raises OutOfBounds for a tag of too many numbers."""
     place, count, entry = ("Q", "Q", "HHQ8s") if is_big else ("L", "H", "HHL4s")
     seen: set[int] = set()
     while True:
@@ -154,7 +154,7 @@ def _tiff_pages(file: BinaryIO, order: str, is_big: bool) -> Iterator[tuple[int,
 
 
 def _read(file: BinaryIO, layout: str) -> tuple[Any, ...] | None:
-    """Read packed values; None where the file ends before them."""
+    """Read packed values; None if the file ends before them."""
     size = struct.calcsize(layout)
     data = file.read(size)
     return struct.unpack(layout, data) if len(data) == size else None
@@ -163,13 +163,13 @@ def _read(file: BinaryIO, layout: str) -> tuple[Any, ...] | None:
 def _check_jpeg(file: BinaryIO) -> None:
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if sum(1 for _ in zip(range(MAX_JPEG_SCANS + 1), re.finditer(_SOS, data), strict=False)) <= MAX_JPEG_SCANS:
-            return  # what only looks like a scan is counted too
+            return  # includes byte sequences that only resemble a scan
         if _num_scans(data) > MAX_JPEG_SCANS:
             raise OutOfBounds(f"has more than {MAX_JPEG_SCANS} scans; expected at most {MAX_JPEG_SCANS}")
 
 
 def _num_scans(data: mmap.mmap) -> int:
-    """Count the scans, up to one more than is allowed."""
+    """Count the scans, stopping at one more than the limit."""
     place, num_scans = 2, 0
     while num_scans <= MAX_JPEG_SCANS and (found := _MARKER.search(data, place)):
         if found[0] == b"\xff\xd9":

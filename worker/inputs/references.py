@@ -1,7 +1,7 @@
-"""References: inputs of a prompt that name a file by URL or carry it along. Pure.
+"""References: inputs of a prompt that name a file by URL or contain it inline. Pure.
 
-Only an input that takes a file is looked at, as the engine's object_info declares it; a prompt text that begins with a
-URL is a text.
+Only inputs that take a file according to the engine's object_info are examined. A prompt text that begins with a URL is
+a text.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ PLAIN_FILE_INPUTS: Mapping[tuple[str, str], Media] = {("LoadLatent", "latent"): 
 """Inputs that take a file of the input folder without declaring it."""
 
 INLINE: frozenset[Source] = frozenset({"data", "base64"})
-"""What stands in the prompt itself."""
+"""Sources whose content is in the prompt itself."""
 
 UPLOAD_PREFIX = "upload:"
 _UPLOADED = re.compile(r"upload:[0-9a-f]{64}\.[a-z0-9]{1,8}")
 
-# No file name is this long without a dot, and base64 has none. The beginning of a long text is enough to tell.
+# No file name is this long without a dot, and base64 has none. The beginning of a long text is enough.
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{64,}={0,2}\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A file that an input asks for. `value` is what stands in the prompt; `media` is what the input takes."""
+    """A file that an input refers to. `value` is the value in the prompt; `media` is the kind that the input takes."""
 
     node_id: str
     input_name: str
@@ -44,7 +44,10 @@ class Reference:
 
 
 def find_references(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> list[Reference]:
-    """Every reference, in the prompt's order. What is no node, or of an unknown class, is left to the graph check."""
+    """Find every reference, in the prompt's order.
+
+    Malformed nodes and unknown classes are skipped; the graph check reports them.
+    """
     found = []
     for node_id, node in prompt.items():
         if not isinstance(node, Mapping) or not isinstance(node.get("inputs"), Mapping):
@@ -59,7 +62,7 @@ def find_references(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -
 
 
 def find_named(prompt: Mapping[str, Any], names: Collection[str], object_info: Mapping[str, Any]) -> list[Reference]:
-    """Inputs that take a file and have one of the names for a value: files that came with the request."""
+    """Find the inputs that take a file and whose value is one of the names of files that came with the request."""
     found = []
     for node_id, node in prompt.items():
         inputs = node.get("inputs") if isinstance(node, Mapping) else None
@@ -73,7 +76,7 @@ def find_named(prompt: Mapping[str, Any], names: Collection[str], object_info: M
 
 
 def replace_references(prompt: Mapping[str, Any], files: Mapping[Reference, str]) -> dict[str, Any]:
-    """A copy of the prompt in which each reference is the name of its file."""
+    """Copy the prompt with each reference replaced by the name of its file."""
     replaced = {node_id: copy.copy(node) for node_id, node in prompt.items()}
     for reference, name in files.items():
         node = dict(replaced[reference.node_id])
@@ -83,7 +86,7 @@ def replace_references(prompt: Mapping[str, Any], files: Mapping[Reference, str]
 
 
 def source_of(value: Any) -> Source | None:
-    """How a value carries a file, or None for an ordinary one (a file name, say)."""
+    """Return the way in which a value refers to a file; None for an ordinary value, such as a file name."""
     if not isinstance(value, str):
         return None
     start = value[:8].lower()
@@ -99,7 +102,7 @@ def source_of(value: Any) -> Source | None:
 
 
 def media_of(object_info: Mapping[str, Any], class_type: str, input_name: str) -> Media | None:
-    """What kind of file an input takes; None when it takes none."""
+    """Return the kind of file that an input takes; None if it takes no file."""
     plain = PLAIN_FILE_INPUTS.get((class_type, input_name))
     if plain is not None:
         return plain

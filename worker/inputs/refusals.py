@@ -1,4 +1,4 @@
-"""Why an input could not be had: each says whose fault it is and names node, field and address."""
+"""Errors of inputs that cannot be fetched; each names the responsible party, the node, the field and the address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def disk_low(what: str) -> DiskLow:
 
 
 class DownloadFailed(InputRejected):
-    """The server did not give the file: no connection, an error status, too slow, too many redirects."""
+    """A download without a usable response: no connection, an error status, a timeout or too many redirects."""
 
     code = "download_failed"
 
@@ -25,6 +25,6 @@ class InputTooLarge(InputRejected):
 
 
 class InputBroken(InputRejected):
-    """The file came and is not what the node takes, or the inline data does not decode."""
+    """A fetched file that is not of the kind the node takes, or inline data that does not decode."""
 
     code = "input_broken"

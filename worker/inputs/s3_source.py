@@ -1,6 +1,6 @@
-"""Inputs in a bucket: `s3://bucket/key`, read with the request's credentials, or the worker's below certain prefixes.
+"""Inputs in S3: `s3://bucket/key`, read with the request's credentials, or the worker's for certain prefixes.
 
-Streamed to disk within the limits of every download; the store's errors become DownloadFailed here.
+Objects are streamed to disk within the same limits as other downloads. Errors of the store become DownloadFailed here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from worker.s3_stores import S3Stores, StoreFailed
 from worker.s3_targets import S3Target, choose_target, may_read
 from worker.setting_slices import InputLimits, S3Config
 
-BLOCK_BYTES = 4 * 1024 * 1024  # hashed and written at a time
+BLOCK_BYTES = 4 * 1024 * 1024  # bytes hashed and written at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,20 @@ class S3Address:
 
 
 def parse_s3_url(url: str) -> S3Address:
-    """Raises ValueError. The key is taken as it stands: nothing in it is decoded, a `?` is a letter of it."""
+    """Parse an S3 URL. Raises ValueError.
+
+    The key is used literally: nothing in it is decoded, and a `?` is part of it.
+    """
     bucket, _, key = url[len("s3://") :].partition("/")
     if not bucket or not key or urlsplit(f"//{bucket}").hostname != bucket.lower():
         raise ValueError("is not s3://bucket/key")
-    if {".", ".."} & set(key.split("/")):  # a store, or a proxy before it, may take them for folders
+    if {".", ".."} & set(key.split("/")):  # a store, or a proxy before it, may resolve them as folders
         raise ValueError("has a part . or .. in its key")
     return S3Address(bucket, key)
 
 
 class S3Source:
-    """Reads objects. A download that is cancelled, or late, closes its connection."""
+    """Downloads of S3 objects. A cancelled download, or one past its deadline, closes its connection."""
 
     def __init__(self, stores: S3Stores, config: S3Config, limits: InputLimits) -> None:
         self._stores = stores
@@ -46,15 +49,18 @@ class S3Source:
         self._limits = limits
 
     def target(self, asked: Mapping[str, Any] | None, bucket: str) -> S3Target | None:
-        """None when the request has no credentials and the environment's are not for that bucket."""
+        """Return the credentials and place to read from.
+
+        Returns None if the request has no credentials and the environment's are not for that bucket.
+        """
         return choose_target(asked, self._config, bucket=bucket)
 
     def may_read(self, target: S3Target, key: str) -> bool:
-        """Return True when a request may read an object with the target's credentials."""
+        """Return True if a request may read an object with the target's credentials."""
         return may_read(target, key, self._config)
 
     async def download(self, target: S3Target, key: str, partial: Path) -> tuple[str, int]:
-        """Write the object into a new file; return its SHA-256 and size.
+        """Download the object into a new file; return its SHA-256 and size.
 
         Raises DownloadFailed, InputTooLarge; AddressRefused and HostUnknown for an endpoint of the request.
         """

@@ -1,4 +1,4 @@
-"""SharedCalls: many who want the same thing at the same time wait for one call of it."""
+"""Single-flight: concurrent callers with the same key wait for one call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Call(Generic[Value]):
 
 
 class SharedCalls(Generic[Value]):
-    """One who is cancelled leaves the others their call; it is cancelled when the last one has gone."""
+    """Calls in flight by key. A cancelled caller leaves the call running for the others; the last one cancels it."""
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, _Call[Value]] = {}
@@ -26,7 +26,7 @@ class SharedCalls(Generic[Value]):
         return key in self._calls
 
     async def run(self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-        """The result (or error) of the call under way for `key`, else of a new one."""
+        """Return the result, or raise the error, of the call in flight for `key`; start one if there is none."""
         call = self._calls.get(key)
         if call is None:
             call = self._calls[key] = _Call(asyncio.create_task(begin()))
@@ -38,4 +38,4 @@ class SharedCalls(Generic[Value]):
             if call.num_waiting == 0 or call.task.done():
                 if self._calls.get(key) is call:
                     del self._calls[key]
-                call.task.cancel()  # does nothing to one that is done
+                call.task.cancel()  # no effect on a finished task

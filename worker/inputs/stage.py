@@ -1,4 +1,4 @@
-"""The pipeline's first stage: files that a prompt refers to are fetched and swapped in by name."""
+"""The pipeline's first stage: fetch the files that a prompt refers to and replace the references by file names."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from worker.inputs.references import INLINE, UPLOAD_PREFIX, Media, Reference, fi
 from worker.jobs.job import Credentials, Job
 from worker.jobs.stages import PlannedInputs
 
-FETCHED_AT_ONCE = 8  # of one job
+FETCHED_AT_ONCE = 8  # per job
 FOLDER = FETCHED_FOLDER
-OWN_FILES = "own_files"  # in extra_data, which an engine of ours reads
+OWN_FILES = "own_files"  # key in extra_data, read by our own engine
 FETCHED_NAME = re.compile(rf"{FOLDER}/([0-9a-f]{{64}}\.\w+)")
 _PENDING_EXTENSION: Mapping[Media, str] = {"image": "png", "latent": "latent", "file": "bin"}
 
 
 class FetchedInputs:
-    """An InputStage. The folder is `darkroom` in the engine's input folder when that is on this machine."""
+    """An InputStage that fetches over HTTP and S3.
+
+    The folder is `darkroom` in the engine's input folder if the engine is on this machine.
+    """
 
     def __init__(self, fetcher: InputFetcher, folder: InputFolder, *, shares_files: bool = False) -> None:
         self._fetcher = fetcher
@@ -32,7 +35,7 @@ class FetchedInputs:
         self._shares_files = shares_files
 
     def plan(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> PlannedInputs:
-        """The prompt as it will be, with stand-in names for the files still to come."""
+        """Return the final form of the prompt, with placeholder names for the files that are not fetched yet."""
         references = find_references(prompt, object_info)
         if not references:
             return PlannedInputs(prompt, ())
@@ -51,10 +54,10 @@ class FetchedInputs:
         *,
         engine_checks_links: bool = False,
     ) -> None:
-        """Check a prompt as it came, before any file of it has a name here.
+        """Check a prompt as received, before any of its files has a name here.
 
-        Raises RequestRejected with every input that cannot be fetched, as far as that shows without trying, and every
-        one that names a file of another job.
+        Raises RequestRejected with every input that provably cannot be fetched, without trying, and every input that
+        names a file of another job.
         """
         problems = (
             []
@@ -72,7 +75,7 @@ class FetchedInputs:
             raise RequestRejected(problems)
 
     def scope(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
-        """Return what an engine of ours is told of the files that a placed prompt may read; nothing where all may."""
+        """Return the files that a placed prompt may read, for an engine of our own; empty if it may read all."""
         if self._shares_files or not engine.has_check:
             return {}
         return {OWN_FILES: sorted(f"{FOLDER}/{name}" for name in _fetched_names(prompt))}
@@ -80,8 +83,10 @@ class FetchedInputs:
     async def keep_inline(
         self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], job_id: str
     ) -> Mapping[str, Any]:
-        """The prompt with `upload:` addresses in place of the data that it carries along: a queue of jobs with pictures
-        in them would fill the memory, and the database. Raises RequestRejected with every one that is broken, DiskLow.
+        """Store the inline data of a prompt and return the prompt with `upload:` addresses in its place.
+
+        A queue of jobs with inline pictures would fill the memory and the database. Raises RequestRejected with every
+        broken input, and DiskLow.
         """
         kept: dict[Reference, str] = {}
         problems = []
@@ -97,24 +102,25 @@ class FetchedInputs:
         return replace_references(prompt, kept)
 
     async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
-        """The job's prompt with the names of the fetched files in it. Raises InputRejected, DiskLow.
+        """Fetch the job's inputs and return its prompt with their file names. Raises InputRejected, DiskLow.
 
-        They lie here: whichever engine runs the job gets them by `place`. This one only says which inputs take a file.
+        The files are stored here; the engine that runs the job receives them by `place`. `engine` is used only to
+        determine which inputs take a file.
         """
         return await self._fetch(job.prompt, job.id, job.credentials, engine)
 
     async def fetch_for(
         self, prompt: Mapping[str, Any], owner_id: str, credentials: Credentials | None, engine: EngineClient
     ) -> Mapping[str, Any]:
-        """The same for the operator's own prompt, placed at this engine; its files stay until its owner is released."""
+        """Fetch and place the inputs of the operator's own prompt at this engine, until their owner is released."""
         fetched = await self._fetch(prompt, owner_id, credentials, engine, is_operators=True)
         return await self.place(fetched, engine)
 
     async def place(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
-        """The prompt with the names under which this engine has the fetched files.
+        """Return the prompt with the names that this engine uses for the fetched files.
 
-        One that does not share our disk is sent each file once. Raises InputRejected when it does not take one,
-        EngineUnreachable when it cannot be reached.
+        An engine without our disk is sent each file once. Raises InputRejected if it refuses a file, and
+        EngineUnreachable if it cannot be reached.
         """
         if engine.folders is not None:
             return prompt
@@ -138,7 +144,7 @@ class FetchedInputs:
         references = find_references(prompt, await engine.object_info())
         if not references:
             return prompt
-        # What is named twice is fetched once; the first failure ends the other downloads.
+        # A file named twice is fetched once; the first failure cancels the other downloads.
         first_of = {(reference.value, reference.media): reference for reference in reversed(references)}
         at_once = asyncio.Semaphore(FETCHED_AT_ONCE)
 
@@ -155,11 +161,11 @@ class FetchedInputs:
         return replace_references(prompt, files)
 
     def release(self, job_id: str) -> None:
-        """The job has ended and needs its inputs no more."""
+        """Release the inputs of a job that has ended."""
         self._folder.release(job_id)
 
     async def forget_unused(self, before_seconds: float, max_bytes: int) -> None:
-        """Removes files that no job needs: those unused since then, and the oldest while their sum is too large."""
+        """Evict files that no job needs: those unused since the given time, and the oldest above the size limit."""
         await asyncio.to_thread(self._folder.sweep, before_seconds, max_bytes)
 
     async def close(self) -> None:
@@ -184,7 +190,7 @@ def _problem_of(reference: Reference, refused: InputRejected) -> Problem:
 
 
 def _fetched_names(prompt: Mapping[str, Any]) -> set[str]:
-    """The names of the files in our folder that a prompt refers to."""
+    """Return the names of the files in our folder that a prompt refers to."""
     values = (value for node in prompt.values() for value in (node.get("inputs") or {}).values())
     found = (FETCHED_NAME.fullmatch(value) for value in values if isinstance(value, str))
     return {match[1] for match in found if match is not None}

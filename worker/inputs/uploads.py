@@ -1,7 +1,7 @@
-"""Files that come with a request: written to the input folder as they arrive, kept under the hash of their content.
+"""Uploaded files: written to the input folder as they arrive and stored by content hash.
 
-Until the request is taken a file is a partial one that goes away with a refusal. A prompt names a kept file by
-`upload:<sha256>.<ext>`.
+A file is partial until its request is accepted, and is removed if the request is refused. A prompt names a stored file
+by `upload:<sha256>.<ext>`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ THESE_FILES = "the files of this request"
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFile:
-    """A file part that has come whole. `path` is a partial file until it is kept."""
+    """A completely received file part. `path` is a partial file until the part is stored."""
 
     part: str
     path: Path
@@ -34,7 +34,7 @@ class ReceivedFile:
 
 
 class Upload:
-    """One file part on its way in. `write` its bytes, then `finish`; `discard` whatever is left of it."""
+    """One file part being received. `write` its bytes, then `finish`; `discard` removes any remainder."""
 
     def __init__(self, part: str, path: Path, max_bytes: int) -> None:
         self.part = part
@@ -45,7 +45,7 @@ class Upload:
         self._file: BinaryIO = path.open("xb")
 
     def write(self, data: bytes) -> None:
-        """Raises RequestTooLarge, DiskLow."""
+        """Append bytes to the file. Raises RequestTooLarge, DiskLow."""
         self._num_bytes += len(data)
         if self._num_bytes > self._max_bytes:
             limit = self._max_bytes
@@ -68,7 +68,7 @@ class Upload:
 
 
 class UploadedFiles:
-    """Takes file parts in. Methods but `begin` read whole files."""
+    """Storage of file parts. All methods except `begin` read whole files."""
 
     def __init__(self, folder: InputFolder, limits: InputLimits, min_free_bytes: int) -> None:
         self._folder = folder
@@ -76,7 +76,7 @@ class UploadedFiles:
         self._min_free_bytes = min_free_bytes
 
     def begin(self, part: str) -> Upload:
-        """Raises DiskLow."""
+        """Open a partial file for a part. Raises DiskLow."""
         self._folder.path.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(self._folder.path).free < self._min_free_bytes:
             raise disk_low(THESE_FILES)
@@ -85,9 +85,10 @@ class UploadedFiles:
     def place(
         self, prompt: Mapping[str, Any], files: Mapping[str, ReceivedFile], object_info: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """The prompt with `upload:` addresses wherever an input that takes a file names a part.
+        """Return the prompt with `upload:` addresses wherever an input that takes a file names a part.
 
-        Raises RequestRejected for a part that no such input names, and for a file that its input does not take.
+        Raises RequestRejected for a part that no such input names, and for a file of a kind that its input does not
+        take.
         """
         named = find_named(prompt, files.keys(), object_info)
         problems = [
@@ -117,7 +118,7 @@ class UploadedFiles:
         return replace_references(prompt, addresses)
 
     def keep(self, files: Mapping[str, ReceivedFile], prompt: Mapping[str, Any], job_id: str) -> None:
-        """Puts the files of a placed prompt under their names and holds them for the job."""
+        """Store the files of a placed prompt under their names and hold them for the job."""
         paths = {file.digest: file.path for file in files.values()}
         for name in uploaded_names(prompt):
             path = paths.get(name.partition(".")[0])
@@ -126,13 +127,13 @@ class UploadedFiles:
             self._folder.hold(name, job_id)
 
     def hold(self, prompt: Mapping[str, Any], job_id: str) -> None:
-        """The job of a former front needs its files still."""
+        """Hold the files of a job from an earlier process."""
         for name in uploaded_names(prompt):
             self._folder.hold(name, job_id)
 
 
 def uploaded_names(prompt: Mapping[str, Any]) -> list[str]:
-    """The files that a placed prompt names."""
+    """Return the names of the uploaded files in a placed prompt."""
     nodes = (node.get("inputs") for node in prompt.values() if isinstance(node, Mapping))
     values = (value for inputs in nodes if isinstance(inputs, Mapping) for value in inputs.values())
     return [value.removeprefix(UPLOAD_PREFIX) for value in values if str(value).startswith(UPLOAD_PREFIX)]
