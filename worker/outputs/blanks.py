@@ -1,8 +1,8 @@
-"""What files other than PNG, JPEG and WebP say about how they were made, taken out of a copy.
+"""Removal of generation metadata from copies of files other than PNG, JPEG and WebP.
 
-ComfyUI and its packs write the prompt into a GIF's comment, a latent's or a checkpoint's header, a video's or a sound's
-tags. Each is found by the container's structure and overwritten by that container's own kind of filling, so that no
-offset moves and nothing is encoded again; a GIF's comment is cut out. TIFF, AVIF and Ogg stay as they are.
+ComfyUI and its packs write the prompt into a GIF's comment, the header of a latent or checkpoint, or the tags of a
+video or audio file. Each is located by the container's structure and overwritten with that container's own padding. No
+offset moves and nothing is encoded again; only a GIF's comment is cut out. TIFF, AVIF and Ogg are unchanged.
 
 Formats: GIF89a; safetensors; ISO/IEC 14496-12 (MP4, MOV, M4A); RFC 8794 and RFC 9559 (WebM, Matroska); RFC 9639 (FLAC);
 ID3v2.
@@ -21,10 +21,10 @@ from typing import BinaryIO
 from worker.inputs.file_kinds import HEAD_BYTES, kind_of
 
 COPY_BYTES = 1024 * 1024
-MAX_HEADER_BYTES = 32 << 20  # parsed as a whole
+MAX_HEADER_BYTES = 32 << 20  # parsed at once
 MAX_BOX_DEPTH = 8
 UNTOUCHED_TYPES = frozenset({"image/tiff", "image/avif", "audio/ogg"})
-KEPT_OF_SAFETENSORS = ("format", "modelspec.")  # what a model is, not how it was made
+KEPT_OF_SAFETENSORS = ("format", "modelspec.")  # describe the model, not how it was made
 SPOKEN_BOXES = frozenset({b"udta", b"meta", b"uuid"})
 BOXES_WITH_BOXES = frozenset({b"moov", b"trak"})
 EBML_SEGMENT, EBML_TAGS, EBML_VOID = 0x18538067, 0x1254C367, b"\xec"
@@ -32,12 +32,12 @@ FLAC_PADDING, FLAC_COMMENT = 1, 4
 
 
 class BrokenContainer(ValueError):
-    """The file is not built as its kind is."""
+    """A file whose structure does not match its format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The bytes from `start` to `end` become `filling`, and as many zeros after it."""
+    """A replacement of the bytes from `start` to `end` by `filling`, padded with zeros to the same length."""
 
     start: int
     end: int
@@ -46,9 +46,9 @@ class Edit:
 
 
 def blank(source: Path, target: Path) -> bool:
-    """Writes the file to `target` without what it says; False when it says nothing, or is of a kind that is not known.
+    """Copy a file to `target` without its metadata.
 
-    Raises BrokenContainer.
+    Returns False if the file has no metadata or its format is not supported. Raises BrokenContainer.
     """
     with source.open("rb") as file:
         finder = _finder_of(file.read(HEAD_BYTES))
@@ -94,7 +94,7 @@ def _in_gif(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
             first = _sub_block(file)
             says = label == b"\xfe" or (label == b"\xff" and first.startswith(b"XMP Data"))
         elif introducer == b",":
-            file.seek(_palette_bytes(file.read(9)[8]) + 1, os.SEEK_CUR)  # and the size of the codes
+            file.seek(_palette_bytes(file.read(9)[8]) + 1, os.SEEK_CUR)  # and the LZW minimum code size
             first, says = _sub_block(file), False
         else:
             raise BrokenContainer("has a block that is none")
@@ -164,7 +164,7 @@ def _in_matroska(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
         element, size = _number(file, keeps_marker=True), _number(file)
         content = file.tell()
         if element == EBML_SEGMENT:
-            place = content  # its children come next
+            place = content  # descend into its children
             continue
         if size is None:
             raise BrokenContainer("has parts of unknown length")
@@ -174,7 +174,7 @@ def _in_matroska(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
 
 
 def _number(file: BinaryIO, *, keeps_marker: bool = False) -> int | None:
-    """A number of variable length; None for the one that means unknown."""
+    """Read an EBML variable-length integer; None for the reserved value of an unknown size."""
     first = file.read(1)[0]
     if not first:
         raise BrokenContainer("has a number that is none")
@@ -190,7 +190,7 @@ def _number(file: BinaryIO, *, keeps_marker: bool = False) -> int | None:
 
 
 def _void(num_bytes: int) -> bytes:
-    """An element of so many bytes (6 at least) that says nothing."""
+    """Return an EBML Void element of exactly this many bytes (at least 6)."""
     if num_bytes < 9:
         return EBML_VOID + bytes((0x80 | num_bytes - 2,)) + bytes(num_bytes - 2)
     return EBML_VOID + (1 << 56 | num_bytes - 9).to_bytes(8, "big") + bytes(num_bytes - 9)
@@ -222,12 +222,12 @@ def _in_id3(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
         raise BrokenContainer("has a tag larger than itself")
     file.seek(10)
     if _says(file, length):
-        yield Edit(5, 6, b"\0")  # no flag: what follows is filling
+        yield Edit(5, 6, b"\0")  # no flags: only padding follows
         yield Edit(10, 10 + length, b"", length)
 
 
 def _says(file: BinaryIO, length: int) -> bool:
-    """Whether any of the next bytes is not zero."""
+    """Return True if any of the next bytes is not zero."""
     while length > 0:
         block = file.read(min(length, COPY_BYTES))
         if not block or block.count(0) < len(block):

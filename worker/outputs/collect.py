@@ -1,9 +1,10 @@
-"""The files that a run saved become the job's own: linked, copied or fetched into its folder.
+"""Collection of the files that a run saved: linked, copied or downloaded into the job's folder.
 
-`listed_outputs` decides what counts as an output (pure); `collect_outputs` brings it. From then on delivery, links and
-retention touch the job's folder only, so a file that the engine overwrites or two jobs share is nobody's trouble.
+`listed_outputs` decides what counts as an output (pure), and `collect_outputs` retrieves it. From then on delivery,
+links and retention use the job's folder only. A file that the engine overwrites or that two jobs share has no effect on
+other jobs.
 
-Besides files a node may show texts and other values: they stand in the record itself, or in a file when they are long.
+A node may also show texts and other values. They are stored in the record itself, or in a file if they are long.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from worker.outputs.engine_files import check_regular, opened_file, opened_folde
 from worker.outputs.taken_over import TakenOver
 
 SKIPPED_TYPES = frozenset({"temp", "preview"})
-SKIPPED_LISTS = frozenset({"animated"})  # says only whether the pictures beside it move
+SKIPPED_LISTS = frozenset({"animated"})  # only a flag of whether the pictures are animated
 MAX_INLINE_BYTES = 256 * 1024
-COUNTER = re.compile(r"_\d{5,}_?\.\w+$")  # in names that are never written to again, as ComfyUI gives them
+COUNTER = re.compile(r"_\d{5,}_?\.\w+$")  # in ComfyUI's names, which are never written to again
 MAX_NAME_BYTES = 200
 
 
 class FileSource(Protocol):
-    """An engine, as far as its files go: `folder_of` is None where they are not on this machine's disk."""
+    """The file access of an engine. `folder_of` returns None if its files are not on this machine's disk."""
 
     def folder_of(self, kind: str) -> Path | None: ...
 
     async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
-        """Copies a file to `target`, at most `max_bytes` and one more piece of it."""
+        """Copy a file to `target`; stop within one chunk after `max_bytes`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file that a node says it saved. `output_type` is the name of the list it stands in."""
+    """A file that a node reports as saved. `output_type` is the name of the list that contains it."""
 
     node_id: str
     output_type: str
@@ -68,7 +69,7 @@ class Said:
         return self.value if isinstance(self.value, str) else json.dumps(self.value)
 
     def as_record(self) -> dict[str, Any]:
-        """The fields of a file's record stay, empty, for clients that read them of every output."""
+        """Return the output record, with the fields of a file record left empty for clients that always read them."""
         is_text = isinstance(self.value, str)
         return {
             "filename": "",
@@ -95,7 +96,7 @@ class Output:
     size_bytes: int
 
     def as_record(self) -> dict[str, Any]:
-        """The fields of the result, and what only we need: `path` (below the job's folder), type and size."""
+        """Return the fields of the result, and internal ones: `path` below the job's folder, type and size."""
         return {
             "filename": self.filename,
             "local_path": str(self.path),
@@ -111,7 +112,7 @@ class Output:
 
 @dataclass(slots=True)
 class ByteBudget:
-    """The bytes that a job's outputs may still have. None: no limit."""
+    """The number of bytes that a job's outputs may still add. None: no limit."""
 
     max_bytes: int | None
     spent_bytes: int = 0
@@ -121,28 +122,32 @@ class ByteBudget:
         return None if self.max_bytes is None else self.max_bytes - self.spent_bytes
 
     def check(self, size_bytes: int, node_id: str) -> None:
-        """Raises OutputsTooLarge naming the node when there is no room for so many bytes more."""
+        """Raise OutputsTooLarge, which names the node, if fewer than `size_bytes` are left."""
         value = self.spent_bytes + size_bytes
         if self.max_bytes is not None and value > self.max_bytes:
             message = f"outputs: too many bytes; got {value} with node {node_id}, expected at most {self.max_bytes}"
             raise OutputsTooLarge(message, limit="output_bytes", node_id=node_id, value=value, allowed=self.max_bytes)
 
     def spend(self, size_bytes: int, node_id: str) -> None:
-        """`check`, and count them."""
+        """Check the size and subtract it."""
         self.check(size_bytes, node_id)
         self.spent_bytes += size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """`item` Listed: it is not here. `origin`: the file of the engine's output folder that it was taken from."""
+    """An output being collected.
+
+    `item` is a Listed if the file is not on this machine. `origin` is the file in the engine's output folder that it
+    was taken from.
+    """
 
     item: Output | Said | Listed
     origin: Path | None = None
 
 
 def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed | Said]:
-    """Everything in a history entry's `outputs`, whatever its list is called; temporary files and previews are not.
+    """List everything in a history entry's `outputs`, whatever the list's name, except temporary files and previews.
 
     A node that lists `files` lists its pictures there too, so its `images` are skipped then.
     """
@@ -171,11 +176,10 @@ async def collect_outputs(
     taken_over: TakenOver | None = None,
     max_bytes: int | None = None,
 ) -> list[Output | Said]:
-    """Brings every listed file into `job_directory`, in the order of the list, the short texts between them. Files
-    of a run before are gone then.
+    """Bring every listed file into `job_directory`, in the order of the list, with the short texts in between.
 
-    Raises DeliveryFailed for a file that the engine names and does not have, and where the disk takes no more;
-    OutputsTooLarge when all together are over `max_bytes`; EngineUnreachable from the source.
+    Files of an earlier run are removed first. Raises DeliveryFailed for a file that the engine lists but does not have,
+    and if the disk is full; OutputsTooLarge if the total exceeds `max_bytes`; EngineUnreachable from the source.
     """
     taken_over = taken_over or TakenOver(keeps=True)
     budget = ByteBudget(max_bytes)
@@ -191,7 +195,7 @@ async def collect_outputs(
             for item in items
         ]
     except OSError as error:
-        await asyncio.to_thread(_make_empty, job_directory)  # else what is half there takes the room for the job's end
+        await asyncio.to_thread(_make_empty, job_directory)  # leaves room to store the job's end
         raise DeliveryFailed(f"The outputs cannot be kept: {error.strerror or error}") from None
     except WorkerError:
         await asyncio.to_thread(_make_empty, job_directory)
@@ -205,7 +209,7 @@ def _take_what_is_here(
     holder_of: Callable[[Path], Path | None],
     budget: ByteBudget,
 ) -> list[_Taken]:
-    """In one go, for each wait of a thread costs as much as a link."""
+    """Take all local files in one thread call, since each call costs as much as a link."""
     _make_empty(directory)
     return [_take_here(item, directory, source, holder_of, budget) for item in listed]
 
@@ -253,7 +257,7 @@ def _write_down(said: Said, directory: Path) -> Output:
 
 
 def _make_empty(directory: Path) -> None:
-    """A crash in the middle of collecting leaves files that nothing names."""
+    """Empty the folder, which may contain unlisted files from a crash during collection."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for path in directory.iterdir():
         if path.is_file():
@@ -290,7 +294,10 @@ def _take_local(
     holder_of: Callable[[Path], Path | None],
     budget: ByteBudget,
 ) -> tuple[Path, Path]:
-    """The file in the engine's folder and in the job's: taken from there, else from the job that it went to."""
+    """Link or copy a file of the engine into the job's folder; return both paths.
+
+    If the file has left the engine's folder, it is taken from the job that claimed it.
+    """
     origin = _origin(folder, listed)
     for place in (origin, holder_of(origin)):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
@@ -304,13 +311,13 @@ def _take_local(
 
 
 def _link_or_copy(root: Path, origin: Path, directory: Path, name: str) -> Path:
-    """A hard link, or a copy where the file systems differ or know no links. Never over a file that is there.
+    """Create a hard link, or a copy if the file systems differ or do not support links. Never overwrites a file.
 
-    Only what bears a counter is linked: a node that always writes to the same name opens the file that the last job has
-    a link to, and that job's picture would become the next one's.
+    Only a file with a counter in its name is linked. A node that always writes to the same name opens the existing
+    file, so a link would let it overwrite the previous job's picture.
 
-    No link below `root` is followed: whoever runs in the engine could replace a folder by one to the front's secrets
-    while the front takes the file.
+    No symbolic link below `root` is followed: code in the engine could replace a folder by a link to the front's
+    secrets while the front takes the file.
     """
     with opened_folder(root, origin.parent) as folder_fd:
         return _link_or_copy_from(folder_fd, origin.name, directory, name)
@@ -340,7 +347,7 @@ def _link_or_copy_from(folder_fd: int, origin_name: str, directory: Path, name: 
 
 
 def _reserve(directory: Path, name: str) -> Path:
-    """An empty file that nobody else has."""
+    """Create an empty file under a name that is not in use."""
     for path in _candidates(directory, name):
         try:
             path.touch(exist_ok=False, mode=0o600)
@@ -360,7 +367,9 @@ def _candidates(directory: Path, name: str) -> Iterator[Path]:
 
 
 def clean_name(name: str) -> str:
-    """The last part of a name, safe as a file name, a key and a header: no separators, control characters, dots ahead.
+    """Return the last part of a name, safe as a file name, a key and a header.
+
+    Separators, control characters and leading dots are removed.
 
     >>> clean_name("../../a/b.png")
     'b.png'
@@ -374,13 +383,13 @@ def clean_name(name: str) -> str:
 
 
 def clean_subfolder(subfolder: str) -> str:
-    """A relative path without `..`, each part cleaned as a name."""
+    """Return a relative path without `..`, each part cleaned as a name."""
     parts = PurePosixPath(subfolder.replace("\\", "/")).parts
     return "/".join(clean_name(part) for part in parts if part.strip("./ "))
 
 
 def media_type_of(path: Path, head: bytes) -> str:
-    """By the first bytes, else by the name."""
+    """Return the media type by the first bytes, else by the name."""
     kind = kind_of(head)
     if kind is not None and kind.media_type != "application/octet-stream":
         return kind.media_type

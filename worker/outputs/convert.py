@@ -1,8 +1,8 @@
-"""Pictures in another format, and small ones of them. Blocking: call it in a thread. Pillow is imported with the first.
+"""Conversion of pictures to another format, and thumbnails. Blocking: call it in a thread.
 
-Transparency goes onto white where the format has none, 16 bits become 8 where it has no more, every frame of an
-animation is kept, the colour profile too. What the file says about itself is not carried over; `exif` and `texts` are
-what the new one says.
+Pillow is imported at the first call. Transparency is composed onto white if the format has none, and 16 bits are
+reduced to 8 if it has no more. All frames of an animation and the colour profile are kept. The source's metadata is not
+carried over; `exif` and `texts` are the metadata of the new file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PNG_COMPRESSION = 4  # as ComfyUI saves
 
 
 class ConversionFailed(Exception):
-    """The picture cannot be had in that format; the message says why."""
+    """A picture that cannot be converted to the format; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Size:
 
 
 def convert(source: Path, target: Path, form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -> None:
-    """Write the picture of `source` to `target` in another format. Raises ConversionFailed.
+    """Convert the picture of `source` to another format and write it to `target`. Raises ConversionFailed.
 
-    One of more pixels in all frames than an input may have stays as it is.
+    A picture with more pixels in all frames than an input may have is not converted.
     """
     from PIL import Image, ImageOps
 
@@ -64,7 +64,7 @@ def convert(source: Path, target: Path, form: ImageFormat, quality: int | None, 
 
 
 def make_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:
-    """Writes a WebP of the (first) picture, never larger than it. Raises ConversionFailed."""
+    """Write a WebP thumbnail of the (first) picture, never larger than the picture. Raises ConversionFailed."""
     from PIL import Image, ImageOps
 
     try:
@@ -82,7 +82,7 @@ def make_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:
 
 
 def _check_bounds(source: Path) -> None:
-    """Raise OutOfBounds for a file of more frames or blocks than are read."""
+    """Raise OutOfBounds for a file with more frames or blocks than the limit."""
     with source.open("rb") as file:
         kind = kind_of(file.read(HEAD_BYTES))
     if kind is not None:
@@ -90,7 +90,7 @@ def _check_bounds(source: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What a coder says, but for the errors that repeat a path."""
+    """Return the message of a codec error, or a generic one for errors that repeat a path."""
     is_plain = isinstance(error, ValueError) and not isinstance(error, OSError)
     return f"{type(error).__name__}: {error}" if is_plain else type(error).__name__
 
@@ -132,14 +132,17 @@ def _save_frames(picture: Image.Image, target: Path, form: ImageFormat, options:
 
 
 def _bare(picture: Image.Image) -> Image.Image:
-    """A copy without what the file said: Pillow's encoders take a comment from there unasked."""
+    """Copy a picture without its metadata, since Pillow's encoders write a comment found there."""
     bare = picture.copy()
     bare.info = {key: value for key, value in picture.info.items() if key == "transparency"}
     return bare
 
 
 def _plain(picture: Image.Image, form: ImageFormat) -> Image.Image:
-    """In a mode that the format holds: for PNG as it is, else RGB or, where there is transparency, RGBA."""
+    """Convert a picture to a mode that the format supports.
+
+    For PNG it is unchanged. Otherwise it is RGB, or RGBA if there is transparency.
+    """
     from PIL import Image
 
     if form == "png" and picture.mode in ("1", "L", "LA", "I;16", "RGB", "RGBA", "P"):

@@ -1,7 +1,7 @@
-"""The files of a job as its request wants them: converted, without or with metadata, with thumbnails.
+"""Delivered files of a job: converted, with or without metadata, with thumbnails, as its request asks.
 
-The files that the engine made stay in the job's folder until the job expires, so that a front that was killed meanwhile
-does it all again from them; what is made here lies in `delivered/` and `thumbnails/` below it.
+The files that the engine made stay in the job's folder until the job expires, so that a front can repeat the delivery
+after a crash. The results are stored in `delivered/` and `thumbnails/` below that folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEDIA_TYPES: Mapping[ImageFormat, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """What is done to every picture of a job. `texts`: what it may say about how it was made."""
+    """The processing of every picture of a job. `texts` are the metadata that it may contain."""
 
     options: OutputOptions
     level: MetadataLevel
@@ -36,7 +36,7 @@ class Finish:
 
 
 def delivered_names(records: Sequence[Mapping[str, Any]], options: OutputOptions) -> list[str]:
-    """The file name of each record as delivered, no stem twice, the same at every call. Pure."""
+    """Return the delivered file name of each record, with unique stems and the same at every call. Pure."""
     stems: set[str] = set()
     names: list[str] = []
     for index, record in enumerate(records):
@@ -49,7 +49,7 @@ def delivered_names(records: Sequence[Mapping[str, Any]], options: OutputOptions
 
 
 def may_change(record: Mapping[str, Any], level: MetadataLevel) -> bool:
-    """Whether there is anything here that could be changed: a picture, or a file that may say too much. Pure."""
+    """Return True if an output could need processing: a picture, or a file that may contain metadata. Pure."""
     return bool(record.get("path")) and (_is_picture(record) or level != "full")
 
 
@@ -58,7 +58,7 @@ def _is_picture(record: Mapping[str, Any]) -> bool:
 
 
 def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat | None:
-    """What a record's picture is to be converted to; None when it stays. Pure."""
+    """Return the format to which a record's picture must be converted; None if it is unchanged. Pure."""
     media_type = str(record.get("media_type"))
     if options.format is None or not media_type.startswith("image/"):
         return None
@@ -67,8 +67,9 @@ def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat
 
 
 def finish(record: Mapping[str, Any], name: str, folder: Path, wanted: Finish) -> OutputRecord:
-    """The record of one output as delivered. Blocking. A file that cannot be changed is delivered as it is, and its
-    record says so.
+    """Process one output and return its record as delivered. Blocking.
+
+    A file that cannot be changed is delivered unchanged, and its record contains the error.
     """
     made = dict(record)
     if not may_change(record, wanted.level):
@@ -97,7 +98,7 @@ def _converted(source: Path, folder: Path, name: str, form: ImageFormat, wanted:
 
 
 def _retold(source: Path, folder: Path, name: str, media_type: str, wanted: Finish) -> OutputRecord:
-    """Without or with metadata. Where it cannot be had so, the record says so."""
+    """Add or remove metadata. If that is impossible, the record contains the error."""
     target = folder / DELIVERED / name
     try:
         if _rewrite(source, target, media_type, wanted):
@@ -113,7 +114,7 @@ def _retold(source: Path, folder: Path, name: str, media_type: str, wanted: Fini
 def _rewrite(source: Path, target: Path, media_type: str, wanted: Finish) -> bool:
     if media_type in REWRITTEN_TYPES:
         return rewrite(source, target, media_type, wanted.level, wanted.texts)
-    return wanted.level != "full" and blank(source, target)  # only pictures are told their prompt
+    return wanted.level != "full" and blank(source, target)  # only pictures get the prompt embedded
 
 
 def _thumbnail(record: Mapping[str, Any], folder: Path, name: str, size: int) -> OutputRecord:

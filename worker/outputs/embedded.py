@@ -1,7 +1,7 @@
-"""What a picture says about how it was made: taken out or put in without encoding the picture again.
+"""Generation metadata in PNG, JPEG and WebP pictures, added or removed without encoding the picture again.
 
-PNG, JPEG and WebP. As ComfyUI writes it: text chunks `prompt` and `workflow` in PNG, the Exif tags Model and Make
-(counting down from it) as `key:text` elsewhere. A picture's orientation stays.
+The layout is ComfyUI's: text chunks `prompt` and `workflow` in PNG; elsewhere `key:text` in the Exif tags Model and
+Make (and those counting down from it). A picture's orientation is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REWRITTEN_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 
 
 def wanted_texts(level: MetadataLevel, texts: Mapping[str, str]) -> dict[str, str]:
-    """Of `texts` (`prompt`, `workflow` and what else the client gave) those that a picture is to carry."""
+    """Select the entries of `texts` (`prompt`, `workflow` and those of the client) that a picture is to contain."""
     match level:
         case "none":
             return {}
@@ -31,15 +31,16 @@ def wanted_texts(level: MetadataLevel, texts: Mapping[str, str]) -> dict[str, st
 
 
 def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, texts: Mapping[str, str]) -> bool:
-    """Writes the picture to `target` with what `level` wants of `texts` in it; False when it is so already.
+    """Write the picture to `target` with the metadata that `level` selects; return False if it needs no change.
 
-    `full` adds what is missing and drops nothing. Raises ValueError for a file that is broken or cannot hold it.
+    `full` adds missing entries and removes nothing. Raises ValueError for a file that is broken or cannot hold the
+    metadata.
     """
     wanted, drops = wanted_texts(level, texts), level != "full"
     if media_type == "image/png":
         contents = contents_of_png(source)
         said = {key for key, _ in contents}
-        # A file from the cache of a foreign engine may tell of an earlier job's prompt under the same name.
+        # A file cached by a foreign engine may contain an earlier job's prompt under the same name.
         if sorted(contents, key=str) == sorted(wanted.items(), key=str) if drops else said >= wanted.keys():
             return False
         added = wanted if drops else {key: text for key, text in wanted.items() if key not in said}
@@ -60,8 +61,8 @@ def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, t
 
 
 def exif_of(texts: Mapping[str, str], orientation: int = 1) -> bytes:
-    """An Exif block (`Exif\\0\\0` and TIFF) that says the texts; empty when there is nothing to say."""
-    from PIL import Image  # a front whose pictures stay as they are never needs it
+    """Return an Exif block (`Exif\\0\\0` and TIFF) that contains the texts; empty if there is nothing to store."""
+    from PIL import Image  # imported lazily: only needed if pictures are changed
 
     exif = Image.Exif()
     if "prompt" in texts:
@@ -74,7 +75,7 @@ def exif_of(texts: Mapping[str, str], orientation: int = 1) -> bytes:
 
 
 def _orientation_in(block: bytes) -> int:
-    """What an Exif block says; a damaged one, or none, says nothing (1)."""
+    """Return the orientation in an Exif block; 1 if the block is damaged or has none."""
     if not block:
         return 1
     from PIL import Image

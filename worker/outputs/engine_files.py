@@ -1,7 +1,7 @@
-"""Files of folders that other people's code writes to, opened without following a link.
+"""Access to files in folders that untrusted code writes to, without following symbolic links.
 
-Node packs run in the engine and may put a link, a pipe or another folder where a file was a moment ago. What the front
-opens here is a regular file that lies where its name says.
+Node packs run in the engine and may replace a file by a link, a pipe or another folder at any time. The functions here
+open only a regular file at exactly the named path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def opened_folder(root: Path, folder: Path) -> Iterator[int]:
-    """A descriptor of `folder`, which lies below `root`. Raises OSError, also where a part below `root` is a link."""
+    """Open `folder` below `root` and yield its descriptor. Raises OSError, also if a part below `root` is a link."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in folder.relative_to(root).parts:
@@ -32,7 +32,7 @@ def opened_folder(root: Path, folder: Path) -> Iterator[int]:
 
 @contextmanager
 def opened_file(folder_fd: int, name: str) -> Iterator[BinaryIO]:
-    """A regular file of an opened folder. Raises OSError; FileNotFoundError for what is no regular file."""
+    """Open a regular file of an open folder. Raises OSError, or FileNotFoundError if it is not a regular file."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -41,7 +41,7 @@ def opened_file(folder_fd: int, name: str) -> Iterator[BinaryIO]:
 
 
 def check_regular(path: Path) -> None:
-    """Remove what is no regular file, a new hard link to something else. Raises FileNotFoundError then."""
+    """Remove a path that is not a regular file, such as a new hard link to a pipe. Raises FileNotFoundError then."""
     if not stat.S_ISREG(path.lstat().st_mode):
         path.unlink()
         raise FileNotFoundError(f"{path.name} is no regular file")

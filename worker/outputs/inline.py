@@ -1,4 +1,4 @@
-"""Outputs as base64 within the reply, up to a limit."""
+"""Outputs as base64 within the response, up to a size limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def with_data(public: Mapping[str, Any], record: Mapping[str, Any], folder: Path, max_bytes: int) -> dict[str, Any]:
-    """A public record with the data of its file and of its thumbnail, as far as it has any. Reads the files."""
+    """Return a public record with the data of its file and of its thumbnail, where they exist. Reads the files."""
     shown = dict(public)
     if record.get("path"):
         media_type = str(record.get("media_type") or "application/octet-stream")
@@ -20,9 +20,9 @@ def with_data(public: Mapping[str, Any], record: Mapping[str, Any], folder: Path
 
 
 def as_base64(path: Path, media_type: str, max_bytes: int) -> dict[str, Any]:
-    """The fields that a result's output gets: `data` and `mimetype`; `data` is null and `error` says why if it cannot.
+    """Return the fields `data` and `mimetype` of an output; if it cannot be inlined, `data` is null and `error` is set.
 
-    Reads the file; call it in a thread.
+    Blocking: call it in a thread.
     """
     try:
         size_bytes = path.stat().st_size

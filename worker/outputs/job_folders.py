@@ -1,6 +1,6 @@
-"""The folders of jobs, `jobs/<id>/`: which of them go when there are too many bytes, or when no job knows them.
+"""The folders of jobs, `jobs/<id>/`: eviction above a total size, and removal of orphans.
 
-Blocking; the deciding parts are pure.
+Blocking, except for the functions that decide, which are pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ class JobFolder:
 
 
 def surplus_folders(folders: Iterable[JobFolder], live_ids: Collection[str], max_bytes: int) -> list[str]:
-    """Ids whose folders go, the oldest first, so that the rest fits. Those of live jobs stay and count."""
+    """Return the ids of the folders to evict, the oldest first, so that the rest fits `max_bytes`.
+
+    Folders of live jobs are counted but not evicted.
+    """
     kept_bytes, gone = 0, []
     for folder in sorted(folders, key=lambda folder: (folder.job_id not in live_ids, -folder.changed_at_seconds)):
         if folder.job_id not in live_ids and kept_bytes + folder.size_bytes > max_bytes:
@@ -33,7 +36,7 @@ def surplus_folders(folders: Iterable[JobFolder], live_ids: Collection[str], max
 
 
 def folders_in(directory: Path, known: Mapping[str, JobFolder] = MappingProxyType({})) -> Iterator[JobFolder]:
-    """Every folder; those of `known` are not looked into again."""
+    """Yield every folder; those in `known` are not measured again."""
     for entry in os.scandir(directory):
         with suppress(FileNotFoundError):
             if entry.name in known:
@@ -43,7 +46,7 @@ def folders_in(directory: Path, known: Mapping[str, JobFolder] = MappingProxyTyp
 
 
 def remove_orphans(directory: Path, known_ids: Collection[str]) -> list[str]:
-    """Removes folders that no job knows, as a crash leaves them; gives their names."""
+    """Remove folders without a job, which a crash can leave behind, and return their names."""
     orphans = [entry.name for entry in os.scandir(directory) if entry.name not in known_ids and entry.is_dir()]
     for name in orphans:
         shutil.rmtree(directory / name, ignore_errors=True)
@@ -51,7 +54,7 @@ def remove_orphans(directory: Path, known_ids: Collection[str]) -> list[str]:
 
 
 def remove_older(directory: Path, before_seconds: float) -> None:
-    """Removes every file below a folder that was last changed before."""
+    """Remove every file below a folder whose last change is before the given time."""
     for folder, _, names in os.walk(directory):
         for name in names:
             with suppress(OSError):

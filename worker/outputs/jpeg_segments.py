@@ -1,6 +1,7 @@
-"""The segments before a JPEG's picture: Exif, XMP, IPTC and comments taken out, Exif put in, the picture untouched.
+"""Metadata of a JPEG: Exif, XMP, IPTC and comments removed, Exif added, the image data unchanged.
 
-Format: ITU-T T.81, annex B. What decoding needs stays: JFIF, Adobe's colour transform, the colour profile.
+Format: ITU-T T.81, annex B. Segments required for decoding are kept: JFIF, Adobe's colour transform, the colour
+profile.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ MAX_SEGMENT_BYTES = 65_533
 
 
 class BrokenJpeg(ValueError):
-    """The file is none, or ends before its picture begins."""
+    """A file that is not a JPEG, or that ends before its image data."""
 
 
 def says_something(path: Path) -> bool:
-    """Whether anything that `rewrite_jpeg` would drop is there."""
+    """Return True if the file contains anything that `rewrite_jpeg` would drop."""
     with path.open("rb") as file:
         return any(_is_saying(marker, content) for marker, content in _segments(file))
 
 
 def exif_in(path: Path) -> bytes:
-    """The Exif block (`Exif\\0\\0` and TIFF), empty if there is none."""
+    """Return the Exif block (`Exif\\0\\0` and TIFF), empty if there is none."""
     with path.open("rb") as file:
         blocks = (content for marker, content in _segments(file) if marker == APP1 and content.startswith(b"Exif\0\0"))
         return next(blocks, b"")
 
 
 def rewrite_jpeg(source: Path, target: Path, *, drops: bool, exif: bytes) -> None:
-    """Copies a file without what it says (if `drops`) and with `exif` (`Exif\\0\\0` and TIFF) in it unless empty.
+    """Copy a file without its metadata (if `drops`) and with `exif` (`Exif\\0\\0` and TIFF) unless that is empty.
 
     Raises BrokenJpeg, ValueError for an Exif that is too long for a segment.
     """
@@ -43,7 +44,7 @@ def rewrite_jpeg(source: Path, target: Path, *, drops: bool, exif: bytes) -> Non
         out.write(bytes((0xFF, SOI)))
         is_due = bool(exif)
         for marker, content in _segments(file):
-            if is_due and marker != APP0:  # JFIF asks to be first
+            if is_due and marker != APP0:  # JFIF requires APP0 to be first
                 out.write(_segment(APP1, exif))
                 is_due = False
             if not (drops and _is_saying(marker, content)):
@@ -52,7 +53,7 @@ def rewrite_jpeg(source: Path, target: Path, *, drops: bool, exif: bytes) -> Non
 
 
 def _segments(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Marker and content of each segment up to and with the first SOS, behind which the file then stands."""
+    """Yield marker and content of each segment through the first SOS, after which the file is then positioned."""
     if file.read(2) != bytes((0xFF, SOI)):
         raise BrokenJpeg("is no JPEG")
     marker = 0

@@ -1,4 +1,4 @@
-"""Under which keys outputs are stored. Pure."""
+"""Object keys under which outputs are stored. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 PLACES = ("request_id", "node_id", "subfolder", "filename", "index")
 OWN_PREFIX = "{request_id}/"
-"""How a template begins whose keys all lie below the job's own prefix."""
+"""The start of templates whose keys are all below the job's own prefix."""
 _PLACE = re.compile(r"\{([^{}]*)\}")
 
 
 def find_template_problem(template: str) -> str | None:
-    """What is wrong with a key template, or None."""
+    """Return the problem of a key template, or None."""
     unknown = [name for name in _PLACE.findall(template) if name not in PLACES]
     if unknown:
         return f"{{{unknown[0]}}} is not one of {', '.join('{' + name + '}' for name in PLACES)}"
@@ -24,7 +24,7 @@ def find_template_problem(template: str) -> str | None:
 
 
 def make_keys(template: str, request_id: str, outputs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A key for each output record, all different: a second equal one gets `_<node>_<index>` before its extension."""
+    """Return a unique key for each output record; a duplicate gets `_<node>_<index>` before its extension."""
     keys: list[str] = []
     for index, output in enumerate(outputs):
         values = {
@@ -43,5 +43,5 @@ def make_keys(template: str, request_id: str, outputs: Sequence[Mapping[str, Any
 
 
 def _tidy(key: str) -> str:
-    """No empty parts (of an empty subfolder, say) and none that point upwards."""
+    """Remove empty parts (of an empty subfolder, for example) and parts that point upwards."""
     return "/".join(part for part in key.split("/") if part not in ("", ".", ".."))

@@ -1,4 +1,4 @@
-"""What a request asks of its outputs: format, quality, metadata, thumbnails. Pure."""
+"""The output options of a request: format, quality, metadata, thumbnails. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ MAX_THUMBNAIL_PX = 2048
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """None leaves a thing as it is: the node's own format, the encoder's quality, the worker's METADATA, no thumbnail.
+    """Output options.
 
-    `quality` is 1..100 and goes with a lossy `format`; `thumbnail_size` is the longer side in pixels.
+    None keeps the default: the node's own format, the encoder's quality, the worker's METADATA, no thumbnail.
+
+    `quality` is 1..100 and requires a lossy `format`; `thumbnail_size` is the longer side in pixels.
     """
 
     format: ImageFormat | None = None
@@ -28,6 +30,6 @@ class OutputOptions:
 
     @staticmethod
     def of(stored: Mapping[str, Any] | None) -> OutputOptions:
-        """From a job's stored request, whatever version of the worker wrote it."""
+        """Read the options of a job's stored request, written by any version of the worker."""
         known = OutputOptions.__slots__
         return OutputOptions(**{name: value for name, value in (stored or {}).items() if name in known})

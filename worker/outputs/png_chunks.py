@@ -1,4 +1,4 @@
-"""The chunks of a PNG file: what is said beside the picture taken out or put in, the picture itself untouched.
+"""Metadata chunks of a PNG file, removed or added, the image data unchanged.
 
 Format: PNG specification, third edition, section 5.
 """
@@ -14,23 +14,25 @@ from typing import BinaryIO
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 TEXT_CHUNKS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
-SAYING_CHUNKS = TEXT_CHUNKS | {b"eXIf", b"tIME", b"comf"}  # `comf` is where ComfyUI's animated pictures keep it
+SAYING_CHUNKS = TEXT_CHUNKS | {b"eXIf", b"tIME", b"comf"}  # `comf`: in ComfyUI's animated pictures
 MAX_KEY_BYTES = 79
 COPY_BYTES = 256 * 1024
 
 
 class BrokenPng(ValueError):
-    """The file ends within a chunk, or is none."""
+    """A file that is not a PNG, or that ends within a chunk."""
 
 
 def said_in_png(path: Path) -> list[str]:
-    """The key of every text in the file, and the type of every other chunk that says something."""
+    """Return the key of every text in the file, and the type of every other metadata chunk."""
     return [key for key, _ in contents_of_png(path)]
 
 
 def contents_of_png(path: Path) -> list[tuple[str, str | None]]:
-    """What the file says: the key of every text and the text (None where it is packed or no UTF-8), the type of every
-    other chunk.
+    """Return the metadata of a file.
+
+    This is the key and the text of every text chunk (None for a text that is compressed or not UTF-8), and the type of
+    every other metadata chunk.
     """
     with path.open("rb") as file:
         said: list[tuple[str, str | None]] = []
@@ -49,14 +51,14 @@ def _text_in(kind: bytes, content: bytes) -> tuple[str, str | None]:
     name = key[: MAX_KEY_BYTES + 1].decode("latin-1")
     if kind == b"tEXt":
         return name, rest.decode("latin-1")
-    if kind == b"iTXt" and rest[:1] == b"\0":  # not packed: a flag, a method, a language and a translated key before it
+    if kind == b"iTXt" and rest[:1] == b"\0":  # uncompressed: after a flag, a method, a language and a translated key
         with suppress(UnicodeDecodeError, IndexError):
             return name, rest[2:].split(b"\0", 2)[2].decode()
     return name, None
 
 
 def rewrite_png(source: Path, target: Path, *, drops: bool, texts: Mapping[str, str]) -> None:
-    """Copies a file without what it says (if `drops`) and with `texts` in it. Raises BrokenPng."""
+    """Copy a file without its metadata (if `drops`) and with `texts` added. Raises BrokenPng."""
     dropped: Collection[bytes] = SAYING_CHUNKS if drops else ()
     with source.open("rb") as file, target.open("wb") as out:
         out.write(SIGNATURE)
@@ -72,7 +74,10 @@ def rewrite_png(source: Path, target: Path, *, drops: bool, texts: Mapping[str, 
 
 
 def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Type and size of each chunk, the file standing at its content; whoever takes it goes behind its checksum."""
+    """Yield type and size of each chunk, with the file positioned at its content.
+
+    The consumer must advance the file past the chunk's checksum.
+    """
     if file.read(len(SIGNATURE)) != SIGNATURE:
         raise BrokenPng("is no PNG")
     kind = b""

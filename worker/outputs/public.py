@@ -1,4 +1,4 @@
-"""What a client sees of an output's record. Pure."""
+"""Public form of an output's record, as sent to clients. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ Link = Callable[[str], str]
 
 
 def public_record(record: Mapping[str, Any], link: Link | None) -> dict[str, Any]:
-    """Without what only we need; a file that was not uploaded gets a link (to its path below the job's folder).
+    """Return a record without internal fields; a file that was not uploaded gets a link.
 
-    The thumbnail within it is a file like it.
+    The link is made from the file's path below the job's folder. The thumbnail in the record is treated in the same
+    way.
     """
     shown = {key: value for key, value in record.items() if key not in INTERNAL_FIELDS}
     if record.get("path") and "url" not in shown and link is not None:
@@ -24,7 +25,7 @@ def public_record(record: Mapping[str, Any], link: Link | None) -> dict[str, Any
 
 
 def files_of(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The file of a record and its thumbnail, as far as there are any."""
+    """Yield the file of a record and its thumbnail, where they exist."""
     if record.get("path"):
         yield record
     if isinstance(record.get("thumbnail"), Mapping):

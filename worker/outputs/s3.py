@@ -1,4 +1,4 @@
-"""Uploads to any store that speaks S3, and presigned links to what was uploaded, each with a deadline."""
+"""Uploads to S3-compatible stores, and presigned URLs of the uploaded files, each with a deadline."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LOOK_SECONDS = 60.0
 
 
 class UploadFailed(DeliveryFailed):
-    """One file was not taken. `fields`: `reason` (the store's code, or what kind of trouble)."""
+    """A rejected upload. `fields`: `reason` is the store's error code or the kind of failure."""
 
     code = "upload_failed"
 
 
 class S3Uploader:
-    """Cancelling an upload closes its connections; so does its deadline."""
+    """Uploads with deadlines. Cancelling an upload closes its connections, and so does its deadline."""
 
     def __init__(self, stores: S3Stores) -> None:
         self._stores = stores
@@ -27,7 +27,7 @@ class S3Uploader:
     async def upload(
         self, target: S3Target, path: Path, key: str, media_type: str, *, presign_seconds: int, until: float
     ) -> str:
-        """Store a file and return a link to it that holds for `presign_seconds`. Raises UploadFailed.
+        """Upload a file and return a URL of it that is valid for `presign_seconds`. Raises UploadFailed.
 
         `until` is a time of the event loop's clock.
         """
@@ -37,7 +37,7 @@ class S3Uploader:
                 return await self._stores.link(target, key, presign_seconds)
         except StoreFailed as failed:
             reason = failed.reason
-        except InputRejected as refused:  # the address guard
+        except InputRejected as refused:  # by the address guard
             reason = refused.message
         except FileNotFoundError:
             reason = "the file is gone"
@@ -48,7 +48,7 @@ class S3Uploader:
         raise UploadFailed(f"{path.name} was not uploaded to bucket {target.bucket_name}: {reason}", reason=reason)
 
     async def find_problem(self, target: S3Target) -> str | None:
-        """Return the reason why nothing could be stored there, as far as a list of the bucket tells, or None."""
+        """Return the reason why uploads would fail, as far as listing the bucket shows, or None."""
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 return await self._stores.find_problem(target)

@@ -1,5 +1,6 @@
-"""The pipeline's last stages: outputs into the job's folder, as the request wants them, then to S3 where it or the
-operator wants it.
+"""The pipeline's last stages: collection of outputs into the job's folder, processing, and upload to S3.
+
+Outputs are processed as the request asks, and uploaded if the request or the operator has set a target.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ log = structlog.get_logger("outputs")
 
 @dataclass(frozen=True, slots=True)
 class _EngineFiles:
-    """An engine as `collect_outputs` sees it."""
+    """The FileSource of `collect_outputs` for an engine."""
 
     engine: EngineClient
 
@@ -60,7 +61,7 @@ class _Upload:
 
 
 class DeliveredOutputs:
-    """An OutputStage: outputs are the job's own files, with links to S3 where there is a target."""
+    """An OutputStage: outputs are the job's own files, with links to S3 if there is a target."""
 
     def __init__(
         self,
@@ -93,27 +94,28 @@ class DeliveredOutputs:
         return [output.as_record() for output in outputs]
 
     async def look_at_store(self) -> None:
-        """Tells the log whether the operator's store can be used, before the first picture needs it."""
+        """Log whether the operator's store can be used, before the first upload."""
         target = choose_target(None, self._config)
         if target is None:
             return
         try:
             problem = await self._uploader.find_problem(target)
-        except Exception:  # noqa: BLE001 - the look at the store: outputs are delivered without it
-            log.exception("the store cannot be looked at for a reason of ours")
+        except Exception:  # noqa: BLE001 - the store check: outputs are delivered without it
+            log.exception("store check failed")
             return
         about = {"bucket": target.bucket_name, "endpoint": target.endpoint_url or "AWS"}
         if problem is None:
-            log.info("the store answers", **about)
+            log.info("store reachable", **about)
         else:
-            log.error("the store of S3_* cannot be used: outputs will have an upload_error", reason=problem, **about)
+            log.error("store of S3_* unusable, outputs will have an upload_error", reason=problem, **about)
 
     def sends_away(self, job: Job) -> bool:
         return choose_target(_asked_s3(job), self._config) is not None
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
-        """The job's outputs as its request wants them, with `url` or `upload_error` added. One that fails does not fail
-        the others.
+        """Return the job's processed outputs, with `url` or `upload_error` added.
+
+        A failed output does not fail the others.
         """
         records = await self._finish(job, directory)
         asked = _asked_s3(job)
@@ -121,7 +123,7 @@ class DeliveredOutputs:
         if target is None:
             return records
         files = [file for record in records if "url" not in record for file in files_of(record)]
-        if problem := find_write_problem(asked, self._config):  # the settings were others when the job came
+        if problem := find_write_problem(asked, self._config):  # the settings may have changed meanwhile
             refused = {id(file): {"upload_error": problem.sentence} for file in files}
             return [_with_links(record, refused) for record in records]
         keys = make_keys(asked.get("key_template") or self._config.key_template, job.id, files)
@@ -138,19 +140,19 @@ class DeliveredOutputs:
         return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
 
     async def _finish(self, job: Job, directory: Path) -> list[OutputRecord]:
-        """The records with their pictures converted, off the event loop, a few at a time."""
+        """Return the records with converted pictures. The work is done off the event loop, a few pictures at a time."""
         level = self._level(job)
         texts = {} if level == "none" else await asyncio.to_thread(_kept_texts, directory)
         wanted = Finish(job.request.output, level, texts)
 
         async def one(record: Mapping[str, Any], name: str) -> OutputRecord:
-            if "url" in record or not may_change(record, level):  # the first: delivered before a restart
+            if "url" in record or not may_change(record, level):  # already uploaded before a restart
                 return dict(record)
             try:
                 async with self._converting:
                     return await asyncio.to_thread(finish, record, name, directory, wanted)
-            except Exception:  # noqa: BLE001 - one output: what was made is delivered, as it is
-                log.exception("an output cannot be changed for a reason of ours", job_id=job.id)
+            except Exception:  # noqa: BLE001 - one output: it is delivered unchanged
+                log.exception("output processing failed", job_id=job.id)
                 return dict(record) | {"conversion_error": "the worker failed; its log tells why"}
 
         names = delivered_names(job.outputs, job.request.output)
@@ -159,7 +161,7 @@ class DeliveredOutputs:
     async def _send(
         self, file: Mapping[str, Any], directory: Path, upload: _Upload, at_once: asyncio.Semaphore
     ) -> OutputRecord:
-        """What the upload adds to the record of a file."""
+        """Upload a file and return the fields to add to its record."""
         path = directory / str(file["path"])
         media_type = str(file.get("media_type") or "application/octet-stream")
         try:
@@ -188,8 +190,9 @@ def _asked_s3(job: Job) -> Mapping[str, Any]:
 
 
 def texts_of(entry: Mapping[str, Any]) -> dict[str, str]:
-    """What a picture of this run may say about itself, as ComfyUI writes it: the prompt that ran, the client's
-    `extra_pnginfo`. `entry` is the run's history entry, whose prompt names fetched files, never their addresses.
+    """Return the metadata of a picture of this run, as in ComfyUI: the prompt that ran, the client's `extra_pnginfo`.
+
+    `entry` is the run's history entry, whose prompt contains the names of fetched files, never their addresses.
     """
     ran: Any = entry.get("prompt") or ()
     prompt = ran[2] if len(ran) > 2 else None
@@ -199,7 +202,10 @@ def texts_of(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _keep_texts(directory: Path, texts: Mapping[str, str]) -> None:
-    """Delivery may happen after a restart, when the engine's history is gone. Raises DeliveryFailed."""
+    """Store the metadata on disk, because delivery may follow a restart that loses the engine's history.
+
+    Raises DeliveryFailed.
+    """
     try:
         (directory / TEXTS_NAME).write_text(json.dumps(texts), encoding="utf-8")
     except OSError as error:

@@ -1,10 +1,9 @@
-"""TakenOver: files of the engine's output folder that jobs hold links to, and which of them may leave that folder.
+"""TakenOver: files in the engine's output folder that jobs have claimed, and their removal from that folder.
 
-Only with KEEP_ENGINE_OUTPUT=false and an engine of our own; files that no job of ours made are never touched. Two
-things could go wrong, and cannot:
-- the engine answers a prompt from its cache and names a file that has left: it is found at the job that took it over;
-- the engine numbers its next file, by the highest number there is, as one that has left: so the highest of each name
-  stays until no job is at the engine.
+It is active only with KEEP_ENGINE_OUTPUT=false and an engine of our own. Files that no job of ours made are never
+removed. Two failures are prevented: - The engine answers a prompt from its cache and names a removed file: it is found
+in the job that claimed it. - The engine numbers its next file by the highest existing number and reuses a removed one:
+the highest file of each name stays until no job is at the engine.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _Family = tuple[Path, str]
 
 
 class TakenOver:
-    """Changed on the event loop alone, so that between a look at the jobs and a removal no prompt is sent."""
+    """Claimed output files. They change only on the event loop, so no prompt is sent between a check and a removal."""
 
     def __init__(self, *, keeps: bool) -> None:
         self._keeps = keeps
@@ -28,11 +27,14 @@ class TakenOver:
         self._highest: OrderedDict[_Family, Path] = OrderedDict()
 
     def holder_of(self, origin: Path) -> Path | None:
-        """Where a file is that has left the engine's folder, if its job is still there."""
+        """Return the job's path of a file that was removed from the engine's folder; None if it is not claimed."""
         return self._holders.get(origin)
 
     def take_over(self, origin: Path, held_at: Path) -> None:
-        """A job has a file now. It leaves the engine's folder when one with a higher number is there."""
+        """Record that a job has a file.
+
+        The file is removed from the engine's folder once a file with a higher number exists.
+        """
         if self._keeps:
             return
         self._holders[origin] = held_at
@@ -44,20 +46,20 @@ class TakenOver:
         if highest is None or numbers_of(origin) > numbers_of(highest):
             self._highest[family] = origin
         while len(self._highest) > REMEMBERED:
-            self._highest.popitem(last=False)  # that file stays
+            self._highest.popitem(last=False)  # its file is not removed
         for path in (highest, origin):
             if path is not None and path != self._highest.get(family):
                 _remove(path)
 
     def remove_all(self) -> None:
-        """No job is at the engine: the last ones leave too."""
+        """Remove the remaining files, when no job is at the engine."""
         for path in self._highest.values():
             _remove(path)
         self._highest.clear()
 
 
 def family_of(path: Path) -> _Family:
-    """Files that are numbered together."""
+    """Return the key of the files that are numbered together."""
     return path.parent, re.sub(r"\d+", "#", path.name)
 
 
@@ -66,5 +68,5 @@ def numbers_of(path: Path) -> tuple[int, ...]:
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):  # gone, or not ours to remove: it stays
+    with suppress(OSError):  # already removed, or not permitted
         path.unlink()

@@ -1,6 +1,6 @@
-"""The chunks of a WebP file: Exif and XMP taken out, Exif put in, the picture untouched.
+"""Metadata of a WebP file: Exif and XMP removed, Exif added, the image data unchanged.
 
-Format: RFC 9649, section 2.7: a RIFF file; Exif and XMP stand behind the picture and are announced by flags in VP8X.
+Format: RFC 9649, section 2.7: a RIFF file. Exif and XMP follow the image data and are announced by flags in VP8X.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ XMP_FLAG, EXIF_FLAG, ALPHA_FLAG = 0x04, 0x08, 0x10
 
 
 class BrokenWebp(ValueError):
-    """The file ends within a chunk, or is none."""
+    """A file that is not a WebP, or that ends within a chunk."""
 
 
 def says_something(path: Path) -> bool:
@@ -21,12 +21,12 @@ def says_something(path: Path) -> bool:
 
 
 def exif_in(path: Path) -> bytes:
-    """The Exif block (TIFF, in some files after `Exif\\0\\0`), empty if there is none."""
+    """Return the Exif block (TIFF, in some files after `Exif\\0\\0`), empty if there is none."""
     return next((content for kind, content in _chunks(path.read_bytes()) if kind == b"EXIF"), b"")
 
 
 def rewrite_webp(source: Path, target: Path, *, drops: bool, exif: bytes) -> None:
-    """Copies a file without what it says (if `drops`) and with `exif` (TIFF) in it unless empty. Raises BrokenWebp."""
+    """Copy a file without its metadata (if `drops`) and with `exif` (TIFF) unless that is empty. Raises BrokenWebp."""
     kept = [
         (kind, content)
         for kind, content in _chunks(source.read_bytes())
@@ -58,7 +58,7 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def _extended_header(kind: bytes, picture: bytes) -> bytes:
-    """The VP8X of a file that had none, from the beginning of its picture (RFC 9649 3.4, RFC 6386 9.1)."""
+    """Return a VP8X header from the start of the image data of a file without one (RFC 9649 3.4, RFC 6386 9.1)."""
     if kind == b"VP8L" and len(picture) >= 5:
         bits = int.from_bytes(picture[1:5], "little")
         width, height, has_alpha = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, bits >> 28 & 1
