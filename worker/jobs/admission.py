@@ -1,7 +1,8 @@
-"""Admission: whether a request becomes a job now. Decides about ids, room and waits; the graph check is given.
+"""Admission control: decide if a request becomes a job now, by its id, the room and the expected wait.
 
-The same id with the same body attaches to the caller's job there is; with another body it is refused. Two requests with
-one id that arrive together are one job: the second waits for what becomes of the first.
+The graph check is passed in by the caller. A request with the id and body of an existing job of the same caller
+attaches to that job; with another body it is refused. Two concurrent requests with one id become one job: the second
+waits for the outcome of the first.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def fresh_id() -> str:
-    """An id that no job has."""
+    """Return an id that no job has."""
     return str(uuid.uuid4())
 
 
 def clean_id(raw: str) -> str:
-    """An id that is safe as a folder name and in a URL: the same for the same text, different for different texts."""
+    """Return an id that is safe as a folder name and in a URL: the same for equal texts, different for others."""
     if not raw:
         return fresh_id()
     if PLAIN_ID.fullmatch(raw) and ".." not in raw:
@@ -51,7 +52,7 @@ def clean_id(raw: str) -> str:
 
 
 class Gate:
-    """Whether new work is taken: closed until the worker is qualified, and again when it drains."""
+    """The state of intake: closed until the worker is qualified, and again while it drains."""
 
     def __init__(self) -> None:
         self.is_draining = False
@@ -64,7 +65,7 @@ class Gate:
 
     @property
     def reason(self) -> str:
-        """Why it is closed; empty when it is open."""
+        """The reason why it is closed; empty if it is open."""
         return "Draining" if self.is_draining else "" if self._is_open else self._reason
 
     def open(self) -> None:
@@ -116,12 +117,12 @@ class Admission:
         is_fresh: bool = False,
         owner: str = "",
     ) -> Admitted:
-        """The job for a request: the one there is under this id, or a new one that `make_job` checks and builds.
+        """Return the job for a request: the existing one under this id, or a new one from `make_job`, which checks it.
 
-        `is_fresh`: nobody can know the id, so no job is looked for. `owner` is the name of the caller's key. A new job
-        is on disk when this returns. Where the caller is cancelled while it is being written, `begin` is called with
-        it once it is. Raises RequestIdTaken where the id is another caller's, RequestIdConflict, TryLater and what
-        `make_job` raises.
+        If `is_fresh`, no other request can have the id, so no job is looked up. `owner` is the name of the caller's
+        key. A new job is on disk when this returns. If the caller is cancelled during the write, `begin` is called with
+        the job once it is written. Raises RequestIdTaken if the id is another caller's, RequestIdConflict, TryLater and
+        the errors of `make_job`.
         """
         while (arriving := self._arriving.get(job_id)) is not None:
             await asyncio.shield(arriving)
@@ -154,7 +155,7 @@ class Admission:
         return Admitted(job, is_new=True)
 
     async def _insert(self, job: Job, begin: Callable[[Job], None]) -> None:
-        inserting = self._store.insert(job)  # which counts from here on, so that not one too many gets in
+        inserting = self._store.insert(job)  # counted from here on, so that the limit is not exceeded
         try:
             await asyncio.shield(inserting)
         except asyncio.CancelledError:
@@ -162,7 +163,7 @@ class Admission:
             raise
 
     def check_room(self, priority: int = 0) -> None:
-        """Raises why nothing more (of this priority) is taken now."""
+        """Raise TryLater if no further job of this priority is accepted now."""
         self._gate.check()
         problem = self._room_problem(priority)
         if problem is not None:
@@ -193,10 +194,13 @@ def _is_well(done: asyncio.Future[None]) -> bool:
 
 
 def free_bytes_of(*directories: Path) -> Callable[[], int]:
-    """Asks the file systems how much is free below the fullest of the directories, which need not be there yet."""
+    """Return a function that gives the free bytes of the fullest file system among those of the directories.
+
+    The directories need not exist yet.
+    """
     return lambda: min(shutil.disk_usage(_nearest(directory)).free for directory in directories)
 
 
 def _nearest(directory: Path) -> Path:
-    """The directory, or the nearest one above that is there."""
+    """Return the directory, or its nearest existing parent."""
     return next(path for path in (directory, *directory.parents) if path.exists())

@@ -1,6 +1,6 @@
-"""CallerQuota: how many jobs one caller may have waiting, and how many bytes of results stored.
+"""CallerQuota: limits per caller on waiting jobs and on stored bytes of results.
 
-A caller is named by `worker/guard/rate_limits.py`; the name is stored with its jobs. The empty name has no limits.
+A caller's name comes from `worker/guard/rate_limits.py` and is stored with its jobs. The empty name has no limits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class _Stored:
 
 
 class CallerQuota:
-    """`jobs` gives all that have not ended, `seconds_per_job` the mean of the last runs (0: unknown)."""
+    """Usage and limits of each caller.
+
+    `jobs` returns all jobs that have not ended. `seconds_per_job` returns the mean of the last runs (0: unknown).
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class CallerQuota:
         self._stored_bytes: dict[str, int] = {}  # by caller
 
     def reserve(self, caller: str, job_id: str) -> None:
-        """Count a job that is being admitted; call `release` when it is, or is not to be. Raises LimitReached."""
+        """Count a job during its admission, until `release` is called. Raises LimitReached."""
         if not caller:
             return
         self._check_waiting(caller)
@@ -56,16 +59,16 @@ class CallerQuota:
         self._arriving[job_id] = caller
 
     def release(self, job_id: str) -> None:
-        """The job has been admitted, and counts as one that waits, or has been refused."""
+        """End the reservation of a job that was admitted, and counts as waiting, or was refused."""
         self._arriving.pop(job_id, None)
 
     def job_ended(self, job: Job) -> None:
-        """Count the bytes of an ended job's outputs as its caller's."""
+        """Add the bytes of an ended job's outputs to its caller's usage."""
         if self._config.stored_bytes is not None and job.request.caller and job.outputs:
             self._add(job.id, _Stored(job.request.caller, _bytes_of(job.outputs), job.times.completed_at_ms or 0))
 
     def files_removed(self, job_id: str) -> None:
-        """The files of a job have left the disk."""
+        """Subtract the files of a job that were removed from the disk."""
         gone = self._stored.pop(job_id, None)
         if gone is not None:
             left = self._stored_bytes[gone.caller] - gone.size_bytes
@@ -74,7 +77,7 @@ class CallerQuota:
                 del self._stored_bytes[gone.caller]
 
     async def load(self, store: JobStore) -> None:
-        """Count what jobs of earlier starts have stored."""
+        """Count the stored bytes of jobs from earlier starts."""
         if self._config.stored_bytes is None:
             return
         query = sa.select(JOBS.c.id, JOBS.c.request, JOBS.c.outputs, JOBS.c.finished_ms).where(
@@ -109,6 +112,6 @@ class CallerQuota:
 
 
 def _bytes_of(outputs: Iterable[object]) -> int:
-    """The sum of the sizes that records of outputs name."""
+    """Return the sum of the sizes in output records."""
     sizes = (record.get("size_bytes") for record in outputs if isinstance(record, dict))
     return sum(size for size in sizes if isinstance(size, int))

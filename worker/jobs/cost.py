@@ -1,10 +1,10 @@
 """The cost of a prompt: pixels x steps x passes of its samplers. Pure.
 
-100 is one 512x512 picture of 20 guided steps, the start-up benchmark's own workload, so a cost divided by the
-benchmark's costs per second is seconds. A pass is one evaluation of the network for one picture: guidance makes two of
-a step, a sampler of second order doubles them. Sizes are followed through the links of the graph, from the sampler's
-latent to where its size is said. What cannot be known (an uploaded picture's size, a custom node's inside) counts as
-the unit's; a prompt without any sampler costs 100. Nothing in a prompt makes this raise.
+100 is one 512x512 picture of 20 guided steps, which is the workload of the start-up benchmark. A cost divided by the
+benchmark's costs per second is therefore a time in seconds. A pass is one evaluation of the network for one picture:
+guidance makes two passes per step, and a second-order sampler doubles them. Sizes are followed through the links of the
+graph, from the sampler's latent to the node that sets its size. Unknown values (the size of an uploaded picture, the
+inside of a custom node) count as the unit's. A prompt without a sampler costs 100. No prompt makes this raise.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ EVALUATIONS_PER_STEP: Final[Mapping[str, int]] = {
     "seeds_2": 2,
     "seeds_3": 3,
 }
-"""Samplers that ask the network more than once a step."""
+"""Samplers with more than one evaluation of the network per step."""
 
 SOURCES: Final = ("latent_image", "samples", "latent", "pixels", "image", "images", "samples1", "samples_to", "input")
-"""Names of inputs that carry a latent or a picture through a node, the likeliest first."""
+"""Names of inputs that pass a latent or a picture through a node, the likeliest first."""
 
 
 class Workload(StrEnum):
-    """How a request is counted: by its prompt, or each the same, as the wrappers before did."""
+    """The cost model of requests: by their prompt, or the same for each, as in earlier wrappers."""
 
     COMPUTED = "computed"
     STATIC = "static"
@@ -73,7 +73,7 @@ class Area:
 
 
 def cost_of(prompt: Mapping[str, Any], workload: Workload = Workload.COMPUTED) -> float:
-    """The cost of a prompt in ComfyUI's API form; more than 0."""
+    """Return the cost of a prompt in ComfyUI's API form; more than 0."""
     if workload is not Workload.COMPUTED:
         return UNIT_COST if workload is Workload.STATIC else 1.0
     graph = _Graph(prompt)
@@ -82,14 +82,17 @@ def cost_of(prompt: Mapping[str, Any], workload: Workload = Workload.COMPUTED) -
 
 
 class _Graph:
-    """Questions about a prompt. Answers for whatever is there, however wrong it is."""
+    """A prompt's graph with sizes, steps and passes of its nodes. Malformed prompts raise no error."""
 
     def __init__(self, prompt: Mapping[str, Any]) -> None:
         self._prompt = prompt
         self._areas: dict[str, Area] = {}
 
     def is_sampler(self, node_id: str) -> bool:
-        """Takes a latent or a picture, and steps or sigmas, as ComfyUI's samplers and most of the packs' do."""
+        """Return True for a node that takes a latent or a picture, and steps or sigmas.
+
+        ComfyUI's samplers and most of the packs' do.
+        """
         inputs = self._inputs(node_id)
         has_source = any(self._linked(inputs.get(name)) for name in ("latent_image", "samples", "latent", "image"))
         return has_source and ("steps" in inputs or self._linked(inputs.get("sigmas")) is not None)
@@ -108,7 +111,7 @@ class _Graph:
         return max(0.0, min(steps, end) - begin)
 
     def _steps_of_sigmas(self, node_id: str | None) -> float:
-        """Of the scheduler at the end of a chain of nodes that take sigmas and give sigmas."""
+        """Return the steps of the scheduler at the end of a chain of nodes that take and return sigmas."""
         for _ in range(MAX_LINKS):
             inputs = self._inputs(node_id)
             if "steps" in inputs:
@@ -132,7 +135,10 @@ class _Graph:
         return guided * EVALUATIONS_PER_STEP.get(name if isinstance(name, str) else "", 1)
 
     def _area(self, node_id: str) -> Area:
-        """The size of what a node gives, found by walking up to a node that says it, then applying the way down."""
+        """Return the size of a node's output.
+
+        It walks up to a node that sets the size, then applies each node on the way down.
+        """
         chain: list[str] = []
         current: str | None = node_id
         while current is not None and current not in self._areas and current not in chain and len(chain) < MAX_LINKS:
@@ -148,7 +154,7 @@ class _Graph:
         return next((found for name in SOURCES if (found := self._linked(inputs.get(name))) is not None), None)
 
     def _apply(self, node_id: str, area: Area) -> Area:
-        """What a node makes of the size that comes in."""
+        """Return the size of a node's output for the size of its input."""
         inputs, kind = self._inputs(node_id), self._class(node_id)
         if "scale_by" in inputs:
             return area.scaled(self._number(inputs["scale_by"], 1.0, 0.01, 16))
@@ -167,7 +173,7 @@ class _Graph:
         return Area(area.width_px, area.height_px, self._batch(inputs, area, kind))
 
     def _said(self, inputs: Mapping[str, Any], area: Area) -> Area:
-        """Of a node with `width` and `height`; one of them 0 keeps the proportions, as ComfyUI's scalers do."""
+        """Return the size of a node with `width` and `height`; a side of 0 keeps the proportions, as in ComfyUI."""
         width = self._number(inputs["width"], area.width_px, 0, MAX_SIDE_PX)
         height = self._number(inputs["height"], area.height_px, 0, MAX_SIDE_PX)
         if not width and not height:
@@ -188,7 +194,7 @@ class _Graph:
         return area.batch
 
     def _model_factor(self, inputs: Mapping[str, Any]) -> float:
-        """Of an upscale model, by the factor that its file's name tells; four, as most have, without one."""
+        """Return the factor of an upscale model by its file name; 4, the most common one, if the name has none."""
         name = str(self._inputs(self._linked(inputs.get("upscale_model"))).get("model_name", ""))
         found = re.search(r"(?i)(?:^|[^0-9])([1248])x|x([1248])(?:[^0-9]|$)", name)
         return float(found.group(1) or found.group(2)) if found else 4.0
@@ -203,12 +209,12 @@ class _Graph:
         return str(node.get("class_type")) if isinstance(node, Mapping) else ""
 
     def _linked(self, value: Any) -> str | None:
-        """The node that a link points at."""
+        """Return the node that a link refers to."""
         is_link = isinstance(value, list) and len(value) == 2
         return str(value[0]) if is_link and str(value[0]) in self._prompt else None
 
     def _number(self, value: Any, default: float, least: float, most: float) -> float:
-        """A number, or the `value` of the primitive node it is linked to, within bounds."""
+        """Return a number, or the `value` of the primitive node it is linked to, within bounds."""
         node_id = self._linked(value)
         if node_id is not None:
             inputs = self._inputs(node_id)

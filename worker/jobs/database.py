@@ -1,4 +1,7 @@
-"""The job database: its tables, how it is opened, a job as rows. Blocking; `store.py` calls it on its thread."""
+"""The job database: its tables, its opening, and the conversion of jobs to rows.
+
+Blocking; `store.py` calls it on its thread.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, 
 from worker.outputs.options import OutputOptions
 
 HEAD_REVISION = "0003"
-"""The newest migration. A test holds it against the versions folder."""
+"""The newest migration. A test compares it with the versions folder."""
 
 PACKAGES = Path(__file__).resolve().parents[2]
 
@@ -57,14 +60,14 @@ FACTS = sa.Table("facts", METADATA, sa.Column("name", sa.Text, primary_key=True)
 
 
 def open_engine(path: Path) -> sa.Engine:
-    """An SQLAlchemy engine on the file, made and migrated to the newest tables if need be."""
+    """Return an SQLAlchemy engine on the file, created and migrated to the newest tables if necessary."""
     engine = sa.create_engine(
         f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30}, hide_parameters=True
     )
 
     @event.listens_for(engine, "connect")
     def _set_up(connection: Any, _record: Any) -> None:
-        # WAL lets readers go on during a commit; FULL makes a commit survive loss of power; deleted secrets are zeroed.
+        # WAL: reads during a commit. FULL: durable after a power loss. secure_delete: deleted secrets are zeroed.
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -82,7 +85,7 @@ def _revision(engine: sa.Engine) -> str | None:
 
 
 def _migrate(path: Path) -> None:
-    """Runs the migrations in a process of their own, which takes Alembic's memory away with it."""
+    """Run the migrations in a separate process, which frees Alembic's memory at its end."""
     made = subprocess.run(
         [sys.executable, "-m", "worker.jobs.migrations", str(path)], capture_output=True, cwd=PACKAGES
     )
@@ -91,7 +94,7 @@ def _migrate(path: Path) -> None:
 
 
 def whole_row(job: Job) -> dict[str, Any]:
-    """All columns of a job, for its insertion."""
+    """Return all columns of a job, for its insertion."""
     return {
         "id": job.id,
         "number": job.number,
@@ -105,7 +108,7 @@ def whole_row(job: Job) -> dict[str, Any]:
 
 
 def changing_row(job: Job) -> dict[str, Any]:
-    """The columns that change after insertion."""
+    """Return the columns that change after insertion."""
     kept = job.credentials
     return {
         "credentials": None if kept is None else _dump({"s3": kept.s3, "webhook_secret": kept.webhook_secret}),
@@ -113,7 +116,7 @@ def changing_row(job: Job) -> dict[str, Any]:
         "stage": job.stage.value,
         "attempt": job.attempt,
         "seq": job.seq,
-        "message": job.message.encode(errors="replace").decode(),  # a foreign engine's words may be no valid text
+        "message": job.message.encode(errors="replace").decode(),  # a foreign engine's message may be invalid Unicode
         "outputs": _dump(job.outputs),
         "engine_response": _dump(job.engine_response),
         "failure": None if job.failure is None else _dump(job.failure),
@@ -123,7 +126,7 @@ def changing_row(job: Job) -> dict[str, Any]:
 
 
 def job_of(row: Any) -> Job:
-    """The job that a row of JOBS holds."""
+    """Return the job that a row of JOBS stores."""
     request = json.loads(row.request)
     webhook, output = request.pop("webhook"), OutputOptions.of(request.pop("output", None))
     return Job(
@@ -156,7 +159,7 @@ def _dump(value: Any) -> str:
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    """Of a dataclass, which `asdict` would copy to the last leaf first."""
+    """Return a dataclass's fields as a dict, without the deep copy of `asdict`."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

@@ -1,7 +1,7 @@
-"""Erasure of secrets from the job database: which jobs brought some, and what replaces them when a job ends.
+"""Erasure of secrets from the job database when a job ends.
 
-SQLite zeroes what is deleted (`secure_delete`), but the write-ahead log keeps the pages as they were until it is
-truncated. So every commit that erases something is followed by a checkpoint, debounced by `TRUNCATE_SECONDS`.
+SQLite overwrites deleted data with zeros (`secure_delete`), but the write-ahead log keeps the former pages until it is
+truncated. Every commit that erases something is therefore followed by a checkpoint, debounced by `TRUNCATE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRUNCATE_SECONDS = 0.5
 
 
 class Erasure:
-    """Ids of live jobs with secrets at rest, and whether the write-ahead log holds any that were erased."""
+    """The ids of live jobs with stored secrets, and a flag for erased secrets that are still in the write-ahead log."""
 
     def __init__(self) -> None:
         self._holding_urls: set[str] = set()
@@ -28,7 +28,7 @@ class Erasure:
         self.log_holds_secrets = False
 
     def begin(self, job: Job) -> None:
-        """Note what a job brings, when it is stored or read back."""
+        """Record the secrets of a job when it is stored or read back."""
         if job.credentials is not None and (job.credentials.s3 or job.credentials.webhook_secret):
             self._holding_credentials.add(job.id)
         webhook = job.request.webhook
@@ -36,9 +36,9 @@ class Erasure:
             self._holding_urls.add(job.id)
 
     def end(self, job: Job) -> list[Write]:
-        """Return the writes that erase the URLs' secrets of a job that ends; its credentials are cleared already.
+        """Return the writes that erase the secrets in the URLs of an ending job; its credentials are already cleared.
 
-        A job that had neither costs nothing.
+        There are none for a job without secrets.
         """
         had_credentials, had_urls = job.id in self._holding_credentials, job.id in self._holding_urls
         self._holding_credentials.discard(job.id)

@@ -1,7 +1,8 @@
-"""EventNotices: tells a webhook that asked for it that its job has started and how far it is.
+"""EventNotices: webhook notices of a job's start and progress, for requests that ask for them.
 
-These are hints, unlike the notice of the end: sent once, in memory only, one after the other, the newest state when the
-receiver is ready for it. None is sent after the job has ended; `seq` and `percent` never fall.
+Unlike the notice of the end, these are best-effort: sent once, kept in memory only, one at a time. Each contains the
+newest state when the receiver is ready for it. None is sent after the job has ended. `seq` and `percent` never
+decrease.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from worker.jobs.webhook_rows import WebhookRow, WebhookState
 from worker.setting_slices import WebhookConfig
 
 PROGRESS_SECONDS = 2.0
-"""The least time between two notices of progress for one job."""
+"""The minimum interval between two progress notices of one job."""
 
 log = structlog.get_logger("webhooks")
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the receiver has been told of a job. `at_seconds` is monotonic."""
+    """The state of a job as last sent to the receiver. `at_seconds` is monotonic."""
 
     has_started: bool = False
     percent: float = 0.0
@@ -39,7 +40,7 @@ class Told:
 
 
 def next_notice(job: Job, events: tuple[WebhookEvent, ...], told: Told, now_seconds: float) -> WebhookEvent | None:
-    """What is to be told now, if anything. Pure."""
+    """Return the event to send now, or None. Pure."""
     if not told.has_started and "started" in events:
         return "started"
     is_time = now_seconds >= told.at_seconds + PROGRESS_SECONDS
@@ -47,7 +48,7 @@ def next_notice(job: Job, events: tuple[WebhookEvent, ...], told: Told, now_seco
 
 
 def notice_body(job: Job, event: WebhookEvent, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the final notice as far as they are known, and the event's own."""
+    """Return the body of a notice: the known fields of the final notice, and the event's own."""
     body: dict[str, Any] = {
         "id": job.public_id,
         "event": event,
@@ -62,7 +63,7 @@ def notice_body(job: Job, event: WebhookEvent, extra: Mapping[str, Any]) -> dict
 
 
 class EventNotices:
-    """Owns a task for each running job whose webhook wants events."""
+    """One task for each running job whose webhook asks for events."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class EventNotices:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, job: Job) -> None:
-        """The job has started. Once more after a retry changes nothing."""
+        """Start the notices of a job. A further call after a retry has no effect."""
         target = job.request.webhook
         if target is None or not target.events or job.id in self._tasks:
             return
@@ -87,7 +88,7 @@ class EventNotices:
         task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
 
     def leave(self, job: Job) -> None:
-        """The job has ended."""
+        """Stop the notices of a job that has ended."""
         task = self._tasks.get(job.id)
         if task is not None:
             task.cancel()
@@ -117,11 +118,11 @@ class EventNotices:
     async def _send(self, job: Job, target: WebhookTarget, event: WebhookEvent) -> None:
         try:
             outcome = await self._sender.deliver(signed_row(self._row(job, target, event), self._config))
-        except Exception:  # noqa: BLE001 - one hint: the job goes on without it
-            log.exception("a notice failed for a reason of ours", job_id=job.id)
+        except Exception:  # noqa: BLE001 - a best-effort notice: the job continues without it
+            log.exception("event notice failed", job_id=job.id)
             return
         if not outcome.is_delivered:
-            log.info("notice not taken", job_id=job.id, event_told=event, reason=outcome.error)
+            log.info("event notice rejected", job_id=job.id, event_told=event, reason=outcome.error)
 
     def _row(self, job: Job, target: WebhookTarget, event: WebhookEvent) -> WebhookRow:
         secret, source = secret_of(job.credentials, self._config, target.url)

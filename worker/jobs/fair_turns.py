@@ -1,7 +1,7 @@
-"""FairTurns: so many jobs of one caller at a stage at once; the others of that caller wait, and nobody waits for them.
+"""FairTurns: a limit on the jobs of one caller at a stage; further ones wait without blocking other callers.
 
-A job that has had to wait for its caller's earlier ones joins the end of the line when its turn among them comes. So
-callers with many jobs take turns with those that have few, and no caller can hold up another by sending more.
+A job that had to wait for earlier jobs of its caller joins the end of the queue when its turn among them comes. Callers
+with many jobs therefore take turns with callers that have few, and no caller can delay another by sending more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from worker.jobs.places import PlacesByName
 
 
 class FairTurns:
-    """`num_places` None: no limit. `turn_ms` gives the turn of a job that came at a time with a priority."""
+    """A limit of places per caller.
+
+    `num_places` None: no limit. `turn_ms` returns the turn of a job from its arrival time and its priority.
+    """
 
     def __init__(self, num_places: int | None, turn_ms: Callable[[int, int], int]) -> None:
         self._num_places = num_places
@@ -26,7 +29,7 @@ class FairTurns:
 
     @asynccontextmanager
     async def turn(self, job: Job, *, is_inside: bool = False) -> AsyncIterator[None]:
-        """Entered when one of the caller's places is free. `is_inside`: the job is at the stage already."""
+        """Wait for one of the caller's places and hold it. `is_inside`: the job is at the stage already."""
         caller = job.request.caller
         if self._num_places is None or not caller or is_inside:
             yield

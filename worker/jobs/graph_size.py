@@ -1,6 +1,6 @@
-"""The size of a workflow, bounded before anything else is done with it: nodes, links, bytes. Pure.
+"""Limits on the size of a workflow, checked before all else: nodes, links, bytes. Pure.
 
-Files that a node's input carries in base64 do not count: `MAX_REQUEST_BYTES` and `INPUT_MAX_BYTES` bound those.
+Base64 files in a node's input do not count; `MAX_REQUEST_BYTES` and `INPUT_MAX_BYTES` limit those.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from worker.errors import Problem
 from worker.inputs.references import INLINE, source_of
 from worker.setting_slices import PromptLimits
 
-SCALAR_BYTES: Final = 8  # of a number, a boolean, a bracket
-LONG_LENGTH: Final = 4096  # only longer texts are asked whether they are a file
+SCALAR_BYTES: Final = 8  # counted for a number, a boolean or a bracket
+LONG_LENGTH: Final = 4096  # only longer texts are checked for being a file
 
 
 def find_size_problem(graph: Mapping[str, Any], limits: PromptLimits) -> Problem | None:
-    """Return the first limit that a workflow is over, None when it is within all of them."""
+    """Return the problem of the first limit that a workflow exceeds, or None."""
     if limits.max_nodes and len(graph) > limits.max_nodes:
         return _too_large("nodes", len(graph), limits.max_nodes)
     num_links = num_bytes = 0
@@ -46,7 +46,10 @@ def _is_link(value: Any) -> bool:
 
 
 def _bytes_of(value: Any, enough: int) -> int:
-    """The size of a JSON value: its texts, and a few bytes for all else. Stops counting past `enough`, unless 0."""
+    """Return the size of a JSON value: its texts, and a few bytes for everything else.
+
+    Counting stops above `enough`, unless that is 0.
+    """
     if not isinstance(value, dict | list):
         return len(value) if isinstance(value, str) else SCALAR_BYTES
     num_bytes = 0

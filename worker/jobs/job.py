@@ -1,4 +1,4 @@
-"""A job: the front's record of one request, its states and the one table of legal moves. Pure: no clock, no disk.
+"""A job: the record of one request, its states, and the table of legal state transitions. Pure: no clock, no disk.
 
     pending -> processing -> generating -> generated -> completed
        any of them but the last may also end in failed, cancelled or timeout
@@ -61,24 +61,24 @@ LEGAL_MOVES: Mapping[JobState, frozenset[JobState]] = {
 
 
 class Stage(StrEnum):
-    """Where a job is inside its state; what a restart does with it depends on this."""
+    """The position of a job within its state, which determines its recovery after a restart."""
 
     QUEUED = "queued"
     FETCHING = "fetching"
-    WAITING = "waiting"  # for the engine, or in its queue: losing the engine here costs no attempt
-    SPARING = "sparing"  # waiting once more after it ran out of memory, to run with less
+    WAITING = "waiting"  # for the engine, or in its queue: the loss of an engine here costs no attempt
+    SPARING = "sparing"  # waiting to run again with less memory after it ran out of memory
     RUNNING = "running"  # the engine has started it
     DELIVERING = "delivering"
     DONE = "done"
 
 
 class IllegalMove(Exception):
-    """A programming error: the state machine was asked for a move that its table does not have."""
+    """A programming error: a state transition that the table does not contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a request brought along that must not outlive its delivery. Shown nowhere."""
+    """Secrets of a request that must not outlive its delivery. Excluded from all output."""
 
     s3: Mapping[str, Any] | None = None
     webhook_secret: str | None = None
@@ -89,7 +89,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class WebhookTarget:
-    """Where the notice of a job goes. `events`: what is told besides its end."""
+    """The recipient of a job's notice. `events`: the events to send besides its end."""
 
     url: str
     timeout_seconds: float
@@ -99,7 +99,7 @@ class WebhookTarget:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What was asked, without secrets: everything a restart needs besides the prompt."""
+    """The request without secrets: everything a restart needs besides the prompt."""
 
     modifier: str = ""
     priority: int = 0
@@ -108,13 +108,13 @@ class JobRequest:
     webhook: WebhookTarget | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     output: OutputOptions = field(default_factory=OutputOptions)
-    base_url: str = ""  # under which the caller reached us: links in its webhook begin so
-    caller: str = ""  # whose limits count it; empty: nobody's
+    base_url: str = ""  # the URL that the caller used: the prefix of links in its webhook
+    caller: str = ""  # the caller whose limits apply; empty: no limits
 
 
 @dataclass(frozen=True, slots=True)
 class JobFailure:
-    """Why a job did not complete, as stored and shown. `status` is the HTTP status that `/result` answers."""
+    """The reason why a job did not complete, as stored and shown. `status` is the HTTP status of `/result`."""
 
     status: int
     code: str
@@ -131,7 +131,7 @@ class JobFailure:
 
 @dataclass(slots=True)
 class JobTimes:
-    """Epoch milliseconds of what happened, and how long each part took in milliseconds."""
+    """Timestamps of events in epoch milliseconds, and durations of the phases in milliseconds."""
 
     queued_at_ms: int
     completed_at_ms: int | None = None
@@ -170,20 +170,20 @@ class Job:
     failure: JobFailure | None = None
     progress: Progress = field(default_factory=Progress)  # not stored
     is_recovered: bool = False
-    is_at_engine: bool = False  # its prompt has been handed over, so no other overtakes it any more
-    cost: float = UNIT_COST  # computed anew after a restart
+    is_at_engine: bool = False  # its prompt has been sent, so no other job overtakes it
+    cost: float = UNIT_COST  # recomputed after a restart
     began_at: float = 0.0  # monotonic clock: when the engine began, as far as is known
-    run_seconds: float | None = None  # how long the engine was at it, its queue not counted
-    is_sparing: bool = False  # memory was short: it runs once more with less
-    last_loss: Loss | None = None  # of the engine, while it ran
-    runs_alone: bool = False  # it or a prompt beside it made an engine hang
-    turn_ms: int = 0  # given by the store, see `turn_ms_of`
+    run_seconds: float | None = None  # run time on the engine, without its queue
+    is_sparing: bool = False  # it ran out of memory and runs again with less
+    last_loss: Loss | None = None  # the last loss of an engine during its run
+    runs_alone: bool = False  # it, or a prompt running beside it, made an engine hang
+    turn_ms: int = 0  # set by the store, see `turn_ms_of`
     owner: str | None = ""  # the name of the key that sent it, empty for none; None in jobs older than ownership
-    asked_id: str = ""  # the id that its caller asked for, where another caller's job has that
+    asked_id: str = ""  # the requested id, if another caller's job has it
 
     @property
     def public_id(self) -> str:
-        """The id under which its caller knows the job."""
+        """The id under which the job's caller can refer to it."""
         return self.asked_id or self.id
 
     @property
@@ -192,7 +192,7 @@ class Job:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sorts waiting jobs: whose turn is earlier, then who came first."""
+        """The sort key of waiting jobs: the earlier turn, then the earlier arrival."""
         return self.turn_ms, self.number
 
     @property
@@ -201,18 +201,18 @@ class Job:
 
     @property
     def http_status(self) -> int:
-        """The status of a reply that shows this job. 200 until it has ended badly."""
+        """The HTTP status of a response that shows this job. It is 200 until the job has ended unsuccessfully."""
         return self.failure.status if self.failure is not None else 200
 
     def move_to(self, state: JobState, message: str, stage: Stage | None = None) -> None:
-        """Changes the state. Raises IllegalMove when the table has no such move."""
+        """Change the state. Raises IllegalMove if the table does not contain the transition."""
         if state not in LEGAL_MOVES[self.state]:
             raise IllegalMove(f"{self.id}: {self.state} -> {state}")
         self.state = state
         self.note(message, Stage.DONE if state.is_terminal else stage)
 
     def note(self, message: str | None = None, stage: Stage | None = None) -> None:
-        """A change that is not one of state: takes the next `seq`."""
+        """Record a change other than one of state. It takes the next `seq`."""
         self.seq += 1
         if message is not None:
             self.message = message
@@ -220,20 +220,20 @@ class Job:
             self.stage = stage
 
     def end(self, state: JobState, message: str, at_ms: int, failure: JobFailure | None = None) -> None:
-        """The last change of a job. Its credentials are gone afterwards."""
+        """Make the last change of a job. Its credentials are cleared afterwards."""
         self.move_to(state, message)
         self.failure = failure
         self.times.completed_at_ms = at_ms
         self.credentials = None
 
     def fail_unstored(self, failure: JobFailure) -> None:
-        """In place of an end that could not be stored, and that nobody has seen: what it brought is let go."""
+        """Replace an end that could not be stored and that no client has seen. The job's secrets are cleared."""
         self.state, self.failure = JobState.FAILED, failure
         self.outputs, self.engine_response = (), {}
         self.note(failure.message)
 
     def begin_retry(self, message: str) -> bool:
-        """Takes the next attempt, the status staying as it is. False when there is none left."""
+        """Start the next attempt without a change of the status. Returns False if no attempt is left."""
         if self.attempt >= MAX_ATTEMPTS:
             return False
         self.attempt += 1
@@ -243,10 +243,10 @@ class Job:
 
 
 def turn_ms_of(since_ms: int, priority: int, step_ms: int) -> int:
-    """A job's place in time: as if it had come earlier by a step for each degree of its priority.
+    """Return a job's position in time: its arrival, earlier by one step for each degree of its priority.
 
-    So a higher priority overtakes, and yet nobody waits for ever: after a while what comes with the highest priority
-    has a later turn than what has waited with the lowest. The order of two jobs never changes.
+    A higher priority overtakes, yet no job starves: after a while, new jobs of the highest priority have a later turn
+    than the oldest job of the lowest. The order of two jobs never changes.
     """
     return since_ms - priority * step_ms
 
@@ -254,9 +254,9 @@ def turn_ms_of(since_ms: int, priority: int, step_ms: int) -> int:
 def body_hash(
     body_input: Mapping[str, Any], wants_base64: bool, wants_engine_response: bool, *, is_large: bool = False
 ) -> str:
-    """SHA-256 of the canonical JSON of the request's `input` without its id, and of the two result headers.
+    """Return the SHA-256 of the canonical JSON of the request's `input` without its id, and of the two result headers.
 
-    A large one, with pictures in it, is taken piece by piece, so that other threads get their turn.
+    A large input, with pictures in it, is hashed in pieces, so that other threads can run in between.
     """
     plain = {key: value for key, value in body_input.items() if key != "request_id"}
     hashed = [plain, wants_base64, wants_engine_response]

@@ -1,6 +1,6 @@
-"""Outbox: webhooks that are owed, on disk from the moment a job ends. Delivered at least once under the same id.
+"""Outbox: pending webhooks, on disk from the moment a job ends. Delivered at least once under the same id.
 
-One that was given up after its last try is dead: kept, and sent again when somebody asks for it.
+A webhook whose last try has failed is dead: it is kept, and sent again on request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = structlog.get_logger("webhooks")
 
 
 class DeliveryOutcome(Protocol):
-    """What became of one try: delivered, to be tried again at `retry_in_seconds`, or given up (None)."""
+    """The outcome of one try: delivered, to be retried at `retry_in_seconds`, or dead (None)."""
 
     @property
     def is_delivered(self) -> bool: ...
@@ -56,7 +56,10 @@ class Sender(Protocol):
 
 
 def webhook_of(job: Job, kept: Credentials | None, config: WebhookConfig, outputs: Sequence[Any]) -> WebhookRow | None:
-    """The entry for an ended job, or None when nobody wants one. `kept` are the credentials it had until now."""
+    """Return the entry for an ended job, or None if no webhook is configured.
+
+    `kept` are the credentials that the job had until now.
+    """
     target = job.request.webhook
     if target is None:
         return None
@@ -84,9 +87,9 @@ def webhook_of(job: Job, kept: Credentials | None, config: WebhookConfig, output
 
 
 def signed_row(row: WebhookRow, config: WebhookConfig) -> WebhookRow:
-    """Return the entry with the secret that signs it. Never stored.
+    """Return the entry with the secret that signs it, which must never be stored.
 
-    The operator's secret signs for the operator's address alone, whatever a stored entry says.
+    The operator's secret signs only for the operator's address, whatever a stored entry contains.
     """
     if row.secret_source != SecretSource.ENVIRONMENT:
         return row
@@ -94,8 +97,9 @@ def signed_row(row: WebhookRow, config: WebhookConfig) -> WebhookRow:
 
 
 def secret_of(kept: Credentials | None, config: WebhookConfig, url: str) -> tuple[str | None, SecretSource]:
-    """Return what a row for an address stores: the request's own secret, which an empty one switches off, else whose
-    it is. The operator's signs for WEBHOOK_URL alone.
+    """Return the secret that a row for an address stores, and its source.
+
+    The request's own secret has precedence; an empty one disables signing. The operator's signs only for WEBHOOK_URL.
     """
     own = None if kept is None else kept.webhook_secret
     if own is not None:
@@ -121,7 +125,7 @@ class Outbox:
         self._task = asyncio.create_task(self._run(), name="webhook-outbox")
 
     async def stop(self) -> None:
-        """What is still owed stays on disk."""
+        """Stop the deliveries. Pending webhooks stay on disk."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -131,13 +135,13 @@ class Outbox:
         await asyncio.gather(*self._sending.values(), return_exceptions=True)
 
     def look(self) -> None:
-        """There is something new."""
+        """Wake the delivery loop after a change."""
         self._wake.set()
 
     async def page(
         self, state: WebhookState | None, limit: int, before_ms: int | None = None
     ) -> tuple[list[WebhookRow], dict[str, int]]:
-        """The newest entries made before a time, and how many there are in each state."""
+        """Return the newest entries created before a time, and the number of entries in each state."""
         rows = [WebhookRow(**row._mapping) for row in await self._store.read(webhooks_query(state, limit, before_ms))]
         counts = dict.fromkeys((state.value for state in WebhookState), 0)
         counts |= {
@@ -146,7 +150,7 @@ class Outbox:
         return rows, counts
 
     async def redeliver(self, webhook_id: str, secret: str | None = None, url: str = "") -> WebhookRow:
-        """Make an entry due now, with all its tries before it; `secret` and `url` replace those that were erased.
+        """Make an entry due now, with a fresh set of tries; `secret` and `url` replace erased ones.
 
         `url` must name the place that the entry was sent to. Raises WebhookNotFound, WebhookNotReady.
         """
@@ -173,7 +177,7 @@ class Outbox:
         return row
 
     def _address_of(self, row: WebhookRow, url: str) -> str:
-        """Return the address to send an entry to again. Raises WebhookNotReady."""
+        """Return the address for the redelivery of an entry. Raises WebhookNotReady."""
         if not row.has_lost_its_url:
             return row.url
         given = url or (self._config.url if row.is_trusted else "")
@@ -184,7 +188,7 @@ class Outbox:
         return given
 
     async def redeliver_dead(self) -> int:
-        """Makes every dead entry due now; gives how many."""
+        """Make every dead entry due now and return their number."""
         _, counts = await self.page(WebhookState.DEAD, 1)
         await self._store.write(revive_all(int(time.time() * 1000)))
         self.look()
@@ -194,7 +198,7 @@ class Outbox:
         await self._store.write(forget_dead_before(time_ms))
 
     async def try_once(self, url: str, secret: str | None, timeout_seconds: float | None) -> DeliveryOutcome:
-        """Sends a test notice now and tells what became of it; nothing is stored and nothing tried again."""
+        """Send a test notice now and return the outcome. Nothing is stored and nothing is retried."""
         now_ms = int(time.time() * 1000)
         row = WebhookRow(
             id=f"msg_{uuid.uuid4().hex}",
@@ -219,15 +223,18 @@ class Outbox:
             self._wake.clear()
             try:
                 pause = await self._send_due()
-            except Exception:  # noqa: BLE001 - the outbox: a disk that fails for a while must not end it
-                log.exception("the outbox cannot be read", retry_in_seconds=FAULT_SECONDS)
+            except Exception:  # noqa: BLE001 - the outbox: a temporary disk failure must not end it
+                log.exception("outbox unreadable", retry_in_seconds=FAULT_SECONDS)
                 pause = FAULT_SECONDS
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
 
     async def _send_due(self) -> float:
-        """Begins what is due, each on its own, so that a slow receiver holds up no other; gives the seconds to wait."""
+        """Start a task for each due webhook and return the seconds until the next one is due.
+
+        Each has a task of its own, so that a slow receiver does not delay others.
+        """
         now_ms = int(time.time() * 1000)
         room = MAX_AT_ONCE - len(self._sending)
         due = await self._store.due_webhooks(now_ms, room, self._sending) if room else []
@@ -249,13 +256,13 @@ class Outbox:
                 "webhook tried", webhook_id=row.id, state=tried.state, attempts=tried.attempts, reason=tried.last_error
             )
             await self._store.update_webhook(tried)
-        except Exception:  # noqa: BLE001 - one webhook: it is owed still, and tried again later
-            log.exception("a webhook failed for a reason of ours", webhook_id=row.id)
+        except Exception:  # noqa: BLE001 - one webhook: it is still pending, and is retried later
+            log.exception("webhook delivery failed", webhook_id=row.id)
             await asyncio.sleep(FAULT_SECONDS)
 
 
 def after_try(row: WebhookRow, outcome: DeliveryOutcome, now_ms: int) -> WebhookRow:
-    """The entry as it is after a try."""
+    """Return the entry as updated by the outcome of a try."""
     tried = replace(row, attempts=row.attempts + 1, last_error=outcome.error, tried_ms=now_ms)
     if outcome.is_delivered:
         return replace(tried, state=WebhookState.DELIVERED, secret=None)

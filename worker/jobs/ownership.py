@@ -1,7 +1,7 @@
-"""Whose a job is: each caller has request ids of its own, and another's job is an unknown one.
+"""Ownership of jobs: each caller has its own request ids, and another caller's job is reported as unknown.
 
-A job is stored under the `request_id` of its request as long as no other caller's job has that id, else under one that
-is made from it and the caller's name. Its caller knows it by the id that was asked for either way.
+A job is stored under the `request_id` of its request unless another caller's job has that id. It is then stored under
+an id made from the requested one and the caller's name. In both cases its caller refers to it by the requested id.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from worker.jobs.store import JobStore
 MAX_SHOWN_LENGTH: Final = 80
 DIGEST_LENGTH: Final = 20
 OWN_ID: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_SHOWN_LENGTH - 1}}}~[0-9a-f]{{{DIGEST_LENGTH}}}")
-"""The tilde is in no id that a request can ask for, so nobody takes such an id before its owner does."""
+"""The form of derived ids. No request can ask for an id with a tilde, so none can be taken in advance."""
 
 
 def own_id(job_id: str, owner: str) -> str:
-    """Return the id of this caller's job where another's has `job_id`: always the same one, and no other caller's."""
+    """Return the derived id of a caller's job if another's has `job_id`: deterministic and unique per caller."""
     digest = sha256(f"{owner}\n{job_id}".encode()).hexdigest()[:DIGEST_LENGTH]
     return f"{job_id[:MAX_SHOWN_LENGTH]}~{digest}"
 
 
 def id_in_path(raw: str) -> str:
-    """Return the stored id that a route's path names: one as it is, or what a request's id is made into."""
+    """Return the stored id for the id in a route's path: a derived id unchanged, else the cleaned id of a request."""
     return raw if OWN_ID.fullmatch(raw) and ".." not in raw else clean_id(raw)
 
 
 async def id_to_use(store: JobStore, job_id: str, owner: str) -> str:
-    """Return the id under which this caller's job with the id asked for is stored, or is to be."""
+    """Return the id under which this caller's job with the requested id is stored, or will be."""
     held = await store.find(job_id)
     if held is not None and held.owner in (None, owner):
         return job_id
@@ -42,7 +42,7 @@ async def id_to_use(store: JobStore, job_id: str, owner: str) -> str:
 
 
 async def find_job(store: JobStore, raw_id: str, caller: Identity) -> Job | None:
-    """Return the job that this caller knows by the id, as it stands in a path; None where there is none for it."""
+    """Return the job that the id in a path means for this caller; None if the caller has none and may see no other."""
     job_id = id_in_path(raw_id)
     held = await store.find(job_id)
     if held is not None and caller.owns(held.owner):

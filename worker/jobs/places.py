@@ -1,6 +1,6 @@
-"""Places: a bounded number of jobs at a stage at once. Whoever waits gets in by `Job.order`, not by arrival.
+"""Semaphore with priorities: a limited number of jobs at a stage, admitted by `Job.order` instead of arrival.
 
-`PlacesByName` has so many for each name, so that a host that hangs keeps only those waiting that want something of it.
+`PlacesByName` has a separate semaphore for each name, so that a host that hangs blocks only the jobs that need it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Places:
 
     @asynccontextmanager
     async def place(self, order: tuple[int, int]) -> AsyncIterator[None]:
-        """One place, when all of lower `order` that wait have theirs."""
+        """Hold one place, after all waiting jobs of lower `order` have theirs."""
         waiter = _Waiter(order, asyncio.get_running_loop().create_future())
         heapq.heappush(self._waiters, waiter)
         self._hand_out()
@@ -64,11 +64,11 @@ class PlacesByName:
 
     @asynccontextmanager
     async def place(self, name: str, order: tuple[int, int]) -> AsyncIterator[None]:
-        """One place of those under `name`, in their order."""
+        """Hold one of the places of `name`, in order of `order`."""
         places = self._places.setdefault(name, Places(self._num_places))
         try:
             async with places.place(order):
                 yield
         finally:
-            if places.are_all_free:  # then nobody waits either
+            if places.are_all_free:  # then none waits either
                 self._places.pop(name, None)

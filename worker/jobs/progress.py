@@ -1,7 +1,7 @@
-"""Progress: how far the run of a prompt is, by node and by step. Pure; not stored.
+"""Progress of the run of a prompt, by node and by step. Pure; not stored.
 
-A node counts as one unit of work, one that samples as its number of steps besides. The per cent never falls: not when a
-node turns out to be shorter than thought, and not when the job is run once more.
+A node counts as one unit of work, and a node that samples additionally as its number of steps. The percentage never
+decreases, neither when a node is shorter than expected nor when the job is run again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_HOPS = 8
 
 @dataclass(slots=True)
 class Progress:
-    """`percent` is that of the whole run, 0 to 100; `value` of `maximum` is how far the node is that runs now."""
+    """The progress of a run. `percent` is of the whole run, 0 to 100; `value` of `maximum` is of the running node."""
 
     percent: float = 0.0
     node_id: str | None = None
@@ -29,7 +29,7 @@ class Progress:
     _done: float = 0
 
     def begin(self, prompt: Mapping[str, Any]) -> None:
-        """The engine starts on the prompt. Nothing changes when it has been told already."""
+        """Begin the run of a prompt. No effect if it has already begun."""
         if self._work:
             return
         self._work = work_of(prompt)
@@ -39,18 +39,18 @@ class Progress:
         self._done = 0.0
 
     def begin_again(self) -> None:
-        """The run starts over; the per cent that was reached stays."""
+        """Restart the run; the percentage reached so far is kept."""
         self._work, self._open, self._done = {}, set(), 0.0
         self._leave_node()
 
     def skip(self, node_ids: Iterable[Any]) -> None:
-        """These nodes have been made before and are not made again."""
+        """Mark cached nodes, which are not executed again, as done."""
         for node_id in node_ids:
             self._close(str(node_id))
         self._raise(0.0)
 
     def enter(self, node_id: str) -> None:
-        """A node begins, so the one before it is done."""
+        """Begin a node and mark the one before it as done."""
         if self.node_id is not None and self.node_id != node_id:
             self._close(self.node_id)
         self.node_id, self.node_class = node_id, self._classes.get(node_id)
@@ -58,7 +58,7 @@ class Progress:
         self._raise(0.0)
 
     def step(self, node_id: str, value: float, maximum: float) -> None:
-        """A node has done `value` of `maximum` (more than 0) of its work."""
+        """Set the progress of a node to `value` of `maximum` (more than 0)."""
         if node_id != self.node_id:
             self.enter(node_id)
         self.value, self.maximum = value, maximum
@@ -66,7 +66,7 @@ class Progress:
         self._raise(share * self._work.get(node_id, 0.0) if node_id in self._open else 0.0)
 
     def finish(self) -> None:
-        """The run has ended well."""
+        """Mark the run as successfully completed."""
         self.percent = 100.0
         self._work, self._open, self._classes = {}, set(), {}
         self._leave_node()
@@ -94,12 +94,12 @@ class Progress:
 
 
 def work_of(prompt: Mapping[str, Any]) -> dict[str, float]:
-    """Node id -> units of work."""
+    """Return the units of work by node id."""
     return {node_id: 1.0 + _steps(prompt, node) for node_id, node in prompt.items()}
 
 
 def _steps(prompt: Mapping[str, Any], node: Any) -> float:
-    """How many steps a node that samples takes: its own `steps`, or those of the scheduler of its sigmas."""
+    """Return the number of steps of a node that samples: its own `steps`, or those of the scheduler of its sigmas."""
     inputs = node.get("inputs") if isinstance(node, Mapping) else None
     if not isinstance(inputs, Mapping) or "latent_image" not in inputs:
         return 0.0

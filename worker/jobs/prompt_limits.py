@@ -1,4 +1,4 @@
-"""Limits on what one prompt may ask for: pixels, batch, frames and steps, checked before it costs anything. Pure."""
+"""Limits on the pixels, batch, frames and steps of one prompt, checked before it uses resources. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from worker.setting_slices import PromptLimits
 
 
 def find_limit_problems(work: PromptWork, limits: PromptLimits) -> Iterator[Problem]:
-    """Yield a problem for every node at which a prompt goes over a limit, naming node, input, value and limit."""
+    """Yield a problem for every node at which a prompt exceeds a limit, naming node, input, value and limit."""
     for node_id, picture in work.pictures.items():
         yield from _picture_problems(work, node_id, picture, limits)
     if limits.max_steps is not None:
@@ -18,7 +18,7 @@ def find_limit_problems(work: PromptWork, limits: PromptLimits) -> Iterator[Prob
 
 
 def _step_problems(work: PromptWork, max_steps: int) -> Iterator[Problem]:
-    """Of the node at which all steps together go over the limit, and of every one that does so alone."""
+    """Yield a problem for the node at which the total of steps exceeds the limit, and for each that alone does."""
     total_steps = 0.0
     for sampling in work.samplings():
         was_within = total_steps <= max_steps
@@ -28,7 +28,7 @@ def _step_problems(work: PromptWork, max_steps: int) -> Iterator[Problem]:
 
 
 def _picture_problems(work: PromptWork, node_id: str, picture: Picture, limits: PromptLimits) -> Iterator[Problem]:
-    """Only of the node that makes a picture so large; those that take it are as large by that."""
+    """Yield problems of the node that makes a picture too large, not of the nodes that take it."""
     pixels = picture.pixels
     if limits.max_pixels is not None and picture.size_field and pixels is not None and pixels > limits.max_pixels:
         yield _over("pixels", work, node_id, picture.size_field, pixels, limits.max_pixels)

@@ -1,4 +1,4 @@
-"""PromptRules: the operator's limits and rules for prompts, checked before a prompt costs anything."""
+"""PromptRules: the operator's limits and rules for prompts, checked before a prompt uses resources."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ LARGE_GRAPH_BYTES = 256 * 1024
 
 
 class PromptRules:
-    """Checks workflows before the engine does. Stateless."""
+    """A stateless check of workflows before the engine's own."""
 
     def __init__(self, limits: PromptLimits, policy: NodePolicyConfig) -> None:
         self._limits = limits
         self._policy = NodePolicy(policy)
 
     async def check_size(self, workflow: Mapping[str, Any], size_bytes: int = 0) -> None:
-        """Raises RequestRejected for a workflow over the limits of nodes, links and bytes.
+        """Raise RequestRejected for a workflow over the limits of nodes, links and bytes.
 
-        `size_bytes` are those of the body that it came in.
+        `size_bytes` is the size of the request body that contained it.
         """
         if self._limits.max_nodes and len(workflow) > self._limits.max_nodes:
-            is_large = False  # nothing of it is looked at
+            is_large = False  # none of it is examined
         else:
             is_large = len(workflow) >= LARGE_GRAPH_NODES or size_bytes >= LARGE_GRAPH_BYTES
         problem = await off_loop(is_large, find_size_problem, workflow, self._limits)
@@ -40,7 +40,7 @@ class PromptRules:
     async def check(
         self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], *, is_of_modifier: bool = False
     ) -> None:
-        """Raises RequestRejected with every node that a rule forbids, and every value over a limit."""
+        """Raise RequestRejected with every node that a rule forbids, and every value over a limit."""
         if self._policy.is_active or self._limits.bounds_work:
             is_large = len(prompt) >= LARGE_GRAPH_NODES
             await off_loop(is_large, self._check_now, prompt, object_info, is_of_modifier)

@@ -1,9 +1,9 @@
-"""The work that a prompt asks for: sizes of its pictures, batches, frames and sampling steps. Pure.
+"""The work of a prompt: sizes of its pictures, batches, frames and sampling steps. Pure.
 
-A number is read where it stands: in the node, or in a primitive node that the input is linked to, through any number of
-reroutes. Sizes are followed through the links of pictures and latents, so that what a node scales, repeats or stitches
-is known as well. What only a run can tell (the size of an uploaded picture, a number that a node computes) is unknown
-and limits nothing. Every node is looked at once, without recursion; nothing in a prompt makes this raise.
+A number is read from the node, or from a primitive node that the input is linked to through any number of reroutes.
+Sizes are followed through the links of pictures and latents, so sizes after scaling, repeating or stitching are known
+too. Values that only a run can determine (the size of an uploaded picture, a number that a node computes) are unknown
+and exempt from limits. Every node is visited once, without recursion. No prompt makes this raise.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CUTTERS: Final = frozenset({"LatentFromBatch", "ImageFromBatch"})
 JOINERS: Final = frozenset({"LatentBatch", "ImageBatch", "LatentBatchSeedBehavior"})
 UNKNOWN_SIDE_PX: Final = 512.0
 UPSCALE_MODEL_FACTOR: Final = 4.0
-MOST: Final = 1e9  # of anything: what is larger is as far over every limit
+MOST: Final = 1e9  # upper bound of any number, far above every limit
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The size of what a node gives. None: unknown. `field` is the input that made it so large."""
+    """The size of a node's output. None: unknown. `field` is the input that determines the size."""
 
     width_px: float | None = None
     height_px: float | None = None
@@ -46,12 +46,12 @@ class Picture:
 
     @property
     def pixels(self) -> float | None:
-        """Of one picture or frame."""
+        """The pixels of one picture or frame."""
         return None if self.width_px is None or self.height_px is None else self.width_px * self.height_px
 
     @property
     def sampled_pixels(self) -> float:
-        """Of the whole latent; four frames of a video share one of its latent."""
+        """The pixels of the whole latent; four frames of a video share one latent frame."""
         pixels = UNKNOWN_SIDE_PX**2 if self.pixels is None else self.pixels
         return pixels * self.batch * ((self.frames - 1) // 4 + 1)
 
@@ -64,7 +64,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The steps of one node that samples. `field` is the input that says how many."""
+    """The steps of one node that samples. `field` is the input that sets them."""
 
     node_id: str
     field: str
@@ -73,12 +73,12 @@ class Sampling:
 
 
 class PromptWork:
-    """Questions about a prompt in ComfyUI's API form. `object_info` says what the outputs of its nodes are."""
+    """Sizes and steps of a prompt in ComfyUI's API form. `object_info` declares the outputs of its nodes."""
 
     def __init__(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> None:
         self._prompt = prompt
         self._object_info = object_info
-        self._numbers: dict[str, float | None] = {}  # what primitive nodes say
+        self._numbers: dict[str, float | None] = {}  # values of primitive nodes
         self._sigma_steps: dict[tuple[str, Any], float | None] = {}  # by node and output
         self.pictures: dict[str, Picture] = {}
         for node_id in prompt:
@@ -89,7 +89,7 @@ class PromptWork:
         return str(node.get("class_type")) if isinstance(node, Mapping) else ""
 
     def samplings(self) -> Iterator[Sampling]:
-        """Every node that samples: it gives a picture or latent, and takes steps or sigmas."""
+        """Yield every node that samples: it returns a picture or latent, and takes steps or sigmas."""
         for node_id in self._prompt:
             inputs = self._inputs(node_id)
             if not self._gives_picture(node_id):
@@ -105,7 +105,7 @@ class PromptWork:
 
     @property
     def pixel_steps(self) -> int:
-        """Pixels times steps, summed over everything that samples."""
+        """Return the sum of pixels times steps over all nodes that sample."""
         return math.ceil(sum(item.picture.sampled_pixels * item.steps for item in self.samplings()))
 
     # steps
@@ -119,8 +119,8 @@ class PromptWork:
         return max(0.0, min(steps, steps if end is None else end) - max(0.0, begin))
 
     def _steps_of_sigmas(self, link: Any) -> float | None:
-        """The steps of the scheduler at the end of a chain of nodes that take sigmas and give sigmas."""
-        passed: dict[tuple[str, Any], float] = {}  # each with the most steps that it lets through
+        """Return the steps of the scheduler at the end of a chain of nodes that take and return sigmas."""
+        passed: dict[tuple[str, Any], float] = {}  # each with the most steps that it passes on
         steps: float | None = None
         while (node_id := self._linked(link)) is not None:
             place = (node_id, str(link[1]))
@@ -133,7 +133,7 @@ class PromptWork:
                 steps = self._own_steps(inputs)
                 break
             link = inputs.get("sigmas")
-            if isinstance(link, str):  # written out
+            if isinstance(link, str):  # literal
                 steps = float(link.count(","))
                 break
         for place, most in reversed(passed.items()):
@@ -141,7 +141,7 @@ class PromptWork:
         return steps
 
     def _most_steps(self, node_id: str, inputs: Mapping[str, Any], slot: Any) -> float:
-        """The most steps that one output of a node which splits sigmas has."""
+        """Return the most steps that one output of a node which splits sigmas has."""
         is_first_part = self.class_of(node_id) == "SplitSigmas" and slot == 0
         first_steps = self._number(inputs.get("step")) if is_first_part else None
         return math.inf if first_steps is None else max(0.0, first_steps)
@@ -149,7 +149,7 @@ class PromptWork:
     # sizes
 
     def _measure(self, root: str) -> None:
-        """Measure a node after all whose pictures it takes; what closes a cycle counts as unknown."""
+        """Measure a node after all nodes whose pictures it takes; a link that closes a cycle counts as unknown."""
         stack, opened = [root], set[str]()
         while stack:
             node_id = stack[-1]
@@ -166,7 +166,7 @@ class PromptWork:
             stack.pop()
 
     def _sources(self, node_id: str) -> list[str]:
-        """The nodes whose pictures or latents a node takes."""
+        """Return the nodes whose pictures or latents a node takes."""
         found = []
         for value in self._inputs(node_id).values():
             source = self._linked(value)
@@ -175,7 +175,7 @@ class PromptWork:
         return found
 
     def _made(self, node_id: str, taken: list[Picture]) -> Picture:
-        """The size of what a node gives, from the sizes of what it takes."""
+        """Return the size of a node's output for the sizes of its inputs."""
         if not self._gives_picture(node_id):
             return Picture()
         inputs, kind = self._inputs(node_id), self.class_of(node_id)
@@ -240,12 +240,12 @@ class PromptWork:
         return inputs if isinstance(inputs, Mapping) else {}
 
     def _linked(self, value: Any) -> str | None:
-        """The node that a link points at."""
+        """Return the node that a link refers to."""
         is_link = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
         return value[0] if is_link and value[0] in self._prompt else None
 
     def _gives_picture(self, node_id: str, slot: Any = None) -> bool:
-        """True for a node with a picture or latent among its outputs, or at one of them; unknown classes count."""
+        """Return True for a node with a picture or latent as an output, or at the given one; unknown classes count."""
         declared = self._object_info.get(self.class_of(node_id))
         if not isinstance(declared, Mapping):
             return True
@@ -255,7 +255,7 @@ class PromptWork:
         return any(isinstance(item, str) and not PICTURES.isdisjoint(item.split(",")) for item in types)
 
     def _number(self, value: Any) -> float | None:
-        """A number that stands here or in a primitive node upstream; None when it is none or cannot be known."""
+        """Return a literal number, or that of a primitive node upstream; None if there is none or it is unknown."""
         passed: dict[str, None] = {}
         while (node_id := self._linked(value)) is not None:
             if node_id in self._numbers:
@@ -274,7 +274,7 @@ class PromptWork:
 
 
 def _with_sides(picture: Picture, width: float | None, height: float | None, field: str) -> Picture:
-    """A picture of a said size; a side of 0 keeps the proportions, as ComfyUI's scalers do."""
+    """Return a picture with the given sides; a side of 0 keeps the proportions, as in ComfyUI's scalers."""
     if width is None or height is None:
         return replace(picture, width_px=None, height_px=None)
     if not width and not height:

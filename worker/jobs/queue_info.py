@@ -1,6 +1,6 @@
-"""QueueInfo: how many jobs are in each part of the way, where each of them stands, and how long it will wait.
+"""QueueInfo: the number of jobs at each stage, each job's position in the queue, and its estimated wait.
 
-The line is the order in which the engines take jobs: what runs, what has been handed to an engine, then by `Job.order`.
+The queue is in the order in which the engines run jobs: running ones, those sent to an engine, then by `Job.order`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Stand:
 
 @dataclass(slots=True)
 class _Line:
-    """Everybody's place at one moment."""
+    """A snapshot of all positions."""
 
     at: float = -1.0
     stands: dict[str, _Stand] = field(default_factory=dict)
@@ -40,10 +40,12 @@ class _Line:
 
 
 class QueueInfo:
-    """`jobs` gives all that have not ended, `num_engines` how many engines are up, `run_clock` what runs take;
-    `turn_ms` the turn of a job that came now with a priority.
+    """Queue positions and wait estimates.
 
-    With many streams open the line is computed once for all of them, and is at most FRESH_SECONDS old.
+    `jobs` returns all jobs that have not ended, `num_engines` the number of engines that are up. `run_clock` has the
+    durations of runs. `turn_ms` returns the turn of a job that arrives now with a priority.
+
+    The queue is computed once for all open streams, and is at most FRESH_SECONDS old.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class QueueInfo:
 
     @property
     def seconds_per_job(self) -> float:
-        """The mean of the last runs; 0 when there was none yet."""
+        """The mean of the last runs; 0 if there was none yet."""
         return self._run_clock.mean_seconds
 
     def sizes(self) -> dict[str, int]:
@@ -77,7 +79,10 @@ class QueueInfo:
         }
 
     def position_of(self, job: Job) -> dict[str, Any]:
-        """Position 1 is the job whose turn it is; `estimated_wait_time` is seconds until the engine begins with it."""
+        """Return the position of a job; 1 is the job whose turn it is.
+
+        `estimated_wait_time` is the seconds until the engine begins with it.
+        """
         line = self._fresh_line()
         stand = line.stands.get(job.id) or _Stand(QUEUE_NAMES.get(job.state, "unknown"), 1, 0.0)
         return {
@@ -88,16 +93,16 @@ class QueueInfo:
         }
 
     def wait_of_a_new_job(self, priority: int = 0) -> float:
-        """Seconds until a job that came now with this priority would begin."""
+        """Return the seconds until a job that arrives now with this priority would begin."""
         running, waiting = self._running_and_waiting()
         turn_ms = self._turn_ms(priority)
         before = [job for job in waiting if job.is_at_engine or job.turn_ms <= turn_ms]
         return self._starts(before, running)[-1]
 
     def listed(self, caller: Identity) -> list[dict[str, Any]]:
-        """The caller's jobs that have not ended, in the order in which they will be made; nothing of what they ask for.
+        """List the caller's jobs that have not ended, in order of execution, without the contents of their requests.
 
-        An operator sees all, with their owners, by the ids under which they are stored.
+        An operator sees all jobs, with their owners, by the ids under which they are stored.
         """
         return [
             {
@@ -113,7 +118,7 @@ class QueueInfo:
         ]
 
     def waits_by_priority(self) -> dict[str, float]:
-        """Seconds that a job sent now would wait, for the lowest, the usual and the highest priority."""
+        """Return the wait in seconds of a job sent now with the lowest, the usual and the highest priority."""
         return {
             str(priority): round(self.wait_of_a_new_job(priority), 2) for priority in (MIN_PRIORITY, 0, MAX_PRIORITY)
         }
@@ -135,7 +140,7 @@ class QueueInfo:
         return line
 
     def _running_and_waiting(self) -> tuple[list[Job], list[Job]]:
-        """Those that run, and those that wait, in their order."""
+        """Return the running and the waiting jobs, each in order."""
         to_make = sorted((job for job in self._jobs() if job.state is not JobState.GENERATED), key=_turn)
         running = [job for job in to_make if job.stage is Stage.RUNNING]
         return running, [job for job in to_make if job.stage is not Stage.RUNNING]
@@ -147,6 +152,6 @@ class QueueInfo:
 
 
 def _turn(job: Job) -> tuple[bool, bool, bool, tuple[int, int]]:
-    """Sorts jobs by when the engines get to them; those that are made come first."""
+    """Return the sort key of the order in which the engines take jobs; running ones come first."""
     is_made = job.state is JobState.GENERATED
     return not is_made, job.stage is not Stage.RUNNING, not job.is_at_engine, job.order

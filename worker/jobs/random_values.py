@@ -1,4 +1,4 @@
-"""`__RANDOM_INT__` in a prompt: resolved once, stored with the job, so that a retry draws the same picture. Pure."""
+"""Substitution of `__RANDOM_INT__` in a prompt: done once and stored, so that a retry makes the same picture. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ RANDOM_INT = "__RANDOM_INT__"
 
 
 def resolve(value: Any, draw: Callable[[], int]) -> Any:
-    """A copy of a JSON value: a string that is the word becomes a number, the word inside a longer one its text."""
+    """Copy a JSON value with numbers in place of `__RANDOM_INT__`.
+
+    A string that is the placeholder becomes a number; within a longer string it is replaced by the number's digits.
+    """
     if isinstance(value, dict):
         return {key: resolve(item, draw) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What the pipeline asks of its two ends: inputs to fetch, outputs to collect and deliver."""
+"""Interfaces of the pipeline's first and last stages: inputs to fetch, outputs to collect and deliver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OutputRecord = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PlannedInputs:
-    """A prompt whose files still to be fetched have been replaced by `pending_files`, for the graph check."""
+    """A prompt for the graph check, in which `pending_files` stand for the files that are not fetched yet."""
 
     prompt: Mapping[str, Any]
     pending_files: Collection[str]
@@ -35,42 +35,43 @@ class InputStage(Protocol):
         *,
         engine_checks_links: bool = False,
     ) -> None:
-        """Check a prompt as it came; `parts` are names of files that came with it.
+        """Check a prompt as received; `parts` are names of files that came with it.
 
-        Raises RequestRejected with every input that cannot be fetched, as far as that shows without trying, and every
-        one that names a file of another job. Where the engine does not check the names that links bring, such links
-        are refused too.
+        Raises RequestRejected with every input that provably cannot be fetched, without trying, and every input that
+        names a file of another job. If the engine does not check the names that arrive through links, such links are
+        refused too.
         """
         ...
 
     def scope(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
-        """Return what this engine is told of the files that a placed prompt may read."""
+        """Return the files that a placed prompt may read, in the form that this engine takes."""
         ...
 
     async def keep_inline(
         self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], job_id: str
     ) -> Mapping[str, Any]:
-        """The prompt with addresses of files in place of the data that it carries along, which the job has from then
-        on. Raises RequestRejected with every one that is broken, DiskLow.
+        """Store the inline data of a prompt, and return the prompt with addresses of the stored files.
+
+        The job holds these files from then on. Raises RequestRejected with every broken input, and DiskLow.
         """
         ...
 
     async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
-        """The job's prompt with the names of the fetched files in it; they stay until the job is released.
+        """Return the job's prompt with the names of its fetched files, which are kept until the job is released.
 
         Raises InputRejected, DiskLow.
         """
         ...
 
     async def place(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
-        """The prompt with the names under which this engine has the fetched files; it is sent those that it lacks.
+        """Return the prompt with this engine's names of the fetched files, after sending it the files that it lacks.
 
         Raises InputRejected, EngineUnreachable.
         """
         ...
 
     def release(self, job_id: str) -> None:
-        """The job has ended and needs its inputs no more."""
+        """Release the inputs of a job that has ended."""
         ...
 
 
@@ -80,11 +81,12 @@ class OutputStage(Protocol):
     ) -> Sequence[OutputRecord]: ...
 
     def sends_away(self, job: Job) -> bool:
-        """Whether delivery reaches beyond this machine. What does not is over before a commit would be."""
+        """Return True if delivery involves another machine. A local delivery is over before a commit would be."""
         ...
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
-        """The job's outputs as its request wants them, with `url` or `upload_error` added. One that fails does not fail
-        the others.
+        """Return the job's processed outputs, with `url` or `upload_error` added.
+
+        A failed output does not fail the others.
         """
         ...

@@ -1,10 +1,10 @@
-"""JobStore: the sole holder of jobs, in memory while they live and on disk always.
+"""JobStore: the only owner of jobs, in memory while they are live and always on disk.
 
-One writer task commits in groups: whoever saves while a commit runs is part of the next one. A job that was inserted
-is on disk when `insert` returns; `save` marks it changed and gives a future of the commit, so that only those wait who
-must. Where the disk refuses a commit (it is full, say), new jobs are refused and every change is kept and written as
-soon as it can be; what cannot be written for a reason of its own does not hold up the rest. The state directory is mode
-0700 and taken with an exclusive file lock.
+One writer task commits in groups: changes saved during a commit are part of the next one. An inserted job is on disk
+when `insert` returns. `save` marks a job changed and returns a future of the commit, so that only callers that need to
+wait do. If the disk refuses a commit (because it is full, for example), new jobs are refused, and every change is kept
+and written as soon as possible. A change that fails for a reason of its own does not block the others. The state
+directory has mode 0700 and is held with an exclusive file lock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, is_due, we
 FINISHED_IN_MEMORY = 200
 LAZY_SECONDS = 0.05
 RETRY_SECONDS = 1.0
-MAX_TRIES = 3  # of a change that fails for another reason than the disk's
+MAX_TRIES = 3  # tries of a change that fails for a reason other than the disk
 
 log = structlog.get_logger("jobs.store")
 
@@ -71,14 +71,15 @@ _DELETE_DELIVERED = sa.delete(WEBHOOKS).where(
 
 
 class ChangeUnwritable(StateUnusable):
-    """The change of one job cannot be written, whatever the disk: others of the same commit could."""
+    """A change of one job that cannot be written independently of the disk; others of the same commit can."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """What the next commit writes, and who waits: those who insert or change for their write, others for the try.
+    """The content of the next commit and its futures.
 
-    Every write and every future belongs to an owner: the id of a job, or a name of its own for what belongs to none.
+    Insertions and changes wait for their write, other futures for the attempt. Every write and every future has an
+    owner: the id of a job, or a generated name for writes that belong to no job.
     """
 
     new: dict[str, Job] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class _Group:
     tried: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
 
     def take_over(self, refused: _Group) -> None:
-        """The changes of a commit that was refused come before those that have gathered since."""
+        """Prepend the changes of a refused commit to those gathered since."""
         self.changed = {**refused.changed, **self.changed}
         self.writes = _joined(refused.writes, self.writes)
         self.written = _joined(refused.written, self.written)
@@ -100,7 +101,7 @@ class _Group:
         return list(dict.fromkeys(owner for held in self._fields() for owner in held))
 
     def parts(self) -> list[_Group]:
-        """The same, a group for each owner."""
+        """Split the group into one group for each owner."""
         return [
             _Group(*({owner: held[owner]} if owner in held else {} for held in self._fields())) for owner in self.owners
         ]
@@ -109,7 +110,7 @@ class _Group:
         return self.new, self.changed, self.writes, self.inserted, self.written, self.tried
 
     def settle(self, refusal: Exception | None = None) -> None:
-        """Tells everyone who waits."""
+        """Resolve all futures, with an exception if there is a refusal."""
         waiting = (future for held in (*self.written.values(), *self.tried.values()) for future in held)
         for future in (*self.inserted.values(), *waiting):
             if future.done():
@@ -118,7 +119,7 @@ class _Group:
                 future.set_result(None)
             else:
                 future.set_exception(refusal)
-                future.exception()  # one that nobody waits for is no unhandled error
+                future.exception()  # marks the exception as retrieved if no task awaits the future
 
 
 def _joined(first: Mapping[str, list[Any]], second: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
@@ -126,7 +127,10 @@ def _joined(first: Mapping[str, list[Any]], second: Mapping[str, list[Any]]) -> 
 
 
 class JobStore:
-    """Use as `await store.open()` ... `await store.close()`; `jobs` holds every job that has not ended."""
+    """Jobs on disk and in memory. Use as `await store.open()` ... `await store.close()`.
+
+    `jobs` contains every job that has not ended.
+    """
 
     def __init__(self, directory: Path, priority_step_seconds: float = DEFAULT_PRIORITY_STEP_SECONDS) -> None:
         self.directory = directory
@@ -134,7 +138,7 @@ class JobStore:
         self._priority_step_ms = round(priority_step_seconds * 1000)
         self._latest_ms = 0
         self._finished: OrderedDict[str, Job] = OrderedDict()
-        self._lock = FileLock(directory / "lock", thread_local=False)  # taken on one thread, given back on another
+        self._lock = FileLock(directory / "lock", thread_local=False)  # acquired on one thread, released on another
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="job-database")
         self._database: sa.Engine | None = None
         self._connection: sa.Connection | None = None
@@ -152,7 +156,7 @@ class JobStore:
         self._is_closing = False
 
     def take_directory(self) -> None:
-        """Takes the directory for this process alone. Raises StateUnusable naming who holds it. Blocking."""
+        """Lock the directory for this process. Raises StateUnusable naming the process that holds it. Blocking."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.directory.chmod(0o700)
@@ -165,14 +169,14 @@ class JobStore:
         (self.directory / "jobs").mkdir(exist_ok=True)
 
     async def open(self) -> None:
-        """Takes the directory, unless that is done, and loads what has not ended. Raises StateUnusable."""
+        """Lock the directory, unless that is done, and load the jobs that have not ended. Raises StateUnusable."""
         if not self._lock.is_locked:
             await asyncio.to_thread(self.take_directory)
         await self._in_thread(self._load)
         self._writer = asyncio.create_task(self._write_groups(), name="job-writer")
 
     async def close(self) -> None:
-        """Commits what is left and gives the directory back."""
+        """Commit pending changes and release the directory."""
         self._is_closing = True
         self._wake.set()
         if self._writer is not None:
@@ -192,13 +196,16 @@ class JobStore:
         return self.jobs_directory / job_id
 
     def take_number(self) -> int:
-        """The next place in the order of admission."""
+        """Return the next number in the order of admission."""
         number = self._next_number
         self._next_number += 1
         return number
 
     def turn_ms(self, at_ms: int, priority: int) -> int:
-        """The turn of a job that comes at this time. A clock that was set back puts nobody before his elders."""
+        """Return the turn of a job that arrives at this time.
+
+        If the clock was set back, the job still comes after earlier ones.
+        """
         return turn_ms_of(max(at_ms, self._latest_ms), priority, self._priority_step_ms)
 
     def _give_turn(self, job: Job) -> None:
@@ -206,9 +213,9 @@ class JobStore:
         self._latest_ms = max(self._latest_ms, job.times.queued_at_ms)
 
     def insert(self, job: Job) -> asyncio.Task[None]:
-        """The job is held at once, and on disk when the task is done. If that fails the job is not there.
+        """Add a job, which counts at once and is on disk when the task is done. If the task fails the job is removed.
 
-        It raises StateUnusable, or what is wrong with this job where others could be written.
+        The task raises StateUnusable, or the error of this job if others could be written.
         """
         self._give_turn(job)
         self._erasure.begin(job)
@@ -227,9 +234,9 @@ class JobStore:
             raise
 
     def save(self, job: Job, *writes: Write) -> asyncio.Future[None]:
-        """Marks a job changed; `writes` go into the same transaction. The future is done when all is on disk.
+        """Mark a job changed; `writes` go into the same transaction. The future is done when all of it is on disk.
 
-        It fails with ChangeUnwritable when this can never be: nothing of it is on disk then.
+        It fails with ChangeUnwritable if the change can never be written; nothing of it is on disk then.
         """
         self._group.changed[job.id] = job
         if job.state.is_terminal:
@@ -242,35 +249,36 @@ class JobStore:
         return self._written(job.id)
 
     def save_soon(self, job: Job) -> None:
-        """Marks a job changed; it is on disk with the next commit, within `LAZY_SECONDS`. Nobody can wait for it."""
+        """Mark a job changed; it is on disk with the next commit, within `LAZY_SECONDS`. It has no future to await."""
         self._group.changed[job.id] = job
         self._wake_within(LAZY_SECONDS)
 
     async def settle(self, job: Job) -> None:
-        """Returns when the job is on disk as it was when this was called, so that no crash takes back what is shown
-        now. A disk that refuses does not hold it up.
+        """Wait until the current state of the job is on disk, so that a crash does not revert what is shown now.
+
+        A disk that refuses writes does not block this.
         """
         if job.id in self._group.changed or job.id in self._group.new or job.id in self._being_written:
             with contextlib.suppress(StateUnusable):
                 await asyncio.shield(self._waiting_in(self._group.tried, job.id))
 
     async def find(self, job_id: str) -> Job | None:
-        """A job by id, ended ones (until they expire) included."""
+        """Return a job by id, including ended ones until they expire, or None."""
         job = self.jobs.get(job_id) or self._finished.get(job_id)
         if job is not None:
             return job
         stored: Job | None = await self._in_thread(lambda: self._read_job(job_id))
-        live = self.jobs.get(job_id) or self._finished.get(job_id)  # it may have come or ended meanwhile
+        live = self.jobs.get(job_id) or self._finished.get(job_id)  # it may have been added or have ended meanwhile
         if live is None and stored is not None:
             self._remember(stored)
         return live or stored
 
     def holds(self, job_id: str) -> bool:
-        """Whether a job of this id lives or is one of the last that have ended."""
+        """Return True if a job of this id is live or among the last that have ended."""
         return job_id in self.jobs or job_id in self._finished
 
     async def due_webhooks(self, now_ms: int, limit: int = 32, but: Collection[str] = ()) -> list[WebhookRow]:
-        """The oldest ones that are due, those `but` left out."""
+        """Return the oldest due webhooks, except those in `but`."""
         query = (
             sa.select(WEBHOOKS)
             .where(is_due(now_ms), WEBHOOKS.c.id.not_in(list(but)))
@@ -281,7 +289,7 @@ class JobStore:
         return [WebhookRow(**row._mapping) for row in rows]
 
     async def next_webhook_at_ms(self, after_ms: int) -> int | None:
-        """When the first that is not due yet will be."""
+        """Return the time at which the next webhook that is not yet due will be due, or None."""
         query = sa.select(sa.func.min(WEBHOOKS.c.next_at_ms)).where(
             WEBHOOKS.c.state == "pending", WEBHOOKS.c.next_at_ms > after_ms
         )
@@ -294,17 +302,17 @@ class JobStore:
         return None if row is None else WebhookRow(**row._mapping)
 
     async def update_webhook(self, row: WebhookRow) -> None:
-        """Store the outcome of a try. A delivered webhook loses its secret and those of its URL."""
+        """Store the outcome of a try. A delivered webhook loses its secret and the secrets in its URL."""
         self._erasure.log_holds_secrets |= row.state == WebhookState.DELIVERED
         await self.write(webhook_update(row))
 
     async def read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
-        """The rows that are on disk now."""
+        """Return the rows that are on disk now."""
         rows: list[sa.Row[Any]] = await self._in_thread(lambda: list(self._connected().execute(query)))
         return rows
 
     async def fact(self, name: str) -> Any:
-        """A small stored fact (parsed JSON), or None."""
+        """Return a small stored fact (parsed JSON), or None."""
         query = sa.select(FACTS.c.value).where(FACTS.c.name == name)
         text = await self._in_thread(lambda: self._connected().execute(query).scalar())
         return None if text is None else json.loads(text)
@@ -315,8 +323,9 @@ class JobStore:
         await self.write((statement, {"name": name, "value": text}))
 
     async def forget_finished_before(self, time_ms: int) -> list[str]:
-        """Removes ended jobs without a pending webhook, and their delivered webhooks; gives the ids, whose folders the
-        caller deletes.
+        """Remove ended jobs without a pending webhook, and their delivered webhooks; return the ids of the jobs.
+
+        The caller deletes their folders.
         """
         pending = sa.select(WEBHOOKS.c.job_id).where(WEBHOOKS.c.state == "pending")
         old = sa.select(JOBS.c.id).where(JOBS.c.finished_ms < time_ms, JOBS.c.id.not_in(pending))
@@ -330,7 +339,7 @@ class JobStore:
         return ids
 
     def check_integrity(self) -> list[str]:
-        """What is wrong inside, one line each: empty is good."""
+        """Return the inconsistencies of the internal state, one line each; empty if there are none."""
         wrong = [f"{job.id} has ended and is still held as live" for job in self.jobs.values() if job.state.is_terminal]
         wrong += [f"{job.id} is live and held as ended" for job in self._finished.values() if job.id in self.jobs]
         if self._writer is not None and self._writer.done() and not self._is_closing:
@@ -341,7 +350,7 @@ class JobStore:
     # the writer
 
     def _written(self, owner: str) -> asyncio.Future[None]:
-        """Done when what the next commit writes for the owner now is on disk."""
+        """Return a future that is done when the owner's part of the next commit is on disk."""
         return self._waiting_in(self._group.written, owner)
 
     def _waiting_in(self, held: dict[str, list[asyncio.Future[None]]], owner: str) -> asyncio.Future[None]:
@@ -359,15 +368,15 @@ class JobStore:
         self._wake.set()
 
     async def write(self, *writes: Write) -> None:
-        """Returns when these are on disk, which they come to together."""
+        """Write these in one transaction and wait until they are on disk."""
         self._num_writes += 1
-        owner = f"#{self._num_writes}"  # no job has such an id
+        owner = f"#{self._num_writes}"  # not a valid job id
         self._group.writes[owner] = list(writes)
         await asyncio.shield(self._written(owner))
 
     async def _write_groups(self) -> None:
         while True:
-            is_last = self._is_closing  # what gathers during a commit, `close` called or not, gets one of its own
+            is_last = self._is_closing  # changes gathered during a commit get a commit of their own, also after `close`
             if not is_last:
                 await self._wake.wait()
             self._wake.clear()
@@ -387,11 +396,11 @@ class JobStore:
             writes = [write for owned in group.writes.values() for write in owned]
             await self._in_thread(lambda: self._commit(new, changed, writes))
         except sa.exc.OperationalError as error:
-            log.error("the disk refuses a commit", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
+            log.error("commit refused by the disk", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
             self._refuse(group, StateUnusable(f"The job database cannot be written: {error.orig}"))
-        except Exception as error:  # noqa: BLE001 - the commit: everyone who waits for it is told
+        except Exception as error:  # noqa: BLE001 - the commit: it is raised to all who wait for it
             parts = group.parts()
-            if len(parts) > 1:  # one that cannot be written must not take the others with it
+            if len(parts) > 1:  # an unwritable change must not fail the others
                 for part in parts:
                     await self._write_one_group(part)
             else:
@@ -403,18 +412,18 @@ class JobStore:
             self._truncate_soon()
 
     def _refuse(self, group: _Group, refusal: Exception) -> None:
-        """Those who insert are told; what changed is written with a later commit, if there is one."""
+        """Fail the insertions; changes are kept for a later commit, if there is one."""
         if not self._is_closing:
             self._group.take_over(group)
             self._wake_within(RETRY_SECONDS)
         group.settle(refusal)
 
     def _fail(self, part: _Group, owner: str, error: Exception) -> None:
-        """The part of one owner failed for a reason that is not the disk's: it is tried again, but not for ever."""
+        """Retry one owner's part that failed for a reason other than the disk, up to a limit of tries."""
         self._failures[owner] += 1
         num_tries = self._failures[owner]
         is_over = num_tries >= MAX_TRIES or self._is_closing or bool(part.new)
-        log.error("a change cannot be written", job_id=owner, num_tries=num_tries, is_over=is_over, exc_info=error)
+        log.error("change unwritable", job_id=owner, num_tries=num_tries, is_over=is_over, exc_info=error)
         if not is_over:
             self._refuse(part, error)
             return
@@ -443,11 +452,11 @@ class JobStore:
         if self._connection is None:
             raise StateUnusable("the job database is not open")
         if self._connection.in_transaction():
-            self._connection.rollback()  # a read before left one open; it would see old data
+            self._connection.rollback()  # an earlier read left a transaction open, which would show old data
         return self._connection
 
     def _truncate_soon(self) -> None:
-        """Schedule a checkpoint of the write-ahead log, unless it holds nothing that was erased or one is due."""
+        """Schedule a checkpoint of the write-ahead log, unless nothing in it was erased or one is already due."""
         if self._erasure.log_holds_secrets and self._truncation is None and not self._is_closing:
             self._truncation = asyncio.get_running_loop().call_later(TRUNCATE_SECONDS, self._begin_truncation)
 
@@ -461,14 +470,14 @@ class JobStore:
             await self._in_thread(self._empty_log)
         except sa.exc.OperationalError as error:
             log.error("write-ahead log not truncated", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
-            self._erasure.log_holds_secrets = True  # tried again after the next commit, and by the expiry
+            self._erasure.log_holds_secrets = True  # retried after the next commit, and by the expiry
 
     async def _truncated(self) -> None:
         if self._truncating is not None:
             await self._truncating
 
     def _empty_log(self) -> None:
-        """Take the write-ahead log back into the database: erased secrets stand in it until then."""
+        """Checkpoint and truncate the write-ahead log, which contains erased secrets until then."""
         self._connected().exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connected()
 
@@ -496,14 +505,14 @@ class JobStore:
             self._give_turn(job)
             self.jobs[job.id] = job
         self._connection.rollback()
-        self._empty_log()  # a killed worker leaves a log that may hold what it had erased
+        self._empty_log()  # the log of a killed worker may contain erased secrets
 
     def _read_job(self, job_id: str) -> Job | None:
         row = self._connected().execute(sa.select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
         return None if row is None else job_of(row)
 
     def _remember(self, job: Job) -> None:
-        job.prompt = {}  # stays on disk; pictures that it carries would fill the memory
+        job.prompt = {}  # it stays on disk; inline pictures would fill the memory
         self._finished[job.id] = job
         while len(self._finished) > FINISHED_IN_MEMORY:
             self._finished.popitem(last=False)

@@ -1,8 +1,8 @@
-"""When a waiting job will begin, from how long the last runs took for what they cost. Pure.
+"""Estimates of when a waiting job begins, from the durations and costs of the last runs. Pure.
 
-Each engine makes one job after another, the running one first; waiting jobs go, in their order, to the engine that is
-free first. A job is taken to last as its cost says, at the pace of the last ones; before the first, at the pace that
-the start-up benchmark measured.
+Each engine runs one job after another, the running one first. Waiting jobs go, in order, to the engine that is free
+first. A job's duration is estimated from its cost at the pace of the last runs. Before the first run, the pace is the
+one measured by the start-up benchmark.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ REMEMBERED_RUNS = 20
 
 
 class RunClock:
-    """How long the last runs took on their engine. Costs are those of `worker/jobs/cost.py`."""
+    """Durations of the last runs on their engines. Costs are those of `worker/jobs/cost.py`."""
 
     def __init__(self) -> None:
         self._runs: deque[tuple[float, float]] = deque(maxlen=REMEMBERED_RUNS)
         self._expected_seconds_per_cost = 0.0
 
     def expect(self, cost_per_second: float) -> None:
-        """What an engine should do, until the first run has shown it; 0 where nothing is known."""
+        """Set an engine's expected pace, used until its first run; 0 if unknown."""
         self._expected_seconds_per_cost = 1 / cost_per_second if cost_per_second > 0 else 0.0
 
     def add(self, seconds: float, cost: float) -> None:
@@ -31,11 +31,11 @@ class RunClock:
 
     @property
     def mean_seconds(self) -> float:
-        """Of one job; 0 before the first."""
+        """The mean duration of a job; 0 before the first run."""
         return fmean(seconds for seconds, _ in self._runs) if self._runs else 0.0
 
     def seconds_of(self, cost: float) -> float:
-        """How long a job of this cost takes; 0 as long as nothing is known."""
+        """Return the expected duration of a job of this cost; 0 while the pace is unknown."""
         total_cost = sum(known for _, known in self._runs)
         if total_cost > 0:
             return cost * sum(seconds for seconds, _ in self._runs) / total_cost
@@ -45,10 +45,10 @@ class RunClock:
 def seconds_until_start(
     waiting_seconds: Sequence[float], left_seconds: Sequence[float], num_engines: int
 ) -> list[float]:
-    """For each waiting job, in their order, the seconds until it begins; one entry more for a job that came last.
+    """Return the seconds until each waiting job begins, in order, and one more entry for a job that arrives last.
 
-    `waiting_seconds` are how long each of them will take, `left_seconds` how long the running ones will go on; less
-    than 0 for one that has taken longer than it should, and may end any moment.
+    `waiting_seconds` are the expected durations of the waiting jobs, `left_seconds` the remaining ones of the running
+    jobs. A remaining duration is negative for a job that has exceeded its expected one and may end at any moment.
     """
     free_in = [max(0.0, left) for left in left_seconds]
     free_in += [0.0] * (max(1, num_engines) - len(free_in))

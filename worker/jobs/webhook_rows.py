@@ -1,4 +1,4 @@
-"""The rows of the webhook outbox: how they are written, listed, sent again and forgotten. SQL, but no connection."""
+"""The rows of the webhook outbox: insertion, listing, redelivery and removal. SQL without a connection."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ Write = tuple[sa.Executable, Mapping[str, Any]]
 class WebhookState(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
-    DEAD = "dead"  # given up, kept for redelivery
+    DEAD = "dead"  # no more tries, kept for redelivery
 
 
 LONGEST_PAUSE_MS = 6 * 3600 * 1000
-"""Between two tries. What waits for longer does so because the clock was set back meanwhile, and is due."""
+"""The longest wait between two tries. A longer one means that the clock was set back, and the entry is due."""
 
 
 def is_due(now_ms: int) -> sa.ColumnElement[bool]:
-    """Whether an entry is to be sent now."""
+    """Return the condition of entries that are to be sent now."""
     next_at_ms = WEBHOOKS.c.next_at_ms
     is_time = sa.or_(next_at_ms <= now_ms, next_at_ms > now_ms + LONGEST_PAUSE_MS)
     return sa.and_(WEBHOOKS.c.state == WebhookState.PENDING.value, is_time)
 
 
 class SecretSource(StrEnum):
-    """Whose secret signs a webhook. The worker's own is read from the settings at each try and never stored."""
+    """The owner of the secret that signs a webhook.
+
+    The worker's own secret is read from the settings at each try and never stored.
+    """
 
     NONE = "none"
     REQUEST = "request"
@@ -44,7 +47,7 @@ class SecretSource(StrEnum):
 class WebhookRow:
     """One entry of the outbox. `is_trusted`: the address came from the operator, not from a request.
 
-    `secret` is that of the request, until the webhook has been delivered.
+    `secret` is the request's, until the webhook has been delivered.
     """
 
     id: str
@@ -67,13 +70,13 @@ class WebhookRow:
 
     @property
     def is_signed(self) -> bool:
-        """Signed with a request's secret, or, to the operator's own address, with the operator's."""
+        """True if a request's secret signs the webhook, or the operator's if the address is the operator's."""
         is_operators = self.secret_source == SecretSource.ENVIRONMENT and self.is_trusted
         return is_operators or self.secret_source == SecretSource.REQUEST
 
     @property
     def has_lost_its_secret(self) -> bool:
-        """It was signed with the request's secret, which is gone."""
+        """True if the webhook was signed with the request's secret, which has been erased."""
         return self.secret_source == SecretSource.REQUEST and self.secret is None
 
     @property
@@ -83,7 +86,7 @@ class WebhookRow:
 
 
 def webhook_insert(row: WebhookRow) -> Write:
-    """The write that puts an entry into the outbox; give it to `JobStore.save` beside the job's last change."""
+    """Return the write that inserts an entry into the outbox, for `JobStore.save` with the job's last change."""
     return sa.insert(WEBHOOKS), {name: getattr(row, name) for name in WebhookRow.__slots__}
 
 
@@ -104,7 +107,7 @@ def webhook_update(row: WebhookRow) -> Write:
 
 
 def webhooks_query(state: WebhookState | None, limit: int, before_ms: int | None) -> sa.Select[Any]:
-    """The newest entries, those of one state where it is given, made before a time."""
+    """Return a query of the newest entries made before a time, optionally only those of one state."""
     query = sa.select(WEBHOOKS).order_by(WEBHOOKS.c.created_ms.desc(), WEBHOOKS.c.id).limit(limit)
     if state is not None:
         query = query.where(WEBHOOKS.c.state == state.value)
@@ -116,13 +119,13 @@ def webhook_counts_query() -> sa.Select[Any]:
 
 
 def revive_all(now_ms: int) -> Write:
-    """The write after which every dead entry is due now, with all its tries before it."""
+    """Return the write that makes every dead entry due now, with a fresh set of tries."""
     revived = {"state": WebhookState.PENDING.value, "attempts": 0, "next_at_ms": now_ms}
     return sa.update(WEBHOOKS).where(WEBHOOKS.c.state == WebhookState.DEAD.value).values(revived), {}
 
 
 def forget_dead_before(time_ms: int) -> Write:
-    """The write that removes dead entries whose last try was before, secrets and all."""
+    """Return the write that removes dead entries whose last try was before a time, including their secrets."""
     is_old = sa.func.coalesce(WEBHOOKS.c.tried_ms, WEBHOOKS.c.created_ms) < sa.bindparam("gone_before")
     dead = WEBHOOKS.c.state == WebhookState.DEAD.value
     return sa.delete(WEBHOOKS).where(dead & is_old), {"gone_before": time_ms}

@@ -1,9 +1,11 @@
 """TakenOver: files in the engine's output folder that jobs have claimed, and their removal from that folder.
 
 It is active only with KEEP_ENGINE_OUTPUT=false and an engine of our own. Files that no job of ours made are never
-removed. Two failures are prevented: - The engine answers a prompt from its cache and names a removed file: it is found
-in the job that claimed it. - The engine numbers its next file by the highest existing number and reuses a removed one:
-the highest file of each name stays until no job is at the engine.
+removed. Two failures are prevented:
+
+- The engine answers a prompt from its cache and names a removed file: it is found in the job that claimed it.
+- The engine numbers its next file by the highest existing number and reuses a removed one: the highest file of each
+  name stays until no job is at the engine.
 """
 
 from __future__ import annotations

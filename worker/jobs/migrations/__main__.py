@@ -1,4 +1,4 @@
-"""python -m worker.jobs.migrations DATABASE: brings a job database to the newest tables."""
+"""Migration of a job database to the newest tables: python -m worker.jobs.migrations DATABASE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `worker/jobs/database.py` hands over."""
+"""Entry point of Alembic: run the migrations on the connection that `worker/jobs/database.py` passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks know whose secret signs them, and when they were last tried.
+"""Columns for the source of a webhook's secret, and for the time of its last try.
 
 Revision ID: 0002
 """

@@ -1,6 +1,6 @@
-"""Jobs know whose they are, and the id that was asked for where they are stored under another.
+"""Columns for the owner of a job, and for the requested id if the job is stored under another.
 
-Jobs from before have no owner (NULL): every key sees them, as it did then, until they expire.
+Jobs from before have no owner (NULL). They are visible to every key, as they were then, until they expire.
 
 Revision ID: 0003
 """
