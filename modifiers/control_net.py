@@ -1,4 +1,4 @@
-"""ControlNet: a prompt becomes a picture that follows the shapes of another one."""
+"""ControlNet: generates a picture from a prompt that follows the shapes of another picture."""
 
 from __future__ import annotations
 

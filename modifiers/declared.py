@@ -1,4 +1,4 @@
-"""Declared modifiers: a workflow file and a small TOML or JSON declaration of its parameters become a modifier.
+"""Declared modifiers: built from a workflow file and a small TOML or JSON declaration of its parameters.
 
     description = "A poster in our house style"
     workflow = "poster.json"                # in ComfyUI's API format, beside this file
@@ -14,7 +14,7 @@
     minimum = 1
     maximum = 50
 
-A parameter that is neither required nor has a `default` keeps what the workflow has.
+A parameter that is neither required nor has a `default` keeps the workflow's value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from modifiers.modifier import RANDOM_INT, Into, ModificationsRejected, Modifier
 
 
 class BadDeclaration(Exception):
-    """The declaration, or the workflow it names, cannot be used; the message says where and why."""
+    """Error in a declaration, or in the workflow it names; the message gives the place and the reason."""
 
 
 TYPES: Mapping[str, Any] = {
@@ -65,7 +65,7 @@ class Parameter(BaseModel):
         return tuple(_place(text) for text in ([self.into] if isinstance(self.into, str) else self.into))
 
     def annotation(self) -> Any:
-        """The pydantic type of the field."""
+        """Return the pydantic type of the field."""
         return Annotated[self._plain(), *self.places(), Field(description=self.description)]
 
     def _plain(self) -> Any:
@@ -90,7 +90,7 @@ class Declaration(BaseModel):
 
 
 def parse_declaration(raw: Mapping[str, Any]) -> Declaration:
-    """Raises BadDeclaration with every problem of the form."""
+    """Parse a declaration. Raises BadDeclaration with every problem of the form."""
     try:
         return Declaration.model_validate(raw)
     except ValidationError as error:
@@ -102,7 +102,7 @@ def parse_declaration(raw: Mapping[str, Any]) -> Declaration:
 
 
 def declared_modifier(declaration: Declaration, name: str, workflow: Any) -> type[Modifier]:
-    """The modifier class. Raises BadDeclaration when the workflow is none, or has not the places that are named."""
+    """Build the modifier class. Raises BadDeclaration when the workflow is invalid or lacks a place that is named."""
     nodes = check_workflow(workflow)
     fields: dict[str, Any] = {}
     for field, parameter in declaration.parameters.items():
@@ -119,7 +119,7 @@ def declared_modifier(declaration: Declaration, name: str, workflow: Any) -> typ
 
 
 def check_workflow(workflow: Any) -> dict[str, Any]:
-    """Raises BadDeclaration for what is no workflow in ComfyUI's API format."""
+    """Return a workflow in ComfyUI's API format. Raises BadDeclaration for anything else."""
     if isinstance(workflow, dict) and isinstance(workflow.get("nodes"), list):
         raise BadDeclaration("the workflow is a drawing of the web front end; export it in the API format")
     is_prompt = isinstance(workflow, dict) and all(
@@ -158,7 +158,7 @@ def _value_at(nodes: Mapping[str, Any], place: Into, field: str) -> Any:
 
 
 def _check_defaults(made: type[Modifier]) -> None:
-    """A default that its own range refuses would only show when somebody relies on it."""
+    """Check that each default is within its own range, at load time instead of at the first request that uses it."""
     defaults = {name: field.default for name, field in made.model_fields.items() if not field.is_required()}
     stand_ins = {name: None for name, field in made.model_fields.items() if field.is_required()}
     try:

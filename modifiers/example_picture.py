@@ -1,4 +1,4 @@
-"""A picture of 64x64 pixels, a white disc on black, for the examples: it does as a picture, a map and a mask."""
+"""Example picture of 64x64 pixels, a white disc on black, for use as a picture, a map or a mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HiresFix: a small picture is drawn, enlarged, and drawn over at the large size."""
+"""HiresFix: generates a small picture, enlarges it, and redraws it at the large size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image2Image: a picture and a prompt become another picture of the same size."""
+"""Image2Image: generates another picture of the same size from a picture and a prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modifiers.modifier import RANDOM_INT, Denoise, Guidance, Into, Modifier, Na
 
 
 class PictureFields(Modifier):
-    """The parameters that drawing over a picture has.
+    """Parameters of redrawing a picture.
 
     `cfg_scale` is honoured; left out it is 8, ComfyUI's own default. The size is that of `input_image`.
     """

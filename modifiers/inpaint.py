@@ -1,4 +1,4 @@
-"""Inpaint: what a mask covers in a picture is drawn anew."""
+"""Inpaint: redraws the masked part of a picture."""
 
 from __future__ import annotations
 

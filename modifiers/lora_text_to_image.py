@@ -1,4 +1,4 @@
-"""LoraText2Image: a prompt becomes a picture, with one or several LoRAs on the checkpoint."""
+"""LoraText2Image: generates a picture from a prompt, with one or several LoRAs on the checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lora(BaseModel):
 
 
 def _as_list(value: Any) -> Any:
-    """One LoRA may stand without its list, and a file name for a LoRA at full strength."""
+    """Return a list of LoRAs; a single LoRA needs no list, and a file name is a LoRA at full strength."""
     items = value if isinstance(value, list) else [value]
     return [{"name": item} if isinstance(item, str) else item for item in items]
 
@@ -42,7 +42,7 @@ class LoraText2Image(TextToImageFields):
         "width": 256,
         "height": 256,
         "steps": 8,
-        "loras": [],  # `example_with` puts in one that the engine has
+        "loras": [],  # `example_with` inserts one that the engine has
     }
 
     prompt: Prompt
@@ -53,7 +53,7 @@ class LoraText2Image(TextToImageFields):
     ]
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
-        """A loader for each LoRA between the checkpoint and whatever takes its model or its text encoder."""
+        """Insert a loader for each LoRA between the checkpoint and each input that takes its model or text encoder."""
         prompt = super().fill(workflow)
         takers = [node["inputs"] for node in prompt.values()]
         last = "4"

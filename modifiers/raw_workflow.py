@@ -1,4 +1,4 @@
-"""RawWorkflow: the Text2Image parameters with every one optional, as older clients send it."""
+"""RawWorkflow: the Text2Image parameters with every one optional, for older clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name -> modifier. `build_registry()` lists the modifiers there are, a user's own among them."""
+"""Registry of modifiers by name, a user's own among them, built by `build_registry()`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BUILT_IN = "built in"
 
 
 class UnknownModifier(Exception):
-    """No modifier has this name; `known` are the names that exist."""
+    """Error for an unknown modifier name; `known` are the names that exist."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class UnknownModifier(Exception):
 
 
 class ModifierRegistry:
-    """The modifiers and their workflows, by the name that requests use, and the files that give none."""
+    """Modifiers and their workflows, by the name that requests use, and the files that define none."""
 
     def __init__(self, found: Sequence[FoundModifier], broken: Sequence[BrokenModifier] = ()) -> None:
         self._found = {entry.name: entry for entry in found}
@@ -55,27 +55,27 @@ class ModifierRegistry:
         return tuple(self._found)
 
     def get(self, name: str) -> type[Modifier]:
-        """The class behind a name. Raises UnknownModifier."""
+        """Return the modifier class of a name. Raises UnknownModifier."""
         return self._lookup(name).modifier
 
     def describe(self, choices: Choices | None = None) -> list[dict[str, Any]]:
-        """For each modifier its name, what it does, the JSON schema of its modifications and an example.
+        """Describe each modifier: its name, its description, the JSON schema of its modifications and an example.
 
-        With `choices` the schemas list the files and samplers that the engine has. A file that gives no modifier stands
-        at the end, with `error` instead of a schema.
+        With `choices` the schemas list the files and samplers that the engine has. A file that defines no modifier is
+        listed at the end, with `error` instead of a schema.
         """
         shown = [_described(entry, choices) for entry in self._found.values()]
         return shown + [{"name": entry.name, "source": entry.source, "error": entry.reason} for entry in self.broken]
 
     def examples(self, choices: Choices) -> dict[str, dict[str, Any]]:
-        """Modifier name -> modifications that draw something on this engine; without those whose files it lacks."""
+        """Return runnable modifications by modifier name; modifiers whose files the engine lacks are left out."""
         made = {name: entry.modifier.example_with(entry.workflow, choices) for name, entry in self._found.items()}
         return {name: example for name, example in made.items() if example is not None}
 
     def build(
         self, name: str, modifications: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The prompt of a request, `__RANDOM_INT__` still in it where no seed was given.
+        """Build the prompt of a request, with `__RANDOM_INT__` still in it where no seed was given.
 
         `defaults` replace a modifier's own (the checkpoint of this machine, for one); keys it lacks are skipped.
         Raises UnknownModifier, or ModificationsRejected with every problem.
@@ -105,7 +105,7 @@ def _described(entry: FoundModifier, choices: Choices | None) -> dict[str, Any]:
 
 
 def build_registry(folder: Path | None = None) -> ModifierRegistry:
-    """The registry of all modifiers of this package and of the user's `folder`, their workflow files read."""
+    """Build the registry of all modifiers of this package and of the user's `folder`, and read their workflows."""
     workflows = files("modifiers") / "workflows"
     found = [
         FoundModifier(
@@ -117,7 +117,7 @@ def build_registry(folder: Path | None = None) -> ModifierRegistry:
         for modifier in MODIFIERS
     ]
     broken = []
-    is_own = folder is not None and folder.resolve() == Path(__file__).parent  # a checkout that is its base directory
+    is_own = folder is not None and folder.resolve() == Path(__file__).parent  # a checkout as its base directory
     for entry in read_folder(folder) if folder is not None and not is_own else ():
         if isinstance(entry, BrokenModifier):
             broken.append(entry)

@@ -1,4 +1,4 @@
-"""Text2Image: a prompt becomes a picture."""
+"""Text2Image: generates a picture from a prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Prompt = Annotated[str, Into("6", "text"), Field(description="What to draw.")]
 
 
 class TextToImageFields(Modifier):
-    """The parameters that drawing from text has, each with the default that clients rely on.
+    """Parameters of generating from text, each with the default that clients rely on.
 
     `cfg_scale` is honoured (clients have always sent it); left out it is 8, ComfyUI's own default.
     """

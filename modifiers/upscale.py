@@ -1,4 +1,4 @@
-"""Upscale: a picture becomes a larger one, by a network, by interpolation, or by drawing it over at the larger size."""
+"""Upscale: enlarges a picture by a network, by interpolation, or by redrawing it at the larger size."""
 
 from __future__ import annotations
 

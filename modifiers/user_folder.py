@@ -1,6 +1,6 @@
-"""The folder of a user's own modifiers: declarations (`*.toml`, `*.json`) and Python files with Modifier classes.
+"""Folder of a user's own modifiers: declarations (`*.toml`, `*.json`) and Python files with Modifier classes.
 
-What cannot be used is told by file and reason and stops nothing else.
+A file that cannot be used is reported with its reason and does not affect the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FoundModifier:
 
 @dataclass(frozen=True, slots=True)
 class BrokenModifier:
-    """A file that gives no modifier, and why."""
+    """File that defines no modifier, with the reason."""
 
     name: str
     source: str
@@ -36,7 +36,7 @@ class BrokenModifier:
 
 
 def read_folder(folder: Path) -> list[FoundModifier | BrokenModifier]:
-    """Every modifier of the folder in the order of its files; empty when there is no such folder."""
+    """Return every modifier of the folder in the order of its files; empty when there is no such folder."""
     found: list[FoundModifier | BrokenModifier] = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if not path.is_file() or path.name.startswith((".", "_")):
@@ -51,12 +51,12 @@ def read_folder(folder: Path) -> list[FoundModifier | BrokenModifier]:
 
 
 def _read_file(path: Path) -> Iterator[FoundModifier]:
-    """Raises BadDeclaration, and whatever a user's code raises."""
+    """Yield the modifiers of a file. Raises BadDeclaration, and any exception of a user's code."""
     if path.suffix == ".toml":
         yield _declared(path, _parsed_toml(path))
     elif path.suffix == ".json":
         raw = _parsed_json(path)
-        if isinstance(raw, dict) and isinstance(raw.get("workflow"), str):  # else it is somebody's workflow
+        if isinstance(raw, dict) and isinstance(raw.get("workflow"), str):  # else it is a workflow
             yield _declared(path, raw)
     elif path.suffix == ".py":
         yield from _classes(path)
@@ -75,7 +75,7 @@ def _classes(path: Path) -> Iterator[FoundModifier]:
     if spec is None or spec.loader is None:
         raise BadDeclaration("is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # where pydantic looks for the names in annotations
+    sys.modules[module_name] = module  # pydantic resolves the names in annotations there
     try:
         spec.loader.exec_module(module)
     except SystemExit as error:
@@ -103,7 +103,7 @@ def _check_places(modifier: type[Modifier], workflow: Mapping[str, Any]) -> None
 
 
 def _workflow(path: Path, file_name: str) -> Any:
-    """A workflow file beside the declaration. Raises BadDeclaration."""
+    """Return the workflow file beside the declaration. Raises BadDeclaration."""
     workflow = (path.parent / file_name).resolve()
     if not workflow.is_relative_to(path.parent.resolve()):
         raise BadDeclaration(f"the workflow {file_name} is outside the folder")

@@ -1,4 +1,4 @@
-"""Attendance: who waits for a synchronous job. When the last one has left and nobody comes back, it is cancelled."""
+"""Clients that wait for a synchronous job; the job is cancelled after a grace period without any of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Attendance:
 
     @contextmanager
     def attend(self, job: Job, *, is_owner: bool) -> Iterator[None]:
-        """A client is here while this is open. Only jobs that a synchronous request made are ever cancelled."""
+        """Count a client as waiting while the block lasts. Only jobs of synchronous requests are ever cancelled."""
         if is_owner or job.id in self._timers or job.id in self._num_present:
             self._num_present[job.id] = self._num_present.get(job.id, 0) + 1
             timer = self._timers.pop(job.id, None)
@@ -31,7 +31,7 @@ class Attendance:
             self._leave(job)
 
     def keep(self, job: Job) -> None:
-        """Somebody asked for the job without waiting for it here: it is never given up."""
+        """Exempt a job from cancellation: a client asked for it without waiting for it here."""
         self._num_present.pop(job.id, None)
         timer = self._timers.pop(job.id, None)
         if timer is not None:
@@ -51,5 +51,5 @@ class Attendance:
 
     def _give_up(self, job: Job) -> None:
         self._timers.pop(job.id, None)
-        if not self._pipeline.is_left(job):  # its client was told that it goes on at the next start
+        if not self._pipeline.is_left(job):  # its client was told that the job resumes at the next start
             self._pipeline.cancel(job)

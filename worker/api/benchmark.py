@@ -1,4 +1,4 @@
-"""GET and POST /benchmark: what the machine was found to do, and a fresh look on demand."""
+"""GET and POST /benchmark: the last benchmark's report, and a new run on demand."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ router = APIRouter()
 
 @router.get("/benchmark")
 async def benchmark(request: Request) -> dict[str, Any]:
-    """The last benchmark with its verdict, what was done before ready, and how long each phase of the start took."""
+    """Return the last benchmark with its verdict, the warm-up's entries and the duration of each start-up phase."""
     return services_of(request).qualification.as_json()
 
 
 @router.post("/benchmark", response_model=None)
 async def run_benchmark(request: Request) -> Response:
-    """Runs the benchmark now and answers with its report; jobs wait meanwhile. For an operator."""
+    """Run the benchmark now and return its report; jobs wait meanwhile. For an operator."""
     services = services_of(request)
     try:
         check_operator(request)

@@ -1,8 +1,8 @@
 """Request bodies: bounded while they are read, by size, structure and the sum of all; parsed off the event loop.
 
-Nothing is read for a caller whose headers already say no. One who may still prove who he is by the signature within
-the body (Vast's envelope) is unknown until then, and gets a small bound; an envelope that begins with its signature
-proves it early and may be as large as any other body.
+No body is read for a caller whose headers are refused. A caller that may still prove its identity by the signature
+within the body (Vast's envelope) is unknown until then, and gets a small size limit. An envelope that begins with its
+signature is verified early and may be as large as any other body.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ UNKNOWN_ELEMENTS: Final = 50_000
 PIECE_BYTES: Final = 256 * 1024
 MAX_LENGTH_DIGITS: Final = 15
 UNKNOWN_SHARE: Final = 8
-"""Bodies of unknown callers get an eighth of the memory for bodies, so that they keep nobody out."""
+"""Share of the memory for bodies that unknown callers get: an eighth, so that they cannot block others."""
 
 
 class Sender:
-    """The caller of one request, as far as reading its body needs it. A known one may send large bodies."""
+    """Caller of one request, as far as reading its body requires it. A known caller may send large bodies."""
 
     def __init__(self, *, is_known: bool) -> None:
         self.is_known = is_known
 
     def prove(self, start: bytes | bytearray) -> bool:
-        """Try to learn who the caller is from the start of the body. True once the caller is known.
+        """Try to identify the caller from the start of the body. Return True once the caller is known.
 
         Raises Unauthorized for a proof that is wrong.
         """
@@ -44,7 +44,7 @@ class Sender:
 
 
 class Lease:
-    """Memory that the body of one request holds; given back by `BodyMemory.lease`."""
+    """Memory that the body of one request holds; released by `BodyMemory.lease`."""
 
     def __init__(self, memory: BodyMemory, sender: Sender) -> None:
         self._memory = memory
@@ -53,12 +53,12 @@ class Lease:
         self.is_of_known = sender.is_known
 
     def grow(self, num_bytes: int) -> None:
-        """Take more memory. Raises MemoryLow."""
+        """Reserve more memory. Raises MemoryLow."""
         self._memory.take(self, num_bytes)
 
 
 class BodyMemory:
-    """The sum of all bodies that are held, those of unknown callers within a small share of it."""
+    """Sum of all bodies in memory, with a small share of it for those of unknown callers."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -67,12 +67,12 @@ class BodyMemory:
 
     @property
     def num_unknown_bytes_left(self) -> int:
-        """How much the bodies of unknown callers may still take."""
+        """Bytes that the bodies of unknown callers may still use."""
         return self._max_bytes // UNKNOWN_SHARE - self._num_unknown_bytes
 
     @contextlib.contextmanager
     def lease(self, sender: Sender) -> Iterator[Lease]:
-        """Hold memory for a body as long as the block lasts."""
+        """Reserve memory for a body as long as the block lasts."""
         lease = Lease(self, sender)
         try:
             yield lease
@@ -82,13 +82,13 @@ class BodyMemory:
                 self._num_unknown_bytes -= lease.num_bytes
 
     def take(self, lease: Lease, num_bytes: int) -> None:
-        """Count more bytes for a lease. Raises MemoryLow."""
+        """Add bytes to a lease. Raises MemoryLow."""
         if lease.sender.is_known and not lease.is_of_known:
             self._num_unknown_bytes -= lease.num_bytes
             lease.is_of_known = True
         share = self._max_bytes if lease.is_of_known else self._max_bytes // UNKNOWN_SHARE
         held = self._num_bytes if lease.is_of_known else self._num_unknown_bytes
-        if held and held + num_bytes > share:  # one alone may always be sent: its own bound holds for it
+        if held and held + num_bytes > share:  # a single body is always accepted: its own size limit applies
             message = f"request bodies: too many at once; got {held + num_bytes} bytes, expected at most {share}"
             raise MemoryLow(message, retry_after_seconds=2)
         lease.num_bytes += num_bytes
@@ -106,11 +106,11 @@ class Bodies:
         self._parsing = asyncio.Lock()
 
     def max_bytes(self, sender: Sender) -> int:
-        """Return how large a body of this caller may be."""
+        """Return the largest body of this caller, in bytes."""
         return self.limits.max_bytes if sender.is_known else min(self.limits.max_unknown_bytes, self.limits.max_bytes)
 
     def json_limits(self, sender: Sender) -> JsonLimits:
-        """Return the bounds on the structure of this caller's JSON."""
+        """Return the limits on the structure of this caller's JSON."""
         limits = self.limits.json
         return limits if sender.is_known else replace(limits, max_elements=min(limits.max_elements, UNKNOWN_ELEMENTS))
 
@@ -131,7 +131,7 @@ class Bodies:
         return body
 
     def check_length(self, request: Request, max_bytes: int | None = None) -> None:
-        """Refuse a body that is announced as too long for anybody. Raises RequestTooLarge."""
+        """Refuse a body whose announced length exceeds the limit of every caller. Raises RequestTooLarge."""
         declared = request.headers.get("content-length", "")
         limit = min(self.limits.max_bytes, max_bytes or self.limits.max_bytes)
         if declared.isascii() and declared.isdigit() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > limit):
@@ -154,7 +154,7 @@ class Bodies:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector: it would walk over all that a parser makes again and again."""
+    """Pause the cyclic garbage collector: it would traverse a parser's objects again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -165,7 +165,7 @@ def collector_paused() -> Iterator[None]:
 
 
 async def _scan_in_pieces(scan: JsonScan, chunk: bytes) -> None:
-    """Scan a chunk; one that does not come from a socket may be a whole body."""
+    """Scan a chunk in pieces; one that does not come from a socket may be a whole body."""
     for start in range(0, len(chunk), PIECE_BYTES):
         if start:
             await asyncio.sleep(0)

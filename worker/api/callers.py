@@ -1,4 +1,4 @@
-"""Callers identified before their body is read: by the headers, else by the envelope with which the body begins."""
+"""Identification of callers before their body is read: by the headers, else by the envelope at the body's start."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from worker.autoscaler.vast.envelope import EnvelopeOpener
 from worker.errors import Unauthorized
 
 START_BYTES: Final = 64 * 1024
-"""How far into a body `auth_data` may reach and still prove the caller before the rest is read."""
+"""Largest offset of `auth_data`'s end in a body at which it identifies the caller before the rest is read."""
 
 _AUTH_DATA: Final = re.compile(r'\s*\{\s*"auth_data"\s*:\s*(?=\{)')
 
 
 class EnvelopeSender(Sender):
-    """A caller whom only the signature of Vast's envelope can prove."""
+    """Caller that only the signature of Vast's envelope can identify."""
 
     def __init__(self, envelopes: EnvelopeOpener) -> None:
         super().__init__(is_known=False)
         self._envelopes = envelopes
 
     def prove(self, start: bytes | bytearray) -> bool:
-        """Check the signature where `auth_data` is the first key of the body, whole within the first 64 KiB.
+        """Verify the signature where `auth_data` is the first key of the body, whole within the first 64 KiB.
 
         Raises SignatureRejected, EnvelopeRejected, NotReady.
         """
@@ -46,10 +46,10 @@ class EnvelopeSender(Sender):
 
 
 def sender_of(request: Request) -> Sender:
-    """Return the caller as the headers alone show him. Raises Unauthorized, Forbidden, before any body is read."""
+    """Return the caller that the headers identify. Raises Unauthorized, Forbidden, before any body is read."""
     try:
         check_caller(request)
     except Unauthorized:
-        check_caller(request, has_vast_envelope=True)  # where no signature is checked, an envelope proves nothing
+        check_caller(request, has_vast_envelope=True)  # without a check of signatures an envelope proves nothing
         return EnvelopeSender(services_of(request).platform.envelopes)
     return Sender(is_known=True)

@@ -1,6 +1,6 @@
-"""GET /docs, /openapi.json and /: the API as a document whose examples run as they stand on this machine.
+"""GET /docs, /openapi.json and /: the OpenAPI document, with examples that run unchanged on this machine.
 
-The examples name checkpoints and other files that the engine has, so they are made when they are asked for.
+The examples name checkpoints and other files that the engine has, so they are built on request.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def docs(request: Request) -> HTMLResponse:
 
 @router.get("/docs/{name}", response_class=FileResponse)
 async def part_of_docs(name: Literal["swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"]) -> FileResponse:
-    """From this machine: a worker and who looks at it need no Internet."""
+    """Return a file of Swagger UI from this machine: neither the worker nor the browser needs the Internet."""
     return FileResponse(
         Path(str(files("fastapi_swagger.resources") / name)), headers={"Cache-Control": "max-age=86400"}
     )
@@ -88,13 +88,13 @@ def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, Any]]) 
         document["paths"][path]["post"]["requestBody"] = _request_body(examples)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    document["security"] = [{"key": []}, {}]  # /docs then takes a key, and asks for none
+    document["security"] = [{"key": []}, {}]  # /docs then accepts a key, and requires none
     schemas |= GenerateRequest.model_json_schema(ref_template="#/components/schemas/{model}").pop("$defs")
     return document
 
 
 def examples_of(modifiers: ModifierRegistry, choices: Choices) -> dict[str, dict[str, Any]]:
-    """Name -> request body, one for each modifier that this engine has the files for, and one with a whole workflow."""
+    """Return request bodies by name: one per modifier whose files this engine has, and one with a whole workflow."""
     made: dict[str, dict[str, Any]] = {}
     checkpoints = choices("CheckpointLoaderSimple", "ckpt_name") or ()
     for name, modifications in modifiers.examples(choices).items():

@@ -1,4 +1,4 @@
-"""POST /generate, /generate/sync, /generate/stream: a request becomes a job, or an answer with every reason why not."""
+"""POST /generate, /generate/sync, /generate/stream: each creates a job, or replies with every reason of refusal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {422: {"model": Result}, 503: {"mode
 
 @router.post("/generate", status_code=202, response_model=Result, responses=_ANSWERS)
 async def generate(request: Request) -> Response:
-    """Takes a job and answers at once; ask `/result/{id}` for what becomes of it."""
+    """Submit a job and reply at once; poll `/result/{id}` for its state."""
     submitted = await submit(request)
     if isinstance(submitted, Response):
         return submitted
@@ -35,7 +35,7 @@ async def generate(request: Request) -> Response:
 
 @router.post("/generate/sync", response_model=Result, responses=_ANSWERS)
 async def generate_sync(request: Request) -> Response:
-    """Takes a job and answers when it has ended. Leaving starts a grace period; then the job is cancelled."""
+    """Submit a job and reply when it has ended. A disconnect starts a grace period, then the job is cancelled."""
     submitted = await submit(request)
     if isinstance(submitted, Response):
         return submitted
@@ -49,7 +49,7 @@ async def generate_sync(request: Request) -> Response:
 
 @router.post("/generate/stream", responses=_ANSWERS)
 async def generate_stream(request: Request) -> Response:
-    """Takes a job and streams its changes as server-sent events, the result last."""
+    """Submit a job and stream its changes as server-sent events, the result last."""
     submitted = await submit(request)
     if isinstance(submitted, Response):
         return submitted

@@ -20,14 +20,14 @@ router = APIRouter()
 @router.head("/live", include_in_schema=False)
 @router.get("/live")
 async def live() -> dict[str, str]:
-    """The process answers."""
+    """Reply 200 while the process responds."""
     return {"status": "alive"}
 
 
 @router.head("/ready", include_in_schema=False)
 @router.get("/ready")
 async def ready(request: Request) -> JSONResponse:
-    """200 when a job sent now would be accepted and run."""
+    """Reply 200 when the worker accepts and runs jobs."""
     services = services_of(request)
     low = [floor.name for floor in services.floors() if floor.is_reached]
     if services.gate.is_open and services.pool.clients_serving and not low:
@@ -39,7 +39,7 @@ async def ready(request: Request) -> JSONResponse:
 @router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health(request: Request) -> JSONResponse:
-    """503 when the worker does not get on and should be replaced: what is wrong stands in `problems`."""
+    """Reply 503 when the worker makes no progress and should be replaced; `problems` lists the reasons."""
     services = services_of(request)
     engines = services.fleet.reports()
     floors = services.floors()
@@ -66,7 +66,7 @@ async def health(request: Request) -> JSONResponse:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Prometheus metrics; for an operator alone where METRICS_OPEN is off."""
+    """Return Prometheus metrics; for operators only where METRICS_OPEN is off."""
     services = services_of(request)
     if not services.metrics_are_open:
         check_operator(request)
@@ -77,7 +77,7 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/modifiers")
 async def modifiers(request: Request) -> list[dict[str, Any]]:
-    """Every modifier with the JSON schema of its modifications and an example.
+    """Return every modifier with the JSON schema of its modifications and an example.
 
     The schemas list the files and samplers that the engine has, once it is up. A file of the modifiers' folder that
     cannot be used has `error` instead.

@@ -24,7 +24,7 @@ router = APIRouter()
 
 @router.get("/result/{job_id}", response_model=Result)
 async def result(job_id: str, request: Request) -> Response:
-    """The result of a job, or how far it is."""
+    """Return the result of a job, or its progress."""
     job = await find_job(services_of(request).store, job_id, check_caller(request))
     if job is None:
         return not_found(job_id)
@@ -33,7 +33,7 @@ async def result(job_id: str, request: Request) -> Response:
 
 @router.post("/cancel/{job_id}")
 async def cancel(job_id: str, request: Request) -> JSONResponse:
-    """Ends a job within one sampling step, wherever it is. Cancelling twice, or too late, is no error."""
+    """Cancel a job within one sampling step, at any stage. Cancelling twice, or too late, is no error."""
     services = services_of(request)
     job = await find_job(services.store, job_id, check_caller(request))
     if job is None:
@@ -48,9 +48,9 @@ async def cancel(job_id: str, request: Request) -> JSONResponse:
 
 @router.get("/queue-info")
 async def queue_info(request: Request) -> dict[str, Any]:
-    """How many jobs are at each stage, and how long one sent now would wait, from how long the last ones took.
+    """Return the number of jobs at each stage and the estimated wait of a new one, from the last jobs' durations.
 
-    `jobs` are the caller's that have not ended, in the order in which they will be made; an operator's are all.
+    `jobs` are the caller's that have not ended, in the order in which they will run; an operator gets all.
     """
     services = services_of(request)
     info = services.queue_info
@@ -69,7 +69,7 @@ async def queue_info(request: Request) -> dict[str, Any]:
 @router.head("/outputs/{job_id}/{file_name:path}", include_in_schema=False)
 @router.get("/outputs/{job_id}/{file_name:path}")
 async def output(job_id: str, file_name: str, request: Request, expires: str = "", signature: str = "") -> Response:
-    """One output file, by the signed link that its result shows."""
+    """Return one output file, by the signed link in its job's result."""
     services = services_of(request)
     try:
         services.links.check(job_id, file_name, expires, signature, time.time())
@@ -77,7 +77,7 @@ async def output(job_id: str, file_name: str, request: Request, expires: str = "
         media_type = await asyncio.to_thread(_media_type, path)
     except (WorkerError, FileNotFoundError) as error:
         return refuse(error if isinstance(error, WorkerError) else JobNotFound("No such file"), job_id)
-    # What a node wrote may be a page with a script in it: it must not run as one of ours.
+    # A node's output may be an HTML page with a script: it must not run with our origin.
     headers = {
         "Cache-Control": "private",
         "X-Content-Type-Options": "nosniff",

@@ -1,4 +1,4 @@
-"""A JSON document that costs time to make: made once for each state of what it is made from, off the event loop."""
+"""Cache of one expensive JSON document, built once for each state of its source, off the event loop."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ class KeptDocument:
         self._making = asyncio.Lock()
 
     async def reply(self, request: Request, source: object, make: Callable[[], Any]) -> Response:
-        """Reply with what `make` gives for `source`, a value that is replaced by another and never changed."""
+        """Reply with the document that `make` builds from `source`.
+
+        `source` is replaced by another value and never mutated.
+        """
         made = self._made
         if made is None or made.source is not source:
-            async with self._making:  # many that ask at once need it made once
+            async with self._making:  # concurrent requests share one build
                 made = self._made
                 if made is None or made.source is not source:
                     made = self._made = await asyncio.to_thread(_make, source, make, made)
@@ -44,13 +47,13 @@ class KeptDocument:
 
 
 def _make(source: object, make: Callable[[], Any], last: _Made | None) -> _Made:
-    if last is not None and last.source == source:  # read again, and the same
+    if last is not None and last.source == source:  # reloaded, but equal
         return replace(last, source=source)
     content = finite_json.dumps(make()).encode()
     return _Made(source, content, f'"{sha256(content).hexdigest()[:32]}"')
 
 
 def _names(header: str, etag: str) -> bool:
-    """True where an If-None-Match header names the tag, by weak comparison."""
+    """Return True if an If-None-Match header lists the tag, by weak comparison."""
     given = [tag.strip().removeprefix("W/") for tag in header.split(",")]
     return etag in given or "*" in given

@@ -1,4 +1,4 @@
-"""Links to outputs: signed, so that nobody can guess one, and expiring. Pure but for the key it is given."""
+"""Signed, expiring links to outputs. Pure but for the key it is given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LinkSigner:
         return f"{base_url}/outputs/{quote(job_id)}/{quote(file_name)}?{query}"
 
     def check(self, job_id: str, file_name: str, expires: str, signature: str, now: float) -> None:
-        """Raises Forbidden when the link is forged or no longer valid."""
+        """Check the signature and expiry of a link. Raises Forbidden when the link is forged or has expired."""
         if (
             not expires.isascii()
             or not expires.isdigit()

@@ -1,7 +1,7 @@
 """multipart/form-data on the generate routes: the JSON body in the part `input` (or `json`), files beside it.
 
-Files stream to disk as they come; nothing but the JSON is held in memory. A caller who must bear an envelope brings the
-JSON part before any file.
+Files stream to disk as they arrive; only the JSON is held in memory. A caller that requires an envelope sends the JSON
+part before any file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MAX_NAME_LENGTH = 200
 
 @dataclass(slots=True)
 class Received:
-    """What came. `content` is the JSON, `files` by the names of their parts."""
+    """Parts of a multipart body. `content` is the JSON, `files` by the names of their parts."""
 
     content: bytes | bytearray
     files: dict[str, ReceivedFile] = field(default_factory=dict)
 
     def discard(self) -> None:
-        """Removes what has not been kept."""
+        """Remove the files that have not been kept."""
         for file in self.files.values():
             file.path.unlink(missing_ok=True)
 
@@ -50,9 +50,9 @@ async def read_multipart(
 ) -> Received:
     """Read the parts of a body, files to disk.
 
-    `check_before_file` gets the JSON that has come so far before each file, and raises what speaks against files.
+    `check_before_file` gets the JSON received so far before each file, and raises if files are refused.
 
-    Raises RequestRejected, RequestTooLarge, MemoryLow, DiskLow; nothing stays on disk then.
+    Raises RequestRejected, RequestTooLarge, MemoryLow, DiskLow; no file is left on disk then.
     """
     bodies.check_length(request)
     _, options = parse_options_header(request.headers["content-type"])
@@ -78,7 +78,7 @@ async def read_multipart(
 
 
 class _Reader:
-    """Follows the parser through the parts."""
+    """Callbacks of the multipart parser that collect the parts."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class _Reader:
 
     @property
     def num_json_bytes(self) -> int:
-        """The size of the JSON part so far."""
+        """Size of the JSON part so far, in bytes."""
         return len(self._json or b"")
 
     def feed(self, chunk: bytes) -> None:
@@ -134,7 +134,7 @@ class _Reader:
             self._upload.discard()
         Received(b"", self._files).discard()
 
-    # what the parser calls
+    # callbacks of the parser
 
     def _begin_part(self) -> None:
         self._headers = {}

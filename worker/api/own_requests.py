@@ -1,4 +1,4 @@
-"""Requests that the front makes of its own application, in the name of a caller whom it has identified before."""
+"""Requests that the front makes to its own application, in the name of a caller identified before."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from worker.guard.identity import Identity
 
 IDENTITY: Final = "darkroom.identity"
-"""In a request's ASGI scope, which no client can write to."""
+"""Key in a request's ASGI scope, which no client can write to."""
 
 
 def asking_as(app: ASGIApp, caller: Identity) -> ASGIApp:
-    """Return the application as this caller sees it."""
+    """Return the application wrapped so that every request has this caller's identity."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, IDENTITY: caller}, receive, send)
@@ -23,6 +23,6 @@ def asking_as(app: ASGIApp, caller: Identity) -> ASGIApp:
 
 
 def identity_given(request: Request) -> Identity | None:
-    """Return the caller in whose name the front itself asks, None for a request from outside."""
+    """Return the caller in whose name the front itself makes the request, None for a request from outside."""
     known = request.scope.get(IDENTITY)
     return known if isinstance(known, Identity) else None

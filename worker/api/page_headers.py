@@ -1,7 +1,7 @@
-"""PageHeaders: security headers on replies, and a Content-Security-Policy for each page that allows its own scripts.
+"""Security headers on replies, with a Content-Security-Policy for each page that allows its own scripts.
 
-Scripts and styles within a page are allowed by their hash, so that markup somebody else gets into it runs nothing. What
-a route has set itself stays.
+Scripts and styles within a page are allowed by their hash, so that injected markup runs nothing. Headers that a route
+has set itself are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CLOSED_POLICY: Final = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""For pages that say nothing about themselves."""
+"""Content-Security-Policy of pages without one of their own."""
 
 PAGE_HEADERS: Final = {
     b"content-security-policy": CLOSED_POLICY.encode(),
@@ -29,9 +29,9 @@ _STYLE: Final = re.compile(r"<style(?:\s[^>]*)?>(.*?)</style>", re.DOTALL)
 
 
 def policy_for(page: str, *, has_inline_styles: bool = False) -> str:
-    """Return the Content-Security-Policy of a page of ours: its own scripts and styles, requests to its own origin.
+    """Return the Content-Security-Policy of our own page: its own scripts and styles, requests to its own origin.
 
-    Pictures may come from anywhere, for uploads lie in any store. `has_inline_styles`: its scripts set `style`
+    Pictures may come from anywhere, since uploads may be in any store. `has_inline_styles`: its scripts set `style`
     attributes, as Swagger UI's do.
     """
     styles = ("'unsafe-inline'",) if has_inline_styles else tuple(_hashes(_STYLE.findall(page)))
@@ -55,14 +55,14 @@ def _hashes(texts: Iterable[str]) -> Iterable[str]:
 
 
 class PageHeaders:
-    """ASGI middleware. `hsts_seconds` 0: browsers are not told to stay with TLS."""
+    """ASGI middleware that adds security headers. `hsts_seconds` 0: no Strict-Transport-Security header."""
 
     def __init__(self, app: ASGIApp, hsts_seconds: int) -> None:
         self._app = app
         self._hsts = f"max-age={hsts_seconds}".encode() if hsts_seconds else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its reply with the headers added."""
+        """Pass a request on, and add the headers to its reply."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -77,7 +77,7 @@ class PageHeaders:
 
 
 def completed(headers: Sequence[tuple[bytes, bytes]], hsts: bytes = b"") -> list[tuple[bytes, bytes]]:
-    """Return the headers of a reply with those added that it lacks. Names are in lower case, as ASGI has them."""
+    """Return the headers of a reply with the missing ones added. Names are in lower case, as in ASGI."""
     given = dict(headers)
     added = {b"x-content-type-options": b"nosniff"}
     if hsts:

@@ -47,12 +47,12 @@ def services_of(request: Request) -> Services:
 
 
 def host_of(request: Request) -> str | None:
-    """The client's address, None where a proxy passed the request on."""
+    """Return the client's address, or None where a proxy passed the request on."""
     return direct_host(None if request.client is None else request.client.host, request.headers)
 
 
 def check_page(request: Request) -> None:
-    """Raises Forbidden for a page of another site that has a browser on this machine ask."""
+    """Refuse a browser's request that a page of another site makes to this machine. Raises Forbidden."""
     if is_of_foreign_page(request.headers) and is_loopback(host_of(request)):
         raise Forbidden("A page of another site may not use a worker on its visitor's machine")
 
@@ -60,8 +60,8 @@ def check_page(request: Request) -> None:
 def check_caller(request: Request, *, has_vast_envelope: bool = False, needs: Scope | None = None) -> Identity:
     """Identify the caller of a request, and count the request.
 
-    `needs` is the right that the route asks for; where it is not said, GET is reading and all else is submitting.
-    Raises Unauthorized for one who may not use the worker, ScopeMissing, Forbidden, LimitReached.
+    `needs` is the scope that the route requires; by default GET requires reading and every other method submitting.
+    Raises Unauthorized for a caller that may not use the worker, ScopeMissing, Forbidden, LimitReached.
     """
     caller = identity_given(request)
     if caller is None:
@@ -82,18 +82,18 @@ def _identify(request: Request, has_vast_envelope: bool) -> Identity:
     try:
         return services_of(request).guard.check(peer, request.headers.items(), has_vast_envelope=has_vast_envelope)
     except Unauthorized:
-        _count_request(request, Identity("", host_of(request) or "", frozenset()))  # keys are not to be guessed, either
+        _count_request(request, Identity("", host_of(request) or "", frozenset()))  # limits the guessing of keys, too
         raise
 
 
 def caller_of_jobs(request: Request, identity: Identity) -> str:
-    """The name under which the jobs of a caller are counted; empty for one without limits."""
+    """Return the name under which the jobs of a caller are counted; empty for a caller without limits."""
     are_admins_limited = services_of(request).caller_limits.are_for_admins
     return caller_name(identity, are_admins_limited=are_admins_limited)
 
 
 def _count_request(request: Request, identity: Identity) -> None:
-    """Once, however often the caller is checked."""
+    """Count a request once, however often the caller is checked."""
     services = services_of(request)
     if services.caller_limits.requests_per_second is not None and not request.scope.get(COUNTED_SCOPE):
         request.scope[COUNTED_SCOPE] = True
@@ -101,12 +101,12 @@ def _count_request(request: Request, identity: Identity) -> None:
 
 
 async def reply_with(job: Job, request: Request, *, is_vast: bool = False, status: int | None = None) -> JSONResponse:
-    """The result of a job as it is now; one that has just ended is shown once that is on disk."""
+    """Reply with the current result of a job; the end of a job is shown once it is on disk."""
     if job.state.is_terminal:
         await services_of(request).pipeline.wait_for_end(job)
         body = result_of(job, await public_outputs(job, request))
     else:
-        body = result_of(job, [])  # as it is now: what changes from here on may be on disk later than this
+        body = result_of(job, [])  # a snapshot: later changes may reach the disk after this reply
         status = status or job.http_status
         await services_of(request).store.settle(job)
     if status is None:
@@ -115,9 +115,9 @@ async def reply_with(job: Job, request: Request, *, is_vast: bool = False, statu
 
 
 async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
-    """The records a client sees: with a link where there is no upload, and with the data where it was asked for.
+    """Return the output records for a client: with a link where there is no upload, with the data on request.
 
-    None before the job has ended: until then they are not yet as the request wants them.
+    Empty before the job has ended: until then outputs are not in the form that the request asks for.
     """
     if not job.state.is_terminal:
         return []
@@ -137,13 +137,13 @@ async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
 
 
 def not_found(job_id: str) -> JSONResponse:
-    """The reply about a job that nobody knows, in the form of a result."""
+    """Reply that a job id is unknown, in the form of a result."""
     message = "Request ID not found"
     return JSONResponse(refusal(job_id, message, JobNotFound(message).as_json()), status_code=404)
 
 
 def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> Response:
-    """The reply to a request that did not become a job; to Vast's client word for word what Vast's own worker says."""
+    """Reply to a request that did not become a job; for Vast's client with exactly the text of Vast's own worker."""
     status = http_status(type(error))
     if isinstance(error, EnvelopeRejected):
         return JSONResponse(error.body, status_code=status)
@@ -160,7 +160,7 @@ def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> Re
 
 
 def _challenge(error: WorkerError) -> dict[str, str]:
-    """The WWW-Authenticate header of a refusal, as RFC 6750 has it: a wrong key is told apart from a missing one."""
+    """Return the WWW-Authenticate header of a refusal, by RFC 6750: it distinguishes a wrong key from a missing one."""
     if isinstance(error, ScopeMissing):
         said = f', error="insufficient_scope", scope="{error.fields["scope"]}"'
     elif isinstance(error, WrongKey):

@@ -1,7 +1,7 @@
-"""POST /run, POST /runsync, GET /status/{id}: RunPod's own form, so that its clients find here what they find there.
+"""POST /run, POST /runsync, GET /status/{id}: RunPod's request and reply formats, for RunPod's clients.
 
 The input is worker-comfyui's or `/generate`'s, the output likewise (`worker/autoscaler/runpod/shapes.py`). The job is
-an ordinary one: `/cancel/{id}`, `/result/{id}` and `/stream/{id}` know it too.
+an ordinary one: `/cancel/{id}`, `/result/{id}` and `/stream/{id}` accept its id too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ router = APIRouter(tags=["RunPod's form"])
 DEFAULT_WAIT_MS: Final = 90_000
 MAX_WAIT_MS: Final = 300_000
 COMFYUI_MARK: Final = "comfyui-"
-"""Begins the ids of jobs whose answer is to have worker-comfyui's shape."""
+"""Prefix of the ids of jobs whose reply has worker-comfyui's shape."""
 
 ENDED: Final[Mapping[JobState, str]] = {
     JobState.COMPLETED: "COMPLETED",
@@ -43,14 +43,14 @@ ENDED: Final[Mapping[JobState, str]] = {
 
 @router.post("/run")
 async def run(request: Request) -> Response:
-    """Takes a job and answers at once with its id; ask `/status/{id}` for what becomes of it."""
+    """Submit a job and return its id at once; poll `/status/{id}` for its state."""
     job = await _submit(request)
     return job if isinstance(job, Response) else FiniteJSONResponse(await _shown(job, request))
 
 
 @router.post("/runsync")
 async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
-    """Takes a job and answers when it has ended, or after `wait` milliseconds with how far it is."""
+    """Submit a job and reply when it has ended, or after `wait` milliseconds with its current state."""
     job = await _submit(request)
     if isinstance(job, Response):
         return job
@@ -71,7 +71,7 @@ async def status(job_id: str, request: Request) -> Response:
 
 
 async def _submit(request: Request) -> Job | Response:
-    """The job of a request, which goes through `/generate` like every other; or the refusal."""
+    """Return the job of a request, which goes through `/generate` like every other, or the refusal."""
     services = services_of(request)
     job_id = str(uuid.uuid4())
     try:
@@ -95,7 +95,7 @@ async def _submit(request: Request) -> Job | Response:
         async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
             content = await asyncio.to_thread(lambda: json.dumps(translated.body).encode())
             taken = await front.post("/generate", content=content, headers={"content-type": "application/json"})
-    except (httpx.InvalidURL, UnicodeError):  # the latter from a name whose punycode is none
+    except (httpx.InvalidURL, UnicodeError):  # UnicodeError: from a name with invalid punycode
         return refuse(RequestRejected([Problem("is not a host's name or address", field="Host")]), job_id)
     answer = _answer_of(taken)
     job = await find_job(services.store, str(answer.get("id")), caller)
@@ -119,7 +119,7 @@ def _answer_of(taken: httpx.Response) -> dict[str, Any]:
 
 
 async def _shown(job: Job, request: Request) -> dict[str, Any]:
-    """RunPod's status of a job; `executionTime` and `delayTime` are milliseconds."""
+    """Return RunPod's status of a job; `executionTime` and `delayTime` are milliseconds."""
     services = services_of(request)
     if not services.pipeline.has_ended(job):
         is_begun = job.stage in (Stage.RUNNING, Stage.DELIVERING)

@@ -1,4 +1,4 @@
-"""Request and response bodies, and the translation of what does not parse into problems with their field."""
+"""Request and response bodies, and the conversion of validation errors into problems with their field."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageForm
 from worker.settings import MAX_PRESIGN_SECONDS
 
 YES = frozenset({"1", "true", "yes", "on"})
-MAX_ELEMENTS = 20_000  # of a field: every one that is wrong would be a problem of its own
-FREE_FIELDS = frozenset({"workflow_json", "extra_data"})  # what is in them is not looked at here
+MAX_ELEMENTS = 20_000  # of a field: each invalid element would be a problem of its own
+FREE_FIELDS = frozenset({"workflow_json", "extra_data"})  # their content is not validated here
 MAX_FIELD_LENGTH = 200
 
 
 class S3Input(BaseModel):
-    """Where this request's outputs go. What is left empty comes from the environment."""
+    """Destination of this request's outputs. Empty fields come from the environment."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -50,7 +50,7 @@ class S3Input(BaseModel):
 
 
 class ExtraData(BaseModel):
-    """What ComfyUI's clients send beside a prompt; `workflow` in it is what a picture with full metadata carries."""
+    """Extra data that ComfyUI's clients send with a prompt; a picture with full metadata carries its `workflow`."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -58,7 +58,7 @@ class ExtraData(BaseModel):
 
 
 class OutputInput(BaseModel):
-    """How this request's pictures are delivered. What is left out stays as the node made it."""
+    """Delivery format of this request's pictures. Fields that are left out keep the node's format."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,7 +90,7 @@ class WebhookInput(BaseModel):
 
 
 class GenerateInput(BaseModel):
-    """Exactly one of `workflow_json` and `modifier`."""
+    """Input of a generate request, with exactly one of `workflow_json` and `modifier`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -121,7 +121,7 @@ class GenerateRequest(BaseModel):
 
 
 class Result(BaseModel):
-    """What every generate route and `/result` answer."""
+    """Response of every generate route and of `/result`."""
 
     id: str
     message: str
@@ -134,7 +134,7 @@ class Result(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request whose form is right. `raw` is the `input` object as it came, for its hash."""
+    """Request whose form is valid. `raw` is the `input` object as it came, for its hash."""
 
     input: GenerateInput
     raw: Mapping[str, Any]
@@ -146,7 +146,7 @@ class ParsedRequest:
 
 
 def parse_json(body: bytes | bytearray) -> dict[str, Any]:
-    """The JSON object of a body. Raises RequestRejected."""
+    """Return the JSON object of a body. Raises RequestRejected."""
     try:
         value = long_json.loads(body, parse_constant=_no_number, parse_float=_finite)
     except NumberRefused as error:
@@ -159,7 +159,7 @@ def parse_json(body: bytes | bytearray) -> dict[str, Any]:
 
 
 class NumberRefused(ValueError):
-    """A number of a JSON text that JSON has no form for."""
+    """Number in a JSON text that JSON has no form for."""
 
 
 def _no_number(name: str) -> None:
@@ -167,7 +167,7 @@ def _no_number(name: str) -> None:
 
 
 def _finite(text: str) -> float:
-    """Return a number; JSON could not carry one that is read as infinite any further."""
+    """Return a number. Raises NumberRefused for one that is read as infinite: JSON cannot represent it."""
     value = float(text)
     if math.isinf(value):
         raise NumberRefused(f"a number is too large; got {text[:40]}, expected at most {sys.float_info.max:.4g}")
@@ -175,12 +175,12 @@ def _finite(text: str) -> float:
 
 
 def nested_too_deeply() -> RequestRejected:
-    """For what can be read, and not be gone through."""
+    """Return the rejection of a body that parses but is nested too deeply to traverse."""
     return RequestRejected([Problem("is nested too deeply", field="body")])
 
 
 def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:
-    """Raises RequestRejected with the problems of the form."""
+    """Validate the form of a request. Raises RequestRejected with its problems."""
     given = payload.get("input")
     for name, value in given.items() if isinstance(given, Mapping) else ():
         if name not in FREE_FIELDS and _has_more_elements(value, MAX_ELEMENTS):
@@ -194,7 +194,7 @@ def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:
 
 
 def _has_more_elements(value: Any, limit: int) -> bool:
-    """True for a JSON value of more than `limit` elements, at any depth."""
+    """Return True if a JSON value has more than `limit` elements, at any depth."""
     num_elements, waiting = 0, [value]
     while waiting:
         item = waiting.pop()
@@ -208,7 +208,7 @@ def _has_more_elements(value: Any, limit: int) -> bool:
 
 
 def problem_of(entry: Any) -> Problem:
-    """One of pydantic's errors in our words; `entry` is an item of `errors()`."""
+    """Convert one of pydantic's errors into a Problem; `entry` is an item of `errors()`."""
     message = str(entry["msg"]).removeprefix("Value error, ")
     context = entry.get("ctx") or {}
     bounds = {name: context[name] for name in ("gt", "ge", "lt", "le", "expected") if name in context}
@@ -225,7 +225,7 @@ def says_yes(header: str | None) -> bool:
 
 
 def result_of(job: Job, outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The result envelope of a job; `outputs` are its public records."""
+    """Return the result envelope of a job; `outputs` are its public records."""
     shown: dict[str, Any] = {
         "id": job.public_id,
         "message": job.message,
@@ -240,7 +240,7 @@ def result_of(job: Job, outputs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def refusal(job_id: str, message: str, error: Mapping[str, Any]) -> dict[str, Any]:
-    """The same envelope for a request that did not become a job."""
+    """Return the result envelope for a request that did not become a job."""
     return {
         "id": job_id,
         "message": message,

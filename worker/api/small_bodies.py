@@ -1,6 +1,6 @@
-"""SmallBodies: a small bound on the body of every request whose route does not read it with bounds of its own.
+"""Small size limit on the body of every request whose route does not read it with limits of its own.
 
-FastAPI reads and parses a declared body before anything else of a route runs, the check of the caller included.
+FastAPI reads and parses a declared body before any other part of a route runs, the check of the caller included.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SmallBodies:
         body = bytearray()
         while True:
             message = await receive()
-            if message["type"] != "http.request":  # the client has gone
+            if message["type"] != "http.request":  # the client has disconnected
                 return
             body += message.get("body", b"")
             if len(body) > MAX_SMALL_BYTES or not message.get("more_body", False):
@@ -52,7 +52,7 @@ class SmallBodies:
 
 
 class _Replay:
-    """A `receive` that gives a body once more, then what the client sends after it."""
+    """ASGI `receive` that replays a body, then passes on further messages of the client."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._first: Message | None = {"type": "http.request", "body": body, "more_body": False}

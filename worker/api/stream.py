@@ -1,8 +1,8 @@
 """Server-sent events of one job, for POST /generate/stream and GET /stream/{id}.
 
-An event's id is the job's `seq`; what an event says of the state is on disk before it is sent, so a client that comes
-back with `Last-Event-ID`, even after a crash, never sees an older state. Progress has no id of its own: a resumed
-stream begins with a snapshot. The stream ends with the result.
+An event's id is the job's `seq`. The state in an event is on disk before the event is sent, so a client that reconnects
+with `Last-Event-ID`, even after a crash, never sees an older state. Progress has no id of its own: a resumed stream
+begins with a snapshot. The stream ends with the result.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from worker.services import Services
 router = APIRouter()
 
 KEEP_ALIVE_SECONDS = 15.0
-LOOK_SECONDS = 2.0  # at the place in the queue, which changes without the job
-MIN_PAUSE_SECONDS = 0.02  # a graph of thousands of small nodes is no reason for as many events
+LOOK_SECONDS = 2.0  # polling interval of the place in the queue, which changes without the job
+MIN_PAUSE_SECONDS = 0.02  # limits the event rate of a graph of thousands of small nodes
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "Changes and progress, the result last"},
@@ -37,7 +37,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 
 @router.get("/stream/{job_id}", responses=_ANSWERS, response_class=StreamingResponse)
 async def stream(job_id: str, request: Request) -> Response:
-    """Attaches to a job as server-sent events: a snapshot, every change, the result last."""
+    """Attach to a job as server-sent events: a snapshot, every change, the result last."""
     job = await find_job(services_of(request).store, job_id, check_caller(request))
     if job is None:
         return not_found(job_id)

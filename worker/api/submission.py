@@ -1,6 +1,6 @@
-"""From an HTTP request to a job: read, check the caller, unwrap, check the form, admit.
+"""Submission of a job from an HTTP request: read, check the caller, unwrap, validate the form, admit.
 
-Order: form, modifier, random values, graph check, job on disk. Bad input costs no time of the GPU.
+Order: form, modifier, random values, graph check, job on disk. Bad input costs no GPU time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from worker.outputs.options import OutputOptions
 from worker.services import Services
 
 _RANDOM_BOUND = 2**32
-ENGINE_WAIT_SECONDS = 15.0  # what a caller is kept waiting while an engine is being replaced
+ENGINE_WAIT_SECONDS = 15.0  # how long a caller waits while an engine is being replaced
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
@@ -66,9 +66,10 @@ log = structlog.get_logger("api")
 
 
 async def submit(request: Request) -> tuple[Admitted, bool] | Response:
-    """The job of this request, started if it is new, and whether it came in Vast's envelope; or the refusal.
+    """Create or find the job of a request.
 
-    Nothing of the body is held any longer: the job has what it needs of it.
+    Returns the job, started if it is new, and True if the request came in Vast's envelope; or the refusal. The body is
+    not held in memory any longer: the job has what it needs of it.
     """
     services = services_of(request)
     job_id, asked_id, is_vast, counted_as = "", "", False, ""
@@ -137,7 +138,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         return refuse(error, asked_id, is_vast=is_vast)
     except ClientDisconnect:
         return Response(status_code=499)
-    except Exception:  # noqa: BLE001 - the request: whoever repeats every 5xx for ever must learn that it is no use
+    except Exception:  # noqa: BLE001 - the request: a client that retries every 5xx must get a final answer
         log.exception("a request could not be taken for a reason of ours", job_id=job_id)
         failed = SubmissionFailed("The worker failed; its log tells why")
         services.metrics.refused(failed.code)
@@ -156,14 +157,14 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
 async def _apart(
     size_bytes: int, function: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs
 ) -> Answer:
-    """What the function makes of a body; of a large one off the event loop."""
+    """Call a function on a body, off the event loop if the body is large."""
     if size_bytes < LARGE_BODY_BYTES:
         return function(*arguments, **named)
     return await asyncio.to_thread(function, *arguments, **named)
 
 
 async def _json_of(services: Services, content: bytes | bytearray) -> dict[str, Any]:
-    """Return the JSON object of a body. Raises RequestRejected, under Vast in the words of its own worker."""
+    """Return the JSON object of a body. Raises RequestRejected, under Vast with the texts of its own worker."""
     try:
         return await services.bodies.parse(content)
     except RequestRejected as error:
@@ -173,9 +174,9 @@ async def _json_of(services: Services, content: bytes | bytearray) -> dict[str, 
 
 
 async def _repeated_id(services: Services, envelope: Envelope | None, digest: str) -> str:
-    """The id under which the platform's client sends this very request again: as long as it runs, and its good result.
+    """Return the job id for a request that the platform's client may repeat, while the job runs and after it succeeded.
 
-    One that failed or was cancelled is made anew, under an id of its own.
+    A job that failed or was cancelled is run again, under a new id.
     """
     repeated = repeat_id(envelope, digest) if envelope else ""
     earlier = await services.store.find(repeated) if repeated else None
@@ -184,7 +185,7 @@ async def _repeated_id(services: Services, envelope: Envelope | None, digest: st
 
 
 def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
-    """What a refused request would have cost, as far as its form tells."""
+    """Return the cost that a refused request would have had, as far as its form allows an estimate."""
     unknown = services.platform.cost_of({})
     if parsed is None or len(parsed.input.workflow_json) >= LARGE_GRAPH_NODES:
         return unknown
@@ -192,7 +193,7 @@ def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
         return services.platform.cost_of(_prompt(services, parsed.input, {}))
     except RequestRejected:
         return unknown
-    except Exception:  # noqa: BLE001 - a user's modifier: what it raises has been answered, here it only costs the sum
+    except Exception:  # noqa: BLE001 - a user's modifier: its error has been reported; here only the estimate is lost
         return unknown
 
 
@@ -213,7 +214,7 @@ async def _receive(request: Request, services: Services, lease: Lease) -> Receiv
 
 
 def _whole(body: dict[str, Any]) -> dict[str, Any]:
-    """The part named `input` may hold the body or only its `input` object."""
+    """Return the body of a request whose part named `input` holds the body or only its `input` object."""
     return body if "input" in body or is_envelope(body) else {"input": body}
 
 
@@ -235,7 +236,7 @@ def _parse(
 
 
 async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, digest: str, owner: str) -> Job:
-    """A job of `owner` whose prompt has passed the rules and the graph check, its random values drawn."""
+    """Create a job of `owner` whose prompt has passed the policy and the graph check, its random values drawn."""
     webhook = _webhook(services, parsed.input)
     engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
     try:
@@ -254,7 +255,7 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
         planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
         await engine.check(planned.prompt, planned.pending_files)
         known = await engine.object_info()
-        if known is not object_info:  # the check has found it to be old: what has come since obeys the rules as well
+        if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
         if planned.pending_files:
             prompt = await services.inputs.keep_inline(prompt, object_info, job_id)
@@ -263,7 +264,7 @@ async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, dige
             services.caller_rates.spend_pixel_steps(owner, work.pixel_steps)
     except RequestRejected as rejected:
         raise _in_terms_of_the_modifier(services, parsed.input.modifier, rejected) from None
-    except EngineUnreachable as error:  # it went away just now
+    except EngineUnreachable as error:  # it disconnected just now
         raise NotReady(error.message, retry_after_seconds=5) from None
     if parsed.files:
         await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, job_id)
@@ -318,7 +319,7 @@ def _prompt(services: Services, parsed: GenerateInput, object_info: Mapping[str,
 
 
 def _in_terms_of_the_modifier(services: Services, modifier: str, rejected: RequestRejected) -> RequestRejected:
-    """What is wrong at an input that a modification fills is said of that modification too."""
+    """Add the modification's field to each problem at an input that a modification fills."""
     if modifier not in services.modifiers.names():
         return rejected
     fields = services.modifiers.get(modifier)
@@ -330,7 +331,7 @@ def _in_terms_of_the_modifier(services: Services, modifier: str, rejected: Reque
 
 
 def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:
-    """The request's own words over the environment's."""
+    """Return the webhook of a request; the request's settings override the environment's."""
     asked = parsed.webhook or WebhookInput()
     if asked.url:
         services.check_webhook_url(asked.url)

@@ -1,7 +1,7 @@
-"""Vast's own routes: `/session/create|get|health|end` and `/pyworker/update`, in Vast's words and statuses.
+"""Vast's own routes: `/session/create|get|health|end` and `/pyworker/update`, with Vast's texts and statuses.
 
-`session_end_app` is `/session/end` alone, for the listener without TLS. What a session's maker wants to have posted
-at its end goes to this very application in its maker's name, and only to the routes that make jobs.
+`session_end_app` is `/session/end` alone, for the listener without TLS. The request that a session's creator asked to
+have posted at its end goes to this application, in the creator's name, and only to the routes that create jobs.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = structlog.get_logger("vast")
 
 
 class _Answer(Exception):
-    """The reply in place of the one that a route would give."""
+    """Reply in place of the one that a route would return."""
 
     def __init__(self, status: int, message: str) -> None:
         self.reply = JSONResponse({"error": message}, status_code=status)
 
 
 def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
-    """Adds the routes, and lends the application to the autoscaler."""
+    """Add the routes, and give the application to the autoscaler."""
     app.include_router(router)
     app.include_router(end_router)
     config = services.platform.vast_config
@@ -91,7 +91,7 @@ async def create(request: Request) -> Response:
     except _Answer as answer:
         return answer.reply
     except WorkerError as error:
-        if not isinstance(error, TooManySessions):  # which the autoscaler knows, having said so
+        if not isinstance(error, TooManySessions):  # the autoscaler refused it, and has counted it
             services.platform.autoscaler.request_refused(0.0, caller, error)
         return refuse(error, is_vast=True)
     expiration = vast.sessions.expiration_of(session)
@@ -136,7 +136,7 @@ async def end(request: Request) -> Response:
         session = _known(request, body, unknown=f"session with id {body.get('session_id')} not found")
     except _Answer as answer:
         return answer.reply
-    # a client that leaves meanwhile must not keep the rest from being done
+    # a client that disconnects must not interrupt the closing of the session
     if not await asyncio.shield(asyncio.ensure_future(_vast_of(request).close_session(session))):
         return JSONResponse({"error": "session already closed"}, status_code=410)
     return JSONResponse({"ended": True, "removed_session": session.id})
@@ -144,7 +144,7 @@ async def end(request: Request) -> Response:
 
 @router.post("/pyworker/update")
 async def update(request: Request) -> Response:
-    """Leaves the mark that makes the image's start script fetch new code."""
+    """Write the marker file that makes the image's start script fetch new code."""
     config = services_of(request).platform.vast_config
     token = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
     known = config.master_token.get_secret_value().encode()
@@ -158,7 +158,7 @@ async def update(request: Request) -> Response:
 
 
 def _known(request: Request, body: Mapping[str, Any], unknown: str = "session does not exist") -> Session:
-    """The session that a body names and proves to be the maker's. Raises _Answer."""
+    """Return the session that a body names and proves to be the creator's. Raises _Answer."""
     if not body.get("session_id"):
         raise _Answer(422, "missing session_id")
     session = _vast_of(request).sessions.find(body["session_id"])
@@ -185,7 +185,7 @@ async def _read(request: Request, sender: Sender) -> dict[str, Any]:
 
 
 async def _read_of_session(request: Request) -> dict[str, Any]:
-    """Return the body of a request about a session; what it proves stands within it. Raises _Answer."""
+    """Return the body of a request about a session; its proof is within the body. Raises _Answer."""
     try:
         return await _read(request, Sender(is_known=False))
     except WorkerError as error:

@@ -1,6 +1,6 @@
-"""GET /webhooks, POST /webhooks/…: what the outbox holds, sent again when asked, and a test of a receiver.
+"""GET /webhooks, POST /webhooks/…: the outbox, redelivery on request, and a test of a receiver.
 
-Nothing here shows a secret: no key, no body, no query of an address.
+No reply contains a secret: no key, no body, no query of an address.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_PAGE = 1000
 
 
 def _caller_may(request: Request) -> None:
-    """The operator alone: addresses of everybody's receivers stand here, and some hold a secret in their path."""
+    """Require an operator: the rows hold the addresses of all receivers, some with a secret in their path."""
     check_operator(request)
 
 
@@ -36,7 +36,7 @@ class Redelivery(BaseModel):
 
 
 class ReceiverTest(BaseModel):
-    """Without `url` the worker's own is tested. Another is signed with `secret` alone, never with the worker's own."""
+    """Receiver to test; without `url` the worker's own. Another is signed with `secret`, never the worker's own."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,20 +52,20 @@ async def webhooks(
     limit: int = Query(100, ge=1, le=MAX_PAGE),
     before_ms: int | None = Query(None, ge=0, lt=2**63),
 ) -> dict[str, Any]:
-    """The newest webhooks, those in one state if asked; `before_ms` (a `created_ms`) goes on from there."""
+    """Return the newest webhooks, optionally those in one state; `before_ms` (a `created_ms`) continues from there."""
     rows, counts = await services_of(request).outbox.page(state, limit, before_ms)
     return {"counts": counts, "webhooks": [_shown(row) for row in rows]}
 
 
 @router.post("/webhooks/redeliver")
 async def redeliver_dead(request: Request) -> dict[str, int]:
-    """Every dead webhook is due now, with all its tries before it."""
+    """Schedule every dead webhook for delivery now, with its full number of tries."""
     return {"redelivered": await services_of(request).outbox.redeliver_dead()}
 
 
 @router.post("/webhooks/test")
 async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
-    """Sends a test notice once and tells what became of it."""
+    """Send a test notice once and return the outcome of its delivery."""
     services = services_of(request)
     if asked.url and asked.url != services.webhook.url:
         services.check_webhook_url(asked.url)
@@ -77,7 +77,7 @@ async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
 
 @router.post("/webhooks/{webhook_id}/redeliver", status_code=202)
 async def redeliver(webhook_id: str, request: Request, asked: Redelivery | None = None) -> dict[str, Any]:
-    """One webhook is due now, in whatever state it is, with all its tries before it."""
+    """Schedule one webhook for delivery now, in any state, with its full number of tries."""
     asked = asked or Redelivery()
     return _shown(await services_of(request).outbox.redeliver(webhook_id, asked.secret, asked.url))
 

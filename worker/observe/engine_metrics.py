@@ -1,4 +1,4 @@
-"""What `/metrics` shows of the engines and of memory, read when it is asked for."""
+"""Metrics of the engines and of memory for `/metrics`, read on each scrape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EngineMetrics(Collector):
         self._memory = memory
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # nothing is known yet when it is registered
+        return ()  # no engine has reported yet at registration
 
     def collect(self) -> Iterable[Metric]:
         up = _gauge("darkroom_engine_up", "1 when the engine takes prompts", "engine")

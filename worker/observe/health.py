@@ -1,7 +1,7 @@
-"""What is wrong with the worker, from facts about its progress. Pure: `/health` gathers the facts.
+"""Problems of the worker, from facts about its progress. Pure: `/health` gathers the facts.
 
-A trouble asks for the worker to be replaced, or says that it does not get on. An engine that is being started again is
-none: that passes without anybody's help, and jobs wait for it.
+A problem means that the worker should be replaced, or that it makes no progress. An engine that is being restarted is
+not a problem: jobs wait for it until it is up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STATES_OF_TROUBLE = {
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What is left of something, in bytes; None: not known."""
+    """Free amount of a resource and its floor, in bytes; None: not known."""
 
     name: str
     free_bytes: int | None
@@ -39,12 +39,12 @@ class Floor:
 def find_troubles(
     engines: Sequence[EngineReport], floors: Sequence[Floor], wrong_inside: Sequence[str], silence_seconds: float
 ) -> list[str]:
-    """One line each: empty is good."""
+    """Return one line for each problem; an empty list means healthy."""
     troubles = list(wrong_inside)
     is_serving = any(engine.state in SERVING for engine in engines)
     for engine in engines:
         if engine.state is EngineState.STARTING and is_serving:
-            continue  # it takes longer than the others
+            continue  # starting takes longer than the other states
         if engine.state in STATES_OF_TROUBLE:
             troubles.append(f"the engine at {engine.url} {STATES_OF_TROUBLE[engine.state]}")
         elif engine.is_stuck:

@@ -1,4 +1,4 @@
-"""The log: structured, JSON or for a console, secrets taken out. Query strings are never logged."""
+"""Structured logs, as JSON or for a console, with secrets redacted. Query strings are never logged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HIDDEN = "[hidden]"
 
 
 class Redaction:
-    """Takes secrets out of a log record: values of keys that name one, and the known secrets wherever they stand."""
+    """Redaction of secrets in log records: values of keys that name one, and the known secrets in any text."""
 
     def __init__(self, known_secrets: Collection[str]) -> None:
         self._known = sorted((secret for secret in known_secrets if len(secret) >= 4), key=len, reverse=True)
@@ -37,7 +37,7 @@ class Redaction:
 
 
 def set_up_logs(style: Literal["auto", "json", "console"], *, is_debug: bool, known_secrets: Collection[str]) -> None:
-    """Makes structlog and the standard library's loggers write one kind of line to stderr."""
+    """Configure structlog and the standard library's loggers to write one format of line to stderr."""
     is_console = style == "console" or (style == "auto" and sys.stderr.isatty())
     renderer: Any = structlog.dev.ConsoleRenderer() if is_console else structlog.processors.JSONRenderer()
     shared: list[Any] = [

@@ -1,4 +1,4 @@
-"""What `/metrics` shows. One object with its own registry, made at start and handed down."""
+"""Metrics of the front for `/metrics`, with a registry of their own. Created at start and passed on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Metrics:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Where others put metrics of their own."""
+        """Registry for metrics of other components."""
         return self._registry
 
     def job_ended(self, job: Job) -> None:
@@ -65,7 +65,7 @@ class Metrics:
                 self._stage.labels(stage).observe(milliseconds / 1000)
 
     def qualified(self, report: Mapping[str, Any], phases: Mapping[str, float]) -> None:
-        """What is known of the machine now."""
+        """Set the gauges of the machine's benchmark and start-up phases."""
         for phase, seconds in phases.items():
             self._phases.labels(phase).set(seconds)
         self._workload.set(report.get("workload_per_second") or 0)
@@ -77,7 +77,7 @@ class Metrics:
         self._refused.labels(code).inc()
 
     def text(self, *, is_ready: bool) -> bytes:
-        """The current values in Prometheus' text format. Called on the event loop."""
+        """Return the current values in Prometheus' text format. Called on the event loop."""
         for state, count in self._count_states().items():
             if not state.is_terminal:
                 self._jobs.labels(state.value).set(count)

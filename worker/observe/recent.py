@@ -1,6 +1,6 @@
-"""A figure of the machine that is asked for with every request, read from the system only now and then.
+"""TTL cache for a figure of the machine that every request needs.
 
-A look at the control groups and at two file systems costs more than everything else that admission does.
+Reading the control groups and two file systems costs more than everything else that admission does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RECENT_SECONDS = 0.2
 
 
 class Recent(Generic[Value]):
-    """Calls like `read`, and gives what that gave at most `RECENT_SECONDS` ago."""
+    """TTL cache of one function: returns the result of `read` that is at most `RECENT_SECONDS` old."""
 
     def __init__(self, read: Callable[[], Value], clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read

@@ -1,4 +1,4 @@
-"""What came in and went out, counted for `/metrics`: inputs fetched, outputs uploaded, webhooks sent."""
+"""Counters for `/metrics` of external input and output: inputs fetched, outputs uploaded, webhooks sent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prometheus_client import Counter
 
 
 class Traffic:
-    """Made before whoever counts; `counters` go into the registry."""
+    """Counters of fetched inputs, uploads and webhooks. Created before its users; `counters` go into the registry."""
 
     def __init__(self) -> None:
         self._inputs = Counter(
@@ -37,5 +37,5 @@ class Traffic:
         self._uploads.labels("uploaded" if is_good else "failed").inc()
 
     def webhook_tried(self, outcome: str) -> None:
-        """`delivered`, `pending` (to be tried again) or `dead`."""
+        """Count a webhook attempt: `delivered`, `pending` (to be tried again) or `dead`."""
         self._webhooks.labels({"pending": "failed"}.get(outcome, outcome)).inc()

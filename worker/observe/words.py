@@ -1,4 +1,4 @@
-"""Words on standard output that other programs wait for in a worker's log."""
+"""Marker lines on standard output that other programs look for in a worker's log."""
 
 from __future__ import annotations
 
