@@ -1,7 +1,7 @@
-"""Autoscaler: the platform that decides how many workers there are, and is told what becomes of this one.
+"""Autoscaler: interface to the platform that decides the number of workers and gets reports about this one.
 
-The front tells facts; each platform's file knows what to make of them. Nothing here waits: what has to be sent is sent
-by tasks that `start()` begins. Costs are those of `worker/jobs/cost.py`, speeds costs per second.
+The front reports facts; each platform's module translates them. No method here blocks: reports are sent by tasks that
+`start()` begins. Costs are those of `worker/jobs/cost.py`, speeds costs per second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from worker.jobs.job import JobState
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The platform's own names for a request that came through it."""
+    """Platform's own identifiers of a request that came through it."""
 
     request_idx: int | None = None
     reqnum: int | None = None
@@ -25,42 +25,42 @@ class Caller:
 
 class Autoscaler(Protocol):
     async def start(self) -> None:
-        """Begins to report; the worker is loading. Raises OSError when a port is taken."""
+        """Start to report; the worker is loading. Raises OSError when a port is taken."""
         ...
 
     async def close(self) -> None: ...
 
     def loaded(self, speed: float) -> None:
-        """Jobs are taken now. Raises ValueError for a speed that is not above 0."""
+        """Report that jobs are accepted now. Raises ValueError for a speed that is not above 0."""
         ...
 
     def error_set(self, message: str) -> None:
-        """The worker cannot serve, until `error_cleared`."""
+        """Report that the worker cannot serve, until `error_cleared`."""
         ...
 
     def error_cleared(self) -> None: ...
 
     def draining(self) -> None:
-        """No more jobs are taken; those there are end first."""
+        """Report that no more jobs are accepted; accepted ones end first."""
         ...
 
     def job_accepted(self, job_id: str, cost: float, caller: Caller | None) -> None:
-        """A request became a job, or, when the id is known, attached to one."""
+        """Report that a request became a job, or, when the id is known, attached to one."""
         ...
 
     def job_started(self, job_id: str) -> None:
-        """The engine works at it."""
+        """Report that the engine runs the job."""
         ...
 
     def job_ended(self, job_id: str, state: JobState) -> None: ...
 
     def request_refused(self, cost: float, caller: Caller | None, error: WorkerError) -> None:
-        """A request did not become a job."""
+        """Report that a request did not become a job."""
         ...
 
 
 class FanOut:
-    """Tells several autoscalers everything, in order."""
+    """Fan-out of every report to several autoscalers, in order."""
 
     def __init__(self, members: Sequence[Autoscaler]) -> None:
         self._members = tuple(members)
@@ -107,7 +107,7 @@ class FanOut:
 
 
 def checked_speed(speed: float) -> float:
-    """Raises ValueError for a speed that says nothing: a worker is never called loaded at speed zero."""
+    """Return a speed above 0. Raises ValueError otherwise: a worker is never reported as loaded at speed zero."""
     if not 0 < speed < float("inf"):
         raise ValueError(f"a loaded worker has a speed above 0, not {speed}")
     return speed

@@ -1,7 +1,7 @@
-"""PlainAutoscaler: nobody is sent anything; Kubernetes, Knative or nginx look at `/metrics`, `/ready`, `/queue-info`.
+"""PlainAutoscaler: sends no reports; Kubernetes, Knative or nginx read `/metrics`, `/ready`, `/queue-info`.
 
-What it is told becomes gauges: the load in the worker and its speed, in the same unit, so that load / speed is the
-seconds of work there are.
+Its inputs become gauges: the load in the worker and its speed, in the same unit, so that load / speed is the remaining
+work in seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Platform: what the settings say about where this worker lives, put together: autoscaler, envelopes, unit of work."""
+"""Platform: the worker's environment built from the settings: autoscaler, envelopes, unit of work."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from worker.settings import Settings, runpod_environment
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """`vast` None: Vast's session routes and reports are not there. `vast_config` is what Vast said in any case.
+    """Parts for the worker's platform. `vast` None: no session routes and reports. `vast_config` is always set.
 
-    `http` asks Vast; None where nobody does.
+    `http` sends requests to Vast; None where there are none.
     """
 
     autoscaler: Autoscaler
@@ -49,7 +49,7 @@ class Platform:
         return cost_of(prompt, self.workload)
 
     def open_envelope(self, body: Mapping[str, Any]) -> Envelope:
-        """A request of a session keeps that alive.
+        """Open a request's envelope; a request of a session extends that.
 
         Raises EnvelopeRejected, SignatureRejected, NotReady or SessionGone.
         """
@@ -61,15 +61,15 @@ class Platform:
         return envelope
 
     def job_accepted(self, job: Job, caller: Caller | None) -> None:
-        """Also for a request that attached to a job, or to the stored result of one."""
+        """Report an accepted job, also for a request that attached to a job, or to the stored result of one."""
         self.autoscaler.job_accepted(job.id, 0.0 if job.state.is_terminal else job.cost, caller)
         if job.state.is_terminal:
             self.autoscaler.job_ended(job.id, job.state)
 
     async def start(self) -> None:
-        """Raises OSError when a port is taken."""
+        """Start the autoscaler. Raises OSError when a port is taken."""
         await self.autoscaler.start()
-        if self.keys is not None and self.vast is None:  # signed requests, but nobody to report to
+        if self.keys is not None and self.vast is None:  # signed requests, but no reports
             asking = self.keys.keep_asking(lambda _reason: None, lambda: None)
             self._asking.append(asyncio.create_task(asking, name="public-key"))
 
@@ -88,9 +88,11 @@ def build_platform(
     stop_front: Callable[[int], None],
     timing: VastTiming,
 ) -> Platform:
-    """`cancel_job` ends a job by its id, if there is one that has not ended; `stop_front` ends all, with an exit code.
+    """Build the platform from the settings.
 
-    Raises SettingsInvalid when the platform's package is not there.
+    `cancel_job` ends a job by its id, if there is one that has not ended; `stop_front` ends all, with an exit code.
+
+    Raises SettingsInvalid when the platform's package is not installed.
     """
     config = settings.vast_config()
     has_token = bool(config.master_token.get_secret_value())

@@ -1,4 +1,4 @@
-"""How much work the machine does in a second, from the start-up benchmark's report. Pure."""
+"""Speed of the machine in work per second, from the start-up benchmark's report. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from worker.jobs.cost import UNIT_COST, Workload
 
 
 def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:
-    """Costs per second of all engines that serve together; 0 where the report has no measurement."""
+    """Return the costs per second of all engines that serve together; 0 where the report has no measurement."""
     if workload is Workload.COMPUTED:
         return _positive(report, "workload_per_second")
     engines = [engine for engine in report.get("engines", ()) if engine["serves"]] or [report]
@@ -18,7 +18,10 @@ def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:
 
 
 def _pictures_per_second(engine: Mapping[str, Any]) -> float:
-    """Of what was to be run: where a CPU ran less, its pictures say nothing, so 512x512 ones of 20 steps."""
+    """Return the pictures per second of the requested workload.
+
+    Where a CPU ran a smaller one, its pictures are not comparable, so they are 512x512 ones of 20 steps.
+    """
     if engine.get("shrunk"):
         return _positive(engine, "workload_per_second") / UNIT_COST
     seconds = _positive(engine, "seconds_per_picture")
@@ -26,11 +29,11 @@ def _pictures_per_second(engine: Mapping[str, Any]) -> float:
 
 
 def assumed_speed(computed: float, workload: Workload) -> float:
-    """What is told where nothing was measured: `computed`, in costs that are computed, as this worker counts them."""
+    """Return the speed to report without a measurement: `computed`, a figure in computed costs, in this worker's unit."""
     return computed / UNIT_COST if workload is Workload.ONE else computed
 
 
 def _positive(report: Mapping[str, Any], name: str) -> float:
-    """A figure of a report; 0 where there is none above it."""
+    """Return a figure of a report; 0 where there is none above it."""
     value = report.get(name)
     return float(value) if isinstance(value, int | float) and value > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The certificate of the front's own TLS, read again when its files change on disk."""
+"""Certificate of the front's own TLS, reloaded when its files change on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger("tls")
 
 
 class Certificate:
-    """TLS context that new connections get. Making one raises OSError when the files cannot be used."""
+    """TLS context for new connections. Construction raises OSError when the files cannot be used."""
 
     def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = files
@@ -32,8 +32,8 @@ class Certificate:
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection, of the newest certificate that could be used.
 
-        The files are looked at when a client comes, and every few seconds at most. One that is broken, or does not
-        yet fit the key, leaves the old one in use until the files change again.
+        The files are checked when a client connects, at most every few seconds. One that is broken, or does not yet match
+        the key, leaves the old one in use until the files change again.
         """
         now = self._clock()
         if now - self._looked_at >= LOOK_SECONDS:
@@ -59,14 +59,14 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the context of a server with this certificate. Raises OSError, of which SSLError is one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could ask for the costly half of a handshake again and again
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could repeat the expensive half of a handshake
     context.set_alpn_protocols(["http/1.1"])
     context.load_cert_chain(files.certificate, files.key)
     return context
 
 
 def _states_of(files: TlsFiles) -> FileStates:
-    """Return what changes with each of the files: inode, size and time of change; None for one that is not there."""
+    """Return the state of each of the files: inode, size and time of change; None for a missing one."""
     return tuple(map(_state_of, (files.certificate, files.key)))
 
 

@@ -1,8 +1,8 @@
 """ConnectionTable: client connections counted in total and by address, with some kept free for probes.
 
-Over a limit a newcomer takes the place of the oldest idle connection: of its own address, or of the address that has
-the most where all places are taken. Where none is idle it may ask `/live`, `/ready` and `/health` and nothing else, on
-one of a few short-lived connections that are counted apart.
+Over a limit a new connection replaces the oldest idle one: of its own address, or of the address that has the most
+where all places are taken. Where none is idle it may request `/live`, `/ready` and `/health` and nothing else, on one
+of a few short-lived connections that are counted separately.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from worker.setting_slices import ConnectionLimits
 PROBE_PLACES: Final = 32
 PROBE_PLACES_PER_ADDRESS: Final = 2
 OWN_PROBE_PLACES: Final = 8
-"""More places for probes from this machine."""
+"""Additional places for probes from this machine."""
 
 MIN_IDLE_SECONDS: Final = 1.0
-"""A younger connection is not replaced: its request may be on the way."""
+"""Minimum idle time before replacement: the request of a younger connection may be on the way."""
 
 _IPV6_NETWORK_BITS: Final = 64
 
 
 class Place(Enum):
-    """What a connection may be used for."""
+    """Permitted use of a connection."""
 
     FULL = "full"
     PROBE = "probe"
@@ -48,7 +48,7 @@ class Connection:
 
 
 class ConnectionTable:
-    """Counts of open connections. `proxies` are addresses or networks that bring many clients: no cap for theirs."""
+    """Counts of open connections. `proxies` are addresses or networks of many clients, exempt from the address limit."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class ConnectionTable:
 
     @property
     def num_connections(self) -> int:
-        """The number of open connections, those of probes too."""
+        """Number of open connections, those of probes too."""
         return self._num_full + sum(self._probes.values())
 
     def admit(self, host: str) -> Connection | None:
-        """Count a new connection from an address. None where it must be closed."""
+        """Count a new connection from an address. Return None where it must be closed."""
         address = group_of(host)
         held = self._full.get(address, {})
         is_shared = is_loopback(host) or self._is_proxy(host)
@@ -84,7 +84,7 @@ class ConnectionTable:
         return connection
 
     def release(self, connection: Connection) -> None:
-        """Give a connection's place back. May be called twice."""
+        """Release a connection's place. May be called twice."""
         if connection.is_released:
             return
         connection.is_released = True
@@ -108,13 +108,13 @@ class ConnectionTable:
         return Connection(address, Place.PROBE, self._clock())
 
     def _replace_anywhere(self, newcomer: str) -> bool:
-        """Close an idle connection of the address that has the most, if that is more than the newcomer's has."""
+        """Close an idle connection of the address with the most, if it has more than the new connection's address."""
         busiest = max(self._full.values(), key=len, default={})
         return len(busiest) > len(self._full.get(newcomer, {})) and self._replace_idle(busiest)
 
     def _replace_idle(self, held: dict[Connection, None]) -> bool:
         now = self._clock()
-        idle = next((connection for connection in held if connection.is_idle), None)  # the oldest stands first
+        idle = next((connection for connection in held if connection.is_idle), None)  # the oldest is first
         if idle is None or now - idle.opened_at < MIN_IDLE_SECONDS:
             return False
         self.release(idle)
@@ -132,7 +132,7 @@ class ConnectionTable:
 
 
 def group_of(host: str) -> str:
-    """Return what an address is counted as: an IPv6 network of 64 bits is one client's."""
+    """Return the key under which an address is counted: an IPv6 network of 64 bits is one client's."""
     try:
         address = _unmapped(host)
     except ValueError:
@@ -148,7 +148,7 @@ def _unmapped(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _networks(hosts: Collection[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    """Return the addresses and networks among the entries; `*` and names are none."""
+    """Return the addresses and networks among the entries; `*` and names are skipped."""
     found = []
     for host in hosts:
         try:

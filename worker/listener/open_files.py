@@ -1,4 +1,4 @@
-"""The process's limit of open files, which connections, the database and the engine share."""
+"""Limit of open files of the process, shared by connections, the database and the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from worker.setting_slices import ConnectionLimits
 
 RESERVED_FILES: Final = 256
-"""For everything but client connections: database, engine, stores, files on their way in and out."""
+"""Files reserved for everything but client connections: database, engine, stores, transfers."""
 
 MIN_CONNECTIONS: Final = 16
 
@@ -21,7 +21,7 @@ def raise_open_files() -> None:
 
 
 def num_open_files() -> int:
-    """Return how many files the process may have open."""
+    """Return the maximum number of open files of the process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else soft
 

@@ -1,9 +1,9 @@
-"""GuardedProtocol: uvicorn's HTTP protocol with bounds on what one connection may cost.
+"""GuardedProtocol: uvicorn's HTTP protocol with limits on the cost of one connection.
 
-A request's head has a time limit, a largest size and a largest number of lines; its body may pause only so long and
-comes at a least rate while we are ready to read it; requests sent ahead of replies are few. A reply that its client
-does not read is given up. After a refusal the rest of a body is thrown away for some seconds, so that a client that
-sends first and reads then gets its answer.
+A request's head has a time limit, a maximum size and a maximum number of lines. Its body has a maximum pause and a
+minimum rate while we are ready to read it. The number of pipelined requests is limited. A reply that its client does
+not read is aborted. After a refusal the rest of a body is discarded for some seconds, so that a client that sends first
+and reads then gets its reply.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REASONS: Final = {
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection of a client. `busy` answers what a connection for probes may not ask."""
+    """One connection of a client. `busy` answers requests that a connection for probes may not make."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_idle_seconds = limits.body_idle_seconds
         self._body_bytes_per_second = limits.body_bytes_per_second
         self._head_seconds = limits.head_seconds if connection.place is Place.FULL else PROBE_SECONDS
-        self.timeout_keep_alive = limits.keep_alive_seconds  # type: ignore[assignment]  # whole seconds there
-        self._is_over = False  # refused: nothing that comes is looked at any more
+        self.timeout_keep_alive = limits.keep_alive_seconds  # type: ignore[assignment]  # integer seconds in uvicorn
+        self._is_over = False  # refused: later data is ignored
         self._is_in_head = True
         self._num_head_bytes = 0
         self._num_body_bytes = 0
@@ -71,13 +71,13 @@ class GuardedProtocol(HttpToolsProtocol):
     # the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start to wait for a request."""
         super().connection_made(transport)
         self._connection.close = transport.abort
         self._set_timer(self._head_seconds, self._head_timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place back."""
+        """Release the connection's place."""
         self._table.release(self._connection)
         self._is_over = True
         self._stop_timer()
@@ -86,7 +86,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Take the next bytes of a request, and see that what is still missing has a time limit."""
+        """Parse the next bytes of a request, and set a time limit for the part that is missing."""
         if self._is_over:
             return
         if self._is_in_head:
@@ -106,30 +106,30 @@ class GuardedProtocol(HttpToolsProtocol):
             self._watch_body()
 
     def pause_writing(self) -> None:
-        """Begin to count the time in which the client reads nothing."""
+        """Start the timer for a client that does not read."""
         super().pause_writing()
         if self._stall_timer is None:
             self._stall_timer = self.loop.call_later(REPLY_STALL_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Forget that the client was slow."""
+        """Stop the timer for a client that does not read."""
         self._stop_stall_timer()
         super().resume_writing()
 
-    # what the parser calls
+    # callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Start a request."""
         super().on_message_begin()
         self._is_in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a line of the head; one that follows a body in chunks is of no use to anybody."""
+        """Store a line of the head; trailers after a chunked body are ignored."""
         if self._is_in_head and not self._is_over:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Hand the request to the application, unless its head is too large."""
+        """Pass the request to the application, unless its head is too large."""
         if self._is_over:
             return
         num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -152,14 +152,14 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Pass a part of the body on."""
         if self._is_over:
             return
         self._num_body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request; what comes next is the head of another."""
+        """End a request; the next data is the head of another."""
         if self._is_over:
             return
         self._is_in_head = True
@@ -168,7 +168,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the rest of a body that nobody wants any more."""
+        """Wait for the next request, or for the rest of a body that is discarded."""
         super().on_response_complete()
         if self._is_over or self.transport.is_closing():
             return
@@ -181,7 +181,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _head_timed_out(self) -> None:
         self._timer = None
-        if self.cycle is not None and not self.cycle.response_complete:  # begun ahead of a reply: that comes first
+        if self.cycle is not None and not self.cycle.response_complete:  # pipelined: the reply before it comes first
             self._set_timer(self._head_seconds, self._head_timed_out)
         elif self._num_head_bytes:
             self._refuse(408)
@@ -197,7 +197,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._set_timer(self._body_idle_seconds / LOOKS_PER_TIMEOUT, self._look_at_body)
 
     def _look_at_body(self) -> None:
-        """Refuse a body that stands still or comes too slowly, where it is not us who do not read."""
+        """Refuse a body that stalls or comes too slowly, unless it is our side that does not read."""
         now = self.loop.time()
         if self.flow.read_paused:
             self._watch_body()
@@ -228,12 +228,12 @@ class GuardedProtocol(HttpToolsProtocol):
     # refusals
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP, in uvicorn's place."""
+        """Refuse data that is not HTTP, in uvicorn's place."""
         if not self._is_over:
             self._refuse(400)
 
     def _refuse(self, status: int) -> None:
-        """Answer with a status where nothing has been answered yet, and close."""
+        """Reply with a status if no reply has begun, and close."""
         self._is_over = True
         self._stop_timer()
         self._unset_keepalive_if_required()

@@ -1,7 +1,7 @@
-"""GuardedServer: uvicorn's server, but every connection is counted before anything else is done for it.
+"""GuardedServer: uvicorn's server with every connection counted before anything else is done for it.
 
-We accept ourselves, so that a connection has its place before its TLS handshake, which has a time limit of its own, and
-so that each handshake takes the newest certificate.
+We accept connections ourselves, so that each is counted before its TLS handshake, which has a time limit of its own,
+and so that each handshake uses the newest certificate.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Listener:
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more; handshakes under way end."""
+        """Stop accepting; handshakes under way finish."""
         if not self._is_closed:
             self._is_closed = True
             if self._pause is not None:
@@ -86,7 +86,7 @@ class Listener:
         task.add_done_callback(self._greeting.discard)
 
     async def _greet(self, client: socket.socket, connection: Connection) -> None:
-        """Give a connection its protocol, after its handshake where there is TLS."""
+        """Create a connection's protocol, after its handshake where there is TLS."""
         server = self._server
         try:
             set_options(client)
@@ -99,7 +99,7 @@ class Listener:
                 ssl=server.certificate.context(),
                 ssl_handshake_timeout=min(HANDSHAKE_SECONDS, server.table.limits.head_seconds),
             )
-        except (OSError, asyncio.CancelledError):  # not TLS, too slow, gone, or another client has the place now
+        except (OSError, asyncio.CancelledError):  # not TLS, too slow, disconnected, or replaced by another client
             server.table.release(connection)
             client.close()
 
@@ -114,7 +114,7 @@ class Listener:
 
 
 def set_options(client: socket.socket) -> None:
-    """Set up a client's socket: small replies go out at once, and a client that is no longer there is noticed."""
+    """Configure a client's socket: send small replies at once, and detect a client that has disappeared."""
     client.setblocking(False)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -125,7 +125,7 @@ def set_options(client: socket.socket) -> None:
 class GuardedServer(uvicorn.Server):
     """Server of an application for connections that the table admits, over TLS where there is a certificate.
 
-    `config` must not name certificate files: uvicorn would have its own context of them.
+    `config` must not name certificate files: uvicorn would create its own context from them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a machine should do: the operator's word, else the fleet's history, else the table of GPUs."""
+"""Expected performance of a machine: the operator's settings, else the fleet's history, else the table of GPUs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from benchmark.qualify.workload import DeviceFact, Workload
 REFERENCE = Path(__file__).resolve().parents[2] / "misc" / "gpu_reference.toml"
 MIN_HISTORY = 3
 COUNTED = frozenset({Verdict.PASS, Verdict.SLOW, Verdict.UNSTABLE})
-"""What a fleet's history learns from: a machine that computed wrongly, or was too hot, is no measure for others."""
+"""Verdicts that count in a fleet's history: a machine that computed wrongly, or was too hot, is no reference."""
 
 
 class Limits(Protocol):
-    """`BenchmarkConfig` is one."""
+    """Limits set by the operator; `BenchmarkConfig` implements it."""
 
     @property
     def min_its(self) -> float | None: ...
@@ -48,7 +48,7 @@ def expect(
     history: Sequence[PastRun],
     reference: Mapping[str, ReferenceGpu],
 ) -> Expectation:
-    """The first that says anything of this device and workload. Of a CPU nothing is expected but what is asked for."""
+    """Return the first expectation for this device and workload. For a CPU only the operator's own limits apply."""
     if limits.min_its is not None or limits.max_seconds is not None:
         source = " and ".join(
             name
@@ -75,18 +75,18 @@ def history_key(device: DeviceFact, workload: Workload) -> str:
 
 
 def plain_name(product: str) -> str:
-    """A GPU's name without the maker's, in lower case."""
+    """Return a GPU's name without the manufacturer's, in lower case."""
     return " ".join(product.lower().replace("nvidia", "").split())
 
 
 def read_reference(path: Path = REFERENCE) -> dict[str, ReferenceGpu]:
-    """GPU's plain name -> what is published of it."""
+    """Return the published data of each GPU, by its plain name."""
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["gpu"]
     return {plain_name(entry["name"]): ReferenceGpu(entry["its_per_second"], entry["source"]) for entry in entries}
 
 
 def read_history(path: Path | None) -> list[PastRun]:
-    """The runs of the fleet, oldest first. Lines that are no such runs (cut off, of a later version) do not count."""
+    """Return the runs of the fleet, oldest first. Invalid lines (cut off, of a later version) are skipped."""
     if path is None or not path.is_file():
         return []
     runs = []
@@ -115,7 +115,7 @@ def history_line(report: BenchmarkReport, device: DeviceFact, workload: Workload
 
 
 def append_history(path: Path, line: str) -> None:
-    """One write of one line, so that workers that share the file do not tear each other's."""
+    """Append one line in a single write, so that workers that share the file do not interleave."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         file.write(line.encode())

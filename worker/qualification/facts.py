@@ -1,4 +1,4 @@
-"""What the benchmark must know of an engine before it can choose what to run."""
+"""Facts about an engine that the choice of a benchmark requires."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ RANDOM_CHECKPOINT = "DarkroomRandomCheckpoint"
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """`uuid` is the GPU's, where the engine tells it; `address` is a foreign engine's, which may be on any machine.
+    """Facts about an engine.
 
+    `uuid` is the GPU's, where the engine reports it. `address` is a foreign engine's, which may be on any machine.
     `versions` has engine, torch, cuda and precision.
     """
 
@@ -37,7 +38,10 @@ class EngineFacts:
 
 
 async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
-    """Raises EngineUnreachable. `models` is the folder in which an engine on this machine finds its models."""
+    """Read the facts of an engine. Raises EngineUnreachable.
+
+    `models` is the folder in which an engine on this machine finds its models.
+    """
     info = await engine.object_info()
     stats = await engine.system_stats()
     device = (stats.get("devices") or [{}])[0]
@@ -61,7 +65,7 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
 
 
 async def _told_device(engine: EngineClient) -> dict[str, Any]:
-    """What only our own engine tells; empty for a foreign one."""
+    """Return the device facts that only our own engine reports; empty for a foreign one."""
     if not engine.has_check:
         return {}
     status, body = await engine.ask("GET", "/api/v1/device")
@@ -75,15 +79,15 @@ def foreign_version(system: Mapping[str, Any]) -> str | None:
 def checkpoint_names(object_info: Mapping[str, Any]) -> list[str]:
     inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
     names, *more = inputs.get("ckpt_name") or [[]]
-    if names == "COMBO" and more and isinstance(more[0], dict):  # how later versions of ComfyUI say it
+    if names == "COMBO" and more and isinstance(more[0], dict):  # the format of later versions of ComfyUI
         names = more[0].get("options")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def look_into(path: Path, name: str) -> CheckpointFact:
-    """Size, and output channels of the UNet's first convolution from a safetensors header; 0 where it is not SD1.5's.
+    """Return a checkpoint's size, and the output channels of the UNet's first convolution from a safetensors header.
 
-    Both are None for a file that is not on this machine.
+    The channels are 0 where the UNet is not SD1.5's. Both are None for a file that is not on this machine.
     """
     try:
         size_bytes = path.stat().st_size
@@ -93,9 +97,9 @@ def look_into(path: Path, name: str) -> CheckpointFact:
 
 
 def base_channels(path: Path) -> int | None:
-    """None where the file has no UNet of SD1.5's kind, or is no safetensors file.
+    """Return the base channels; None where the file has no UNet of SD1.5's kind, or is no safetensors file.
 
-    SD2 and SDXL have 320 channels, too, and are slower or need more: they are told by the width of their text.
+    SD2 and SDXL have 320 channels, too, and are slower or need more: the width of their text distinguishes them.
     """
     try:
         with path.open("rb") as file:

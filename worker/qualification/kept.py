@@ -1,4 +1,4 @@
-"""KeptResults: the results of earlier benchmarks, in one file of the state directory, by what they are results of."""
+"""KeptResults: results of earlier benchmarks by cache key, in one file of the state directory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class KeptResult:
 
 
 class KeptResults:
-    """A file that cannot be read, or is of another version, counts as empty: the benchmark then runs."""
+    """Stored results. A file that is unreadable, or of another version, counts as empty: the benchmark then runs."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
 
     def find(self, key: str, now_seconds: float, ttl_seconds: float) -> KeptResult | None:
-        """What was measured under this key not longer ago than `ttl_seconds`."""
+        """Return the result that was measured under this key at most `ttl_seconds` ago."""
         entry = self._read().get(key)
         try:
             measured_at = float(entry["measured_at"]) if entry else 0.0
@@ -40,7 +40,7 @@ class KeptResults:
             return None
 
     def keep(self, key: str, report: BenchmarkReport, now_seconds: float) -> None:
-        """Raises OSError. The file is whole at every moment."""
+        """Store a result atomically. Raises OSError."""
         results = self._read()
         results.pop(key, None)
         results[key] = {"measured_at": now_seconds, "report": report.model_dump(mode="json")}
@@ -48,7 +48,7 @@ class KeptResults:
         self._write({"version": 1, "results": newest})
 
     def forget(self, key: str) -> None:
-        """A result that no longer holds: the machine has since done worse, or its device was lost."""
+        """Remove a result that is no longer valid: the machine has since done worse, or its device was lost."""
         results = self._read()
         if results.pop(key, None) is not None:
             self._write({"version": 1, "results": results})

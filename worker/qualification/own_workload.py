@@ -1,4 +1,4 @@
-"""The user's own benchmark: a workflow file, or a modifier with its modifications, in the built-in one's place."""
+"""User's own benchmark: a workflow file, or a modifier with its modifications, instead of the built-in one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE_NAME = Path("misc") / "benchmark.json"
 def find_own_workload(
     config: BenchmarkConfig, places: Sequence[Path], registry: ModifierRegistry, checkpoint_names: Sequence[str]
 ) -> OwnWorkload | None:
-    """BENCHMARK_WORKFLOW, else `misc/benchmark.json` in the first of `places` that has it, else BENCHMARK_MODIFIER.
+    """Return BENCHMARK_WORKFLOW, else the first `misc/benchmark.json` in `places`, else BENCHMARK_MODIFIER.
 
     Raises SettingsInvalid, naming the variable or the file, for one that cannot be used.
     """
@@ -39,7 +39,7 @@ def find_own_workload(
 
 
 def read_workflow(path: Path, name: str, registry: ModifierRegistry) -> dict[str, Any]:
-    """A workflow in API format, bare or as a request (`{"input": {"workflow_json" | "modifier"}}`).
+    """Read a workflow in API format, bare or as a request (`{"input": {"workflow_json" | "modifier"}}`).
 
     Raises SettingsInvalid that begins with `name`.
     """
@@ -71,7 +71,7 @@ def build(modifier: str, modifications: Mapping[str, Any], registry: ModifierReg
 def with_checkpoint(
     modifications: Mapping[str, Any], modifier: str, registry: ModifierRegistry, checkpoint_names: Sequence[str]
 ) -> dict[str, Any]:
-    """The modifications, with the machine's only checkpoint, and a random prompt, where they say nothing of them."""
+    """Add the machine's only checkpoint and a random prompt to modifications that name none."""
     try:
         fields = registry.get(modifier).model_fields
     except UnknownModifier:

@@ -1,4 +1,4 @@
-"""StartUpPhases: how long each part of the start took, from the birth of the process to ready."""
+"""StartUpPhases: duration of each part of the start, from the process's creation to ready."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ UPTIME = Path("/proc/uptime")
 
 
 class Phase(StrEnum):
-    """In their order. `import` is from the birth of the process to the front's own first line, `front` until its state
-    is open and it listens; `ready` is all of it together.
+    """Phases in their order.
+
+    `import` is from the process's creation to the front's own first line, `front` until its state is open and it
+    listens. `ready` is all of it together.
     """
 
     IMPORT = "import"
@@ -28,7 +30,7 @@ class Phase(StrEnum):
 
 
 class StartUpPhases:
-    """Made when the front is; phases that never were are absent. Nothing changes once `ready` is there."""
+    """Durations of the phases; phases that did not occur are absent. Created with the front, final once ready."""
 
     def __init__(self, age_seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,7 +47,7 @@ class StartUpPhases:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Adds to the phase: a benchmark may take several tries."""
+        """Add the time of the block to the phase: a benchmark may take several tries."""
         began = self._clock()
         try:
             yield
@@ -54,21 +56,21 @@ class StartUpPhases:
                 self._seconds[phase] = self._seconds.get(phase, 0.0) + self._clock() - began
 
     def ready(self) -> bool:
-        """True the first time."""
+        """Record readiness. Return True the first time."""
         if self.is_over:
             return False
         self._seconds[Phase.READY] = self._clock() - self._born
         return True
 
     def as_json(self) -> dict[str, float]:
-        """Seconds by phase."""
+        """Return seconds by phase."""
         return {phase.value: round(self._seconds[phase], 3) for phase in Phase if phase in self._seconds}
 
 
 def process_age_seconds() -> float:
-    """0 where the system does not tell."""
+    """Return the age of the process in seconds; 0 where the system does not report it."""
     try:
-        # The name of the program stands in brackets and may hold spaces; the start is the 20th field after it.
+        # The program's name is in brackets and may contain spaces; the start is the 20th field after it.
         started_ticks = int(STAT.read_text().rpartition(")")[2].split()[19])
         return max(0.0, float(UPTIME.read_text().split()[0]) - started_ticks / os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
-"""Qualifier: carries one benchmark out, from what is known of the engine to a report with a verdict.
+"""Qualifier: runs one benchmark, from the facts of the engine to a report with a verdict.
 
-`benchmark/qualify/` decides what to run and what it means; this sends it through the engine's own queue, with the
-engine's other prompts held back by the caller. A result of a good machine is kept and stands for a while.
+`benchmark/qualify/` decides the workload and the verdict; this module runs it through the engine's own queue, while the
+caller holds back the engine's other prompts. A result of a good machine is kept and reused for a while.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ log = structlog.get_logger("benchmark")
 
 
 class NothingVaries(SettingsInvalid):
-    """Every run after the first came from the engine's cache."""
+    """Error when every run after the first came from the engine's cache."""
 
     code = "nothing_varies"
 
 
 @dataclass(frozen=True, slots=True)
 class Qualified:
-    """`has_emptied_memory`: the models that were on the device have left it."""
+    """Report of one engine. `has_emptied_memory`: the models that were on the device have been evicted."""
 
     report: BenchmarkReport
     is_reused: bool
@@ -89,7 +89,7 @@ class Qualified:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The runs of one benchmark. `ran` is what the timed ones were, on a CPU smaller than what was wanted."""
+    """Runs of one benchmark. `ran` is the workload of the timed ones, on a CPU smaller than the requested one."""
 
     ran: Workload
     timings: tuple[RunTiming, ...]
@@ -99,7 +99,7 @@ class Measured:
 
 
 class Qualifier:
-    """`fetch_inputs` brings the files that a workflow names by address."""
+    """Runner of benchmarks. `fetch_inputs` downloads the files that a workflow names by URL."""
 
     def __init__(
         self,
@@ -120,9 +120,9 @@ class Qualifier:
     async def qualify(
         self, engine: EngineClient, *, is_forced: bool = False, preloaded: Sequence[Mapping[str, Any]] = ()
     ) -> Qualified:
-        """Never raises a WorkerError: what goes wrong is the report's verdict `failed`.
+        """Benchmark an engine. Never raises a WorkerError: a failure is the report's verdict `failed`.
 
-        `is_forced`: no earlier result will do. `preloaded` are the models that were just read, as the engine told.
+        `is_forced`: ignore earlier results. `preloaded` are the models that were just loaded, as reported by the engine.
         """
         if self._config.mode == "off" and not is_forced:
             return now(skipped("BENCHMARK=off"))
@@ -130,7 +130,7 @@ class Qualifier:
             made = await self._qualify(engine, is_forced, preloaded)
         except WorkerError as error:
             return now(failed(error.message))
-        except Exception as error:  # noqa: BLE001 - the benchmark: a fault of its own must not end the worker
+        except Exception as error:  # noqa: BLE001 - the benchmark: its own bug must not end the worker
             log.exception("the benchmark broke")
             return now(failed(f"The benchmark broke: {type(error).__name__}: {error}"))
         problem = not_as_named(self._config, made.report)
@@ -168,7 +168,7 @@ class Qualifier:
         return made
 
     def forget(self, made: Qualified) -> None:
-        """What was kept of an engine whose device was lost: at once, since the front may end before the next run."""
+        """Remove the kept result of an engine whose device was lost, at once: the front may end before the next run."""
         try:
             if made.report.cache_key is not None:
                 self._kept.forget(made.report.cache_key)
@@ -176,7 +176,10 @@ class Qualifier:
             log.error("the benchmark's result cannot be forgotten", reason=str(error))
 
     async def _choose(self, facts: EngineFacts, engine: EngineClient) -> Workload | None:
-        """Raises SettingsInvalid and RequestRejected for a workflow that cannot be run, InputRejected for its files."""
+        """Choose the workload.
+
+        Raises SettingsInvalid and RequestRejected for a workflow that cannot be run, InputRejected for its files.
+        """
         names = [fact.name for fact in facts.checkpoints]
         own = await asyncio.to_thread(find_own_workload, self._config, self._places, self._registry, names)
         if own is None:
@@ -188,7 +191,7 @@ class Qualifier:
         return fetched
 
     def _find_kept(self, key: str, workload: Workload, facts: EngineFacts) -> KeptResult | None:
-        """A kept result that is good by today's settings, too."""
+        """Return a kept result that is good by today's settings, too."""
         kept = self._kept.find(key, time.time(), self._config.ttl_seconds)
         if kept is None or kept.report.seconds_per_picture is None:
             return None
@@ -217,7 +220,7 @@ class Qualifier:
             probe, no_probe = await _probe(engine, facts)
             measured = await self._run(engine, facts, workload)
         speed = speed_of(measured.timings)
-        history = await asyncio.to_thread(self._history)  # may lie on a volume of the fleet's
+        history = await asyncio.to_thread(self._history)  # may be on a shared volume of the fleet
         expectation = expect(self._config, measured.ran, facts.device, history, read_reference())
         evidence = Evidence(
             is_cpu=facts.device.is_cpu,
@@ -266,7 +269,7 @@ class Qualifier:
         return report, ran
 
     async def _run(self, engine: EngineClient, facts: EngineFacts, workload: Workload) -> Measured:
-        """The warm-up first, whose time does not count, then the timed runs, each with a prompt and seed of its own."""
+        """Run the warm-up, whose time does not count, then the timed runs, each with a prompt and seed of its own."""
         texts = await asyncio.to_thread(_read_prompts)
         used: list[str] = []
 
@@ -300,7 +303,7 @@ class Qualifier:
         return Measured(ran, tuple(timings), tuple(used) if is_picture else (), first, loading)
 
     def _history(self) -> list[PastRun]:
-        """Empty where the file cannot be read: the machine is then measured by the table."""
+        """Return the fleet's history; empty where the file cannot be read, and the table of GPUs is used instead."""
         try:
             return read_history(self._config.history)
         except OSError as error:
@@ -308,7 +311,7 @@ class Qualifier:
             return []
 
     def _remember(self, key: str, made: Qualified, facts: EngineFacts, ran: Workload) -> None:
-        """A disk that does not take it costs a benchmark at the next start, not this one."""
+        """Keep a result; a failed write costs a benchmark at the next start, not this one."""
         report, now = made.report, made.measured_at
         try:
             if report.verdict.is_good:
@@ -322,9 +325,9 @@ class Qualifier:
 
 
 def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str:
-    """Equal for runs whose results may stand for one another: GPU, driver, engine, model and size.
+    """Return a key that is equal for runs with interchangeable results: GPU, driver, engine, model and size.
 
-    Which GPU it is, beyond its name, only our own engine tells; a foreign one is known by its address.
+    Only our own engine identifies its GPU beyond the name; a foreign one is identified by its address.
     """
     size_bytes = next((fact.size_bytes for fact in facts.checkpoints if fact.name == workload.model), None)
     parts = (
@@ -342,7 +345,7 @@ def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str
 
 
 def not_as_named(config: BenchmarkConfig, report: BenchmarkReport) -> str | None:
-    """What to say where BENCHMARK_CHECKPOINT is not what was measured; a workflow of the user's names its own."""
+    """Return a warning where BENCHMARK_CHECKPOINT is not what was measured; a user's workflow names its own."""
     is_own_workflow = report.model is not None and report.width_px is None
     if not config.checkpoint or is_own_workflow or report.model == config.checkpoint:
         return None
@@ -353,7 +356,7 @@ def not_as_named(config: BenchmarkConfig, report: BenchmarkReport) -> str | None
 def load_rate(
     measured: Measured, facts: EngineFacts, preloaded: Sequence[Mapping[str, Any]]
 ) -> tuple[float | None, str | None]:
-    """GB/s at which the model came from its file, or why that is not known."""
+    """Return the GB/s at which the model was loaded from its file, or why that is not known."""
     ran = measured.ran
     if isinstance(ran, OwnWorkload):
         return None, "The workflow is the user's own"
@@ -371,7 +374,7 @@ def load_rate(
 
 
 def is_here(url: str) -> bool:
-    """True for an address of this machine."""
+    """Return True for an address of this machine."""
     if url.startswith(UNIX_PREFIX):
         return True
     host = urlsplit(url).hostname or ""
@@ -382,7 +385,10 @@ def is_here(url: str) -> bool:
 
 
 def _loading_seconds(first: RunTiming, again: RunTiming) -> float | None:
-    """What the first run took longer to its first step; None when it had no more to do, or its steps were not seen."""
+    """Return the extra time of the first run up to its first step.
+
+    None when it had no extra work, or its steps were not seen.
+    """
     if first.first_step_seconds is None or again.first_step_seconds is None:
         return None
     if first.num_executed <= again.num_executed:
@@ -402,12 +408,12 @@ async def _probe(engine: EngineClient, facts: EngineFacts) -> tuple[dict[str, An
 
 
 async def forget_network(engine: EngineClient, ran: Workload) -> bool:
-    """The random network is nobody's after this: no result of the benchmark keeps it in the device's memory."""
+    """Evict the benchmark's random network from the device's memory, with any outcome of the benchmark."""
     if isinstance(ran, OwnWorkload) or ran.scale is None or not engine.has_check:
         return False
     try:
         await engine.ask("POST", "/free", {"free_memory": True})
-    except WorkerError as error:  # what was measured stands: an engine that is lost here is looked after elsewhere
+    except WorkerError as error:  # the measurement is valid; losing an engine here is handled elsewhere
         log.warning("the benchmark's network may still be in the device's memory", reason=error.message)
         return False
     return True

@@ -1,4 +1,4 @@
-"""One prompt of the benchmark through the engine, its messages timed."""
+"""Timed run of one prompt of the benchmark in the engine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TIMEOUT_SECONDS = 3600.0
 
 
 class StepWatch:
-    """Takes times from an engine's messages: how long samplers ran, how many steps, when the first was done.
+    """Times from an engine's messages: duration of samplers, number of steps, end of the first step.
 
-    A node is a sampler when its class says so; steps are those it reports.
+    A node is a sampler when its class is one; steps are those it reports.
     """
 
     def __init__(self, prompt: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +65,10 @@ class StepWatch:
 
 
 async def run_timed(engine: EngineClient, prompt: Mapping[str, Any]) -> RunTiming:
-    """Raises what the run came to when that is no success. Its files are removed where they lie on this machine."""
+    """Run a prompt and return its times. Raises the run's error unless it succeeds.
+
+    Its files are removed if they are on this machine.
+    """
     watch = StepWatch(prompt)
     name = f"benchmark-{uuid.uuid4()}"
     outcome = await engine.run(prompt, name, watch.hear, timeout_seconds=TIMEOUT_SECONDS, is_own=True)
@@ -77,7 +80,7 @@ async def run_timed(engine: EngineClient, prompt: Mapping[str, Any]) -> RunTimin
 
 
 def remove_outputs(outputs: Mapping[str, Mapping[str, Any]], folders: LocalFolders | None) -> None:
-    """Takes away what a run saved: nobody asked for these pictures."""
+    """Remove the files that a run saved: no client asked for these pictures."""
     if folders is None:
         return
     for shown in outputs.values():

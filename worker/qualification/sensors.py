@@ -1,7 +1,7 @@
-"""The GPU's own sensors, through NVIDIA's management library: clocks, temperature, power, what holds the clocks back.
+"""GPU sensors through NVIDIA's management library: clocks, temperature, power and clock throttling reasons.
 
 The library is imported, and the driver's part of it loaded, with the first reading. Where either is missing, or the GPU
-is not one of this machine's, there are no readings but a reason.
+is not one of this machine's, there is a reason in place of readings.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ REASONS: tuple[tuple[int, str], ...] = (
 """Bits of NVML's clock event reasons."""
 
 HARMFUL = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"})
-"""A power cap is how every card runs under load, and idling is none; these are heat and failing supplies."""
+"""Harmful reasons: heat and failing power supplies. A power cap is normal under load, and so is idling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look. What the card does not tell is None."""
+    """One reading of the sensors. Values that the card does not report are None."""
 
     sm_clock_mhz: int | None
     memory_clock_mhz: int | None
@@ -51,7 +51,7 @@ class Reading:
 
 @dataclass(slots=True)
 class SensorLog:
-    """Before, while and after; `missing` says why there is nothing."""
+    """Readings before, during and after a run; `missing` is the reason why there are none."""
 
     driver: str | None = None
     missing: str | None = None
@@ -61,7 +61,7 @@ class SensorLog:
 
     @property
     def harmful_reasons(self) -> tuple[str, ...]:
-        """Of what held the clocks back while the runs went on, what should not have."""
+        """Throttling reasons during the runs that indicate a fault."""
         seen = {reason for reading in (*self.during, self.after) if reading for reason in reading.throttle_reasons}
         return tuple(sorted(seen & HARMFUL))
 
@@ -87,14 +87,14 @@ def _summary(readings: list[Reading]) -> dict[str, Any]:
 
 
 def reasons_in(bits: int) -> tuple[str, ...]:
-    """The names of the set bits, bits of no known name in hexadecimal."""
+    """Return the names of the set bits, bits of no known name in hexadecimal."""
     known = tuple(name for bit, name in REASONS if bits & bit)
     rest = bits & ~sum(bit for bit, _ in REASONS)
     return (*known, hex(rest)) if rest else known
 
 
 class GpuSensors:
-    """One GPU of this machine. Raises SensorsMissing when made where it cannot be read."""
+    """Sensors of one GPU of this machine. Construction raises SensorsMissing where it cannot be read."""
 
     def __init__(self, uuid: str | None, product: str) -> None:
         try:
@@ -139,12 +139,12 @@ class GpuSensors:
     def _told(self, ask: Callable[[], int]) -> int | None:
         try:
             return ask()
-        except self._nvml.NVMLError:  # cards differ in what they have
+        except self._nvml.NVMLError:  # cards differ in their sensors
             return None
 
 
 class SensorsMissing(Exception):
-    """Says why there are no readings."""
+    """Error with the reason why there are no readings."""
 
 
 def _text(value: str | bytes) -> str:
@@ -154,7 +154,7 @@ def _text(value: str | bytes) -> str:
 def open_sensors(
     *, is_gpu: bool, is_here: bool, uuid: str | None, product: str
 ) -> tuple[GpuSensors | None, str | None]:
-    """The sensors, or why there are none. `is_here`: the engine runs on this machine."""
+    """Open the sensors, or return why there are none. `is_here`: the engine runs on this machine."""
     if not is_gpu:
         return None, "The engine runs on a CPU"
     if not is_here:
@@ -163,14 +163,14 @@ def open_sensors(
         return GpuSensors(uuid, product), None
     except SensorsMissing as error:
         return None, str(error)
-    except Exception as error:  # noqa: BLE001 - the driver's library: no benchmark fails for want of sensors
+    except Exception as error:  # noqa: BLE001 - the driver's library: no benchmark fails for lack of sensors
         log.exception("the GPU's sensors cannot be opened")
         return None, f"NVML: {type(error).__name__}: {error}"
 
 
 @asynccontextmanager
 async def watching(sensors: GpuSensors | None, missing: str | None) -> AsyncIterator[SensorLog]:
-    """Reads before the block, every quarter of a second in it, and at its end, while the card is still warm."""
+    """Read before the block, every quarter of a second in it, and at its end, while the card is still warm."""
     seen = SensorLog(driver=sensors.driver if sensors else None, missing=missing)
     if sensors is None:
         yield seen
@@ -195,10 +195,10 @@ async def _look(sensors: GpuSensors, seen: SensorLog) -> None:
 
 
 async def _read(sensors: GpuSensors, seen: SensorLog) -> Reading | None:
-    """None, and the reason noted, when the driver's library does what it should not."""
+    """Read the sensors; return None, and record the reason, when the driver's library fails unexpectedly."""
     try:
         return await asyncio.to_thread(sensors.read)
-    except Exception as error:  # noqa: BLE001 - the driver's library: no benchmark fails for want of sensors
+    except Exception as error:  # noqa: BLE001 - the driver's library: no benchmark fails for lack of sensors
         log.exception("the GPU's sensors cannot be read")
         seen.missing = f"NVML: {type(error).__name__}: {error}"
         return None

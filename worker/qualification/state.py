@@ -1,4 +1,4 @@
-"""Qualification: what is known of this worker's fitness, for `GET /benchmark`, the metrics and the autoscaler."""
+"""Qualification: fitness of this worker, for `GET /benchmark`, the metrics and the autoscaler."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from worker.errors import NotReady
 from worker.qualification.qualifier import Qualified
 
 BAD = (Verdict.FAILED, Verdict.FAULTY, Verdict.THROTTLED, Verdict.SLOW, Verdict.UNSTABLE)
-"""The worst first."""
+"""Verdicts, the worst first."""
 
 
 @dataclass(slots=True)
 class Qualification:
-    """`error` is why the worker is closed, and None again as soon as a later try has gone well.
+    """Fitness of the worker. `error` is why the worker is closed, and None again as soon as a later try succeeds.
 
-    `benchmark_now` runs the benchmark and gives the report; it is there once start-up has begun.
+    `benchmark_now` runs the benchmark and returns the report; it is set once start-up has begun.
     """
 
     report: dict[str, Any] = field(default_factory=lambda: {"verdict": Verdict.PENDING.value})
@@ -35,8 +35,9 @@ class Qualification:
 
     @property
     def workload_per_second(self) -> float | None:
-        """Of all engines that serve together; 100 is one 512x512 picture of 20 steps. None before there is a figure,
-        never 0.
+        """Workload per second of all engines that serve together; 100 is one 512x512 picture of 20 steps.
+
+        None before there is a figure, never 0.
         """
         value = self.report.get("workload_per_second")
         return float(value) if value else None
@@ -52,7 +53,7 @@ class Qualification:
         }
 
     async def rerun(self) -> dict[str, Any]:
-        """Runs it now, whatever earlier result there is; two who ask at once share a run. Raises NotReady."""
+        """Run the benchmark now, regardless of an earlier result; concurrent calls share a run. Raises NotReady."""
         if self.benchmark_now is None:
             raise NotReady("The worker is only starting")
         await self.benchmark_now()
@@ -60,8 +61,10 @@ class Qualification:
 
 
 def report_of(found: Mapping[str, Qualified], serving: Collection[str]) -> dict[str, Any]:
-    """One report for the worker, from what was found of its engines by their addresses: that of the only one, or of
-    several that of the worst that serves, with the speed of all that do. Where none serves, the same of all.
+    """Merge the reports of the engines, by their addresses, into one for the worker.
+
+    With a single engine it is that engine's. With several it is that of the worst that serves, with the speed of all
+    that do. Where none serves, all are merged the same way.
     """
     counted = [item for url, item in found.items() if url in serving] or list(found.values())
     worst = min(counted, key=lambda item: rank(item.report))

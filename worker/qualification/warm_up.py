@@ -1,4 +1,4 @@
-"""What is done on an engine before ready, beside the benchmark: models are read, workflows run once."""
+"""Warm-up of an engine before ready, beside the benchmark: models are loaded, workflows run once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = structlog.get_logger("warm_up")
 
 
 class WarmUp:
-    """Every entry it gives has `seconds`, and `error` where it went wrong; nothing raises."""
+    """Warm-up by the settings. Every returned entry has `seconds`, and `error` where it failed; no method raises."""
 
     def __init__(self, config: WarmUpConfig, registry: ModifierRegistry, fetch_inputs: FetchInputs) -> None:
         self._config = config
@@ -38,11 +38,11 @@ class WarmUp:
         return self._config.on_fail == "error"
 
     async def preload(self, engine: EngineClient) -> list[dict[str, Any]]:
-        """PRELOAD_MODELS, one after the other: read, brought to the device, and kept by the engine's model memory."""
+        """Load PRELOAD_MODELS, one after the other, to the device; the engine's model memory keeps them."""
         return [await self._preload(engine, name) for name in self._config.models]
 
     async def run_workflows(self, engine: EngineClient) -> list[dict[str, Any]]:
-        """WARMUP_WORKFLOWS, each once."""
+        """Run each of WARMUP_WORKFLOWS once."""
         return [await self._run(engine, path) for path in self._config.workflows]
 
     async def _preload(self, engine: EngineClient, name: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class WarmUp:
 
 
 def split_kind(name: str) -> dict[str, str]:
-    """`vae/x.safetensors` -> kind and name; without a known folder before it a name is a checkpoint's."""
+    """Split `vae/x.safetensors` into kind and name; without a known folder the name is a checkpoint's."""
     head, slash, tail = name.partition("/")
     return {"kind": head, "name": tail} if slash and head in KINDS else {"kind": "checkpoints", "name": name}
 

@@ -1,7 +1,7 @@
-"""RunPodAutoscaler: keeps the process of `loop.py` running while the worker can take jobs, and only then.
+"""RunPodAutoscaler: keeps the process of `loop.py` running while the worker can accept jobs, and only then.
 
-The loop is told nothing but to stop. When it ends by itself the worker ends too: RunPod's package does so to have the
-machine replaced, or because one of its fitness checks failed.
+The loop gets no message but the signal to stop. When it ends by itself the worker ends too: RunPod's package exits to
+have the machine replaced, or because one of its fitness checks failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger("runpod")
 
 
 class RunPodAutoscaler:
-    """`on_end` is called with the loop's exit code when it ends without having been asked to."""
+    """Autoscaler for RunPod. `on_end` is called with the loop's exit code when it ends without a request to."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class RunPodAutoscaler:
         self._keeping = asyncio.create_task(self._keep(), name="runpod-loop")
 
     async def close(self) -> None:
-        """The loop has some seconds to return its last results: by now all jobs have ended.
+        """Stop the loop, with some seconds to return its last results: all jobs have ended by now.
 
-        It would go on for as long as its long poll lasts.
+        Otherwise it would go on for the length of its long poll.
         """
         self.draining()
         if self._process is not None:
@@ -69,7 +69,7 @@ class RunPodAutoscaler:
         self._stop_taking()
 
     def error_cleared(self) -> None:
-        """Nothing: `loaded` follows when jobs are taken again."""
+        """Do nothing: `loaded` follows when jobs are accepted again."""
 
     def draining(self) -> None:
         self._is_draining = True
@@ -97,7 +97,7 @@ class RunPodAutoscaler:
             self._is_asked_to_stop = False
             self._process = await asyncio.create_subprocess_exec(*command, env=self._environment)
             log.info("the loop of RunPod's package has begun", pid=self._process.pid)
-            if not self._is_wanted.is_set():  # meanwhile the worker has closed
+            if not self._is_wanted.is_set():  # the worker has closed in the meantime
                 self._stop_taking()
             code = await self._process.wait()
             if not self._is_asked_to_stop:

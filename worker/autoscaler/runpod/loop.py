@@ -1,8 +1,8 @@
-"""The process in which RunPod's own package runs its loop: `python -m worker.autoscaler.runpod.loop <front's URL>`.
+"""Process that runs the loop of RunPod's own package: `python -m worker.autoscaler.runpod.loop <front's URL>`.
 
-Every job is handed to the front on this machine and followed through its events; what the job's clients see of its
-progress is RunPod's progress update. A process of its own, because the package starts a loop, forks a heartbeat and
-takes the signals: the front has all of these already. SIGTERM lets it take no more jobs and finish those it has.
+Every job is passed to the front on this machine and followed through its events, which become RunPod's progress
+updates. It is a separate process because the package starts a loop, forks a heartbeat and handles the signals: the
+front has all of these already. On SIGTERM it accepts no more jobs and finishes those it has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from worker.guard.own_key import read_own_key
 
 PROGRESS_SECONDS: Final = 1.0  # at least, between two updates of one job
 JOIN_SECONDS: Final = 5.0
-PATIENCE_SECONDS: Final = 300.0  # for a front that cannot take the job just now: RunPod takes none back
+PATIENCE_SECONDS: Final = 300.0  # for a front that cannot accept the job yet: RunPod does not take a job back
 RETRY_SECONDS: Final = 2.0
 LATER_STATUSES: Final = frozenset({429, 503})
 
@@ -34,12 +34,12 @@ ProgressUpdate = Callable[[dict[str, Any], Any], None]
 
 
 class FrontGone(Exception):
-    """The front does not answer, or ended during the job."""
+    """Error when the front does not reply, or ended during the job."""
 
 
 @dataclass(slots=True)
 class Handler:
-    """RunPod's handler: `await handler(job)` gives the reply."""
+    """RunPod's handler: `await handler(job)` returns the reply."""
 
     front_url: str
     wants_base64: bool
@@ -55,7 +55,7 @@ class Handler:
             return refused.as_reply()
         progress = Progress(job, self.update)
         timeout = httpx.Timeout(30, read=None)
-        try:  # anew for each job: the front takes another certificate while it runs
+        try:  # anew for each job: the front may load a new certificate while it runs
             verify = True if self.certificate is None else trusting(self.certificate)
         except OSError as error:
             return {"error": f"The worker's certificate cannot be read ({type(error).__name__})"}
@@ -75,7 +75,7 @@ class Handler:
         return reply_of(result, is_comfyui_shape=translated.is_comfyui_shape)
 
     async def _run(self, http: httpx.AsyncClient, translated: Translated, progress: Progress) -> dict[str, Any]:
-        """The result, or the refusal. A front that is only busy is asked again for some minutes."""
+        """Return the result, or the refusal. A busy front is retried for some minutes."""
         gives_up_at = time.monotonic() + PATIENCE_SECONDS
         while True:
             status, answer = await self._ask_once(http, translated.body, progress)
@@ -106,7 +106,7 @@ class Handler:
 
 
 class Progress:
-    """Sends what has changed, at most once a second. After `settle()` no update is on its way any more."""
+    """Sender of progress updates, at most one a second. After `settle()` no update is under way any more."""
 
     def __init__(self, job: dict[str, Any], update: ProgressUpdate) -> None:
         self._job = job
@@ -129,11 +129,11 @@ class Progress:
         self._shown, self._told_at = shown, now
         before = set(threading.enumerate())
         self._update(self._job, shown)
-        # the package sends from a thread that it does not hand out
+        # the package sends from a thread that it does not expose
         self._threads += [thread for thread in threading.enumerate() if thread not in before]
 
     async def settle(self) -> None:
-        """Waits for updates under way: one that came after the result would bring the job back to life."""
+        """Wait for updates under way: one that arrived after the result would reopen the job."""
         for thread in self._threads:
             await asyncio.to_thread(thread.join, JOIN_SECONDS)
 
@@ -154,9 +154,9 @@ def main() -> None:
     parser.add_argument("--refresh-worker", action="store_true")
     parser.add_argument("--uploads", action="store_true", help="outputs go to S3, so no data need be returned")
     given = parser.parse_args()
-    sys.argv = sys.argv[:1]  # the package reads the rest
+    sys.argv = sys.argv[:1]  # the package parses the rest
 
-    import runpod  # an extra; importing it reads credentials and makes a folder
+    import runpod  # an extra; importing it reads credentials and creates a folder
 
     key = "" if given.key_file is None else read_own_key(given.key_file)
     handler = Handler(given.front_url, not given.uploads, runpod.serverless.progress_update, given.certificate, key)

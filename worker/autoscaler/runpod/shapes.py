@@ -1,9 +1,9 @@
-"""What RunPod's clients send and expect, as worker-comfyui takes and gives it, and our own form beside it. Pure.
+"""Conversion between the formats of RunPod's clients (worker-comfyui's, and our own) and `/generate`. Pure.
 
-A job's input with `workflow` is worker-comfyui's: pictures come along as `images: [{name, image}]`, base64 with or
-without a data URI's beginning, and are named by the workflow's loaders. The answer is `{"images": [{filename, type,
-data}]}` with type `base64` or `s3_url`, `errors` for what went wrong beside it, and `{"error", "details"}` when nothing
-came of it. An input without `workflow` is `/generate`'s own, and is answered with its result.
+A job's input with `workflow` is worker-comfyui's: pictures are included as `images: [{name, image}]`, base64 with or
+without the prefix of a data URI, and are named by the workflow's loaders. The reply is `{"images": [{filename, type,
+data}]}` with type `base64` or `s3_url`, `errors` for partial failures, and `{"error", "details"}` when there is no
+output. An input without `workflow` is `/generate`'s own, and the reply is its result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
-"""Fields of worker-comfyui's input that `/generate` does not know."""
+"""Fields of worker-comfyui's input that `/generate` does not have."""
 
 CHECKED_LENGTH: Final = 1024 * 1024  # of base64, at a time; a multiple of four
 
@@ -26,11 +26,11 @@ PICTURES: Final = frozenset({"images", "gifs"})
 DEVICE_FAULTS: Final = frozenset(
     {"engine_unreachable", "engine_crashed", "engine_hung", "engine_start_failed", "device_lost"}
 )
-"""Codes of failures after which another machine does better."""
+"""Codes of failures after which another machine may succeed."""
 
 
 class InputRefused(Exception):
-    """The input makes no job. `details` is one text for each picture that is wrong."""
+    """Error for an input that makes no job. `details` is one text for each invalid picture."""
 
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -43,16 +43,16 @@ class InputRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """The body for `/generate`, and whether worker-comfyui's shape is expected back."""
+    """Body for `/generate`, with a flag for a reply in worker-comfyui's shape."""
 
     body: dict[str, Any]
     is_comfyui_shape: bool
 
 
 def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
-    """The request for a job's input; its id is the request's, so a job that is given twice is run once.
+    """Return the request for a job's input; its id is the request's, so a job that is delivered twice is run once.
 
-    Raises InputRefused, in worker-comfyui's words.
+    Raises InputRefused, in worker-comfyui's terms.
     """
     if job_input is None:
         raise InputRefused("Please provide input")
@@ -81,7 +81,7 @@ def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
 
 
 def read_pictures(images: Any) -> dict[str, str]:
-    """Data URIs by the pictures' names. Raises InputRefused."""
+    """Return data URIs by the pictures' names. Raises InputRefused."""
     if images is None:
         return {}
     is_list = isinstance(images, list) and all(
@@ -104,13 +104,13 @@ def read_pictures(images: Any) -> dict[str, str]:
 
 
 def _check_base64(text: str) -> None:
-    """A piece at a time, so that other threads get their turn. Raises ValueError."""
+    """Check base64 in pieces, so that other threads can run. Raises ValueError."""
     for start in range(0, len(text), CHECKED_LENGTH):
         base64.b64decode(text[start : start + CHECKED_LENGTH], validate=True)
 
 
 def put_in(workflow: Mapping[str, Any], pictures: Mapping[str, str]) -> dict[str, Any]:
-    """A copy of the workflow in which an input that names one of the pictures carries it."""
+    """Return a copy of the workflow with the data of each picture in the inputs that name it."""
     filled = {node_id: copy.copy(node) for node_id, node in workflow.items()}
     for node in filled.values():
         inputs = node.get("inputs") if isinstance(node, dict) else None
@@ -122,7 +122,7 @@ def put_in(workflow: Mapping[str, Any], pictures: Mapping[str, str]) -> dict[str
 
 
 def reply_of(result: Mapping[str, Any], *, is_comfyui_shape: bool) -> dict[str, Any]:
-    """The answer to a job from `/generate`'s result or refusal."""
+    """Build the reply to a job from `/generate`'s result or refusal."""
     error = result.get("error") or {}
     is_completed = result.get("status") == "completed"
     if not is_comfyui_shape and is_completed:
@@ -185,7 +185,7 @@ def _problem(problem: Mapping[str, Any]) -> str:
 
 
 def _is_own_link(url: str) -> bool:
-    """Whether a URL is the worker's own signed link, which nobody outside RunPod's machine can follow."""
+    """Return True if a URL is the worker's own signed link, which is not reachable from outside RunPod's machine."""
     parts = urlsplit(url)
     return "/outputs/" in parts.path and {"expires", "signature"} <= parse_qs(parts.query).keys()
 

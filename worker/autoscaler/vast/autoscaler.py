@@ -1,6 +1,6 @@
-"""VastAutoscaler: keeps Vast's ledger of what the front tells, holds the sessions, and runs the reports.
+"""VastAutoscaler: keeps Vast's ledger from the front's reports, holds the sessions, and runs the reports.
 
-Loaded means: the front takes jobs, its speed is known, and the key to check signatures with is there.
+Loaded means: the front accepts jobs, its speed is known, and the key to verify signatures has been fetched.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ log = structlog.get_logger("vast")
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """What the HTTP application lends: a way to post to itself, and the listener for `/session/end` alone."""
+    """Parts from the HTTP application: a function that posts to itself, and the listener for `/session/end` alone."""
 
     post_to_self: PostToSelf
     listener: PlainListener
 
 
 class VastAutoscaler:
-    """`keys` None: signatures are not checked. `cancel_job` ends a job whose session has been closed."""
+    """Autoscaler for Vast. `keys` None: signatures are not checked. `cancel_job` ends a job of a closed session."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class VastAutoscaler:
         self.sessions = sessions
 
     def attach(self, attachments: Attachments) -> None:
-        """Before `start()`."""
+        """Set the attachments; must be called before `start()`."""
         self._attached = attachments
 
     @property
     def plain_port(self) -> int:
-        """Where `/session/end` is to be had without TLS, once started."""
+        """Return the port of `/session/end` without TLS, once started."""
         return 0 if self._attached is None else self._attached.listener.port
 
     # the interface of every autoscaler
@@ -115,7 +115,7 @@ class VastAutoscaler:
         self._show_status()
 
     def draining(self) -> None:
-        """Nothing to tell: requests that come now are refused, and counted as rejected."""
+        """Do nothing: new requests are refused, and counted as rejected."""
 
     def job_accepted(self, job_id: str, cost: float, caller: Caller | None) -> None:
         known = caller or Caller()
@@ -130,14 +130,14 @@ class VastAutoscaler:
         self._ledger.start(job_id, time.time())
 
     def job_ended(self, job_id: str, state: JobState) -> None:
-        """Whatever its HTTP status: a job that did not complete is an error, unless it was cancelled."""
+        """Record the end of a job: unless it completed or was cancelled, it is an error, with any HTTP status."""
         session = self._session_of.pop(job_id, None)
         if session is not None:
             session.job_ids.discard(job_id)
         self._ledger.end(job_id, ENDINGS.get(state, Ending.ERROR), time.time())
 
     def request_refused(self, cost: float, caller: Caller | None, error: WorkerError) -> None:
-        """What the worker turned away is rejected, a request that was wrong has been served; the rest is our fault."""
+        """Record a refusal: rejected by the worker, served (an invalid request), or else an error of ours."""
         if caller is None or isinstance(error, EnvelopeRejected | SessionGone):
             return  # as with Vast's own worker
         now = time.time()
@@ -150,7 +150,7 @@ class VastAutoscaler:
     # sessions
 
     def create_session(self, envelope: Envelope, maker: Identity) -> Session:
-        """Raises EnvelopeRejected for a payload that makes no sense, TooManySessions."""
+        """Open a session. Raises EnvelopeRejected for an invalid payload, TooManySessions."""
         lifetime = _lifetime(envelope.payload)
         route = envelope.payload.get("on_close_route")
         entry = Entry(caller_of({"auth_data": envelope.auth_data}), _cost(envelope), is_session=True)
@@ -169,7 +169,7 @@ class VastAutoscaler:
         return session
 
     async def close_session(self, session: Session) -> bool:
-        """Ends its jobs and posts what its maker asked for, at most ten seconds. False when it is closed already."""
+        """End a session's jobs and post its final request, within ten seconds. Return False if it is closed already."""
         if self.sessions.take_out(session.id) is None:
             return False
         for job_id in list(session.job_ids):
@@ -183,7 +183,7 @@ class VastAutoscaler:
                 await asyncio.wait_for(posting, ON_CLOSE_SECONDS)
             except TimeoutError:
                 log.warning("a session's last request took too long", seconds=ON_CLOSE_SECONDS)
-            except Exception:  # noqa: BLE001 - the session's last request: its maker's wish, which may be anything
+            except Exception:  # noqa: BLE001 - the session's final request: its creator may ask for anything
                 log.exception("a session's last request could not be made")
         self._ledger.end(session.id, Ending.SUCCESS, time.time())
         return True
@@ -230,11 +230,11 @@ class VastAutoscaler:
 
 
 async def keep_going(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Runs it to its end, and anew after a fault of its own: Vast must not lose sight of a worker that serves."""
+    """Run a task to its end, and restart it after an error: Vast must keep getting a serving worker's reports."""
     while True:
         try:
             return await run()
-        except Exception:  # noqa: BLE001 - a task of the autoscaler: nobody awaits it, so nobody else would tell
+        except Exception:  # noqa: BLE001 - a task of the autoscaler: nobody awaits it, so only this reports the error
             log.exception("a task of the autoscaler broke and begins anew", task=name)
             await asyncio.sleep(ANEW_SECONDS)
 
@@ -248,7 +248,7 @@ def _lifetime(payload: Mapping[str, Any]) -> float:
 
 
 def _cost(envelope: Envelope) -> float:
-    """A session's cost as its maker was told it; a text counts too."""
+    """Return a session's cost as given by its creator; a text counts too."""
     try:
         cost = float(envelope.auth_data.get("cost", UNIT_COST))
     except (TypeError, ValueError):

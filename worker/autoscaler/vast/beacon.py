@@ -1,4 +1,4 @@
-"""A worker that could not start at all still tells Vast's autoscaler so, every ten seconds, until it is stopped."""
+"""Error reports to Vast's autoscaler from a worker that could not start, every ten seconds, until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.setting_slices import VastConfig
 
 
 def report_error_until_stopped(config: VastConfig, reason: str) -> None:
-    """Returns at the first SIGTERM or SIGINT."""
+    """Report the error until the first SIGTERM or SIGINT."""
     asyncio.run(_report(config, f"Worker Server failed to launch: {reason}"))
 
 

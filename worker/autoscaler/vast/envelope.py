@@ -1,8 +1,8 @@
 """Vast's envelope around a request: `{auth_data, payload, session_id?}`, its refusals, and its signature.
 
 Only the URL is signed: RSA, PKCS#1 v1.5, SHA-256, over the JSON of `{"url": ...}` as `signed_text` writes it. A
-signature made for another worker's URL fits too, so the URL is compared with ours where that is known and the
-comparison is not switched off. Until the public key has come every envelope is refused, unless UNSECURED. The
+signature made for another worker's URL is valid too, so the URL is compared with ours where that is known and the
+comparison is not switched off. Until the public key has been fetched every envelope is refused, unless UNSECURED. The
 cryptography is imported with the first use: 7 MB that a worker outside the platform never needs.
 """
 
@@ -31,7 +31,7 @@ log = structlog.get_logger("vast")
 
 
 class EnvelopeRejected(RequestRejected):
-    """The envelope is incomplete. `body` is the JSON that Vast's own worker answers with its 422."""
+    """Error for an incomplete envelope. `body` is the JSON that Vast's own worker answers with its 422."""
 
     code = "envelope_rejected"
 
@@ -41,14 +41,14 @@ class EnvelopeRejected(RequestRejected):
 
 
 class SignatureRejected(Unauthorized):
-    """The signature does not fit. Vast's own worker answers 401 with an empty body."""
+    """Error for an invalid signature. Vast's own worker answers 401 with an empty body."""
 
     code = "signature_rejected"
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What was wrapped, and the autoscaler's word about it (partial when UNSECURED)."""
+    """Payload of an envelope, and the autoscaler's data about it (partial when UNSECURED)."""
 
     auth_data: Mapping[str, Any]
     payload: dict[str, Any]
@@ -73,7 +73,7 @@ def is_envelope(body: Mapping[str, Any]) -> bool:
 
 
 def caller_of(body: Mapping[str, Any]) -> Caller:
-    """Who an envelope says it is from, as far as that can be read."""
+    """Return the caller that an envelope names, as far as it can be parsed."""
     auth_data, session_id = body.get("auth_data"), body.get("session_id")
     auth = auth_data if isinstance(auth_data, Mapping) else {}
     return Caller(
@@ -84,9 +84,9 @@ def caller_of(body: Mapping[str, Any]) -> Caller:
 
 
 def parse_envelope(body: Mapping[str, Any], *, is_unsecured: bool) -> Envelope:
-    """The envelope of a request body. Extra keys of `auth_data` are ignored.
+    """Parse the envelope of a request body. Extra keys of `auth_data` are ignored.
 
-    Raises EnvelopeRejected with everything that is wrong, in the words of Vast's own worker.
+    Raises EnvelopeRejected with every problem, in the terms of Vast's own worker.
     """
     wrong: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -106,12 +106,12 @@ def parse_envelope(body: Mapping[str, Any], *, is_unsecured: bool) -> Envelope:
 
 
 def signed_text(url: str) -> bytes:
-    """The bytes that the autoscaler signs for a worker's URL."""
+    """Return the bytes that the autoscaler signs for a worker's URL."""
     return json.dumps({"url": url}, sort_keys=True, indent=4).encode("utf-8")
 
 
 def is_signed(public_key: RSAPublicKey, url: Any, signature: Any) -> bool:
-    """Whether `signature` (base64) is the key's signature of `url`. Never raises, whatever the two are."""
+    """Return True if `signature` (base64) is the key's signature of `url`. Never raises, for any values of the two."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
@@ -128,7 +128,7 @@ def is_signed(public_key: RSAPublicKey, url: Any, signature: Any) -> bool:
 
 
 def is_same_url(one: Any, other: str) -> bool:
-    """Whether two URLs name the same worker: scheme, host and port; upper case and a slash at the end do not count."""
+    """Return True if two URLs name the same worker: scheme, host and port, ignoring case and a trailing slash."""
     if not isinstance(one, str):
         return False
     try:
@@ -138,7 +138,7 @@ def is_same_url(one: Any, other: str) -> bool:
 
 
 class EnvelopeOpener:
-    """Checks envelopes. `own_url` empty: the signed URL is not compared."""
+    """Parser and verifier of envelopes. `own_url` empty: the signed URL is not compared."""
 
     def __init__(self, keys: KeyHolder | None, *, is_unsecured: bool, own_url: str = "") -> None:
         self._keys = keys
@@ -146,14 +146,14 @@ class EnvelopeOpener:
         self._own_url = own_url
 
     def open(self, body: Mapping[str, Any]) -> Envelope:
-        """Raises EnvelopeRejected, SignatureRejected, or NotReady as long as there is no key."""
+        """Parse and verify an envelope. Raises EnvelopeRejected, SignatureRejected, or NotReady without a key."""
         envelope = parse_envelope(body, is_unsecured=self._is_unsecured)
         if self._is_unsecured or self._keys is None:
             return envelope
         auth, key = envelope.auth_data, self._keys.key
         if key is None:
-            # Vast's own worker answers 401 here, which its client takes for the last word; a worker that has just
-            # been started again would lose every request that comes before the key.
+            # Vast's own worker answers 401 here, which its client treats as final; a restarted worker
+            # would lose every request that comes before the key.
             raise NotReady("There is no public key yet to check the signature with", retry_after_seconds=2)
         if not is_signed(key, auth.get("url"), auth.get("signature")):
             raise SignatureRejected("The signature does not fit")
@@ -164,10 +164,10 @@ class EnvelopeOpener:
 
 
 def repeat_id(envelope: Envelope, body_hash: str) -> str:
-    """The id of a job whose request names none: the same when the platform's client sends the same request again.
+    """Return the job id for a request that names none: the same when the platform's client repeats the request.
 
-    Empty where nothing vouches for that: without a signature, within a session (all its requests bear the session's
-    index), or without an index.
+    Empty where a repetition cannot be recognised reliably: without a signature, within a session (all its requests have
+    the session's index), or without an index.
     """
     index = envelope.caller.request_idx
     if not envelope.is_signed or envelope.session_id is not None or not index:

@@ -1,8 +1,8 @@
-"""Ledger: what Vast's autoscaler wants to know of every request, and the sums over them. Pure: times are given.
+"""Ledger: request data for Vast's autoscaler, and the sums over it. Pure: times are given.
 
-A request is open from its acceptance until its job ends; a session is one request with the cost that it was made with.
-A request within a session counts in the sums and is reported nowhere by itself. What has been reported is taken off
-only when the report was delivered, so nothing that happens meanwhile is lost.
+A request is open from its acceptance until its job ends; a session is one request with the cost that it was created
+with. A request within a session counts in the sums and is not reported individually. Reported sums are subtracted only
+when the report was delivered, so changes in the meantime are not lost.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from worker.autoscaler.autoscaler import Caller
 
 REMEMBERED_REQNUMS = 10_000
-MAX_ENDED = 10_000  # waiting for an autoscaler that does not answer
+MAX_ENDED = 10_000  # limit of the backlog while the autoscaler does not reply
 
 
 class Ending(StrEnum):
-    """How a request ended, in the autoscaler's words."""
+    """Outcome of a request, in the autoscaler's terms."""
 
     SUCCESS = "Success"
     ERROR = "Error"
@@ -29,7 +29,7 @@ class Ending(StrEnum):
 
     @property
     def counts_as_success(self) -> bool:
-        """A client that left is no fault of the worker's."""
+        """True unless the worker failed: a client that left is not the worker's fault."""
         return self in (Ending.SUCCESS, Ending.CANCELLED)
 
 
@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the autoscaler hears of this request itself."""
+        """True if this request is reported to the autoscaler individually."""
         return self.caller.request_idx is not None and (self.is_session or self.caller.session_id is None)
 
     def as_json(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The ledger at one moment, as a report shows it."""
+    """Snapshot of the ledger for a report."""
 
     sums: Sums
     load: float
@@ -103,11 +103,11 @@ class Ledger:
 
     @property
     def has_news(self) -> bool:
-        """Whether anything has changed since the last delivered reading."""
+        """Return True if anything has changed since the last delivered reading."""
         return self._revision != self._told_revision
 
     def accept(self, key: str, entry: Entry) -> None:
-        """Opens a request under the id of its job or session. A further one for the same job brings no load."""
+        """Open a request under the id of its job or session. A further one for the same job adds no load."""
         entries = self._open.setdefault(key, [])
         if entries:
             entry.cost = 0.0
@@ -130,7 +130,7 @@ class Ledger:
             self._leave(entry)
 
     def refuse(self, entry: Entry, ending: Ending) -> None:
-        """A request that was answered without becoming a job."""
+        """Count a request that was answered without becoming a job."""
         entry.ending = ending
         self._count_reqnum(entry)
         if ending is Ending.REJECTED:
@@ -152,13 +152,13 @@ class Ledger:
         )
 
     def delivered(self, reading: Reading) -> None:
-        """The autoscaler has this reading."""
+        """Subtract a reading that has been delivered to the autoscaler."""
         self._sums = self._sums.minus(reading.sums)
         self._told_revision = reading.revision
 
     @property
     def ended(self) -> tuple[Entry, ...]:
-        """Requests whose end the autoscaler has still to hear of."""
+        """Return the ended requests whose end has not been delivered to the autoscaler."""
         return tuple(self._ended)
 
     def ends_delivered(self, entries: Iterable[Entry]) -> None:
@@ -182,7 +182,7 @@ class Ledger:
         self._revision += 1
 
     def _count_reqnum(self, entry: Entry) -> None:
-        """Each number once, as far back as is remembered."""
+        """Count each request number once, as far back as numbers are remembered."""
         reqnum = entry.caller.reqnum
         if reqnum is None or self._is_in_session(entry):
             return

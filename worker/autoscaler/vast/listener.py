@@ -1,6 +1,6 @@
 """PlainListener: a second server in the front's loop, without TLS, for `/session/end` alone.
 
-Programs on the machine end sessions through it without knowing the instance's certificate.
+Programs on the machine end sessions through it without the instance's certificate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from worker.listener.server import GuardedServer
 class _Server(GuardedServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the first server's."""
+        """Leave signals to the first server."""
         yield
 
 
@@ -36,7 +36,7 @@ class PlainListener:
         self.port = port
 
     async def start(self) -> None:
-        """Raises OSError when the port is taken."""
+        """Start to listen. Raises OSError when the port is taken."""
         listening = socket.create_server(self._address, family=_family(self._address[0]))
         self.port = listening.getsockname()[1]
         config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""PublicKeySource: the key with which Vast's autoscaler signs, asked for until it comes."""
+"""PublicKeySource: fetches the public key of Vast's autoscaler, retrying until it succeeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = structlog.get_logger("vast")
 
 
 class PublicKeySource:
-    """Holds the autoscaler's public key once `fetch()` has brought it."""
+    """Holder of the autoscaler's public key once `fetch()` has succeeded."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class PublicKeySource:
         self.key: RSAPublicKey | None = None
 
     async def keep_asking(self, on_failed: Callable[[str], None], on_had: Callable[[], None]) -> None:
-        """Returns when the key is there. `on_failed` is called with the reason after each five rounds in vain."""
+        """Fetch until the key is there. `on_failed` is called with the reason after each five failed rounds."""
         while not await self.fetch():
             on_failed(FAILED_WORDS)
             await self._sleep(self._timing.key_pause)
         on_had()
 
     async def fetch(self) -> bool:
-        """Asks each address in turn, five rounds with growing waits. Gives whether there is a key now."""
+        """Request the key from each address in turn, five rounds with growing waits. Return True if there is a key."""
         for wait_seconds in (*self._timing.key_waits, None):
             for address in self._addresses:
                 self.key = await self._ask(address)
@@ -76,7 +76,7 @@ class PublicKeySource:
 
 
 def _pem_in(text: str) -> bytes:
-    """The PEM block of a reply, which may have come as a JSON string."""
+    """Return the PEM block of a reply, which may have come as a JSON string."""
     stripped = text.strip()
     if stripped.startswith('"'):
         stripped = str(json.loads(stripped))

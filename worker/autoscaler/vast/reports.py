@@ -1,8 +1,8 @@
-"""Reporter: tells Vast's autoscaler how the worker is and which requests have ended.
+"""Reporter: sends the worker's status and ended requests to Vast's autoscaler.
 
 `worker_status/`: every ten seconds, and after a change within a second once loaded. `delete_requests/`: within a second
-of an end. Each report goes to the first of the addresses, in order, that takes it; three tries each. Counters go back
-only after a delivery. An error text is shown as long as it is true.
+of an end. Each report goes to the first of the addresses, in order, that accepts it; three tries each. Counters are
+reset only after a delivery. An error text is reported as long as the error lasts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger("vast")
 
 @dataclass(slots=True)
 class WorkerStatus:
-    """What a status report says besides the ledger. `speed` is costs per second."""
+    """Contents of a status report besides the ledger. `speed` is costs per second."""
 
     load_seconds: float = 0.0
     speed: float = 0.0
@@ -42,7 +42,7 @@ class WorkerStatus:
 
 
 class Reporter:
-    """`run()` is its task. Changes of `status` are told with the next tick after `touch()`."""
+    """Sender of the reports; `run()` is its task. Changes of `status` are sent with the next tick after `touch()`."""
 
     def __init__(
         self,
@@ -62,17 +62,17 @@ class Reporter:
         self.status = WorkerStatus()
 
     def touch(self) -> None:
-        """The status has changed."""
+        """Mark the status as changed."""
         self._is_touched = True
 
     async def run(self) -> None:
-        """Reports, for ever."""
+        """Send reports forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self._report_status), name="vast-status")
             group.create_task(self._repeat(self._report_ends), name="vast-ends")
 
     async def flush(self) -> None:
-        """One last report of everything, tried once at each address."""
+        """Send one last report of everything, with one try at each address."""
         await self._send_ends(num_tries=1)
         await self._send_status(num_tries=1)
 
@@ -84,7 +84,7 @@ class Reporter:
         await self._send_ends(self._timing.num_tries)
 
     async def _repeat(self, report: Callable[[], Awaitable[None]]) -> None:
-        """A worker that is no longer heard of is destroyed, so nothing that goes wrong here may end it."""
+        """Send a report every tick and survive any error: the platform destroys a worker that stops reporting."""
         while True:
             await asyncio.sleep(self._timing.tick)
             try:
@@ -156,7 +156,7 @@ class Reporter:
         return False
 
     async def _post(self, url: str, body: dict[str, Any]) -> None:
-        """Send a report; of the answer only the status is read. Raises httpx.HTTPStatusError for one that refuses."""
+        """Send a report; only the status of the reply is read. Raises httpx.HTTPStatusError for a refusal."""
         seconds = self._timing.request
         async with asyncio.timeout(seconds), self._http.stream("POST", url, json=body, timeout=seconds) as response:
             response.raise_for_status()

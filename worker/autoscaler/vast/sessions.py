@@ -1,7 +1,7 @@
-"""SessionBook: Vast's sessions. A client keeps a worker to itself for a while; each request adds one lifetime.
+"""SessionBook: Vast's sessions. A client reserves a worker for a while; each request adds one lifetime.
 
-Expiry is decided on the monotonic clock; what clients see is Unix time. Closing is the caller's work: `close` only
-takes the session out and hands it over.
+Expiry is decided on the monotonic clock; clients get Unix time. Closing is the caller's work: `close` only removes the
+session and returns it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_LIFETIME_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class Session:
-    """`job_ids` are the jobs that were sent within it, `maker` is the caller who opened it.
+    """Open session. `job_ids` are the jobs that were sent within it, `maker` is the caller who opened it.
 
     `ends_at_latest` bounds `ends`, however often the session is used.
     """
@@ -45,7 +45,7 @@ class Session:
 
 
 class SessionBook:
-    """`max_sessions` 0: no limit. No session lives longer than `max_seconds`. `now` is the monotonic clock."""
+    """Open sessions, each at most `max_seconds` long. `max_sessions` 0: no limit. `now` is the monotonic clock."""
 
     def __init__(
         self, max_sessions: int, max_seconds: float = math.inf, now: Callable[[], float] = time.monotonic
@@ -84,11 +84,11 @@ class SessionBook:
         return session
 
     def find(self, session_id: Any) -> Session | None:
-        """An open session; one that has expired and was not collected yet is open still."""
+        """Return an open session; one that has expired and was not collected yet is still open."""
         return self._sessions.get(session_id) if isinstance(session_id, str) else None
 
     def hit(self, session_id: Any) -> Session:
-        """Add one lifetime to a session, for a request came, up to the longest life. Raises SessionGone."""
+        """Extend a session by one lifetime for a request, up to the longest life. Raises SessionGone."""
         session = self.find(session_id)
         if session is None:
             raise SessionGone("invalid session")
@@ -96,7 +96,7 @@ class SessionBook:
         return session
 
     def take_out(self, session_id: str) -> Session | None:
-        """The session, no longer open; None when it is closed already."""
+        """Remove a session and return it; None when it is closed already."""
         return self._sessions.pop(session_id, None)
 
     def expired(self) -> list[Session]:
@@ -107,5 +107,5 @@ class SessionBook:
         return list(self._sessions.values())
 
     def expiration_of(self, session: Session) -> float:
-        """When it ends, in Unix seconds."""
+        """Return the end of a session in Unix seconds."""
         return time.time() + session.ends - self._now()

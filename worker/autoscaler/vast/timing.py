@@ -1,4 +1,4 @@
-"""VastTiming: the seconds of Vast's protocol in one place, so that tests need not wait for them."""
+"""VastTiming: durations of Vast's protocol in one place, so that tests can shorten them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class VastTiming:
-    """`tick` is how often the reports look for something to say, `key_waits` between tries for the public key."""
+    """Durations in seconds. `tick` is the reports' interval, `key_waits` the pauses between tries for the public key."""
 
     tick: float = 1.0
     at_least_every: float = 10.0
