@@ -15,9 +15,9 @@ Grow = Annotated[int, Field(ge=0, le=64), BeforeValidator(no_boolean)]
 
 
 class Inpaint(PictureFields):
-    """Draw anew, after a text, what a mask covers in a picture.
+    """Redraw the masked part of a picture after a text.
 
-    Without `mask_image` what is transparent in `input_image` is drawn anew. The size is that of `input_image`.
+    Without `mask_image` the transparent part of `input_image` is redrawn. The size is that of `input_image`.
     """
 
     workflow_file: ClassVar[str] = "inpaint.json"

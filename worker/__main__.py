@@ -1,4 +1,4 @@
-"""python -m worker: Settings, Front, app in that order, then the server. With arguments it is `darkroom`."""
+"""Entry point `python -m worker`: creates Settings, Front, app, then the server. With arguments it is `darkroom`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from worker.settings import Settings, check_may_listen, load_settings
 from worker.startup import Front
 
 BACKLOG = 1024
-GOODBYE_SECONDS = 2  # for replies that are still on their way when all jobs have ended
+GOODBYE_SECONDS = 2  # for replies that are still being sent when all jobs have ended
 EXIT_UNUSABLE = 1
 EXIT_BAD_SETTING = 2
 
 
 class FrontServer(GuardedServer):
-    """Uvicorn's server, but it goes on answering while it drains, and the exit code is ours, not the signal's.
+    """Uvicorn's server that keeps replying while it drains, with our exit code instead of the signal's.
 
-    The first signal begins to drain, the second ends that, the third waits for nobody.
+    The first signal begins to drain, the second stops draining, the third exits without waiting.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FrontServer(GuardedServer):
 
 
 def serve(**overrides: Any) -> int:
-    """Runs the front until it is told to stop; gives the exit code."""
+    """Run the front until it is stopped; return the exit code."""
     try:
         loaded = load_settings(**overrides)
         check_may_listen(loaded.settings)
@@ -95,11 +95,11 @@ def serve(**overrides: Any) -> int:
 
 
 class CannotStart(Exception):
-    """The server could not begin to listen. The message says why."""
+    """Error when the server could not begin to listen. The message has the reason."""
 
 
 def run_front(settings: Settings) -> int:
-    """Serves until it is told to stop; gives the exit code. Raises CannotStart."""
+    """Serve until stopped; return the exit code. Raises CannotStart."""
     server: list[FrontServer] = []
     exit_codes = [0]
 
@@ -118,7 +118,7 @@ def run_front(settings: Settings) -> int:
         server[0].run()
     except (WorkerError, OSError) as error:
         raise CannotStart(str(error)) from error
-    except SystemExit as left:  # uvicorn's way to say that it cannot have the port, once it has logged why
+    except SystemExit as left:  # uvicorn exits so when it cannot have the port, after logging the reason
         raise CannotStart(f"cannot listen on {settings.listen_host}:{settings.worker_port}") from left
     if not server[0].started:
         raise CannotStart("the log says why")
@@ -151,14 +151,14 @@ def server_config(settings: Settings, front: Front) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=GOODBYE_SECONDS,
     )
-    if config.forwarded_allow_ips != "*":  # uvicorn's own default knows one form of this machine's address of three
+    if config.forwarded_allow_ips != "*":  # uvicorn's default contains one of the three forms of this machine's address
         named = config.forwarded_allow_ips or ()
         config.forwarded_allow_ips = [*(named.split(",") if isinstance(named, str) else named), *LOOPBACK]
     return config
 
 
 def known_secrets(settings: Settings) -> list[str]:
-    """Every secret value of the settings, for the log to hide."""
+    """Return every secret value of the settings, for redaction in the log."""
     values: list[Any] = [getattr(settings, name) for name in Settings.model_fields]
     flat = [item for value in values for item in (value if isinstance(value, tuple) else (value,))]
     whole = [item.get_secret_value() for item in flat if isinstance(item, SecretStr) and item.get_secret_value()]
@@ -167,9 +167,9 @@ def known_secrets(settings: Settings) -> list[str]:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process of a front that has stopped: everything is closed, and on disk.
+    """End the process of a front that has stopped: everything is closed, and on disk.
 
-    The interpreter would take itself apart for half a second more, and wait for the threads of an upload that hangs.
+    The interpreter's shutdown would take half a second more, and wait for the threads of an upload that hangs.
     """
     logging.shutdown()
     sys.stdout.flush()
@@ -178,7 +178,7 @@ def leave(code: int) -> NoReturn:
 
 
 def main() -> int:
-    """Serve as the environment says; any argument makes this the command line of `darkroom`."""
+    """Serve with the settings of the environment; any argument makes this the command line of `darkroom`."""
     if len(sys.argv) == 1:
         leave(serve())
     from worker.cli import main as command_line  # serving alone needs no command line

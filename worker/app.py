@@ -1,4 +1,4 @@
-"""create_app(): routers and error handlers around the services. No logic."""
+"""Application factory `create_app()`: routers and error handlers around the services. No logic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger("api")
 
 
 def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] | None = None) -> FastAPI:
-    """`lifespan` is entered when the server starts and left when it stops."""
+    """Build the application. `lifespan` is entered when the server starts and left when it stops."""
 
     def enter(_app: FastAPI) -> Any:
         return lifespan

@@ -1,4 +1,4 @@
-"""The benchmark by hand: asked of a worker that runs, or of one that is started for it and stopped again."""
+"""Benchmark on the command line: run by a worker that is up, or by one that is started for it and stopped again."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ STOP_SECONDS = 30.0
 
 
 def run_benchmark(url: str, api_key: str = "", verify: ssl.SSLContext | bool = True) -> dict[str, Any]:
-    """The report of a fresh run. Raises httpx.TransportError when nobody answers, HTTPStatusError for a refusal."""
+    """Return the report of a fresh run. Raises httpx.TransportError without a reply, HTTPStatusError for a refusal."""
     with worker_client(api_key=api_key, timeout=httpx.Timeout(5.0, read=None), verify=verify) as http:
         return _object(http.post(f"{url}/benchmark"))
 
 
 def last_benchmark(url: str, verify: ssl.SSLContext | bool = True) -> dict[str, Any]:
-    """The report there is. Raises as `run_benchmark`."""
+    """Return the last report. Raises as `run_benchmark`."""
     with worker_client(verify=verify) as http:
         return _object(http.get(f"{url}/benchmark"))
 
 
 def run_benchmark_alone() -> dict[str, Any]:
-    """The report of a worker with the settings of this environment, which takes no job and tells no autoscaler.
+    """Return the report of a worker with this environment's settings that takes no job and reports to no autoscaler.
 
     Raises EngineStartFailed when it ends without one.
     """

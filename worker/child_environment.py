@@ -1,8 +1,8 @@
-"""The environment of child processes that run other people's code, made by listing what they need. Pure.
+"""Environment of child processes that run other people's code, built from a list of what they need. Pure.
 
-A list of what to leave out would let every secret pass that nobody thought of (HF_TOKEN, AWS_SECRET_ACCESS_KEY). So a
-name is passed on when it is listed here or by the operator, and never when it is a setting of the front. A name that
-matches a prefix and reads like a secret (NVIDIA_API_KEY) is not listed.
+A deny list would pass every secret that is not on it (HF_TOKEN, AWS_SECRET_ACCESS_KEY). So a name is passed on when it
+is listed here or by the operator, and never when it is a setting of the front. A name that matches a prefix and looks
+like a secret (NVIDIA_API_KEY) is not listed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PREFIXES = (
 )
 PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
 INSTALLERS = ("PIP_*", "UV_*", "GIT_*", "SSH_AUTH_SOCK")
-"""What the operator's own commands that install packs need besides."""
+"""Additional names for the operator's own commands that install packs."""
 
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
@@ -49,8 +49,10 @@ def listed_environment(
     *,
     has_proxy_passwords: bool = False,
 ) -> dict[str, str]:
-    """Return what of `environment` a child gets. `extra` are more names, `NAME*` for all that begin so; `settings` are
-    names, in upper case, that no child gets. A proxy's address with a password in it counts as a secret.
+    """Return the part of `environment` that a child gets.
+
+    `extra` are more names, `NAME*` for a prefix. `settings` are names, in upper case, that no child gets. A proxy's
+    address with a password in it counts as a secret.
     """
     return {
         name: value
@@ -66,7 +68,7 @@ def listed_environment(
 
 
 def find_pattern_problem(pattern: str, settings: Collection[str]) -> str | None:
-    """Name what is wrong with one of the operator's names; None where nothing is."""
+    """Return the problem of one of the operator's names; None where there is none."""
     if not PATTERN.fullmatch(pattern):
         return f"no name of a variable; got {pattern!r}, expected NAME or NAME*"
     if pattern.upper() in settings:

@@ -1,6 +1,6 @@
-"""darkroom: serve, generate, benchmark, models, nodes, engine.
+"""Command line `darkroom`: serve, generate, benchmark, models, nodes, engine.
 
-What needs the engine's code is handed to `python -m engine`, a program of its own.
+Commands that need the engine's code exec `python -m engine`, a separate program.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """Where a worker is, how its certificate is looked at, and the key it made for this machine's commands."""
+    """Address of a worker, verification of its certificate, and the key it created for this machine's commands."""
 
     url: str
     verify: ssl.SSLContext | bool
@@ -62,7 +62,7 @@ def serve(
     base_directory: Annotated[Path | None, typer.Option(help="BASE_DIRECTORY")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="run the engine on the CPU")] = False,
 ) -> None:
-    """The front, and the engine as its child unless ENGINE_URL is set."""
+    """Run the front, and the engine as its child unless ENGINE_URL is set."""
     from worker.__main__ import leave  # the server's modules take half a second; the other commands need none
     from worker.__main__ import serve as run
 
@@ -88,7 +88,7 @@ def generate(
     api_key: Annotated[str, typer.Option(help="for a worker that asks for one")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
-    """Draws PROMPT with Text2Image, shows the progress and saves the pictures."""
+    """Generate pictures from PROMPT with Text2Image, show the progress and save them."""
     modifications: dict[str, Any] = {"prompt": prompt, "negative_prompt": negative, "width": width, "height": height}
     modifications |= {"steps": steps, "seed": seed, "ckpt_name": checkpoint}
     known = {name: value for name, value in modifications.items() if value is not None}
@@ -108,7 +108,7 @@ def generate(
 
 
 def _result_of(worker: _Worker, request: dict[str, Any], api_key: str, console: Console) -> dict[str, Any]:
-    """The result envelope, a progress bar shown until it is there."""
+    """Return the result envelope; show a progress bar until it arrives."""
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("queued", total=100)
 
@@ -124,7 +124,7 @@ def _result_of(worker: _Worker, request: dict[str, Any], api_key: str, console: 
 
 
 def _fetched(url: str, worker: _Worker) -> bytes:
-    verify = worker.verify if url.startswith(f"{worker.url}/") else True  # else it lies in a store
+    verify = worker.verify if url.startswith(f"{worker.url}/") else True  # else it is in a store
     with worker_client(timeout=60, verify=verify) as http:
         return http.get(url).raise_for_status().content
 
@@ -136,8 +136,8 @@ def benchmark(
     api_key: Annotated[str, typer.Option(help="for a worker on another machine")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
-    """Runs the start-up benchmark now and shows its report; exit code 1 says that the machine did not pass."""
-    from worker import benchmark_command  # 0.1 s that the other commands need not wait
+    """Run the start-up benchmark now and show its report; exit code 1 means that the machine did not pass."""
+    from worker import benchmark_command  # 0.1 s that the other commands save
 
     worker = _worker_at(url, is_insecure=insecure)
     try:
@@ -165,7 +165,7 @@ def benchmark(
 
 @key_commands.callback()
 def keys() -> None:
-    """API keys of callers."""
+    """Manage API keys of callers."""
 
 
 @key_commands.command("new")
@@ -185,7 +185,7 @@ def new(
 
 @app.command(context_settings=PASS_ON)
 def engine(context: typer.Context) -> None:
-    """The engine alone; takes ComfyUI's flags."""
+    """Run the engine alone; takes ComfyUI's flags."""
     _engine_command(context.args)
 
 
@@ -196,14 +196,14 @@ def nodes(context: typer.Context) -> None:
 
 
 def _engine_command(arguments: list[str], extra: Sequence[str] = ()) -> None:
-    """Become the engine's command, with the environment that is listed for packs, which may run in it."""
+    """Exec the engine's command, with the environment that is listed for packs, which may run in it."""
     environment = {**child_environment(), **child_environment(extra, has_proxy_passwords=bool(extra))}
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "engine", *arguments], environment)
 
 
 def _worker_at(url: str, *, is_insecure: bool) -> _Worker:
-    """The worker at this address; without one the one on this machine, as the settings have it, with its own key.
+    """Return the worker at this address; without one the one on this machine, by the settings, with its own key.
 
     Raises SettingsInvalid.
     """
@@ -211,7 +211,7 @@ def _worker_at(url: str, *, is_insecure: bool) -> _Worker:
         return _Worker(url.rstrip("/"), not is_insecure)
     settings = load_settings().settings
     tls, own_key = settings.tls_files(), ""
-    if is_loopback(urlsplit(settings.local_url).hostname):  # elsewhere it could come by a proxy of the environment
+    if is_loopback(urlsplit(settings.local_url).hostname):  # other addresses may go through a proxy of the environment
         own_key = read_own_key(settings.own_key_path)
     if tls is None or is_insecure:
         return _Worker(settings.local_url, not is_insecure, own_key)

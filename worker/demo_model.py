@@ -1,6 +1,6 @@
-"""The small checkpoint that ships with the engine: when it is drawn with, in what size, how a result says so. Pure.
+"""Demo checkpoint that ships with the engine: its defaults, its size, and the note in its results. Pure.
 
-The user's checkpoints come first. Only where there is none of them do the modifiers fall back on it.
+The user's checkpoints have priority. Only where there are none do the modifiers fall back on it.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Any, Final
 from modifiers.text_to_image import Text2Image
 
 DEMO_CHECKPOINT: Final = "darkroom-emoji.safetensors"
-# What it was trained for. A modifier without one of these fields passes over it.
+# The training configuration. A modifier without one of these fields ignores it.
 DEMO_DEFAULTS: Final[Mapping[str, Any]] = {"width": 128, "height": 128, "cfg_scale": 4.0}
 DEMO_PROMPT: Final = "a red apple on a blue background"
 NOTE: Final = f"Drawn by the built-in demo model {DEMO_CHECKPOINT}, which knows some emoji at 128x128 and nothing else."
 
 
 def modifier_defaults(object_info: Mapping[str, Any], modifications: Mapping[str, Any]) -> dict[str, Any]:
-    """`defaults_among` the checkpoints that an engine lists."""
+    """Return `defaults_among` the checkpoints that an engine lists."""
     inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
     (names, *_) = inputs.get("ckpt_name") or [[]]
     return defaults_among(names if isinstance(names, list) else [], modifications)
 
 
 def defaults_among(names: Sequence[str], modifications: Mapping[str, Any]) -> dict[str, Any]:
-    """What replaces the modifiers' own defaults where these checkpoints are, for a request that says so much.
+    """Return the replacements of the modifiers' own defaults for a request on a machine with these checkpoints.
 
-    Their own checkpoint if it is here, else the only one, else the demo model with its size; several others: nothing,
-    so that the graph check names them.
+    They are the modifiers' own checkpoint if it is here, else the only one, else the demo model with its size. With
+    several others they are empty, so that the graph check names them.
     """
     asked = modifications.get("ckpt_name")
     if asked is not None:
@@ -42,10 +42,10 @@ def defaults_among(names: Sequence[str], modifications: Mapping[str, Any]) -> di
 
 
 def suited_example(example: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A modifier's example for a machine with these checkpoints.
+    """Return a modifier's example for a machine with these checkpoints.
 
-    One that names the demo model names another where there is one; else it asks for what the demo model knows, in its
-    own size.
+    An example that names the demo model names another where there is one. Otherwise its subject and size are those
+    of the demo model.
     """
     if example.get("ckpt_name") != DEMO_CHECKPOINT:
         return dict(example)
@@ -57,7 +57,7 @@ def suited_example(example: Mapping[str, Any], names: Sequence[str]) -> dict[str
 
 
 def note_on(prompt: Mapping[str, Any]) -> str:
-    """What a finished result says about the model besides; "" for all but the demo model."""
+    """Return the note about the model in a finished result; "" for all but the demo model."""
     is_used = any(
         isinstance(node, Mapping) and DEMO_CHECKPOINT in (node.get("inputs") or {}).values() for node in prompt.values()
     )

@@ -1,4 +1,4 @@
-"""Edges: everything that meets the outside of the machine, put together from the settings."""
+"""External input and output of the front, built from the settings."""
 
 from __future__ import annotations
 
@@ -53,12 +53,14 @@ class Edges:
         self.guard = Gatekeeper(settings.auth_config(), own_key)
 
     def check_webhook_url(self, url: str) -> None:
-        """Raises RequestRejected for an address that cannot be a webhook's."""
+        """Check a webhook's URL. Raises RequestRejected for an address that cannot be a webhook's."""
         self._check_form(url, "input.webhook.url")
 
     def check_s3(self, asked: Mapping[str, Any]) -> None:
-        """Raises RequestRejected for an address that cannot be a store's, for another one than the operator's without
-        its own credentials, and for what the operator's credentials may not be used for.
+        """Check a request's S3 settings.
+
+        Raises RequestRejected for an address that cannot be a store's, for another one than the operator's without its
+        own credentials, and for uses that the operator's credentials do not permit.
         """
         url = str(asked.get("endpoint_url") or "")
         if url and url != self._s3_config.endpoint_url:

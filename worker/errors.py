@@ -1,27 +1,27 @@
-"""What can go wrong in the front, by who must act, and the one table from error class to HTTP status.
+"""Errors of the front, grouped by who must act, and the only table from error class to HTTP status.
 
     WorkerError
       CallerError                 the request is wrong; sending it again unchanged is useless
         RequestRejected           body, modifier or workflow: every problem with its field or node id
-        InputRejected             an input the request names cannot be had or used (URL, size, type, address)
+        InputRejected             an input the request names cannot be fetched or used (URL, size, type, address)
         JobNotFound               no job has that id
         RequestIdConflict         the id is taken by a request with another body
         WebhookNotFound           no webhook has that id
         WebhookNotReady           the webhook cannot be sent again as it is
         Unauthorized              no credential
-          WrongKey                an API key that is none of ours
+          WrongKey                an unknown API key
         Forbidden                 a foreign page, or a link that is forged or expired
-          ScopeMissing            an API key that does not reach this far
+          ScopeMissing            an API key without the required scope
         RequestTooLarge           the body is over MAX_REQUEST_BYTES
         SessionGone               Vast's session id is unknown
       TryLater                    the request is fine; send it again after `retry_after_seconds`
         QueueFull, DiskLow, MemoryLow, NotReady, Draining, WaitTooLong, TooManySessions, TooManyConnections
-        LimitReached              the caller has as much of something as its key or address may
+        LimitReached              a limit of the caller's key or address is reached
       RunError                    this job failed, the worker is fine
         NodeFailed                a node raised
         EngineHung                a node made no progress, answered nothing or did not stop: the engine was replaced
         OutOfMemory               the device had too little memory, also on the retry
-          EngineOutOfMemory       the machine had: the kernel killed the engine's process
+          EngineOutOfMemory       the machine had too little: the kernel killed the engine's process
         JobTimedOut, JobCancelled
         NothingMade               the run ended well and left no output: the workflow saves nothing
         OutputsTooLarge           the outputs are over PROMPT_MAX_OUTPUT_BYTES together
@@ -32,10 +32,10 @@
           DeviceLost              the accelerator failed under the job, twice
         EngineStartFailed         the engine's process ended before it answered
         StateUnusable             the state directory cannot be used (locked by another front, not writable)
-        SubmissionFailed          a bug of ours, before there was a job
+        SubmissionFailed          an internal error before there was a job
         SettingsInvalid           a setting does not parse
 
-Every class has a stable `code`; `fields` are what a client can act on. Nothing here may hold a secret.
+Every class has a stable `code`; `fields` are what a client can act on. No error may contain a secret.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from typing import Any, ClassVar
 
 
 class WorkerError(Exception):
-    """`message` is for people, `fields` for programs; both are shown to the caller."""
+    """Base of the front's errors. `message` is for people, `fields` for programs; both are shown to the caller."""
 
     code: ClassVar[str] = "worker_error"
 
@@ -72,7 +72,7 @@ PLACES = ("input.modifications.", "input.", "query.")
 
 
 def shortened(value: Any, depth: int = MAX_SHOWN_DEPTH) -> Any:
-    """A JSON value that came with a request, as an answer repeats it: long texts, lists and deep ones are cut."""
+    """Shorten a JSON value from a request for a reply: long texts, lists and deep values are cut."""
     if isinstance(value, str) and len(value) > MAX_SHOWN_LENGTH:
         return f"{value[:MAX_SHOWN_LENGTH]}... ({len(value)} characters)"
     if depth == 0 and isinstance(value, list | tuple | Mapping):
@@ -86,7 +86,7 @@ def shortened(value: Any, depth: int = MAX_SHOWN_DEPTH) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a request: where (`field` of the body, or a node and its input), what, and what would do."""
+    """Problem of a request: its place (`field` of the body, or a node and its input), the error, the allowed values."""
 
     message: str
     field: str | None = None
@@ -98,7 +98,7 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        """The message; one that speaks of a field of the request without naming it gets the name before it."""
+        """Return the message, preceded by the field's name if it refers to a field of the request without naming it."""
         field = self.field or ""
         name = next((field.removeprefix(place) for place in PLACES if field.startswith(place)), field)
         is_said = name == field or name in self.message
@@ -118,7 +118,7 @@ class Problem:
 
 
 class RequestRejected(CallerError):
-    """The body, the modifier or the workflow is wrong.
+    """Error for an invalid body, modifier or workflow.
 
     Holds the first `MAX_PROBLEMS` problems, at least one; `num_unlisted` is the number of the others. `fields`:
     problems, and unlisted_problems where there are some.
@@ -139,7 +139,7 @@ class RequestRejected(CallerError):
 
 
 def _shown(problems: Sequence[Problem]) -> list[dict[str, Any]]:
-    """Problems as JSON; when their choices are very many together, the later ones show only the first of theirs."""
+    """Return problems as JSON; if they have very many choices together, the later ones list only their first ones."""
     shown, num_allowed = [], 0
     for problem in problems:
         item = problem.as_json()
@@ -152,7 +152,7 @@ def _shown(problems: Sequence[Problem]) -> list[dict[str, Any]]:
 
 
 class InputRejected(CallerError):
-    """An input file of the request cannot be had or used. `fields` may name `url`, `node_id`, `limit_bytes`..."""
+    """Error for an input file that cannot be fetched or used. `fields` may name `url`, `node_id`, `limit_bytes`..."""
 
     code = "input_rejected"
 
@@ -166,7 +166,7 @@ class RouteNotFound(CallerError):
 
 
 class MethodNotAllowed(CallerError):
-    """`fields`: allowed, the methods that the route has."""
+    """Error for a method that the route does not have. `fields`: allowed, the methods that it has."""
 
     code = "method_not_allowed"
 
@@ -176,7 +176,7 @@ class RequestIdConflict(CallerError):
 
 
 class RequestIdTaken(RequestIdConflict):
-    """The id is that of another caller's job, of which nothing is said."""
+    """Error for the id of another caller's job, which is not described."""
 
 
 class WebhookNotFound(CallerError):
@@ -192,7 +192,7 @@ class Unauthorized(CallerError):
 
 
 class WrongKey(Unauthorized):
-    """A key was given and is unknown."""
+    """Error for an unknown key."""
 
     code = "invalid_key"
 
@@ -202,7 +202,7 @@ class Forbidden(CallerError):
 
 
 class ScopeMissing(Forbidden):
-    """`fields`: scope, the right that the key lacks."""
+    """Error for a key without the required scope. `fields`: scope, the right that the key lacks."""
 
     code = "insufficient_scope"
 
@@ -236,7 +236,7 @@ class MemoryLow(TryLater):
 
 
 class NotReady(TryLater):
-    """The engine is not up yet, or the start-up benchmark has not passed."""
+    """Error while the engine is not up yet, or the start-up benchmark has not passed."""
 
     code = "not_ready"
 
@@ -250,13 +250,13 @@ class WaitTooLong(TryLater):
 
 
 class TooManySessions(TryLater):
-    """As many of the platform's sessions are open as MAX_SESSIONS allows."""
+    """Error when as many of the platform's sessions are open as MAX_SESSIONS allows."""
 
     code = "too_many_sessions"
 
 
 class LimitReached(TryLater):
-    """A limit of the caller's key or address. `fields`: limit (its name), value, allowed."""
+    """Error for a limit of the caller's key or address. `fields`: limit (its name), value, allowed."""
 
     code = "limit_reached"
 
@@ -267,7 +267,7 @@ class LimitReached(TryLater):
 
 
 class TooManyConnections(TryLater):
-    """As many connections are open as MAX_CONNECTIONS or MAX_CONNECTIONS_PER_ADDRESS allows."""
+    """Error when as many connections are open as MAX_CONNECTIONS or MAX_CONNECTIONS_PER_ADDRESS allows."""
 
     code = "too_many_connections"
 
@@ -277,13 +277,13 @@ class RunError(WorkerError):
 
 
 class NodeFailed(RunError):
-    """`fields`: node_id, class_type, error_type (the exception's name in the engine)."""
+    """Error raised by a node. `fields`: node_id, class_type, error_type (the exception's name in the engine)."""
 
     code = "node_failed"
 
 
 class EngineHung(RunError):
-    """The job made its engine hang. `fields`: reason, node_id, class_type. It is not run again."""
+    """Error when the job made its engine hang; it is not run again. `fields`: reason, node_id, class_type."""
 
     code = "engine_hung"
 
@@ -309,7 +309,7 @@ class NothingMade(RunError):
 
 
 class OutputsTooLarge(RunError):
-    """`fields`: node_id (whose output went over the limit), value and allowed, in bytes."""
+    """Error for outputs over the limit. `fields`: node_id (of the output that exceeded it), value, allowed (bytes)."""
 
     code = "outputs_too_large"
 
@@ -386,11 +386,11 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     SubmissionFailed: 500,
     SettingsInvalid: 500,
 }
-"""Error class -> HTTP status; a subclass without a row has its nearest ancestor's."""
+"""HTTP status by error class; a subclass without a row has its nearest ancestor's."""
 
 
 def http_status(error_class: type[WorkerError]) -> int:
-    """The status of the nearest class with a row; raises KeyError when none has one (a test walks all classes)."""
+    """Return the status of the nearest class with a row. Raises KeyError if none has one (tests check all classes)."""
     for ancestor in error_class.__mro__:
         status = HTTP_STATUS.get(ancestor)
         if status is not None:
@@ -399,5 +399,5 @@ def http_status(error_class: type[WorkerError]) -> int:
 
 
 def http_status_for_vast(status: int) -> int:
-    """Vast's client repeats every 5xx for ever, so a job that failed for good is a 422 there."""
+    """Return the status for Vast's client, which repeats every 5xx forever: 422 for a job that failed permanently."""
     return 422 if status in (500, 504) else status

@@ -1,7 +1,7 @@
-"""Expiry: what is over and old, or too much, leaves the disk.
+"""Expiry: removes old or excess data from the disk.
 
-Results and their files by age, files by their sum besides, fetched inputs that no job needs, webhooks that were given
-up, the engine's temporary files, and, if the operator wants it so, what jobs have taken over of its output folder.
+Results and their files by age, files also by their sum, fetched inputs that no job needs, dead webhooks, the engine's
+temporary files, and, if the operator enables it, the files of its output folder that jobs have claimed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ class ForgetsInputs(Protocol):
 
 
 class Expiry:
-    """`run_forever()` is its task. `temporary_folders` are those of engines of our own; `on_removed` is called
-    with the id of each job whose files go.
+    """Periodic removal of expired data; `run_forever()` is its task.
+
+    `temporary_folders` are those of engines of our own. `on_removed` is called with the id of each job whose files are
+    removed.
     """
 
     def __init__(
@@ -66,11 +68,11 @@ class Expiry:
             await asyncio.sleep(EXPIRY_SECONDS)
             try:
                 await self.remove_expired()
-            except Exception:  # noqa: BLE001 - the expiry: a disk that fails for a while must not end it
-                log.exception("what has expired cannot be removed", retry_in_seconds=EXPIRY_SECONDS)
+            except Exception:  # noqa: BLE001 - the expiry: a temporary failure of the disk must not end it
+                log.exception("expiry failed", retry_in_seconds=EXPIRY_SECONDS)
 
     async def remove_orphans(self) -> None:
-        """Before anything runs: folders that a crash left of jobs that are not known."""
+        """Remove folders that a crash left of unknown jobs; called before anything runs."""
         known = {row[0] for row in await self._store.read(sa.select(JOBS.c.id))}
         orphans = await asyncio.to_thread(remove_orphans, self._store.jobs_directory, known)
         if orphans:
@@ -81,7 +83,7 @@ class Expiry:
         await self._outbox.forget_dead_before(int((now - config.dead_webhook_ttl_seconds) * 1000))
         before = now - config.result_ttl_seconds
         for job_id in await self._store.forget_finished_before(int(before * 1000)):
-            if not self._store.holds(job_id):  # else a new job has begun under the id, and the folder is its own
+            if not self._store.holds(job_id):  # else a new job has begun under the id, and owns the folder
                 await self._remove_folder(job_id)
         await self._keep_sum_of_outputs()
         await self._inputs.forget_unused(before, config.input_max_bytes)
@@ -91,10 +93,10 @@ class Expiry:
             self._taken_over.remove_all()
 
     async def _keep_sum_of_outputs(self) -> None:
-        """The oldest results lose their files; what became of their jobs can still be asked."""
+        """Remove the files of the oldest results over the limit; the state of their jobs is kept."""
         live = frozenset(self._store.jobs)
         folders = await asyncio.to_thread(lambda: list(folders_in(self._store.jobs_directory, self._measured)))
-        live |= frozenset(self._store.jobs)  # what has ended or begun meanwhile was measured in the middle
+        live |= frozenset(self._store.jobs)  # jobs that ended or began meanwhile have changed since
         self._measured = {folder.job_id: folder for folder in folders if folder.job_id not in live}
         for job_id in surplus_folders(folders, live, self._config.output_max_bytes):
             if job_id not in self._store.jobs:
@@ -102,9 +104,9 @@ class Expiry:
                 await self._remove_folder(job_id)
 
     async def _remove_folder(self, job_id: str) -> None:
-        """Taken away at once and removed in its own time: a new job may begin under the same id meanwhile."""
+        """Rename a folder at once, then remove it: a new job may begin under the same id meanwhile."""
         self._on_removed(job_id)
-        aside = self._store.jobs_directory / f"{ASIDE_PREFIX}{uuid.uuid4().hex}"  # an id never begins so
+        aside = self._store.jobs_directory / f"{ASIDE_PREFIX}{uuid.uuid4().hex}"  # no id begins so
         with contextlib.suppress(FileNotFoundError):
             self._store.job_directory(job_id).rename(aside)
             await asyncio.to_thread(shutil.rmtree, aside, True)

@@ -1,7 +1,7 @@
-"""JSON for others to read: numbers that JSON cannot hold are written as null, as JavaScript writes them.
+"""JSON without infinities: numbers that JSON cannot represent are written as null, as JavaScript writes them.
 
-Requests cannot bring such numbers. Engines can, in what a node shows and in the fields of an error, and Python's own
-writer makes `Infinity` and `NaN` of them, which no other reader takes.
+Requests cannot contain such numbers. Engines can send them, in a node's output and in the fields of an error, and
+Python's own writer makes `Infinity` and `NaN` of them, which other parsers refuse.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from fastapi.responses import JSONResponse
 
 
 class FiniteJSONResponse(JSONResponse):
-    """A JSON reply about a job, which may hold what an engine has sent."""
+    """JSON reply about a job, which may contain values from an engine."""
 
     def render(self, content: Any) -> bytes:
-        """Return the body; as Starlette writes it where all numbers are finite."""
+        """Return the body; identical to Starlette's where all numbers are finite."""
         try:
             return super().render(content)
         except ValueError:

@@ -1,8 +1,8 @@
-"""JSON with very long strings in it, as pictures in base64 are: read and written so that other threads get their turn.
+"""JSON with very long strings in it, such as pictures in base64, read and written without blocking other threads.
 
-The library's reader and writer take a string in one go and let nobody else run meanwhile: 0.1 and 0.2 s for the 76 MiB
-that a request may carry. Here long strings are cut out, taken a piece at a time, and the rest is left to the library.
-The result is the same.
+The library's reader and writer process a string in one call and block other threads meanwhile: 0.1 and 0.2 s for the
+76 MiB that a request may have. Here long strings are cut out and processed in pieces, and the rest is left to the
+library. The result is the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 LONG_LENGTH = 64 * 1024
 PIECE_LENGTH = 1024 * 1024
-MIN_MEAN_LENGTH = 1024  # of what stands between two quotes; below it, to look at each costs more than it saves
+MIN_MEAN_LENGTH = 1024  # of the text between two quotes; below it, examining each costs more than it saves
 CONTROL_CHARACTERS = bytes(range(32))
 
 
@@ -24,7 +24,7 @@ def loads(
     parse_constant: Callable[[str], Any] | None = None,
     parse_float: Callable[[str], float] | None = None,
 ) -> Any:
-    """As `json.loads`, but half a surrogate pair is no text: nothing could store it.
+    """Parse like `json.loads`, but refuse half a surrogate pair, which nothing could store.
 
     Raises ValueError, RecursionError.
     """
@@ -52,7 +52,7 @@ def _loads(
 
 
 def canonical_pieces(value: Any, encoder: json.JSONEncoder) -> Iterator[bytes]:
-    """What `encoder`, one that writes ASCII, makes of a JSON value."""
+    """Yield the output of `encoder`, one that writes ASCII, for a JSON value."""
     mark, held = uuid.uuid4().hex, list[str]()
     for piece in encoder.iterencode(_without_long(value, mark, held)):
         before, found, number = piece.partition(mark)
@@ -68,7 +68,7 @@ def canonical_pieces(value: Any, encoder: json.JSONEncoder) -> Iterator[bytes]:
 
 
 def _long_strings(body: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Where the long strings without any backslash begin and end, quotes not counted."""
+    """Yield the start and end of the long strings without any backslash, quotes not counted."""
     start = body.find(b'"')
     while start >= 0:
         end = body.find(b'"', start + 1)

@@ -1,9 +1,9 @@
-"""`darkroom models`: fetch known checkpoints from the Hugging Face hub, list the files there are, verify them.
+"""Commands `darkroom models`: fetch known checkpoints from the Hugging Face hub, list the files, verify them.
 
-A download is resumed where it broke off, lies in `models/.downloads` until its SHA-256 equals the hub's, and then takes
-its place in one move; the checksum stays beside it for `verify`. Whether the hub can be reached is decided within five
-seconds. The hub library reads its own variables (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE);
-HF_TOKEN_FILE names a file with the token.
+A download is resumed after an interruption, stays in `models/.downloads` until its SHA-256 equals the hub's, and is
+then moved into place atomically; the checksum stays beside it for `verify`. Whether the hub is reachable is decided
+within five seconds. The hub library reads its own variables (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE); HF_TOKEN_FILE
+names a file with the token.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class ModelsError(Exception):
-    """A model command failed; `exit_code` tells scripts how."""
+    """Failure of a model command; `exit_code` is its cause for scripts."""
 
     exit_code: ClassVar[int] = 1
 
@@ -41,19 +41,19 @@ class UnknownModel(ModelsError):
 
 
 class HubUnreachable(ModelsError):
-    """No answer from the hub within REACH_SECONDS, or none at all. Nothing was downloaded."""
+    """Error without a reply from the hub within REACH_SECONDS, or at all. Nothing was downloaded."""
 
     exit_code = 3
 
 
 class ModelBroken(ModelsError):
-    """A file is not what it has to be."""
+    """Error for a file without the expected content."""
 
     exit_code = 4
 
 
 class DownloadBroke(ModelsError):
-    """The hub answered and the download did not end; what came is kept and resumed."""
+    """Error when the hub replied and the download did not finish; the partial file is kept and resumed."""
 
     exit_code = 5
 
@@ -74,7 +74,7 @@ KNOWN_MODELS: dict[str, KnownModel] = {
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """What the hub says about a file, before it is downloaded."""
+    """Metadata of a file on the hub, before it is downloaded."""
 
     sha256: str | None
     size_bytes: int | None
@@ -88,7 +88,7 @@ class ModelFile:
 
 
 def fetch_model(name: str, models_directory: Path, say: Callable[[str], None], *, endpoint: str | None = None) -> Path:
-    """Brings a known model to its folder and gives its path; a file that is there already is left as it is.
+    """Download a known model to its folder and return its path; a file that is there already is kept as it is.
 
     Raises UnknownModel, HubUnreachable, DownloadBroke, ModelBroken.
     """
@@ -119,7 +119,7 @@ def fetch_model(name: str, models_directory: Path, say: Callable[[str], None], *
 
 
 def ask_hub(known: KnownModel, endpoint: str | None = None) -> HubFile:
-    """What the hub says about a file, or HubUnreachable after REACH_SECONDS, whatever it is that takes so long."""
+    """Return the hub's metadata of a file. Raises HubUnreachable after REACH_SECONDS, regardless of the cause."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -144,7 +144,7 @@ def ask_hub(known: KnownModel, endpoint: str | None = None) -> HubFile:
 
 
 def _within(seconds: float, ask: Callable[[], Answer]) -> Answer:
-    """The answer, or TimeoutError. A name server that hangs cannot be interrupted, so the thread is left behind."""
+    """Return the result, or raise TimeoutError. The thread is left behind: a hanging name server is uninterruptible."""
     answers: list[Answer] = []
     errors: list[Exception] = []
 
@@ -180,7 +180,7 @@ def _download(known: KnownModel, folder: Path, endpoint: str | None) -> Path:
 
 
 def _read_plain() -> None:
-    """Make the hub library's client ask for identity and refuse an encoded answer, which it would decode unbounded."""
+    """Make the hub library's client ask for identity and refuse an encoded reply, which it would decode unbounded."""
     from huggingface_hub import get_session
 
     session = get_session()
@@ -197,7 +197,7 @@ def _refuse_encoded(response: Any) -> None:
 
 
 def list_models(models_directory: Path) -> list[ModelFile]:
-    """Every model file below the folder, by name."""
+    """Return every model file below the folder, by name."""
     return sorted(_model_files(models_directory), key=lambda model: model.name)
 
 
@@ -210,7 +210,7 @@ def _model_files(models_directory: Path) -> Iterator[ModelFile]:
 
 
 def find_problem(path: Path) -> str | None:
-    """What is wrong with a model file: cut off or damaged in its structure, or not of its recorded checksum."""
+    """Return the problem of a model file: a truncated or damaged structure, or a wrong checksum. None without one."""
     problem = find_file_problem(path)
     if problem is not None:
         return problem
@@ -224,7 +224,7 @@ def find_problem(path: Path) -> str | None:
 
 
 def find_file_problem(path: Path) -> str | None:
-    """What the structure of a safetensors file tells: its header against its length. None for other kinds of file."""
+    """Compare the header of a safetensors file with its length and return the problem; None for other kinds of file."""
     if path.suffix.lower() not in (".safetensors", ".sft"):
         return None
     size_bytes = path.stat().st_size
@@ -266,7 +266,7 @@ def fetch_command(
     name: Annotated[str, typer.Argument(help=f"one of: {', '.join(KNOWN_MODELS)}")],
     base_directory: BaseDirectory = None,
 ) -> None:
-    """Downloads a known model. Exit code 3: the hub is out of reach; 4: the file is broken; 5: it broke off."""
+    """Download a known model. Exit code 3: the hub is out of reach; 4: the file is broken; 5: it broke off."""
     try:
         fetch_model(name, _models_directory(base_directory), typer.echo)
     except ModelsError as error:
@@ -276,7 +276,7 @@ def fetch_command(
 
 @commands.command("list")
 def list_command(base_directory: BaseDirectory = None) -> None:
-    """Every model file below models/, with its size."""
+    """List every model file below models/, with its size."""
     folder = _models_directory(base_directory)
     models = list_models(folder)
     for model in models:
@@ -287,7 +287,7 @@ def list_command(base_directory: BaseDirectory = None) -> None:
 
 @commands.command("verify")
 def verify_command(base_directory: BaseDirectory = None) -> None:
-    """Checks every model file: its structure, and its checksum where one was recorded. Exit code 4: one is broken."""
+    """Check every model file: its structure, and its checksum where one was recorded. Exit code 4: one is broken."""
     num_broken = 0
     for model in list_models(_models_directory(base_directory)):
         problem = find_problem(model.path)

@@ -1,4 +1,4 @@
-"""Work on large requests in a thread, so that the event loop goes on answering meanwhile."""
+"""Work on large requests in a thread, so that the event loop stays responsive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-LARGE_GRAPH_NODES: Final = 1000  # a thread costs less than looking at so many nodes
+LARGE_GRAPH_NODES: Final = 1000  # a thread costs less than examining so many nodes
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")

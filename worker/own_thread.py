@@ -1,7 +1,7 @@
-"""A thread of its own for one blocking call that may hang: it takes no shared place, and the exit does not wait for it.
+"""Dedicated thread for one blocking call that may hang, outside the thread pool; the exit does not wait for it.
 
-`asyncio.to_thread` has six places on a machine with two cores. Six names whose name server no longer answers would hold
-up everything else that the front does on threads, and then the end of the process.
+`asyncio.to_thread` has six places on a machine with two cores. Six names whose name server no longer replies would
+block everything else that the front does on threads, and then the end of the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ Given = ParamSpec("Given")
 
 
 async def in_own_thread(function: Callable[Given, Result], *arguments: Given.args, **named: Given.kwargs) -> Result:
-    """What `function` returns or raises. When cancelled, the call goes on and nobody hears of it."""
+    """Run `function` in a thread of its own and return or raise its outcome.
+
+    When cancelled, the call goes on and its outcome is dropped.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Result] = loop.create_future()
 
@@ -33,7 +36,7 @@ async def in_own_thread(function: Callable[Given, Result], *arguments: Given.arg
         result, raised = None, None
         try:
             result = function(*arguments, **named)
-        except BaseException as error:  # noqa: BLE001 - the thread: whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the thread: the awaiting task gets it
             raised = error
         with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
             loop.call_soon_threadsafe(tell, result, raised)

@@ -1,6 +1,6 @@
-"""S3Signer: addresses and signatures of one target's requests, by botocore, which opens no connection here.
+"""S3Signer: URLs and signatures of one target's requests, by botocore, which opens no connection here.
 
-botocore is imported with the first use, in a thread. Checksums are added only where the store asks for them, since
+botocore is imported with the first use, in a thread. Checksums are added only where the store requires them, since
 several stores refuse them.
 """
 
@@ -14,22 +14,22 @@ from worker.s3_targets import AddressingStyle, S3Target
 
 SIGNED_SECONDS = 3600  # from the signature to the first byte of the request
 PLAIN_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
-"""A bucket that may stand before AWS's host name in a certificate: without dots."""
+"""Pattern of a bucket that may precede AWS's host name in a certificate: without dots."""
 
 
 class NotSignable(Exception):
-    """The endpoint, region, bucket or key is not one that a request can be made for. The message says which kind."""
+    """Error for an endpoint, region, bucket or key that cannot be used in a request. The message names which."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Signer:
-    """Use `make_signer`, in a thread."""
+    """Signer of one target's requests. Use `make_signer`, in a thread."""
 
     client: Any
     bucket_name: str
 
     def url(self, operation: str, seconds: int = SIGNED_SECONDS, **parameters: Any) -> str:
-        """Return the address of one request with its signature in it. Raises NotSignable."""
+        """Return the URL of one request with its signature in it. Raises NotSignable."""
         from botocore.exceptions import BotoCoreError
 
         named = {"Bucket": self.bucket_name, **parameters}
@@ -65,7 +65,7 @@ def make_signer(session: Any, target: S3Target, region: str = "") -> S3Signer:
 
 
 def _style_of(target: S3Target) -> AddressingStyle:
-    """`auto` presigns for AWS's global host, which redirects; the two others for the region's own."""
+    """Return the addressing style: `auto` presigns for AWS's global host, which redirects, others for the region's."""
     if target.addressing_style != "auto" or target.endpoint_url:
         return target.addressing_style
     return "virtual" if PLAIN_BUCKET.fullmatch(target.bucket_name) else "path"

@@ -1,4 +1,4 @@
-"""Buckets that requests may use, and with whose key: the request's own, or the operator's within its bounds. Pure."""
+"""Buckets that requests may use, and the key for each: the request's own, or the operator's within its limits. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """A bucket and the right to use it.
+    """S3 bucket with the credentials to use it.
 
     `is_trusted`: the endpoint came from the operator, not from a request. `has_operators_key`: the key, or a part of
-    it, did; what a request may do with it is bounded.
+    it, did; a request's use of it is limited.
     """
 
     access_key_id: str
@@ -70,8 +70,8 @@ def choose_target(asked: Mapping[str, Any] | None, config: S3Config, *, bucket: 
 def find_write_problem(asked: Mapping[str, Any] | None, config: S3Config) -> Problem | None:
     """Return the reason why a request may not store its outputs as it asks, or None.
 
-    With the operator's key only buckets of S3_ALLOWED_BUCKETS are written to, and of what a request itself names only
-    keys below its job's own prefix. The operator's own template may put outputs anywhere.
+    With the operator's key only buckets of S3_ALLOWED_BUCKETS are written to. Of the keys that a request itself names,
+    only those below its job's own prefix are allowed. The operator's own template may put outputs anywhere.
     """
     target = choose_target(asked, config)
     if target is None or not target.has_operators_key:
@@ -98,7 +98,7 @@ def find_write_problem(asked: Mapping[str, Any] | None, config: S3Config) -> Pro
 
 
 def may_read(target: S3Target, key: str, config: S3Config) -> bool:
-    """Return True when a request may read an object: with its own key any, with the operator's S3_INPUT_PREFIXES."""
+    """Return True if a request may read an object: any with its own key, else those below S3_INPUT_PREFIXES."""
     if not target.has_operators_key:
         return True
     return any(prefix == EVERYTHING or key.startswith(prefix) for prefix in config.input_prefixes)

@@ -1,4 +1,4 @@
-"""Everything a request handler may reach, made once by `worker/startup.py` and handed down."""
+"""Services that request handlers use, created once by `worker/startup.py` and passed on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What parts of the front are told of the settings: one small frozen slice each, never the whole.
+"""Slices of the settings for parts of the front: one small frozen slice each, never the whole.
 
-`worker/settings.py` makes them. Sizes are bytes and durations seconds unless the name says otherwise.
+`worker/settings.py` creates them. Sizes are bytes and durations seconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class S3Config:
-    """Where uploads go when a request does not say. Used only when key, secret and bucket are all known.
+    """Default destination of uploads. Used only when key, secret and bucket are all known.
 
     With this key a request writes to `bucket_name` and `allowed_buckets`, and reads inputs below `input_prefixes` (each
     ends with a slash); `*` in either means all.
@@ -41,7 +41,7 @@ class S3Config:
 
 @dataclass(frozen=True, slots=True)
 class WebhookConfig:
-    """The webhook of every request that names none; the secret signs for this URL alone. An empty one sends nothing."""
+    """Webhook of every request that names none; the secret signs for this URL alone. An empty URL sends nothing."""
 
     url: str
     secret: SecretStr
@@ -50,7 +50,7 @@ class WebhookConfig:
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """Bounds of one download, and of the pixels in all frames of a picture."""
+    """Limits of one download, and of the pixels in all frames of a picture."""
 
     max_bytes: int
     timeout_seconds: float
@@ -60,7 +60,10 @@ class InputLimits:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkConfig:
-    """`workflow`, else `modifier` with `modifications`, else text-to-image at this size. None: no such limit."""
+    """Benchmark to run: `workflow`, else `modifier` with `modifications`, else text-to-image at this size.
+
+    A limit that is None does not apply.
+    """
 
     mode: Literal["auto", "off"]
     width_px: int
@@ -79,7 +82,7 @@ class BenchmarkConfig:
 
 @dataclass(frozen=True, slots=True)
 class WarmUpConfig:
-    """What is done before the worker counts as ready. `models` are names, each with or without its folder before it."""
+    """Warm-up before the worker counts as ready. `models` are names, each with or without its folder before it."""
 
     models: tuple[str, ...]
     workflows: tuple[Path, ...]
@@ -88,9 +91,10 @@ class WarmUpConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """With `master_token` set, a request without Vast's envelope needs an API key, loopback, or `is_unsecured`.
+    """Authentication of callers.
 
-    `public_host` is the lower-case name under which the worker is known, empty where nobody said.
+    With `master_token` set, a request without Vast's envelope needs an API key, loopback, or `is_unsecured`.
+    `public_host` is the lower-case host name of the worker, empty where it is not set.
     """
 
     master_token: SecretStr
@@ -103,7 +107,7 @@ class AuthConfig:
 
 @dataclass(frozen=True, slots=True)
 class VastConfig:
-    """What the Vast platform tells a worker about itself. `max_sessions` 0: no limit.
+    """Vast's data about this worker. `max_sessions` 0: no limit.
 
     `max_session_seconds` bounds the life of a session, however often it is used.
     """
@@ -125,19 +129,19 @@ class VastConfig:
 
     @property
     def url(self) -> str:
-        """The address that is reported and signed."""
+        """URL that is reported and signed."""
         scheme = "https" if self.uses_ssl else "http"
         return f"{scheme}://{self.public_ip or self.host}:{self.public_port or self.worker_port}"
 
     @property
     def checked_url(self) -> str:
-        """The address that a signed one must equal; empty when ours is not known or shall not be compared."""
+        """URL that a signed one must equal; empty when ours is not known or is not to be compared."""
         return self.url if self.checks_url and self.public_ip and self.public_port else ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPodConfig:
-    """How RunPod's loop reaches the front, and what it does. `has_store`: the environment names an S3 store."""
+    """Configuration of RunPod's loop and its access to the front. `has_store`: the environment names an S3 store."""
 
     front_url: str
     front_certificate: Path | None
@@ -155,7 +159,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """`max_wait_seconds` None: no bound on the estimated wait. Floors are bytes of free disk and memory."""
+    """Limits of the queue. `max_wait_seconds` None: no limit on the wait. Floors are bytes of free disk and memory."""
 
     max_queued: int
     max_wait_seconds: float | None
@@ -169,7 +173,7 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """The largest prompt that is taken. 0 nodes, links or bytes: no limit; None: no limit."""
+    """Limits of a prompt. 0 nodes, links or bytes: no limit; None: no limit."""
 
     max_nodes: int = 0
     max_links: int = 0
@@ -182,7 +186,7 @@ class PromptLimits:
 
     @property
     def bounds_work(self) -> bool:
-        """True with any limit on what a prompt asks the engine to do."""
+        """True with any limit on the work that a prompt requires of the engine."""
         return any(limit is not None for limit in (self.max_pixels, self.max_batch, self.max_frames, self.max_steps))
 
 
@@ -200,7 +204,7 @@ class NodePolicyConfig:
 class CallerLimits:
     """Limits for each API key, or address where there is none. None: no limit.
 
-    `are_for_admins`: they hold for operators' keys and for callers from this machine, too.
+    `are_for_admins`: they apply to operators' keys and to callers from this machine, too.
     """
 
     requests_per_second: float | None = None
@@ -213,7 +217,7 @@ class CallerLimits:
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
-    """How long and how much is kept of what is over. Bytes are the sum over all files of a kind."""
+    """Age and size limits of expired data. Bytes are the sum over all files of a kind."""
 
     result_ttl_seconds: float
     output_max_bytes: int
@@ -232,7 +236,7 @@ class OutputConfig:
 
 @dataclass(frozen=True, slots=True)
 class SandboxConfig:
-    """What keeps the engine's node packs from the rest of the machine. None: no such limit.
+    """Isolation of the engine's node packs from the rest of the machine. None: no such limit.
 
     `user` is a name, UID or UID:GID, used where the front is root. `readable` are folders beside the engine's own;
     `hidden` are secrets of the front.
@@ -249,7 +253,7 @@ class SandboxConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
-    """How to reach or start the engine. `urls` empty: start our own as a child process.
+    """Connection to or start of the engine. `urls` empty: start our own as a child process.
 
     `private_directory` is the front's own, for sockets and the token; None: a temporary one. `environment_names` are
     variables that an engine gets besides those that every engine needs.
@@ -270,9 +274,9 @@ class EngineLaunch:
 
 @dataclass(frozen=True, slots=True)
 class SupervisionConfig:
-    """When an engine counts as hung or too large, and how often it is started again.
+    """Thresholds at which an engine counts as hung or too large, and the number of restarts.
 
-    `soft_limit_bytes` None: a share of what the machine or the container has; 0: no limit.
+    `soft_limit_bytes` None: a share of the memory of the machine or the container; 0: no limit.
     """
 
     stall_seconds: float
@@ -286,7 +290,7 @@ class SupervisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """Bounds on the structure of one JSON text. Elements are values and commas as a scan counts them."""
+    """Limits on the structure of one JSON text. Elements are values and commas as a scan counts them."""
 
     max_depth: int
     max_elements: int
@@ -295,7 +299,7 @@ class JsonLimits:
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Bounds on request bodies. An unknown caller has not yet shown a credential; `max_pending_bytes` is for all."""
+    """Limits on request bodies. An unknown caller has not yet sent a credential; `max_pending_bytes` is for all."""
 
     max_bytes: int
     max_unknown_bytes: int
@@ -305,7 +309,7 @@ class BodyLimits:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds on client connections: their number, and how long and how large the parts of a request may be."""
+    """Limits on client connections: their number, and the duration and size of the parts of a request."""
 
     max_connections: int
     max_per_address: int

@@ -1,7 +1,7 @@
-"""Every setting of the front: the only file that reads the environment (and `.env`).
+"""Settings of the front: the only file that reads the environment (and `.env`).
 
-`load_settings()` gives one frozen `Settings` and the warnings to log. A value that does not parse raises
-SettingsInvalid naming the variable; unknown names are ignored, one that looks like ours is warned about. Every secret
+`load_settings()` returns one frozen `Settings` and the warnings to log. A value that does not parse raises
+SettingsInvalid naming the variable. Unknown names are ignored, with a warning for one that resembles ours. Every secret
 has a form `NAME_FILE`, the name of a file that holds the value. The rest of the front gets small frozen slices
 (`settings.s3_config()` and so on, in `setting_slices.py`), never this object.
 
@@ -61,7 +61,7 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 RUNPOD_PREFIX = "RUNPOD_"
 DEFAULT_REPORT_ADDRESS = "https://run.vast.ai"
-MAX_PRESIGN_SECONDS = 604_800  # a week: the longest that a signature of version 4 may hold
+MAX_PRESIGN_SECONDS = 604_800  # a week: the longest validity of a signature of version 4
 
 IGNORED_NAMES = frozenset(
     {
@@ -78,10 +78,10 @@ IGNORED_NAMES = frozenset(
         "BACKEND_FAILURE_THRESHOLD",
     }
 )
-"""Names that older deployments set and that mean nothing here: jobs live in SQLite, the engine's history is true."""
+"""Names that older deployments set and that have no effect: jobs are in SQLite, the engine's history is accurate."""
 
 OTHERS_NAMES = frozenset({"SSL_CERT_FILE"})
-"""Names that other programs read and that look like a misspelled one of ours."""
+"""Names that other programs read and that resemble a misspelled one of ours."""
 
 OUR_PREFIXES = (
     "ADMIN_API_",
@@ -99,10 +99,10 @@ OUR_PREFIXES = (
     "WEBHOOK_",
     "WORKER_",
 )
-"""How names begin that are most likely meant for us."""
+"""Prefixes of names that are most likely meant for us."""
 
 SERVICE_NAME = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
-"""Kubernetes describes each service of a namespace so, one called `engine` or `worker` too."""
+"""Pattern of Kubernetes' variables for each service of a namespace, one called `engine` or `worker` too."""
 
 CommaList = Annotated[tuple[str, ...], NoDecode]
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -110,13 +110,13 @@ PositiveSeconds = Annotated[float, Field(gt=0)]
 
 
 class Settings(BaseSettings):
-    """One attribute for each variable, named as it is in lower case. See the README's table for what each does."""
+    """Settings with one attribute per variable, named like it in lower case. The README's table describes each."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="ignore", env_ignore_empty=True, case_sensitive=False, hide_input_in_errors=True
     )
 
-    # where
+    # addresses and folders
     worker_host: str = "127.0.0.1"
     worker_port: Annotated[int, Field(ge=0, le=65535)] = 8000
     worker_http_port: Annotated[int, Field(ge=0, le=65535)] | None = None
@@ -178,7 +178,7 @@ class Settings(BaseSettings):
     preprocess_workers: PositiveInt = 8
     postprocess_workers: PositiveInt = 8
 
-    # what a prompt may be and ask for
+    # limits of prompts
     prompt_max_nodes: Annotated[int, Field(ge=0)] = 50_000
     prompt_max_links: Annotated[int, Field(ge=0)] = 250_000
     prompt_max_bytes: Annotated[int, Field(ge=0)] = 64 * MIB
@@ -192,7 +192,7 @@ class Settings(BaseSettings):
     allowed_node_packs: CommaList = ()
     denied_node_packs: CommaList = ()
 
-    # what one caller may ask for
+    # limits of one caller
     caller_max_requests_per_second: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
     caller_max_jobs_waiting: PositiveInt | None = None
     caller_max_jobs_running: PositiveInt | None = None
@@ -254,7 +254,7 @@ class Settings(BaseSettings):
     warmup_workflows: CommaList = ()
     warmup_on_fail: Literal["error", "serve"] = "serve"
 
-    # who may call, and the platform
+    # access control, and the platform
     autoscaler: Literal["auto", "vast", "runpod", "plain"] = "auto"
     workload: Workload = Workload.COMPUTED
     assumed_speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
@@ -414,7 +414,7 @@ class Settings(BaseSettings):
 
     @property
     def platform(self) -> Literal["vast", "runpod", "plain"]:
-        """The autoscaler asked for; `auto` goes by what the platforms put into the environment."""
+        """Autoscaler that is configured; `auto` depends on the variables that the platforms set."""
         if self.autoscaler != "auto":
             return self.autoscaler
         if self.runpod_webhook_get_job.get_secret_value():
@@ -423,7 +423,7 @@ class Settings(BaseSettings):
 
     @property
     def keys(self) -> tuple[ApiKey, ...]:
-        """The keys that are not in a file."""
+        """Return the keys that are not in a file."""
         customers = parse_keys(key.get_secret_value() for key in self.api_keys)
         return customers + parse_keys((key.get_secret_value() for key in self.admin_api_keys), ALL_SCOPES)
 
@@ -445,7 +445,7 @@ class Settings(BaseSettings):
 
     @property
     def trusts_loopback(self) -> bool:
-        """True if this machine needs no key. With keys set it does: a proxy on it may pass requests on unmarked."""
+        """True if this machine needs no key. With keys set it needs one: a proxy may pass requests on unmarked."""
         return not self.has_api_keys if self.trust_loopback is None else self.trust_loopback
 
     @property
@@ -454,9 +454,9 @@ class Settings(BaseSettings):
 
     @property
     def listen_host(self) -> str:
-        """`worker_host`; where nothing is said, Vast's port map needs all interfaces.
+        """`worker_host`; by default all interfaces under Vast, for its port map.
 
-        Under RunPod jobs come by its loop alone: without keys the port is open to this machine and nobody else.
+        Under RunPod jobs come by its loop alone: without keys the port is open to this machine only.
         """
         if self.platform == "runpod" and not self.asks_for_keys and not self.unsecured:
             return self.worker_host if _is_of_this_machine(self.worker_host) else "127.0.0.1"
@@ -464,7 +464,7 @@ class Settings(BaseSettings):
 
     @property
     def local_url(self) -> str:
-        """Where the worker is reached from its own machine."""
+        """URL of the worker from its own machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen_host, self.listen_host)
         return f"{'https' if self.use_ssl else 'http'}://{f'[{host}]' if ':' in host else host}:{self.worker_port}"
 
@@ -473,7 +473,7 @@ class Settings(BaseSettings):
 
     @property
     def own_key_path(self) -> Path:
-        """Where the front that runs keeps the key of its own commands."""
+        """File in which the running front keeps the key of its own commands."""
         return own_key_path(self.state_path())
 
     def modifiers_path(self) -> Path:
@@ -659,7 +659,7 @@ class Settings(BaseSettings):
         )
 
     def _engine_limits(self) -> tuple[str, ...]:
-        """Flags that give our engine the front's limits where they are not the engine's own defaults."""
+        """Return flags that give our engine the front's limits where they differ from the engine's defaults."""
         names = ("prompt_max_nodes", "prompt_max_links", "prompt_max_bytes")
         changed = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
         return tuple(word for name in changed for word in (_engine_flag(name), str(getattr(self, name))))
@@ -679,7 +679,7 @@ class Settings(BaseSettings):
 
     @property
     def keeps_engine_output(self) -> bool:
-        """`keep_engine_output`; where nothing is said, a sandboxed engine keeps no files of earlier jobs."""
+        """True if an engine keeps files of earlier jobs: `keep_engine_output`; by default not when it is sandboxed."""
         if self.engine_sandbox != "off" and "keep_engine_output" not in self.model_fields_set:
             return False
         return self.keep_engine_output
@@ -703,7 +703,7 @@ class LoadedSettings:
 
 
 def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> LoadedSettings:
-    """Reads the environment and `env_file` (if it is there); `overrides` (by attribute name) win over both.
+    """Read the environment and `env_file` (if it is there); `overrides` (by attribute name) take precedence over both.
 
     Raises SettingsInvalid naming every variable whose value does not parse, and a secret that is given twice.
     """
@@ -731,7 +731,7 @@ def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> Loa
 
 
 def trusted_proxies() -> tuple[str, ...]:
-    """Return the addresses and networks that the HTTP server believes to be proxies, from FORWARDED_ALLOW_IPS."""
+    """Return the addresses and networks that the HTTP server trusts as proxies, from FORWARDED_ALLOW_IPS."""
     return tuple(part.strip() for part in os.environ.get("FORWARDED_ALLOW_IPS", "").split(",") if part.strip())
 
 
@@ -746,14 +746,14 @@ def child_environment(extra: Sequence[str] | None = None, *, has_proxy_passwords
 
 
 def _private_names() -> frozenset[str]:
-    """Names that no child gets: every setting of the front. What RunPod sets holds addresses with keys in them."""
+    """Return the names that no child gets: every setting of the front. RunPod's variables hold addresses with keys."""
     of_runpod = {name.upper() for name in os.environ if name.upper().startswith(RUNPOD_PREFIX)}
     ours = known_names() | IGNORED_NAMES
     return frozenset(ours | {f"{name}_FILE" for name in ours} | of_runpod) - OTHERS_NAMES
 
 
 def runpod_environment() -> dict[str, str]:
-    """The environment for RunPod's loop. At its default level the package logs addresses with keys, and outputs."""
+    """Return the environment for RunPod's loop. By default the package logs addresses with keys, and outputs."""
     level = os.environ.get("RUNPOD_LOG_LEVEL", "").upper()
     of_runpod = {name: value for name, value in os.environ.items() if name.upper().startswith(RUNPOD_PREFIX)}
     quiet = level if level in ("INFO", "WARN", "ERROR") else "INFO"
@@ -761,7 +761,7 @@ def runpod_environment() -> dict[str, str]:
 
 
 def inherited_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment for another worker: ours with all its settings, and these in place of some."""
+    """Return the environment for another worker: ours with all its settings, some of them replaced by these."""
     return {**os.environ, **changes}
 
 
@@ -817,7 +817,7 @@ def _read_secret_file(name: str, names: Mapping[str, str]) -> str | None:
 
 
 def known_names() -> frozenset[str]:
-    """Every variable a field of Settings reads, in upper case, and the `_FILE` form of every secret."""
+    """Return every variable that a field of Settings reads, in upper case, and the `_FILE` form of every secret."""
     names: set[str] = set()
     for attribute, field in Settings.model_fields.items():
         alias = field.validation_alias
@@ -829,7 +829,7 @@ def known_names() -> frozenset[str]:
 
 
 def find_name_problems(names: Mapping[str, str]) -> list[str]:
-    """Warnings for names that are accepted without effect, and for unknown ones that look like ours."""
+    """Return warnings for names that are accepted without effect, and for unknown ones that resemble ours."""
     ours = known_names() | IGNORED_NAMES
     known = ours | OTHERS_NAMES
     warnings = [f"{name} is set and has no effect here" for name in sorted(names) if name in IGNORED_NAMES]
@@ -845,7 +845,7 @@ def find_name_problems(names: Mapping[str, str]) -> list[str]:
 
 
 def check_may_listen(settings: Settings) -> None:
-    """Refuse a worker that would take everybody's jobs where nobody said that it shall, and unusable files of keys.
+    """Refuse a worker that would accept everybody's jobs without explicit consent, and unusable files of keys.
 
     Raises SettingsInvalid.
     """
@@ -860,7 +860,7 @@ def check_may_listen(settings: Settings) -> None:
 
 
 def find_open_doors(settings: Settings) -> list[str]:
-    """Warnings for a platform's variables that are there in part."""
+    """Return warnings for a platform's variables that are set in part."""
     warnings = []
     if settings.listen_host != settings.worker_host and settings.platform == "runpod":
         warnings.append(
@@ -878,7 +878,7 @@ def find_open_doors(settings: Settings) -> list[str]:
 
 
 def find_half_a_store(settings: Settings) -> list[str]:
-    """A warning where S3 is meant and something is missing, for then nothing is uploaded."""
+    """Return a warning where S3 is configured in part, since nothing is uploaded then."""
     given = {
         "S3_ACCESS_KEY_ID": settings.s3_access_key_id.get_secret_value(),
         "S3_SECRET_ACCESS_KEY": settings.s3_secret_access_key.get_secret_value(),
@@ -900,7 +900,7 @@ def _is_of_this_machine(host: str) -> bool:
 
 
 def find_idle_sandbox(settings: Settings) -> list[str]:
-    """A warning where a sandbox is asked for and the engine is not ours to put into one."""
+    """Return a warning where a sandbox is requested and the engine is not ours to sandbox."""
     if settings.engine_sandbox == "off" or not settings.engine_url:
         return []
     return ["ENGINE_SANDBOX has no effect on the engines of ENGINE_URL"]
@@ -916,12 +916,12 @@ def _names_and_values(env_file: Path | None) -> dict[str, str]:
 
 
 def _engine_flag(attribute: str) -> str:
-    """`--max-prompt-nodes` for `prompt_max_nodes`."""
+    """Return the engine's flag of an attribute: `--max-prompt-nodes` for `prompt_max_nodes`."""
     return f"--max-prompt-{attribute.removeprefix('prompt_max_')}"
 
 
 def _variable_name(attribute: str) -> str:
-    """The name under which Settings takes an attribute in its constructor."""
+    """Return the name of an attribute in the constructor of Settings."""
     alias = Settings.model_fields[attribute].validation_alias
     return str(alias.choices[0]) if isinstance(alias, AliasChoices) else attribute
 

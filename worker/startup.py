@@ -1,7 +1,7 @@
-"""Front: puts the services together, brings the engine up, qualifies the machine, opens the gate; and stops it all.
+"""Front: builds the services, starts the engine, qualifies the machine, opens the gate, and shuts everything down.
 
-The HTTP server answers from the first moment (`/live`, `/health`, `/ready`); jobs are taken when the gate opens. Jobs
-that the last front left unfinished go on as soon as an engine is up.
+The HTTP server replies from the start (`/live`, `/health`, `/ready`); jobs are accepted when the gate opens. Jobs that
+the last front left unfinished resume as soon as an engine is up.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ log = structlog.get_logger("startup")
 
 
 class Front:
-    """Everything that lives as long as the server. `lifespan()` starts and stops it."""
+    """Owner of everything that lives as long as the server. `lifespan()` starts and stops it."""
 
     def __init__(
         self, settings: Settings, stop_server: Callable[[int], None], vast_timing: VastTiming | None = None
@@ -118,17 +118,20 @@ class Front:
             await self._shut_down()
 
     def take_state_directory(self) -> None:
-        """Before the server listens. Raises StateUnusable naming who holds the directory."""
+        """Lock the state directory, before the server listens. Raises StateUnusable naming who holds the directory."""
         self.store.take_directory()
 
     def begin_to_drain(self) -> None:
-        """From a signal handler: no new jobs; the server stops when what runs has ended. Once more: it stops now."""
+        """Start to drain, from a signal handler: no new jobs; the server stops when running jobs have ended.
+
+        A second call stops it at once.
+        """
         if self._loop is None:
             self._stop_server(0)
         else:
             self._loop.call_soon_threadsafe(self._drain_or_hurry)
 
-    # putting together
+    # construction
 
     def _build_services(self) -> Services:
         settings = self._settings
@@ -237,11 +240,11 @@ class Front:
         )
 
     def _link_key(self) -> bytes:
-        """Made once; kept so that links outlive a restart."""
+        """Return the key of links; it is created once and kept so that links remain valid after a restart."""
         path = self._settings.state_path() / "keys" / "links"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = path.read_bytes() if path.exists() else b""
-        if len(key) != LINK_KEY_BYTES:  # none yet, or cut off by a crash: an empty key would let anybody sign
+        if len(key) != LINK_KEY_BYTES:  # none yet, or truncated by a crash: an empty key would let anybody sign
             key = secrets.token_bytes(LINK_KEY_BYTES)
             whole = path.with_suffix(".new")
             whole.touch(mode=0o600)
@@ -249,7 +252,7 @@ class Front:
             whole.replace(path)
         return key
 
-    # bringing up
+    # start-up
 
     async def _bring_up(self) -> None:
         self._spawn(self._readiness.run_forever(self._fleet.has_been_up))  # holds the engines before they are up
@@ -263,7 +266,7 @@ class Front:
             return
         self._spawn(self._fleet.watch())
 
-    # what the benchmark leads to (an `Announcer`)
+    # outcomes of the benchmark (an `Announcer`)
 
     def ready(self, *, was_closed: bool) -> None:
         platform = self.services.platform
@@ -288,14 +291,14 @@ class Front:
         await self._readiness.prepare(client)
 
     def device_was_lost(self, client: EngineClient) -> None:
-        """An engine is started anew because of its device, which has to prove itself again."""
+        """Suspect an engine that restarts because of its device; the device has to pass the benchmark again."""
         self._readiness.device_was_lost(client)
 
     def _engine_is_gone(self, client: EngineClient) -> None:
         self._readiness.engine_is_gone(client)
 
     def _give_up(self) -> None:
-        """No engine of ours comes back. The jobs stay on disk for the front that replaces this one."""
+        """Shut down because no engine of ours comes back. The jobs stay on disk for the front that replaces it."""
         self.services.gate.close("No engine can be started any more")
         self.services.platform.autoscaler.error_set("No engine can be started any more")
         say("BACKEND_UNRECOVERABLE")

@@ -139,7 +139,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
     except ClientDisconnect:
         return Response(status_code=499)
     except Exception:  # noqa: BLE001 - the request: a client that retries every 5xx must get a final answer
-        log.exception("a request could not be taken for a reason of ours", job_id=job_id)
+        log.exception("request submission failed", job_id=job_id)
         failed = SubmissionFailed("The worker failed; its log tells why")
         services.metrics.refused(failed.code)
         services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, failed)

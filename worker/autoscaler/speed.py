@@ -29,7 +29,7 @@ def _pictures_per_second(engine: Mapping[str, Any]) -> float:
 
 
 def assumed_speed(computed: float, workload: Workload) -> float:
-    """Return the speed to report without a measurement: `computed`, a figure in computed costs, in this worker's unit."""
+    """Return the speed to report without a measurement: `computed` (in computed costs) in this worker's unit."""
     return computed / UNIT_COST if workload is Workload.ONE else computed
 
 

@@ -32,8 +32,8 @@ class Certificate:
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection, of the newest certificate that could be used.
 
-        The files are checked when a client connects, at most every few seconds. One that is broken, or does not yet match
-        the key, leaves the old one in use until the files change again.
+        The files are checked when a client connects, at most every few seconds. One that is broken, or does not match
+        the key yet, leaves the old one in use until the files change again.
         """
         now = self._clock()
         if now - self._looked_at >= LOOK_SECONDS:

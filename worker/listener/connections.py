@@ -48,7 +48,7 @@ class Connection:
 
 
 class ConnectionTable:
-    """Counts of open connections. `proxies` are addresses or networks of many clients, exempt from the address limit."""
+    """Counts of open connections. `proxies`: addresses or networks of many clients, exempt from the address limit."""
 
     def __init__(
         self,

@@ -122,7 +122,7 @@ class Qualifier:
     ) -> Qualified:
         """Benchmark an engine. Never raises a WorkerError: a failure is the report's verdict `failed`.
 
-        `is_forced`: ignore earlier results. `preloaded` are the models that were just loaded, as reported by the engine.
+        `is_forced`: ignore earlier results. `preloaded`: the models that were just loaded, as the engine reported.
         """
         if self._config.mode == "off" and not is_forced:
             return now(skipped("BENCHMARK=off"))
@@ -131,7 +131,7 @@ class Qualifier:
         except WorkerError as error:
             return now(failed(error.message))
         except Exception as error:  # noqa: BLE001 - the benchmark: its own bug must not end the worker
-            log.exception("the benchmark broke")
+            log.exception("benchmark failed")
             return now(failed(f"The benchmark broke: {type(error).__name__}: {error}"))
         problem = not_as_named(self._config, made.report)
         if problem is None:

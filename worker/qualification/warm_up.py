@@ -69,7 +69,7 @@ class WarmUp:
         except WorkerError as error:
             return _told({"file": str(path), "seconds": _since(began), "error": error.message})
         except Exception as error:  # noqa: BLE001 - the warm-up: a user's modifier may raise anything
-            log.exception("the warm-up broke", file=str(path))
+            log.exception("warm-up failed", file=str(path))
             return _told({"file": str(path), "seconds": _since(began), "error": f"{type(error).__name__}: {error}"})
         return _told({"file": str(path), "seconds": _since(began)})
 

@@ -184,7 +184,7 @@ class VastAutoscaler:
             except TimeoutError:
                 log.warning("a session's last request took too long", seconds=ON_CLOSE_SECONDS)
             except Exception:  # noqa: BLE001 - the session's final request: its creator may ask for anything
-                log.exception("a session's last request could not be made")
+                log.exception("final request of session failed")
         self._ledger.end(session.id, Ending.SUCCESS, time.time())
         return True
 
@@ -235,7 +235,7 @@ async def keep_going(name: str, run: Callable[[], Awaitable[None]]) -> None:
         try:
             return await run()
         except Exception:  # noqa: BLE001 - a task of the autoscaler: nobody awaits it, so only this reports the error
-            log.exception("a task of the autoscaler broke and begins anew", task=name)
+            log.exception("autoscaler task failed", task=name)
             await asyncio.sleep(ANEW_SECONDS)
 
 

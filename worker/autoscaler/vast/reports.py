@@ -90,7 +90,7 @@ class Reporter:
             try:
                 await report()
             except Exception:  # noqa: BLE001 - the report
-                log.exception("a report could not be made")
+                log.exception("autoscaler report failed")
 
     def _is_due(self) -> bool:
         if self._last_told is None or time.monotonic() - self._last_told >= self._timing.at_least_every:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class VastTiming:
-    """Durations in seconds. `tick` is the reports' interval, `key_waits` the pauses between tries for the public key."""
+    """Durations in seconds. `tick` is the reports' interval, `key_waits` the pauses between tries for the key."""
 
     tick: float = 1.0
     at_least_every: float = 10.0
