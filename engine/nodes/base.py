@@ -1,4 +1,4 @@
-"""What a node is, and everything a node may touch while it runs.
+"""Declaration of nodes, and the context a node receives while it runs.
 
 A built-in node is one typed function; `@node` derives its declaration from the signature, so nothing is said twice:
 
@@ -43,27 +43,27 @@ from engine.text.prompt_weights import nesting_problem
 
 @dataclass(frozen=True, slots=True)
 class Socket:
-    """A value that only a link can bring; `type` is ComfyUI's type name."""
+    """A value that only a link can supply; `type` is ComfyUI's type name."""
 
     type: str
 
 
 @dataclass(frozen=True)
 class Widget(ABC):
-    """An input with a value of its own in the prompt. `extra` are further options as `/object_info` shows them."""
+    """An input with a value of its own in the prompt. `extra` holds further options, as `/object_info` lists them."""
 
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     @abstractmethod
     def type_in(self, environment: NodeEnvironment) -> str | Sequence[Any]:
-        """ComfyUI's type name, or the values to choose from as of now."""
+        """Return ComfyUI's type name, or the values to choose from at this moment."""
 
     def options(self) -> dict[str, Any]:
         named = {key: value for key, value in vars(self).items() if key != "extra" and value is not None}
         return {**named, **self.extra}
 
     def options_in(self, environment: NodeEnvironment) -> dict[str, Any]:
-        """The options as of now; other than `options` where they name files."""
+        """Return the options at this moment. They differ from `options` for widgets that list files."""
         return self.options()
 
 
@@ -103,7 +103,7 @@ class PromptText(Text):
     """A text that a text encoder reads, with weights in brackets."""
 
     def complaint(self, environment: NodeEnvironment, value: Any) -> str | None:
-        """Return why the text cannot be read. None: it can, or a link brings it."""
+        """Return why the text cannot be read, or None if it can or a link supplies it."""
         return None if value is None else nesting_problem(str(value))
 
 
@@ -115,7 +115,7 @@ class Flag(Widget):
 
 @dataclass(frozen=True)
 class Choice(Widget):
-    """One of fixed values. Without a default in the signature none is shown to clients."""
+    """A choice among fixed values. Clients see a default only if the signature has one."""
 
     values: tuple[Any, ...] = ()
 
@@ -141,7 +141,7 @@ class Combo(Choice):
 class ModelFile(Widget):
     """A file of one kind of model (`checkpoints`, `vae`, ...) or of several, as `folders.py` lists them.
 
-    `also` are names that are offered besides the files ("None", built-in previews).
+    `also` are names offered in addition to the files ("None", built-in previews).
     """
 
     kind: str = ""
@@ -167,10 +167,10 @@ class ModelCombo(ModelFile):
 
 @dataclass(frozen=True)
 class InputFile(Widget):
-    """A file in the input folder. `content` narrows the list: `image` by type, `.latent` by ending.
+    """A file in the input folder. `content` narrows the list: `image` by media type, `.latent` by file extension.
 
-    `"photo.png [output]"` names a file of another folder (`input`, `output`, `temp`), as in ComfyUI. Whether the file
-    exists is checked when the prompt is validated, not against the list.
+    `"photo.png [output]"` names a file of another folder (`input`, `output`, `temp`), as in ComfyUI. Validation of the
+    prompt checks that the file exists; it does not check against the list.
     """
 
     content: str = "image"
@@ -179,7 +179,10 @@ class InputFile(Widget):
         return environment.input_files(self.content)
 
     def complaint(self, environment: NodeEnvironment, value: Any) -> str | None:
-        """What is wrong with a file's name, in ComfyUI's words. None: the file is there, or a link brings the name."""
+        """Return what is wrong with a file's name, in ComfyUI's words, or None if nothing is.
+
+        None also stands for a name that a link supplies.
+        """
         if value is None:
             return None
         try:
@@ -195,24 +198,24 @@ class InputFile(Widget):
 
 @dataclass(frozen=True, slots=True)
 class Optional:
-    """Marks an input that the prompt may leave out."""
+    """Marker of an input that the prompt may leave out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """Marks an input that is computed only when the node asks for it."""
+    """Marker of an input that is computed only when the node requests it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """An input the engine fills in: `PROMPT`, `EXTRA_PNGINFO`, `UNIQUE_ID`, `DYNPROMPT`."""
+    """An input that the engine fills in: `PROMPT`, `EXTRA_PNGINFO`, `UNIQUE_ID`, `DYNPROMPT`."""
 
     type: str
 
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """Another name than its type, or a list, for an output."""
+    """Marker that gives an output a name other than its type, or makes it a list."""
 
     name: str | None = None
     is_list: bool = False
@@ -223,7 +226,7 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What an output node has made: kind (`images`, `text`, ...) to a list of JSON-ready items, and its outputs."""
+    """Result of an output node: its outputs, and a map from kind (`images`, `text`, ...) to JSON-ready items."""
 
     ui: Mapping[str, Sequence[Any]]
     result: tuple[Any, ...] = ()
@@ -231,9 +234,9 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """The nodes that take this one's place.
+    """Graph of nodes that replaces the node which returned it.
 
-    `graph` is in the prompt's format with ids of its own; an item of `result` is a link into it, `[node_id, slot]`, or
+    `graph` is in the prompt's format with ids of its own. An item of `result` is a link into it, `[node_id, slot]`, or
     a value.
     """
 
@@ -243,7 +246,7 @@ class Expanded:
 
 
 class ExecutionBlocker:
-    """As an output: whatever would use it does not run. With a message the client is told, else nothing is said."""
+    """Output value that keeps every node depending on it from running. With a message, the client is notified."""
 
     __slots__ = ("message",)
 
@@ -252,10 +255,10 @@ class ExecutionBlocker:
 
 
 class Returned(NamedTuple):
-    """What one call of a node gave, in one form for every kind of node.
+    """Result of one call of a node, in one form for every kind of node.
 
     `result` has an item per output, or is one `ExecutionBlocker` for all, or None when the call gave no outputs.
-    `expand` is the graph that takes the node's place.
+    `expand` is the graph that replaces the node.
     """
 
     result: Any
@@ -264,37 +267,39 @@ class Returned(NamedTuple):
 
 
 class NodeEnvironment(Protocol):
-    """What a declaration depends on: the files that exist now."""
+    """Files that exist now, on which node declarations depend."""
 
     def model_files(self, kind: str) -> list[str]: ...
 
     def input_files(self, content: str) -> list[str]: ...
 
     def input_path(self, name: str) -> Path:
-        """Where `"photo.png"` or `"photo.png [output]"` is, whether it exists or not.
+        """Return the path of `"photo.png"` or `"photo.png [output]"`, even if no such file exists.
 
         Raises ValueError when the name leaves its folder.
         """
         ...
 
     def max_pixels(self) -> int:
-        """Return how many pixels all frames of a picture may have together, as of now."""
+        """Return the largest number of pixels that all frames of a picture may have together, at this moment."""
         ...
 
 
 def _unheard(text: str) -> None:
-    """Where nobody listens."""
+    """Discard a text that has no receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """All a node may touch. One per call.
+    """Everything a node may use during one call.
 
-    `report_preview` takes a latent [B, C, h, w] as the sampler sees it with the format of its model (what
-    `get_model_object("latent_format")` gives), or a picture as ComfyUI's nodes hand it on: `(format, Pillow image,
-    largest side in pixels or None)`. It goes before the `report_progress` that it belongs to.
+    `report_preview` takes a latent [B, C, h, w] as the sampler sees it together with the format of its model (the
+    result of `get_model_object("latent_format")`), or a picture in the form ComfyUI's nodes use: `(format, Pillow
+    image, largest side in pixels or None)`. It is called before the `report_progress` that it belongs to.
+
     `models` is the `ModelStore` (checkpoints -> values of `values.py`, through the one `ModelPool`), `files` the
-    `RunFiles` of `engine/runtime/outputs.py`; both are typed where they are made, since this file knows neither.
+    `RunFiles` of `engine/runtime/outputs.py`. Both are typed where they are created, since this file does not import
+    those types.
     """
 
     node_id: str
@@ -313,40 +318,43 @@ class NodeContext:
 
 
 class NodeClass(ABC):
-    """One class of nodes. `runtime/` and `graph/` know nodes only through this."""
+    """Interface of one class of nodes, the only one that `runtime/` and `graph/` use."""
 
     class_type: str
 
     @abstractmethod
     def spec(self, environment: NodeEnvironment) -> NodeSpec:
-        """The declaration as of now (lists of files change)."""
+        """Return the declaration at this moment (lists of files change)."""
 
     @abstractmethod
     def rules(self, environment: NodeEnvironment) -> NodeRules:
-        """The declaration as of now, laid out for validation, scheduling and execution."""
+        """Return the declaration at this moment, prepared for validation, scheduling and execution."""
 
     @abstractmethod
     def instance(self) -> Any:
-        """The state of one node, kept for as long as prompts name that node. None where a class has no state."""
+        """Return the state of one node, kept while prompts name that node, or None for a class without state."""
 
     @abstractmethod
     def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
-        """What a result depends on besides the inputs; asked only when the rules say `has_fingerprint`.
+        """Return the value that a result depends on besides the inputs.
 
-        `inputs` has None for links. May return an awaitable.
+        Called only when the rules have `has_fingerprint`. `inputs` has None for links. May return an awaitable.
         """
 
     @abstractmethod
     def missing_inputs(self, instance: Any, inputs: Mapping[str, Any]) -> Any:
-        """The names of the lazy inputs this call needs, given those known (None for the others); or an awaitable."""
+        """Return the names of the lazy inputs this call needs, given the known ones (None for the others).
+
+        May return an awaitable.
+        """
 
     @abstractmethod
     def call(self, instance: Any, context: NodeContext, inputs: dict[str, Any]) -> Any:
-        """Run the node once. The outcome goes through `returned`; an async class gives an awaitable of it."""
+        """Run the node once. `returned` converts the outcome; an async class returns an awaitable of it."""
 
     @abstractmethod
     def returned(self, outcome: Any) -> Returned:
-        """What a call gave, in the one form the runtime reads."""
+        """Convert the outcome of a call to the one form that the runtime reads."""
 
 
 @dataclass(frozen=True)
@@ -417,7 +425,11 @@ class FunctionNode(NodeClass):
         return self.function(context, **inputs)
 
     def _input_check(self, environment: NodeEnvironment) -> InputCheck | None:
-        """The node's own check, and that files it names in the input folder are there and its prompts can be read."""
+        """Return a check of the inputs, or None if nothing is to be checked.
+
+        It covers the node's own check, the existence of files named in the input folder, and the syntax of prompt
+        texts.
+        """
         own = self.check
         names = frozenset() if own is None else _named_inputs(own)[0]
         needed = names & {item.name for item in self.parameters if item.section == "required"}
@@ -444,7 +456,7 @@ class FunctionNode(NodeClass):
 
 
 def _named_inputs(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
-    """What a function's parameters are called, and whether it takes any others too."""
+    """Return the names of a function's parameters, and True if it also takes any other name."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters)
     return frozenset(item.name for item in parameters if item.kind is not inspect.Parameter.VAR_KEYWORD), takes_all
@@ -487,15 +499,23 @@ def node(
     input_is_list: bool = False,
     **extra: Any,
 ) -> Callable[[Callable[..., Any]], FunctionNode]:
-    """Make a node class of a typed function; see the module docstring for how its signature is read.
+    """Make a node class from a typed function; the module docstring describes how its signature is read.
 
-    `fingerprint(environment, **inputs)` tells what a result depends on besides its inputs (a file's content);
-    `check(environment, **inputs)` returns what is wrong with the inputs it names, before anything runs and when their
-    ranges and choices are fine; it is not asked when a link brings one of them (unless that has a default);
-    `needs(**inputs)` names the lazy inputs that are wanted, given the others. With `input_is_list` every input is a
-    list and the node is called once; else it is called for each element of the longest list it is given.
-    Without a `display_name` the class name is shown; None is what ComfyUI's newer nodes have where they set none.
-    Raises TypeError when an annotation says no socket or widget.
+    `fingerprint(environment, **inputs)` returns the value that a result depends on besides its inputs (a file's
+    content).
+
+    `check(environment, **inputs)` returns what is wrong with the inputs it names. It is called before anything runs,
+    once their ranges and choices are valid. It is not called when a link supplies one of them, unless that one has a
+    default.
+
+    `needs(**inputs)` returns the names of the lazy inputs that are required, given the others.
+
+    With `input_is_list` every input is a list and the node is called once. Otherwise it is called for each element of
+    the longest list it receives.
+
+    Without a `display_name` the class name is displayed. None is the value of ComfyUI's newer nodes that set none.
+
+    Raises TypeError when an annotation names no socket or widget.
     """
 
     def wrap(function: Callable[..., Any]) -> FunctionNode:
@@ -553,7 +573,7 @@ def _output(class_type: str, hint: Any) -> OutputSpec:
 
 
 def _markers(hint: Any) -> tuple[Any, ...]:
-    """The markers of an annotation, also those inside `X | None`."""
+    """Return the markers of an annotation, including those inside a union with None."""
     if get_origin(hint) is Annotated:
         base, *markers = get_args(hint)
         return (*markers, *_markers(base))

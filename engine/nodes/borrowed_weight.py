@@ -1,4 +1,4 @@
-"""A weight of one model in the patches of another, as merging puts it there."""
+"""A weight of one model used as a patch of another, as model merging needs it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class GivesOriginals(Protocol):
 
 
 class BorrowedWeight:
-    """Stands for the unpatched weight, which is looked up when it is needed.
+    """Reference to an unpatched weight of another model, resolved when it is needed.
 
-    So the patch holds the model it comes from, in the pool like any other, and no tensor of it: when RAM is short the
-    weights leave, and are read from their file again.
+    The patch therefore holds the other model, in the pool like any other, and none of its tensors. When RAM is short
+    the weights can be evicted and read from their file again.
     """
 
     __slots__ = ("_key", "_weights")
@@ -25,5 +25,5 @@ class BorrowedWeight:
         self._key = key
 
     def to(self, like: torch.Tensor, *, copy: bool = False) -> torch.Tensor:
-        """The values, where and as what `like` is."""
+        """Return the values on the device and in the type of `like`."""
         return self._weights.original_weight(self._key).to(like, copy=copy)

@@ -1,4 +1,4 @@
-"""Every built-in node class, family by family: a new family is a line here."""
+"""All built-in node classes by topic; a new family of nodes adds one line here."""
 
 from __future__ import annotations
 

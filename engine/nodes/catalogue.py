@@ -1,4 +1,4 @@
-"""Which node classes there are, by name, and how `/object_info` describes them."""
+"""Registry of node classes by name, and their descriptions for `/object_info`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Catalogue(Mapping[str, NodeClass]):
             self.add(node_class)
 
     def add(self, node_class: NodeClass) -> None:
-        """Add a class; a later one of the same name takes its place, as in ComfyUI."""
+        """Add a class. It replaces an earlier one of the same name, as in ComfyUI."""
         self._classes[node_class.class_type] = node_class
 
     def remove(self, class_type: str) -> None:
-        """Raises KeyError when there is none."""
+        """Remove a class. Raises KeyError when there is none of that name."""
         del self._classes[class_type]
 
     def __getitem__(self, class_type: str) -> NodeClass:
@@ -38,13 +38,13 @@ class Catalogue(Mapping[str, NodeClass]):
         return len(self._classes)
 
     def rules(self, class_type: str, environment: NodeEnvironment) -> NodeRules | None:
-        """The rules of a class as of now; None when there is no such class."""
+        """Return the rules of a class at this moment, or None when there is no such class."""
         found = self._classes.get(class_type)
         return None if found is None else found.rules(environment)
 
 
 def object_info(spec: NodeSpec) -> dict[str, Any]:
-    """A declaration with the keys of ComfyUI's `/object_info`."""
+    """Return a declaration under the keys of ComfyUI's `/object_info`."""
     sections = {section: spec.section(section) for section in _SECTIONS}
     shown = {section: inputs for section, inputs in sections.items() if inputs or section == "required"}
     return {

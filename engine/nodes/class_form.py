@@ -17,7 +17,7 @@ _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
 
 
 class ClassNode(NodeClass):
-    """`kind` is the class as its pack wrote it; nothing of it is changed."""
+    """A node class in ComfyUI's form. `kind` is the class as its pack wrote it, unchanged."""
 
     def __init__(
         self, class_type: str, kind: type, *, display_name: str | None = None, python_module: str | None = None
@@ -61,7 +61,7 @@ class ClassNode(NodeClass):
         return replace(rules, inputs=OpenInputs(rules.inputs, optional))
 
     def _undeclared(self) -> frozenset[str] | None:
-        """Return the names that the class's function takes, whatever the class declares; None for any name."""
+        """Return the names that the class's function takes besides the declared ones, or None if it takes any name."""
         try:
             parameters = inspect.signature(getattr(self.kind, self.kind.FUNCTION)).parameters.values()
         except (AttributeError, TypeError, ValueError):
@@ -107,13 +107,13 @@ class ClassNode(NodeClass):
 
 
 async def _awaited(outcome: Awaitable[Any], context: NodeContext) -> Any:
-    """The same, with the call known while it is awaited, which happens in a task of its own."""
+    """Await an outcome with the call registered as the running one, since awaiting happens in a task of its own."""
     RUNNING_CALL.set(RunningCall(context))
     return await outcome
 
 
 def wait_for(awaitable: Awaitable[Any]) -> Any:
-    """The value of an awaitable, from code that is not async: it runs on a loop and thread of its own."""
+    """Return the value of an awaitable from synchronous code, by running it on a loop and thread of its own."""
 
     async def main() -> Any:
         return await awaitable
@@ -124,7 +124,7 @@ def wait_for(awaitable: Awaitable[Any]) -> Any:
 
 
 class OpenInputs(dict[str, InputSpec]):
-    """The inputs of a node whose optional section answers to names beyond those it lists."""
+    """Inputs of a node whose optional section accepts names beyond those it lists."""
 
     def __init__(self, listed: Mapping[str, InputSpec], optional: Mapping[str, Any]) -> None:
         super().__init__(listed)

@@ -23,7 +23,7 @@ class Clip:
         self.apply_hooks_to_conds: Any = None
 
     def get_ram_usage(self) -> int:
-        """Bytes of the weights that are in the machine's memory now."""
+        """Return the bytes of the weights that are in RAM now."""
         return self.patcher.get_ram_usage()
 
     @property
@@ -51,7 +51,7 @@ class Clip:
         self.tokenizer_options[option_name] = value
 
     def clip_layer(self, layer_idx: int | None) -> None:
-        """Which layer's output is the conditioning: -1 the last, -2 the one before..."""
+        """Select the layer whose output is the conditioning: -1 for the last, -2 for the one before it, and so on."""
         self.layer_idx = layer_idx
 
     def tokenize(self, text: str, return_word_ids: bool = False, **kwargs: Any) -> dict[str, list[list[Any]]]:
@@ -64,7 +64,7 @@ class Clip:
 
     @torch.no_grad()
     def encode_from_tokens(self, tokens: Any, return_pooled: bool | str = False, return_dict: bool = False) -> Any:
-        """Conditioning `[1, T, D]` float32 on the CPU; with its pooled output `[1, D]`, or as a dictionary.
+        """Encode tokens as `[1, T, D]`, float32 on the CPU; with the pooled output `[1, D]`, or as a dictionary.
 
         `return_pooled="unprojected"` gives the pooled output before the text projection.
         """
@@ -81,7 +81,10 @@ class Clip:
     def encode_from_tokens_scheduled(
         self, tokens: Any, unprojected: bool = False, add_dict: dict[str, Any] | None = None, show_pbar: bool = True
     ) -> list[list[Any]]:
-        """CONDITIONING of the tokens, with `add_dict`'s entries: one entry, or one for each range of hook strengths."""
+        """Return CONDITIONING of the tokens with the entries of `add_dict`.
+
+        There is one entry, or one for each range of hook strengths.
+        """
         if self.patcher.forced_hooks is not None and self.use_clip_schedule:
             return self._encode_by_schedule(tokens, self.patcher.forced_hooks, unprojected, add_dict or {})
         options = self.encode_from_tokens(
@@ -94,7 +97,7 @@ class Clip:
     def _encode_by_schedule(
         self, tokens: Any, hooks: HookGroup, unprojected: bool, add_dict: dict[str, Any]
     ) -> list[list[Any]]:
-        """One entry for each range of percent in which hooks keep their strengths, as far as `add_dict` wants it."""
+        """Return one entry per percent range of constant hook strengths, within the range in `add_dict`."""
         entries: list[list[Any]] = []
         hooks.reset()
         with self.patcher.in_use() as encoder:
@@ -122,5 +125,5 @@ class Clip:
         return pooled_dict
 
     def get_sd(self) -> dict[str, torch.Tensor]:
-        """All weights by name."""
+        """Return all weights by name."""
         return self.patcher.model_state_dict()

@@ -1,4 +1,4 @@
-"""Nodes that let pictures speak in the place of words: CLIP's picture encoder, and style models upon it."""
+"""Nodes that use pictures in place of prompt words: CLIP's picture encoder, and style models."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def style_model_apply(
     strength: Annotated[float, Float(min=0.0, max=10.0, step=0.001)] = 1.0,
     strength_type: Annotated[str, Choice(("multiply", "attn_bias"))],
 ) -> CONDITIONING:
-    """The pictures' words behind the prompt's. `attn_bias` weighs them by a mask of attention, which not every
-    network reads.
+    """Append the picture's tokens to those of the prompt.
+
+    `attn_bias` weighs them by an attention mask, which not every network reads.
     """
     words = style_model.get_cond(clip_vision_output).flatten(0, 1).unsqueeze(0)  # [1, B * N, C]
     if strength_type == "multiply":
@@ -63,8 +64,10 @@ def style_model_apply(
 
 
 def _attention_bias(tokens: torch.Tensor, options: dict[str, Any], num_words: int, weight: float) -> dict[str, Any]:
-    """The mask [B, T + n, T + n] (float16, added to scores) of `tokens` and the picture's own, grown by the words in
-    between: everything else sees them with the logarithm of `weight`, and they see everything as it is.
+    """Return the attention mask [B, T + n, T + n] (float16, added to scores) extended by `num_words` picture tokens.
+
+    The mask covers `tokens` and the picture's own; the new ones are inserted in between. All other tokens attend to
+    them with the logarithm of `weight`; they attend to all tokens without a bias.
     """
     batch, num_tokens = tokens.shape[:2]
     picture_shape = options.get("attention_mask_img_shape", (1, 1))

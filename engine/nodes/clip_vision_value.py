@@ -1,4 +1,4 @@
-"""CLIP_VISION, CLIP_VISION_OUTPUT and STYLE_MODEL: what pictures say in the place of words."""
+"""CLIP_VISION, CLIP_VISION_OUTPUT and STYLE_MODEL: picture embeddings that take the place of prompt words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BYTES_PER_VALUE = 4  # it computes in float32
 
 
 class ClipVisionOutput:
-    """What a picture encoder gave; also read and written by item (`output["image_embeds"]`), as packs do."""
+    """Output of a picture encoder, also readable and writable by item (`output["image_embeds"]`), as packs do."""
 
     last_hidden_state: torch.Tensor  # [B, T, D]
     penultimate_hidden_states: torch.Tensor  # [B, T, D] of the last layer but one
@@ -29,7 +29,7 @@ class ClipVisionOutput:
 
 
 def _working_bytes(network: Any, shape: torch.Size) -> int:
-    """Of a layer's inner values, which are the most there are at a time, for pictures [B, 3, H, W]."""
+    """Return the bytes of one layer's inner values, the largest working memory, for pictures [B, 3, H, W]."""
     config = network.config
     num_bytes: int = shape[0] * config.num_tokens * config.inner_width * 2 * BYTES_PER_VALUE
     return num_bytes
@@ -47,7 +47,7 @@ class ClipVision:
 
     @property
     def image_size(self) -> int:
-        """Pixels a side of what it sees."""
+        """Pixels per side of the network's input."""
         size: int = self.patcher.model.config.image_px
         return size
 
@@ -57,13 +57,16 @@ class ClipVision:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the layers' weights; it computes in float32."""
+        """Type of the layers' weights; computation is in float32."""
         dtype: torch.dtype = self.patcher.model.vision_model.embeddings.class_embedding.dtype
         return dtype
 
     @torch.no_grad()
     def encode_image(self, image: torch.Tensor, crop: bool = True) -> ClipVisionOutput:
-        """Of IMAGE [B, H, W, C]: the middle square with `crop`, else all of it, squeezed. On the CPU, float32."""
+        """Encode IMAGE [B, H, W, C]; output on the CPU, float32.
+
+        With `crop` only the middle square is used, else the whole picture is squeezed to a square.
+        """
         pixels = vision_pixels(
             image.to(self.load_device), self.image_size, self.image_mean, self.image_std, crop=crop
         ).float()
@@ -76,12 +79,12 @@ class ClipVision:
         return output
 
     def get_sd(self) -> dict[str, torch.Tensor]:
-        """All weights by name."""
+        """Return all weights by name."""
         return self.patcher.model_state_dict()
 
 
 class StyleModel:
-    """Pictures' tokens as words of a prompt."""
+    """A network that turns a picture's tokens into words of a prompt."""
 
     def __init__(self, weights: WeightHandle) -> None:
         self.patcher = Model(weights)
@@ -93,7 +96,10 @@ class StyleModel:
 
     @torch.no_grad()
     def get_cond(self, input: ClipVisionOutput) -> torch.Tensor:
-        """Words [B, N, C], float32 on the CPU. Raises ValueError when the picture encoder is of another width."""
+        """Return words [B, N, C], float32 on the CPU.
+
+        Raises ValueError when the picture encoder is of another width.
+        """
         with self.patcher.in_use() as network:
             tokens = input.last_hidden_state
             if tokens.shape[-1] != network.config.width:

@@ -1,4 +1,4 @@
-"""Nodes that put pictures over one another and take opacity apart from colour.
+"""Nodes that composite pictures and separate opacity from colour.
 
 `B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1, MASK `[B, H, W]`, 1 where a picture is transparent.
 """
@@ -32,7 +32,7 @@ def image_composite_masked(
     resize_source: Annotated[bool, Flag()] = False,
     mask: Annotated[MASK | None, Optional()] = None,
 ) -> IMAGE:
-    """The source over the destination with its corner at (x, y), where the mask is 1."""
+    """Paste the source over the destination with its corner at (x, y), where the mask is 1."""
     below, above = (item.movedim(-1, 1) for item in same_channels(destination, source))
     if resize_source:
         above = F.interpolate(above, size=below.shape[-2:], mode="bilinear")
@@ -54,7 +54,7 @@ def porter_duff_image_composite(
     destination_alpha: MASK,
     mode: Annotated[str, Combo(PORTER_DUFF_MODES)] = "DST",
 ) -> tuple[IMAGE, MASK]:
-    """Pair by pair, for as many as the smallest batch has; all take the destination's size.
+    """Composite pictures pair by pair, as many as the smallest batch has; all take the destination's size.
 
     Masks are 1 where a picture is transparent. Raises ValueError when the pictures differ in channels.
     """
@@ -82,7 +82,7 @@ def _fitted(image: torch.Tensor, width: int, height: int) -> torch.Tensor:
     python_module=COMPOSITING_MODULE,
 )
 def split_image_with_alpha(context: NodeContext, *, image: IMAGE) -> tuple[IMAGE, MASK]:
-    """Colours, and a mask that is 1 where the picture is transparent; without an alpha channel it is 0."""
+    """Split a picture into its colours and a mask that is 1 where it is transparent; 0 without an alpha channel."""
     opacity = image[..., 3] if image.shape[-1] > 3 else torch.ones_like(image[..., 0])
     return image[..., :3], 1.0 - opacity
 
@@ -94,7 +94,10 @@ def split_image_with_alpha(context: NodeContext, *, image: IMAGE) -> tuple[IMAGE
     python_module=COMPOSITING_MODULE,
 )
 def join_image_with_alpha(context: NodeContext, *, image: IMAGE, alpha: MASK) -> IMAGE:
-    """As many pictures as both have; the mask, 1 where transparent, takes the picture's size."""
+    """Add an alpha channel from a mask (1 where transparent), resized to the picture.
+
+    The shorter of the two batches sets the number of results.
+    """
     count = min(len(image), len(alpha))
     opacity = 1.0 - resize_mask(alpha, image.shape[1], image.shape[2])
     return torch.cat((image[:count, ..., :3], opacity[:count].unsqueeze(-1)), dim=-1)

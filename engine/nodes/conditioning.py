@@ -1,4 +1,4 @@
-"""Nodes that shape CONDITIONING: joined, averaged, bound to a part of the picture or of the steps.
+"""Nodes that change CONDITIONING: join, average, or restrict it to a part of the picture or of the steps.
 
 An entry is `[tokens [1, T, D], options]`; it is copied before its options change, since other nodes may hold it.
 """
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 
 def with_options(conditioning: Conditioning, **options: Any) -> Conditioning:
-    """The same entries with these options set."""
+    """Return the same entries with these options set."""
     return [[tokens, {**old, **options}] for tokens, old in conditioning]
 
 
 def with_mask(conditioning: Conditioning, mask: torch.Tensor, strength: float, set_cond_area: str) -> Conditioning:
-    """The same entries bound to where `mask` ([H, W] or [B, H, W]) is not 0."""
+    """Return the same entries restricted to where `mask` ([H, W] or [B, H, W]) is not 0."""
     return with_options(
         conditioning,
         mask=mask.unsqueeze(0) if mask.ndim < 3 else mask,
@@ -54,7 +54,7 @@ def conditioning_average(
     conditioning_from: CONDITIONING,
     conditioning_to_strength: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 1.0,
 ) -> CONDITIONING:
-    """Linear blend; a shorter `from` is padded with zeros, a longer one cut."""
+    """Blend two conditionings linearly; a shorter `from` is padded with zeros, a longer one cut."""
     source, source_options = _first_tokens(conditioning_from, "ConditioningAverage")
     source_pooled = source_options.get("pooled_output")
     share = conditioning_to_strength
@@ -78,7 +78,7 @@ def conditioning_average(
 def conditioning_concat(
     context: NodeContext, *, conditioning_to: CONDITIONING, conditioning_from: CONDITIONING
 ) -> CONDITIONING:
-    """The tokens of `from` after those of each entry of `to`."""
+    """Append the tokens of `from` to those of each entry of `to`."""
     source = _first_tokens(conditioning_from, "ConditioningConcat")[0]
     return [[torch.cat((tokens, source), dim=1), dict(options)] for tokens, options in conditioning_to]
 
@@ -94,7 +94,7 @@ def conditioning_set_area(
     y: Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=8)] = 0,
     strength: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 1.0,
 ) -> CONDITIONING:
-    """Sizes in pixels; the area is kept in latent cells (8 px)."""
+    """Restrict conditioning to an area; sizes in pixels, stored in latent cells (8 px)."""
     area = (height // 8, width // 8, y // 8, x // 8)
     return with_options(conditioning, area=area, strength=strength, set_area_to_bounds=False)
 
@@ -110,7 +110,10 @@ def conditioning_set_area_percentage(
     y: Annotated[float, Float(min=0, max=1.0, step=0.01)] = 0,
     strength: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 1.0,
 ) -> CONDITIONING:
-    """Sizes as shares of the picture, which become latent cells when the latent's size is known."""
+    """Restrict conditioning to an area; sizes are fractions of the picture.
+
+    They become latent cells when the latent's size is known.
+    """
     area = ("percentage", height, width, y, x)
     return with_options(conditioning, area=area, strength=strength, set_area_to_bounds=False)
 
@@ -134,7 +137,7 @@ def conditioning_set_mask(
     strength: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 1.0,
     set_cond_area: Annotated[str, Choice(("default", "mask bounds"))],
 ) -> CONDITIONING:
-    """With `mask bounds` only the rectangle around the mask goes through the network."""
+    """Restrict conditioning to a mask. With `mask bounds` only the mask's bounding box goes through the network."""
     return with_mask(conditioning, mask, strength, set_cond_area)
 
 
@@ -158,7 +161,7 @@ def conditioning_set_timestep_range(
     start: Annotated[float, Float(min=0.0, max=1.0, step=0.001)] = 0.0,
     end: Annotated[float, Float(min=0.0, max=1.0, step=0.001)] = 1.0,
 ) -> CONDITIONING:
-    """Used from share `start` to share `end` of the noise schedule (0 is pure noise)."""
+    """Restrict conditioning to fractions `start` to `end` of the noise schedule (0 is pure noise)."""
     return with_options(conditioning, start_percent=start, end_percent=end)
 
 
@@ -176,7 +179,7 @@ def clip_text_encode_controlnet(
     conditioning: CONDITIONING,
     text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
 ) -> CONDITIONING:
-    """Gives the ControlNets of these entries a prompt of their own."""
+    """Set a separate prompt for the ControlNets of these entries."""
     tokens, pooled = clip.encode_from_tokens(clip.tokenize(text), return_pooled=True)
     return with_options(conditioning, cross_attn_controlnet=tokens, pooled_output_controlnet=pooled)
 

@@ -1,4 +1,4 @@
-"""Nodes that set several properties of CONDITIONING at once, alone or for a positive and negative pair.
+"""Nodes that set several properties of CONDITIONING at once, for one conditioning or for a positive and negative pair.
 
 New entries get hooks, a mask and a range of steps, each only when given, and join what is there already; `default`
 entries are used where no other entry of the picture has a say.
@@ -25,7 +25,7 @@ Negative = Annotated[CONDITIONING, Out("negative")]
 
 
 def with_hooks(conditionings: tuple[Conditioning, ...], hooks: Any | None) -> tuple[Conditioning, ...]:
-    """Copies whose entries have `hooks` after those they have already.
+    """Return copies whose entries have `hooks` after those they have already.
 
     Entries that shared a group of hooks share the combined one too, so that guidance can run them in one batch.
     """
@@ -54,7 +54,10 @@ def with_properties(
     hooks: Any | None,
     timesteps: tuple[float, float] | None,
 ) -> tuple[Conditioning, ...]:
-    """`strength` is the mask's; without a mask it does nothing."""
+    """Return entries with mask, hooks and step range set, each only when given.
+
+    `strength` is the mask's; without a mask it has no effect.
+    """
     changed = with_hooks(conditionings, hooks)
     if mask is not None:
         changed = tuple(with_mask(item, mask, strength, set_cond_area) for item in changed)
@@ -222,7 +225,7 @@ def conditioning_timesteps_range(
 ) -> tuple[
     TIMESTEPS_RANGE, Annotated[TIMESTEPS_RANGE, Out("BEFORE_RANGE")], Annotated[TIMESTEPS_RANGE, Out("AFTER_RANGE")]
 ]:
-    """The range itself, what comes before it, and what comes after it, as shares of the noise schedule."""
+    """Return a range of the noise schedule, the range before it and the range after it, as fractions."""
     return (start_percent, end_percent), (0.0, start_percent), (end_percent, 1.0)
 
 

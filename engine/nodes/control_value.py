@@ -1,4 +1,4 @@
-"""CONTROL_NET: a network that steers the UNet by a picture. Copies share the weights; each has its picture and range.
+"""CONTROL_NET: a network that controls the UNet by a picture. Copies share the weights, not the picture and range.
 
 `B` batch, `H W` pixels, `h w` latent cells. Several nets form a chain by `previous_controlnet`; their additions add up.
 The classes are made and derived from as ComfyUI's are (`comfy.controlnet`): packs build controls of their own on them.
@@ -25,7 +25,7 @@ Additions = Mapping[str, Sequence[torch.Tensor | None]]
 
 
 class StrengthType(Enum):
-    """What a net's strength does to its additions."""
+    """Effect of a net's strength on its additions."""
 
     CONSTANT = 1
     LINEAR_UP = 2  # it is raised to the power of how many additions come from this one on
@@ -36,7 +36,10 @@ def _unchanged(picture: torch.Tensor) -> torch.Tensor:
 
 
 class ControlBase:
-    """What guidance and nodes ask of any control. `set_cond_hint` and `pre_run` come before `get_control`."""
+    """Interface that guidance and nodes use for any control.
+
+    Call `set_cond_hint` and `pre_run` before `get_control`.
+    """
 
     def __init__(self) -> None:
         self.cond_hint_original: torch.Tensor | None = None  # [B, 3, H, W] of 0..1, as given
@@ -84,14 +87,14 @@ class ControlBase:
         self.extra_args[argument] = value
 
     def pre_run(self, model: Any, percent_to_timestep_function: Callable[[float], float]) -> None:
-        """Before sampling: what is given in percent becomes noise levels."""
+        """Prepare for sampling: convert percentages to noise levels."""
         start, end = self.timestep_percent_range
         self.timestep_range = (percent_to_timestep_function(start), percent_to_timestep_function(end))
         if self.previous_controlnet is not None:
             self.previous_controlnet.pre_run(model, percent_to_timestep_function)
 
     def cleanup(self) -> None:
-        """After sampling."""
+        """Release state after sampling."""
         if self.previous_controlnet is not None:
             self.previous_controlnet.cleanup()
         self.cond_hint = None
@@ -99,7 +102,7 @@ class ControlBase:
         self.timestep_range = None
 
     def get_models(self) -> list[Any]:
-        """The models that have to be on the device, of the whole chain."""
+        """Return the models of the whole chain that have to be on the device."""
         return [] if self.previous_controlnet is None else list(self.previous_controlnet.get_models())
 
     def get_extra_hooks(self) -> list[Any]:
@@ -107,13 +110,13 @@ class ControlBase:
         return [*([] if self.extra_hooks is None else [self.extra_hooks]), *before]
 
     def inference_memory_requirements(self, dtype: torch.dtype) -> int:
-        """Bytes beyond the weights and the UNet's own working memory."""
+        """Return the bytes needed beyond the weights and the UNet's own working memory."""
         before = self.previous_controlnet
         required: int = 0 if before is None else before.inference_memory_requirements(dtype)
         return required
 
     def copy_to(self, c: Any) -> None:
-        """Everything but the network, the chain and what sampling has set."""
+        """Copy every setting to `c`, except the network, the chain and the state of sampling."""
         c.cond_hint_original = self.cond_hint_original
         c.strength = self.strength
         c.timestep_percent_range = self.timestep_percent_range
@@ -138,7 +141,7 @@ class ControlBase:
         batched_number: int,
         transformer_options: Mapping[str, Any],
     ) -> Control | None:
-        """What the nets before this one in the chain add."""
+        """Return the additions of the nets before this one in the chain."""
         if self.previous_controlnet is None:
             return None
         control: Control | None = self.previous_controlnet.get_control(
@@ -152,7 +155,7 @@ class ControlBase:
     def control_merge(
         self, control: Additions, control_prev: Control | None, output_dtype: torch.dtype | None
     ) -> Control:
-        """The network's additions at this net's strength, plus those of the chain."""
+        """Return the network's additions at this net's strength, plus those of the chain."""
         merged: Control = {place: [] for place in PLACES}
         for place, additions in control.items():
             for index, addition in enumerate(additions):
@@ -176,7 +179,7 @@ class ControlBase:
 
 
 class ControlNet(ControlBase):
-    """CONTROL_NET with ComfyUI's members. `control_model_wrapped` carries the network that the pool holds."""
+    """CONTROL_NET with ComfyUI's members. `control_model_wrapped` holds the network through the pool."""
 
     def __init__(
         self,
@@ -213,7 +216,7 @@ class ControlNet(ControlBase):
         return made
 
     def copy(self) -> ControlNet:
-        """Another one of the same weights, without the chain and what sampling has set."""
+        """Return a copy with the same weights, without the chain and the state of sampling."""
         other = ControlNet(self.control_model, load_device=self.load_device, manual_cast_dtype=self.manual_cast_dtype)
         other.control_model_wrapped = self.control_model_wrapped
         self.copy_to(other)
@@ -238,7 +241,7 @@ class ControlNet(ControlBase):
         batched_number: int,
         transformer_options: Mapping[str, Any],
     ) -> Control | None:
-        """What the chain adds to the UNet for `x_noisy` [B, C, h, w] at sigmas `t` [B]; None for nothing.
+        """Return the chain's additions to the UNet for `x_noisy` [B, C, h, w] at sigmas `t` [B]; None for no additions.
 
         The batch holds `batched_number` conditions one after the other; `cond` are the UNet's inputs.
         """
@@ -269,7 +272,7 @@ class ControlNet(ControlBase):
 
 
 class T2IAdapter(ControlBase):
-    """A T2I-Adapter: it reads only the picture, so what it adds is computed once for a batch and size."""
+    """A T2I-Adapter. It reads only the picture, so its additions are computed once per batch and size."""
 
     def __init__(
         self,
@@ -294,7 +297,7 @@ class T2IAdapter(ControlBase):
         return cls(NetworkInUse(patcher), patcher.model.input_channels, device=patcher.load_device)
 
     def copy(self) -> T2IAdapter:
-        """Another one of the same weights, without the chain and what sampling has set."""
+        """Return a copy with the same weights, without the chain and the state of sampling."""
         other = T2IAdapter(self.t2i_model, self.channels_in, device=self.device)
         self.copy_to(other)
         return other
@@ -308,7 +311,7 @@ class T2IAdapter(ControlBase):
         return [*super().get_models(), *own]
 
     def scale_image_to(self, width: int, height: int) -> tuple[int, int]:
-        """Rounded up to what the network can fold."""
+        """Return the size rounded up to a multiple that the network can fold."""
         unit = self.t2i_model.unshuffle_amount
         return math.ceil(width / unit) * unit, math.ceil(height / unit) * unit
 
@@ -320,7 +323,7 @@ class T2IAdapter(ControlBase):
         batched_number: int,
         transformer_options: Mapping[str, Any],
     ) -> Control | None:
-        """As `ControlNet.get_control`."""
+        """Return the chain's additions, as `ControlNet.get_control`."""
         before = self.before(x_noisy, t, cond, batched_number, transformer_options)
         if not self.is_in_range(t):
             return before
@@ -334,7 +337,7 @@ class T2IAdapter(ControlBase):
         return self.control_merge(copied, before, x_noisy.dtype)
 
     def _hint(self, x_noisy: torch.Tensor, batched_number: int) -> torch.Tensor:
-        """The picture at the latent's size in pixels, rounded up."""
+        """Return the picture at the latent's size in pixels, rounded up."""
         assert self.cond_hint_original is not None, "a T2I-Adapter without a picture"
         height, width = (cells * self.compression_ratio for cells in x_noisy.shape[2:])
         wanted = self.scale_image_to(width, height)
@@ -350,9 +353,9 @@ class T2IAdapter(ControlBase):
 
 
 def broadcast_image_to(image: torch.Tensor, batch_size: int, batched_number: int) -> torch.Tensor:
-    """Pictures for a batch of `batched_number` conditions: each condition's items get the pictures in turn.
+    """Repeat pictures for a batch of `batched_number` conditions: each condition's items get the pictures in turn.
 
-    A single picture stays as it is, since it fits every batch.
+    A single picture stays unchanged, since it fits every batch.
     """
     if image.shape[0] == 1:
         return image

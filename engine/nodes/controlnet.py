@@ -1,4 +1,4 @@
-"""Nodes that load ControlNets and hang them on conditioning."""
+"""Nodes that load ControlNets and attach them to conditioning."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def apply_to_both(
     vae: Any = None,
     extra_concat: Any = (),
 ) -> tuple[Any, Any]:
-    """Conditions with the same net before them share one, so that guidance can run them in one batch."""
+    """Attach a ControlNet to positive and negative conditioning.
+
+    Conditions with the same previous net share one, so that guidance can run them in one batch.
+    """
     if strength == 0:
         return positive, negative
     hint = image.movedim(-1, 1)

@@ -1,4 +1,4 @@
-"""Custom nodes: finding the packs, importing them, and the report of what came of each.
+"""Custom nodes: discovery and import of packs, and a report for each.
 
 A pack is a folder with an `__init__.py`, or a single `.py` file, in `custom_nodes/` of the base directory or in a
 `custom_nodes` folder that `extra_model_paths.yaml` names. It registers its classes in ComfyUI's ways: with
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PackReport:
-    """What came of one pack. `missing` are the names of ComfyUI that it asked for and this engine lacks."""
+    """Outcome of loading one pack. `missing` are the names of ComfyUI that it used and this engine lacks."""
 
     name: str
     path: Path
@@ -80,11 +80,11 @@ class Contents:
 
 
 class PackError(Exception):
-    """A pack cannot be taken in: it registers nothing, or what it registers is no node."""
+    """A pack that cannot be loaded: it registers nothing, or registers something that is no node."""
 
 
 def run_prestartup(pack: Pack) -> None:
-    """Run a pack's script for before everything else, if it has one. Raises what the script raises."""
+    """Run a pack's prestartup script, if it has one. Raises what the script raises."""
     script = pack.path / PRESTARTUP
     if pack.path.is_dir() and script.is_file():
         _execute(f"{pack.module_name}.prestartup", script)
@@ -142,7 +142,7 @@ def _execute(module_name: str, path: Path, *, is_package: bool = False) -> Modul
 
 
 def add_nodes(engine: Engine, pack: Pack, contents: Contents) -> list[str]:
-    """Put a pack's classes into the catalogue; a built-in node is never replaced. The names that were added."""
+    """Add a pack's classes to the catalogue and return the names added. A built-in node is never replaced."""
     added = []
     for class_type, kind in contents.classes.items():
         known = engine.catalogue.get(class_type)
@@ -156,7 +156,7 @@ def add_nodes(engine: Engine, pack: Pack, contents: Contents) -> list[str]:
 
 
 def load_custom_nodes(engine: Engine, server: PackServer | None = None) -> list[PackReport]:
-    """Import the packs that the engine's settings let in. Once a process, before prompts are checked."""
+    """Import the packs that the engine's settings allow. Call once per process, before prompts are checked."""
     settings = engine.settings
     folders = [settings.custom_nodes_path, *_extra_folders(engine)]
     found = find_packs(dict.fromkeys(folders))
@@ -188,7 +188,7 @@ def _extra_folders(engine: Engine) -> list[Path]:
 def _try_new(
     packs: Sequence[Pack], contents: Mapping[str, str], memory: PackMemory, base_directory: Path
 ) -> dict[str, PackReport]:
-    """Try what is not known to be good, several at a time; the reports of those that must not be imported."""
+    """Try packs not known to work, several at a time; return the reports of those that must not be imported."""
     failed: dict[str, PackReport] = {}
     new = []
     for pack in packs:
@@ -209,7 +209,7 @@ def _try_new(
 
 
 class CustomNodes:
-    """Loads packs into one engine, which then answers to ComfyUI's import names in this process."""
+    """Loader of packs into one engine, which then serves ComfyUI's import names in this process."""
 
     def __init__(self, engine: Engine, folders: Sequence[Path], server: PackServer | None = None) -> None:
         self._engine = engine
@@ -220,7 +220,7 @@ class CustomNodes:
         finder.install(folders)
 
     def load(self, packs: Sequence[Pack]) -> list[PackReport]:
-        """Run all prestartup scripts, then import the packs, each in its turn."""
+        """Run all prestartup scripts, then import the packs one after the other."""
         for pack in packs:
             self.host.packs[pack.path] = pack.name
         broken = {pack.name: error for pack in packs if (error := self._prestartup(pack)) is not None}
@@ -230,7 +230,7 @@ class CustomNodes:
         return self._guarded(pack, lambda: self._take(pack))
 
     def _prestartup(self, pack: Pack) -> PackReport | None:
-        """The report of a failed script; None when all is well."""
+        """Run a pack's prestartup script; return the report of a failure, or None on success."""
 
         def run() -> PackReport:
             run_prestartup(pack)
@@ -260,12 +260,12 @@ class CustomNodes:
 
 
 def wanted_packs(packs: Sequence[Pack], *, disable_all: bool, whitelist: Collection[str]) -> list[Pack]:
-    """Those that the flags let in."""
+    """Return the packs that the flags allow."""
     return [pack for pack in packs if not disable_all or pack.name in whitelist or pack.path.name in whitelist]
 
 
 def log_reports(reports: Sequence[PackReport]) -> None:
-    """One line a pack, and the trace of each failure."""
+    """Log one line per pack, and the traceback of each failure."""
     for report in reports:
         if report.status == "loaded":
             log.info("custom nodes %s: %d nodes in %.2f s", report.name, len(report.nodes), report.seconds)

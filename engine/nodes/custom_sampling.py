@@ -1,4 +1,4 @@
-"""Sampling put together by the user: noise, guider, sampler and sigmas as values of their own."""
+"""Nodes for custom sampling, with noise, guider, sampler and sigmas as separate values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DenoisedOutput = Annotated[LATENT, Out("denoised_output")]
 
 
 class EmptyNoise:
-    """NOISE of zeros: the latent has its noise already."""
+    """NOISE of zeros, for a latent that already has its noise."""
 
     seed = 0
 
@@ -36,7 +36,7 @@ class EmptyNoise:
 
 
 class RandomNoise:
-    """NOISE of a seed."""
+    """NOISE from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -57,7 +57,7 @@ def disable_noise(context: NodeContext) -> NOISE:
 
 @node("AddNoise", category="_for_testing/custom_sampling/noise", python_module=MODULE)
 def add_noise(context: NodeContext, *, model: MODEL, noise: NOISE, sigmas: SIGMAS, latent_image: LATENT) -> LATENT:
-    """The latent at the first of the levels; of several, at the distance between the first and the last."""
+    """Add noise at the first level; for several levels, at the distance between the first and the last."""
     if len(sigmas) == 0:
         return latent_image
     samples = latent_image["samples"]
@@ -176,7 +176,7 @@ def _sampled(
     latent: Latent,
     run: Callable[[torch.Tensor, Latent, StepCallback], torch.Tensor],
 ) -> tuple[Latent, Latent]:
-    """The latent after sampling, and the last prediction of the clean one (the same where no step was made)."""
+    """Return the sampled latent and the last prediction of the clean one; both are the same if no step was made."""
     start = _with_samples(latent, fix_empty_latent_channels(model, latent["samples"]))
     last: dict[str, torch.Tensor] = {}
     callback = prepare_callback(model, sigmas.shape[-1] - 1, last)

@@ -1,4 +1,4 @@
-"""What a file of the input folder holds, as a number that changes with it."""
+"""Content hash of a file in the input folder, for cache signatures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from engine.nodes.base import NodeEnvironment
 
 
 def content_hash(environment: NodeEnvironment, name: Any) -> str | None:
-    """Of the file a name stands for: a result is only reused while the file holds the same bytes. None for a link."""
+    """Return the content hash of the named file, or None for a link.
+
+    A result is only reused while the file holds the same bytes.
+    """
     if name is None:
         return None
     with environment.input_path(str(name)).open("rb") as file:

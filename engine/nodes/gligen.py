@@ -1,4 +1,4 @@
-"""Nodes that say in words what is to be in which box of the picture (GLIGEN)."""
+"""Nodes that describe by text the content of a box of the picture (GLIGEN)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gligen_text_box_apply(
     x: Place = 0,
     y: Place = 0,
 ) -> CONDITIONING:
-    """One more box for each entry; sizes in pixels, kept in latent cells (8 px)."""
+    """Add one box to each entry; sizes in pixels, stored in latent cells (8 px)."""
     _, pooled = clip.encode_from_tokens(clip.tokenize(text), return_pooled="unprojected")
     box = (pooled, height // 8, width // 8, y // 8, x // 8)
     placed: list[list[Any]] = []

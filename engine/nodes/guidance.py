@@ -63,7 +63,7 @@ def renorm_cfg(
     cfg_trunc: Annotated[float, Float(min=0.0, max=100.0, step=0.01)] = 100,
     renorm_cfg: Annotated[float, Float(min=0.0, max=100.0, step=0.01)] = 1.0,
 ) -> MODEL:
-    """Guidance below the noise level `cfg_trunc` only, its norm limited."""
+    """Apply guidance only below the noise level `cfg_trunc`, and limit its norm."""
 
     def renormed(args: Arguments) -> torch.Tensor:
         cond, uncond = args["cond_denoised"], args["uncond_denoised"]
@@ -202,7 +202,7 @@ def epsilon_scaling(
 @node("LatentApplyOperationCFG", display_name=None, category="latent/advanced/operations",
       python_module="comfy_extras.nodes_latent", experimental=True)  # fmt: skip
 def latent_apply_operation_cfg(context: NodeContext, *, model: MODEL, operation: LATENT_OPERATION) -> MODEL:
-    """The operation on the guidance (positive less negative), before it is scaled."""
+    """Apply an operation to the guidance (positive minus negative) before it is scaled."""
 
     def applied(args: Arguments) -> Any:
         first, *rest = args["conds_out"]
@@ -217,7 +217,10 @@ def latent_apply_operation_cfg(context: NodeContext, *, model: MODEL, operation:
 
 
 def _with_scales(model: Model, scales: Callable[[float, torch.Tensor], torch.Tensor]) -> Model:
-    """`scales` takes the scale of guidance and how far into the batch each picture is, 0 to 1."""
+    """Return a model whose guidance scale varies over the batch.
+
+    `scales` takes the scale of guidance and the position of each picture in the batch, 0 to 1.
+    """
 
     def guided(args: Arguments) -> torch.Tensor:
         cond, uncond = args["cond"], args["uncond"]
@@ -233,13 +236,13 @@ def _with_scales(model: Model, scales: Callable[[float, torch.Tensor], torch.Ten
 
 @node("VideoLinearCFGGuidance", category=VIDEO, python_module=VIDEO_MODULE)
 def video_linear_cfg_guidance(context: NodeContext, *, model: MODEL, min_cfg: LeastScale = 1.0) -> MODEL:
-    """From `min_cfg` for the first picture of a batch to the sampler's scale for the last."""
+    """Raise the guidance scale from `min_cfg` for the first picture of a batch to the sampler's for the last."""
     return _with_scales(model, lambda scale, places: min_cfg + places * (scale - min_cfg))
 
 
 @node("VideoTriangleCFGGuidance", category=VIDEO, python_module=VIDEO_MODULE)
 def video_triangle_cfg_guidance(context: NodeContext, *, model: MODEL, min_cfg: LeastScale = 1.0) -> MODEL:
-    """`min_cfg` for the first and last picture of a batch, the sampler's scale for the middle one."""
+    """Use `min_cfg` for the first and last picture of a batch and the sampler's scale for the middle one."""
 
     def scales(scale: float, places: torch.Tensor) -> torch.Tensor:
         return 2 * (places - torch.floor(places + 0.5)).abs() * (scale - min_cfg) + min_cfg

@@ -1,4 +1,4 @@
-"""Nodes that make hooks, schedule their strength and put them on text encoders."""
+"""Nodes that create hooks, schedule their strength and attach them to text encoders."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _model_hooks(
 
 
 def _original_weights(model: Model) -> dict[str, BorrowedWeight]:
-    """All weights without patches; the noise levels of a checkpoint are no weights."""
+    """Return all weights without patches. The noise levels of a checkpoint do not count as weights."""
     names = (name for name in model.model.state_dict() if not name.startswith("model_sampling"))
     return {name: BorrowedWeight(model.weights, name) for name in names}
 
@@ -166,7 +166,7 @@ def create_hook_keyframe(
 
 
 def interpolated(start: float, end: float, length: int, method: str) -> list[float]:
-    """`length` values from `start` to `end`: even steps, or slow at the start, at the end, or at both (a cosine)."""
+    """Interpolate `length` values from `start` to `end`: even steps, or slow at the start, the end, or both (cosine)."""
     way = torch.linspace(0, 1, length)
     if method == "linear":
         return [float(value) for value in torch.linspace(start, end, length)]
@@ -186,7 +186,7 @@ def _with_keyframes(
     end_percent: float,
     print_keyframes: bool,
 ) -> HookKeyframeGroup:
-    """Keyframes at even distances; the first holds for at least a step."""
+    """Append evenly spaced keyframes to a group; the first one is guaranteed for at least one step."""
     keyframes = HookKeyframeGroup() if before is None else before.clone()
     percents = interpolated(start_percent, end_percent, len(strengths), "linear")
     for index, (percent, strength) in enumerate(zip(percents, strengths, strict=True)):
@@ -220,7 +220,7 @@ def create_hook_keyframes_interpolated(
 
 
 class Floats(Widget):
-    """A list of numbers, which only a link can bring though it is declared like a widget."""
+    """A list of numbers, declared like a widget although only a link can supply it."""
 
     def type_in(self, environment: Any) -> str:
         return "FLOATS"
@@ -304,7 +304,10 @@ def set_clip_hooks(
     schedule_clip: Annotated[bool, Flag()] = False,
     hooks: OptionalHooks = None,
 ) -> CLIP:
-    """The text encoder carries the hooks; with `apply_to_conds` what it encodes carries them to the model too."""
+    """Attach hooks to a text encoder.
+
+    With `apply_to_conds` the conditioning that it encodes carries them to the model too.
+    """
     if hooks is None:
         return clip
     hooked = clip.clone()

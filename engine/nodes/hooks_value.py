@@ -1,4 +1,4 @@
-"""HOOKS and HOOK_KEYFRAMES: what a condition changes in the model while the model works for that condition.
+"""HOOKS and HOOK_KEYFRAMES: changes of the model that apply while it works on one condition.
 
 Members are ComfyUI's. A hook's clones share its `hook_ref`: they are equal, and stand for the same weights. Strength
 may follow keyframes; `t` and `start_t` are sigmas, which fall as sampling goes on.
@@ -22,7 +22,7 @@ BEFORE_EVERYTHING = 999999999.9  # a sigma above all others
 
 
 class EnumHookMode(enum.Enum):
-    """Whether weights patched by hooks are remembered while the model is in use."""
+    """Caching of weights patched by hooks while the model is in use."""
 
     MinVram = "minvram"
     MaxSpeed = "maxspeed"
@@ -42,21 +42,21 @@ class EnumWeightTarget(enum.Enum):
 
 
 class EnumHookScope(enum.Enum):
-    """Whether a hook acts on every condition or only on those it hangs on."""
+    """Scope of a hook: every condition, or only those it is attached to."""
 
     AllConditioning = "all_conditioning"
     HookedOnly = "hooked_only"
 
 
 class HookRef:
-    """What clones of a hook have in common."""
+    """Identity shared by the clones of a hook."""
 
 
 # --- keyframes -------------------------------------------------------------------------------------------------------
 
 
 class HookKeyframe:
-    """From `start_percent` of sampling on, for at least `guarantee_steps` steps, the strength is multiplied so."""
+    """A factor of the strength from `start_percent` of sampling on, for at least `guarantee_steps` steps."""
 
     def __init__(self, strength: float, start_percent: float = 0.0, guarantee_steps: int = 1) -> None:
         self.strength = float(strength)
@@ -65,7 +65,7 @@ class HookKeyframe:
         self.guarantee_steps = guarantee_steps
 
     def get_effective_guarantee_steps(self, max_sigma: torch.Tensor | float) -> int:
-        """None are guaranteed to one that starts before this sampling does."""
+        """Return the guaranteed steps: none for a keyframe that starts before this sampling does."""
         return 0 if self.start_t > max_sigma else self.guarantee_steps
 
     def clone(self) -> HookKeyframe:
@@ -75,7 +75,7 @@ class HookKeyframe:
 
 
 class HookKeyframeGroup:
-    """Keyframes by start, and which of them is current."""
+    """Keyframes ordered by start, and the current one."""
 
     def __init__(self) -> None:
         self.keyframes: list[HookKeyframe] = []
@@ -102,7 +102,7 @@ class HookKeyframeGroup:
         return other
 
     def reset(self) -> None:
-        """To the first keyframe."""
+        """Make the first keyframe current."""
         self._current_keyframe = self.keyframes[0] if self.keyframes else None
         self._current_used_steps = 0
         self._current_index = 0
@@ -116,7 +116,10 @@ class HookKeyframeGroup:
             keyframe.start_t = model.model_sampling.percent_to_sigma(keyframe.start_percent)
 
     def prepare_current_keyframe(self, curr_t: float, transformer_options: Mapping[str, Any]) -> bool:
-        """Move on to the keyframe for `curr_t`, however often a step asks. True if another one became current."""
+        """Advance to the keyframe for `curr_t`, however often a step calls it.
+
+        Return True if another one became current.
+        """
         if self._current_keyframe is None or curr_t == self._current_t:
             return False
         max_sigma = torch.max(transformer_options["sample_sigmas"])
@@ -134,7 +137,7 @@ class HookKeyframeGroup:
         return self._current_index != before
 
     def strength_ranges(self) -> list[tuple[tuple[float, float], HookKeyframe | None]]:
-        """Ranges of percent of equal strength, with the keyframe each has it from."""
+        """Return ranges of percent of equal strength, each with the keyframe that sets it."""
         if not self.keyframes:
             return [((0.0, 1.0), None)]
         ranges: list[tuple[tuple[float, float], HookKeyframe | None]] = []
@@ -191,7 +194,10 @@ class Hook:
     def add_hook_patches(
         self, model: Any, model_options: Any, target_dict: Mapping[str, Any], registered: HookGroup
     ) -> bool:
-        """Prepare the model for this hook and note it as registered. False if the hook does not want to be."""
+        """Prepare the model for this hook and record it as registered.
+
+        Return False if the hook is not to be registered.
+        """
         if not self.should_register(model, model_options, target_dict, registered):
             return False
         self._prepare(model, model_options, target_dict)
@@ -199,7 +205,7 @@ class Hook:
         return True
 
     def _prepare(self, model: Any, model_options: Any, target_dict: Mapping[str, Any]) -> None:
-        """What a kind of hook does to the model."""
+        """Apply the preparation of this kind of hook to the model."""
 
     def __eq__(self, other: object) -> bool:
         return self.__class__ is other.__class__ and self.hook_ref is other.hook_ref
@@ -209,7 +215,7 @@ class Hook:
 
 
 class WeightHook(Hook):
-    """Patches weights: those of a LoRA file (`need_weight_init`), or patches by weight name."""
+    """Hook that patches weights: those of a LoRA file (`need_weight_init`), or patches by weight name."""
 
     hook_type = EnumHookType.Weight
 
@@ -240,7 +246,7 @@ class WeightHook(Hook):
 
 
 class TransformerOptionsHook(Hook):
-    """Adds wrappers, callbacks and patches to the options the network is called with."""
+    """Hook that adds wrappers, callbacks and patches to the options the network is called with."""
 
     hook_type = EnumHookType.TransformerOptions
 
@@ -260,12 +266,12 @@ class TransformerOptionsHook(Hook):
             model_options.update(added)
 
     def on_apply_hooks(self, model: Any, transformer_options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with this hook's, unless every condition has them already."""
+        """Return the options of this hook, unless every condition has them already."""
         return merge_options(transformer_options, {} if self._is_in_all_options else self.transformers_dict)
 
 
 class AdditionalModelsHook(Hook):
-    """Names models that have to be on the device while the condition is sampled."""
+    """Hook that names models which have to be on the device while the condition is sampled."""
 
     hook_type = EnumHookType.AdditionalModels
 
@@ -313,7 +319,7 @@ class HookGroup:
         return HookGroup(hook.clone() for hook in (*self.hooks, *(other.hooks if other is not None else ())))
 
     def set_keyframes_on_hooks(self, hook_kf: HookKeyframeGroup | None) -> None:
-        """Give all hooks one group of keyframes, a copy of `hook_kf`; None takes keyframes away."""
+        """Give all hooks one group of keyframes, a copy of `hook_kf`, or remove keyframes for None."""
         keyframes = HookKeyframeGroup() if hook_kf is None else hook_kf.clone()
         for hook in self.hooks:
             hook.hook_keyframe = keyframes
@@ -325,7 +331,7 @@ class HookGroup:
     def get_hooks_for_clip_schedule(
         self,
     ) -> list[tuple[tuple[float, float], list[tuple[WeightHook, HookKeyframe | None]]]]:
-        """Ranges of percent in which no weight hook changes its strength, with each hook's keyframe there."""
+        """Return ranges of percent in which no weight hook changes its strength, with each hook's keyframe there."""
         ranges = {hook: hook.hook_keyframe.strength_ranges() for hook in self.get_type(EnumHookType.Weight)}
         bounds = sorted({0.0, *itertools.chain.from_iterable(span for spans in ranges.values() for span, _ in spans)})
         schedule = []
@@ -339,7 +345,7 @@ class HookGroup:
 
     @staticmethod
     def combine_all_hooks(hooks_list: Iterable[HookGroup | None], require_count: int = 0) -> HookGroup | None:
-        """All of them in one; None when there are none, the group itself when there is one.
+        """Combine groups into one: None for no groups, the group itself for a single one.
 
         Raises ValueError when there are fewer than `require_count`.
         """
@@ -367,7 +373,7 @@ def create_hook_model_as_lora(
     strength_model: float,
     strength_clip: float,
 ) -> HookGroup:
-    """What other models' weights (tensors, or `BorrowedWeight`s) are above those of the model that is hooked."""
+    """Make a hook from the difference between other weights (tensors, or `BorrowedWeight`s) and the hooked model's."""
     hook = WeightHook(strength_model, strength_clip)
     hook.weights = {name: ("model_as_lora", (weight,)) for name, weight in (weights_model or {}).items()}
     hook.weights_clip = {name: ("model_as_lora", (weight,)) for name, weight in (weights_clip or {}).items()}

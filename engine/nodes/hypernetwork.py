@@ -13,7 +13,7 @@ from engine.nodes.values import MODEL
 
 
 class HypernetworkPatch:
-    """An attention patch: changed keys and values."""
+    """Attention patch that changes keys and values."""
 
     def __init__(self, hypernetwork: Model, strength: float) -> None:
         self.hypernetwork = hypernetwork

@@ -1,4 +1,4 @@
-"""Nodes that make plain pictures and put batches of them together and apart.
+"""Nodes that create plain pictures, and join and split batches of pictures.
 
 `B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1.
 """
@@ -32,7 +32,7 @@ def empty_image(
 
 @node("ImageBatch", display_name="Batch Images", category="image")
 def image_batch(context: NodeContext, *, image1: IMAGE, image2: IMAGE) -> IMAGE:
-    """The second picture takes the size of the first, its sides cut off to fit."""
+    """Join two batches; the second is scaled to the size of the first and cropped to fit."""
     if image1.shape[1:] != image2.shape[1:]:
         image2 = resize_image(image2, image1.shape[2], image1.shape[1], "bilinear", "center")
     return torch.cat((image1, image2), dim=0)
@@ -65,7 +65,7 @@ def get_image_size(
     Annotated[int, Socket("INT"), Out("height")],
     Annotated[int, Socket("INT"), Out("batch_size")],
 ]:
-    """Width and height in pixels, and the number of pictures."""
+    """Return width and height in pixels, and the number of pictures."""
     num_pictures, height, width = image.shape[:3]
     if unique_id:
         context.report_text(f"width: {width}, height: {height}\n batch size: {num_pictures}")
@@ -82,7 +82,7 @@ def get_image_size(
 def rebatch_images(
     context: NodeContext, *, images: IMAGE, batch_size: Annotated[int, Int(min=1, max=4096)] = 1
 ) -> Annotated[torch.Tensor, Socket("IMAGE"), Out(is_list=True)]:
-    """A list of batches as a list of batches of another size. Pictures of one new batch have to be of one size."""
+    """Regroup a list of batches into batches of another size. Pictures of one new batch must have the same size."""
     batches: Any = images  # both inputs come as lists
     sizes: Any = batch_size
     size = sizes[0]

@@ -1,4 +1,4 @@
-"""Nodes that change a picture's values: blending, blur, edges, colours, noise.
+"""Nodes that filter pictures: blend, blur, edges, colours, noise.
 
 `B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1. The arithmetic is in `engine/images`.
 """
@@ -39,7 +39,7 @@ def image_blend(
     blend_factor: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.5,
     blend_mode: Annotated[str, Combo(filters.BLEND_MODES)],
 ) -> IMAGE:
-    """The second picture over the first one; it takes its size, the sides cut off to fit."""
+    """Blend the second picture over the first; it is scaled to the first one's size and cropped to fit."""
     below, above = same_channels(image1, image2)
     if below.shape != above.shape:
         above = resize_image(above, below.shape[2], below.shape[1], "bicubic", "center")
@@ -55,7 +55,7 @@ def image_blur(
     blur_radius: Radius = 1,
     sigma: Annotated[float, Float(min=0.1, max=10.0, step=0.1)] = 1.0,
 ) -> IMAGE:
-    """Gaussian; `sigma` is in units of the radius."""
+    """Apply a Gaussian blur; `sigma` is in units of the radius."""
     if blur_radius == 0:
         return image
     return filters.gaussian_blur(image.movedim(-1, 1), blur_radius, sigma).movedim(1, -1)
@@ -83,7 +83,7 @@ def image_quantize(
     colors: Annotated[int, Int(min=1, max=256, step=1)] = 256,
     dither: Annotated[str, Combo(filters.DITHERS)],
 ) -> IMAGE:
-    """Every picture of the batch gets a palette of its own. Alpha is left as it is."""
+    """Reduce the number of colours; every picture of the batch has its own palette. Alpha is unchanged."""
     quantized = torch.stack([filters.quantize(picture[..., :3], colors, dither) for picture in image])
     return torch.cat((quantized.to(image.device), image[..., 3:]), dim=-1)
 
@@ -96,7 +96,7 @@ def image_add_noise(
     seed: Annotated[int, Int(min=0, max=MAX_SEED, control_after_generate=True)] = 0,
     strength: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.5,
 ) -> IMAGE:
-    """Normal noise, drawn on the CPU so that every device shows the same."""
+    """Add normal noise, drawn on the CPU so that every device gives the same result."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(image.shape, generator=generator).to(image)
     return (image + strength * noise).clamp(0.0, 1.0)
@@ -110,7 +110,7 @@ def canny(
     low_threshold: Annotated[float, Float(min=0.01, max=0.99, step=0.01)] = 0.4,
     high_threshold: Annotated[float, Float(min=0.01, max=0.99, step=0.01)] = 0.8,
 ) -> IMAGE:
-    """Edges, white on black."""
+    """Detect edges, drawn white on black."""
     return canny_edges(image.movedim(-1, 1), low_threshold, high_threshold).expand(-1, 3, -1, -1).movedim(1, -1)
 
 
@@ -129,14 +129,14 @@ def morphology(
 def image_rgb_to_yuv(
     context: NodeContext, *, image: IMAGE
 ) -> tuple[Annotated[IMAGE, Out("Y")], Annotated[IMAGE, Out("U")], Annotated[IMAGE, Out("V")]]:
-    """Luma and colour differences (YCbCr), each as a grey picture."""
+    """Split a picture into luma and colour differences (YCbCr), each as a grey picture."""
     luma, blue, red = filters.rgb_to_ycbcr(image[..., :3]).chunk(3, dim=-1)
     return luma.expand(-1, -1, -1, 3), blue.expand(-1, -1, -1, 3), red.expand(-1, -1, -1, 3)
 
 
 @node("ImageYUVToRGB", display_name=None, category="image/batch", python_module=MORPHOLOGY_MODULE)
 def image_yuv_to_rgb(context: NodeContext, *, Y: IMAGE, U: IMAGE, V: IMAGE) -> IMAGE:  # noqa: N803 - ComfyUI's names
-    """The channels of each picture are averaged first."""
+    """Combine luma and colour differences; the channels of each input are averaged first."""
     return filters.ycbcr_to_rgb(torch.stack([channel.mean(dim=-1) for channel in (Y, U, V)], dim=-1))
 
 

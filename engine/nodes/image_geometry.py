@@ -1,4 +1,4 @@
-"""Nodes that change a picture's size or turn it: scaling, cropping, padding, stitching, flipping.
+"""Nodes that scale, crop, pad, stitch, rotate and flip pictures.
 
 `B` batch, `H W` pixels, `C` channels: IMAGE is float32 `[B, H, W, C]` of 0..1, MASK `[B, H, W]`.
 """
@@ -40,7 +40,7 @@ def image_scale(
     height: Side = 512,
     crop: Annotated[str, Choice(("disabled", "center"))],
 ) -> IMAGE:
-    """A side of 0 follows from the other; with both 0 the picture stays as it is."""
+    """Scale a picture. A side of 0 follows from the other; with both 0 the picture is unchanged."""
     if width == 0 and height == 0:
         return image
     old_height, old_width = image.shape[1:3]
@@ -76,7 +76,7 @@ def image_scale_to_total_pixels(
     upscale_method: Annotated[str, Combo(IMAGE_METHODS)],
     megapixels: Annotated[float, Float(min=0.01, max=16.0, step=0.01)] = 1.0,
 ) -> IMAGE:
-    """The aspect ratio is kept; a megapixel is 1024 x 1024."""
+    """Scale a picture to a number of megapixels (1024 x 1024 each), keeping its aspect ratio."""
     old_height, old_width = image.shape[1:3]
     scale = math.sqrt(int(megapixels * 1024 * 1024) / (old_width * old_height))
     return resize_image(image, round(old_width * scale), round(old_height * scale), upscale_method)
@@ -90,7 +90,7 @@ def image_scale_to_max_dimension(
     upscale_method: Annotated[str, Choice(("area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"))],
     largest_size: Side = 512,
 ) -> IMAGE:
-    """The longer side gets `largest_size`, the other keeps the aspect ratio."""
+    """Scale the longer side to `largest_size`, keeping the aspect ratio."""
     height, width = image.shape[1:3]
     if height > width:
         return resize_image(image, round((width / height) * largest_size), largest_size, upscale_method)
@@ -109,7 +109,7 @@ def image_crop(
     x: Side = 0,
     y: Side = 0,
 ) -> IMAGE:
-    """What lies outside of the picture is left out, but at least one pixel stays."""
+    """Crop a picture; parts outside of it are left out, but at least one pixel remains."""
     x, y = min(x, image.shape[2] - 1), min(y, image.shape[1] - 1)
     return image[:, y : y + height, x : x + width, :]
 
@@ -131,7 +131,7 @@ def image_rotate(
     image: IMAGE,
     rotation: Annotated[str, Choice(("none", "90 degrees", "180 degrees", "270 degrees"))],
 ) -> IMAGE:
-    """Clockwise."""
+    """Rotate a picture clockwise."""
     quarter_turns = 0 if rotation == "none" else int(rotation.split()[0]) // 90
     return torch.rot90(image, k=quarter_turns, dims=[2, 1])
 
@@ -147,7 +147,7 @@ def image_pad_for_outpaint(
     bottom: Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=8)] = 0,
     feathering: Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=1)] = 40,
 ) -> tuple[IMAGE, MASK]:
-    """The picture on a larger grey ground, and a mask of what is to be painted, soft towards the padded sides."""
+    """Pad a picture with grey, and return a mask of the area to paint, feathered towards the padded sides."""
     batch, height, width, channels = image.shape
     padded = torch.full((batch, height + top + bottom, width + left + right, channels), 0.5)
     padded[:, top : top + height, left : left + width] = image
@@ -157,7 +157,10 @@ def image_pad_for_outpaint(
 
 
 def _feather(height: int, width: int, sides: tuple[int, int, int, int], feathering: int) -> torch.Tensor:
-    """[H, W]: 1 at a padded border, falling with the square to 0 over `feathering` pixels; 0 where that is too wide."""
+    """Return a mask [H, W]: 1 at a padded border, falling quadratically to 0 over `feathering` pixels.
+
+    It is 0 where the feathering is too wide.
+    """
     left, top, right, bottom = sides
     if not 0 < feathering * 2 < min(height, width):
         return torch.zeros(height, width)
@@ -179,7 +182,7 @@ def resize_and_pad_image(
     padding_color: Annotated[str, Choice(("white", "black"))],
     interpolation: Annotated[str, Choice(("area", "bicubic", "nearest-exact", "bilinear", "lanczos"))],
 ) -> IMAGE:
-    """As large as fits into the target with its aspect ratio, in the middle of a plain ground."""
+    """Scale a picture to fit into the target, keeping its aspect ratio, and centre it on a plain background."""
     batch, height, width, channels = image.shape
     scale = min(target_width / width, target_height / height)
     new_width, new_height = int(width * scale), int(height * scale)
@@ -202,7 +205,7 @@ def image_stitch(
     spacing_color: Annotated[str, Choice(tuple(SPACING_COLORS))] = "white",
     image2: Annotated[IMAGE | None, Optional()] = None,
 ) -> IMAGE:
-    """Puts the second picture beside the first one, perhaps with a band between them.
+    """Place the second picture beside the first one, optionally with a band between them.
 
     The second is scaled to the first one's height (or width), or the smaller one is padded: in the band's colour when
     that is white, else in black.
@@ -232,7 +235,7 @@ def image_stitch(
 
 
 def _scaled_beside(image: torch.Tensor, other: torch.Tensor, is_beside: bool) -> torch.Tensor:
-    """`image` with the height of `other` (the width, when it goes above or below), its aspect ratio kept."""
+    """Scale `image` to the height of `other` (the width, for above or below), keeping its aspect ratio."""
     aspect = image.shape[2] / image.shape[1]
     height, width = other.shape[1:3]
     if is_beside:

@@ -41,7 +41,7 @@ FilenamePrefix = Annotated[str, Text()]
 
 
 def damaged_file(environment: NodeEnvironment, image: Any) -> str | None:
-    """What is wrong with a picture's file, so that a prompt is refused before anything runs."""
+    """Return why a picture's file cannot be read, so that a prompt is refused before anything runs."""
     if image is None:  # a link: the name is not known yet
         return None
     missing = InputFile("image").complaint(environment, image)
@@ -83,7 +83,7 @@ def load_image_mask(
 
 
 class OutputFolderImage(InputFile):
-    """A picture that the client lists from the server's output folder by itself, so that no names are declared."""
+    """A picture in the server's output folder. Clients list it themselves, so no names are declared."""
 
     def type_in(self, environment: NodeEnvironment) -> str:  # type: ignore[override]
         return "COMBO"
@@ -129,7 +129,7 @@ def save_image(
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Shown:
-    """Save pictures as PNG, with the prompt inside."""
+    """Save pictures as PNG with the prompt in their metadata."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     return save_all(context, images, filename_prefix, "output", texts, PNG_LEVEL)
 
@@ -138,7 +138,7 @@ def save_image(
 def preview_image(
     context: NodeContext, *, images: IMAGE, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
 ) -> Shown:
-    """Show pictures: saved to the temporary folder, and less compressed."""
+    """Show pictures: save them to the temporary folder with less compression."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     return save_all(context, images, "ComfyUI", "temp", texts, PREVIEW_PNG_LEVEL)
 
@@ -151,7 +151,7 @@ def save_all(
     texts: dict[str, str],
     level: int,
 ) -> Shown:
-    """Save pictures [B, H, W, C] as PNG, each to a file of its own, with `texts` inside."""
+    """Save pictures [B, H, W, C] as PNG, each to its own file, with `texts` in their metadata."""
     shown = []
     height, width = images.shape[1:3]
     pixels = images.detach().cpu()  # once for the batch: the writers must not touch the device

@@ -1,4 +1,4 @@
-"""Painting part of a picture: masks on latents, latents without what the mask covers, inpainting networks' inputs."""
+"""Nodes for inpainting: noise masks on latents, encoding with masked areas removed, inputs of inpainting networks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CELL_PX = 8
 
 @node("SetLatentNoiseMask", display_name="Set Latent Noise Mask", category="latent/inpaint")
 def set_latent_noise_mask(context: NodeContext, *, samples: LATENT, mask: MASK) -> LATENT:
-    """Only where the mask is 1 is the latent sampled."""
+    """Restrict sampling of the latent to where the mask is 1."""
     changed: Any = {**samples, "noise_mask": mask.reshape((-1, 1, *mask.shape[-2:]))}
     result: Latent = changed
     return result
@@ -35,7 +35,10 @@ def vae_encode_for_inpaint(
     mask: MASK,
     grow_mask_by: Annotated[int, Int(min=0, max=64, step=1)] = 6,
 ) -> LATENT:
-    """The picture with grey under the mask; the mask grown so that the edge of the grey is painted over too."""
+    """Encode a picture with grey under the mask.
+
+    The mask is grown so that the edge of the grey area is painted over too.
+    """
     pixels, mask = _aligned(pixels, mask, vae.downscale_ratio)
     hole = mask.round()
     noise_mask = mask
@@ -64,7 +67,7 @@ def inpaint_model_conditioning(
     mask: MASK,
     noise_mask: Annotated[bool, Flag()] = True,
 ) -> tuple[Positive, Negative, LatentOutput]:
-    """Conditioning for networks that see mask and masked picture, and the latent of the whole picture.
+    """Return conditioning for networks that take mask and masked picture, and the latent of the whole picture.
 
     With `noise_mask` only what the mask covers is sampled.
     """
@@ -82,7 +85,7 @@ def inpaint_model_conditioning(
 def instruct_pix_to_pix_conditioning(
     context: NodeContext, *, positive: CONDITIONING, negative: CONDITIONING, vae: VAE, pixels: IMAGE
 ) -> tuple[Positive, Negative, LatentOutput]:
-    """Conditioning for networks that see the picture to be edited, and an empty latent of its size."""
+    """Return conditioning for networks that take the picture to edit, and an empty latent of its size."""
     picture = vae.encode(_cut_to_cells(pixels, CELL_PX))
     seen = {"concat_latent_image": picture}
     return _with(positive, seen), _with(negative, seen), {"samples": torch.zeros_like(picture)}
@@ -96,7 +99,7 @@ def differential_diffusion(
     model: MODEL,
     strength: Annotated[float, Float(min=0.0, max=1.0, step=0.01), Optional()] = 1.0,
 ) -> MODEL:
-    """Each cell is sampled from the step on that its mask value stands for."""
+    """Sample each cell from the step that its mask value stands for."""
     patched = model.clone()
     patched.set_model_denoise_mask_function(
         lambda sigma, denoise_mask, extra_options: thawed_mask(sigma, denoise_mask, extra_options, strength)
@@ -105,14 +108,14 @@ def differential_diffusion(
 
 
 def _aligned(pixels: torch.Tensor, mask: torch.Tensor, cell_px: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Picture [B, H, W, C] and mask [B, 1, H, W] of its size, both cut evenly to whole latent cells."""
+    """Crop picture [B, H, W, C] and mask [B, 1, H, W] of its size evenly to whole latent cells."""
     mask = mask.reshape((-1, 1, *mask.shape[-2:]))
     mask = functional.interpolate(mask, size=pixels.shape[1:3], mode="bilinear")
     return _cut_to_cells(pixels, cell_px), _cut_to_cells(mask.movedim(1, -1), cell_px).movedim(-1, 1)
 
 
 def _cut_to_cells(pixels: torch.Tensor, cell_px: int) -> torch.Tensor:
-    """[B, H, W, C] cut evenly to multiples of a cell."""
+    """Crop [B, H, W, C] evenly to multiples of a cell."""
     for dim in (1, 2):
         size = pixels.shape[dim]
         pixels = pixels.narrow(dim, size % cell_px // 2, size // cell_px * cell_px)
@@ -120,7 +123,7 @@ def _cut_to_cells(pixels: torch.Tensor, cell_px: int) -> torch.Tensor:
 
 
 def _greyed(pixels: torch.Tensor, hole: torch.Tensor) -> torch.Tensor:
-    """The picture's three colours at 0.5 where `hole` [B, 1, H, W] is 1."""
+    """Return the picture with its three colours set to 0.5 where `hole` [B, 1, H, W] is 1."""
     kept = (1.0 - hole).movedim(1, -1)
     greyed = pixels.clone()
     greyed[..., :3] = (pixels[..., :3] - 0.5) * kept + 0.5

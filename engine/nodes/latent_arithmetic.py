@@ -1,4 +1,6 @@
-"""Nodes that calculate with latents. The second takes the first one's size and batch; the rest comes from the first.
+"""Nodes for arithmetic on latents.
+
+The second latent takes the first one's size and batch; everything else comes from the first.
 
 LATENT `samples` is `[B, C, h, w]`.
 """
@@ -19,7 +21,7 @@ Share = Annotated[float, Float(min=0.0, max=1.0, step=0.01)]
 
 
 def fitted_to(samples: torch.Tensor, other: torch.Tensor, method: str = "bilinear") -> torch.Tensor:
-    """Resized to the size of `other`, with the sides cut off to keep the aspect ratio."""
+    """Resize to the size of `other`, cropping the sides to keep the aspect ratio."""
     if samples.shape[1:] == other.shape[1:]:
         return samples
     return resize(samples, other.shape[-1], other.shape[-2], method, "center")
@@ -53,7 +55,7 @@ def latent_multiply(
 
 @node("LatentInterpolate", display_name=None, category="latent/advanced", python_module=LATENT_MODULE)
 def latent_interpolate(context: NodeContext, *, samples1: LATENT, samples2: LATENT, ratio: Share = 1.0) -> LATENT:
-    """Directions over channels mixed and brought back to length 1, lengths mixed apart; 1 gives the first latent.
+    """Interpolate directions over channels, normalised, and lengths separately; a ratio of 1 gives the first latent.
 
     Lengths are `[B, h, w]` and are lined up with `[B, C, h, w]` from the right, as in ComfyUI: each channel is divided
     by the lengths of the batch item of its number, which fits batches of 1 (and of 4, where it mixes them).
@@ -74,7 +76,7 @@ def latent_blend(
     samples2: LATENT,
     blend_factor: Annotated[float, Float(min=0, max=1, step=0.01)] = 0.5,
 ) -> LATENT:
-    """1 gives the first latent, 0 the second."""
+    """Blend two latents: 1 gives the first latent, 0 the second."""
     first, second = samples1["samples"], samples2["samples"]
     if first.shape != second.shape:
         second = resize(second, first.shape[3], first.shape[2], "bicubic", "center")

@@ -1,4 +1,4 @@
-"""Nodes that put batches of latents together and apart, and say which noise each item gets.
+"""Nodes that join and split batches of latents and select the noise of each item.
 
 LATENT: `samples` `[B, C, h, w]`, perhaps `noise_mask` `[B, 1, H, W]` and `batch_index`, which draw of the seed's noise
 each item uses.
@@ -26,7 +26,7 @@ def latent_from_batch(
     batch_index: Annotated[int, Int(min=0, max=63)] = 0,
     length: Annotated[int, Int(min=1, max=64)] = 1,
 ) -> LATENT:
-    """`length` items from `batch_index` on; each keeps the noise it would have had in the whole batch."""
+    """Take `length` items from `batch_index` on; each keeps the noise it would have had in the whole batch."""
     old = samples["samples"]
     first = min(old.shape[0] - 1, batch_index)
     end = min(old.shape[0], first + length)
@@ -43,7 +43,7 @@ def latent_from_batch(
 def repeat_latent_batch(
     context: NodeContext, *, samples: LATENT, amount: Annotated[int, Int(min=1, max=64)] = 1
 ) -> LATENT:
-    """The whole batch again and again. Known noise indices go on counting, so that copies get noise of their own."""
+    """Repeat the whole batch. Known noise indices continue counting, so that copies get different noise."""
     again = samples.copy()
     again["samples"] = samples["samples"].repeat(amount, 1, 1, 1)
     if "noise_mask" in samples and samples["noise_mask"].shape[0] > 1:
@@ -58,7 +58,7 @@ def repeat_latent_batch(
 
 @node("LatentBatch", display_name=None, category="latent/batch", python_module=LATENT_MODULE)
 def latent_batch(context: NodeContext, *, samples1: LATENT, samples2: LATENT) -> LATENT:
-    """One batch of both; the second takes the size of the first, its sides cut off to fit."""
+    """Join two batches; the second is scaled to the size of the first and cropped to fit."""
     first, second = samples1["samples"], samples2["samples"]
     joined = samples1.copy()
     joined["samples"] = torch.cat((first, fitted_to(second, first)))
@@ -70,7 +70,7 @@ def latent_batch(context: NodeContext, *, samples1: LATENT, samples2: LATENT) ->
 def latent_batch_seed_behavior(
     context: NodeContext, *, samples: LATENT, seed_behavior: Annotated[str, Combo(("random", "fixed"))] = "fixed"
 ) -> LATENT:
-    """Noise of its own for each item (`random`), or that of the first item for all (`fixed`)."""
+    """Give each item different noise (`random`), or all items that of the first one (`fixed`)."""
     changed = samples.copy()
     if seed_behavior == "random":
         changed.pop("batch_index", None)
@@ -89,7 +89,7 @@ def latent_batch_seed_behavior(
 def rebatch_latents(
     context: NodeContext, *, latents: LATENT, batch_size: Annotated[int, Int(min=1, max=4096)] = 1
 ) -> Annotated[Latent, Socket("LATENT"), Out(is_list=True)]:
-    """A list of batches as a list of batches of another size. Only neighbours of equal size share a batch.
+    """Regroup a list of batches into batches of another size. Only neighbours of equal size share a batch.
 
     Every item keeps its noise: the index it has, or else its place among all.
     """
@@ -112,7 +112,7 @@ def rebatch_latents(
 
 
 def _numbered(latents: list[Latent]) -> list[Latent]:
-    """Each with a mask and noise indices."""
+    """Return the latents, each with a mask and noise indices."""
     numbered: list[Latent] = []
     num_before = 0
     for latent in latents:

@@ -1,4 +1,4 @@
-"""Nodes that put a latent into another one.
+"""Nodes that paste one latent into another.
 
 LATENT `samples` is `[B, C, h, w]`; a cell stands for 8 x 8 pixels, and widgets give pixels.
 """
@@ -26,7 +26,7 @@ def latent_composite(
     y: Position = 0,
     feather: Position = 0,
 ) -> LATENT:
-    """`samples_from` with its corner at (x, y), faded in over `feather` pixels where it does not meet the border.
+    """Paste `samples_from` with its corner at (x, y), faded in over `feather` pixels where it does not meet the border.
 
     Raises RuntimeError (torch's) when batches differ and `samples_from` is no single item.
     """
@@ -41,7 +41,7 @@ def latent_composite(
 
 
 def _faded(above: torch.Tensor, corner: tuple[int, int], ground: torch.Size, feather: int) -> torch.Tensor:
-    """How much of `above` is seen, [h, w]: rising from the sides that lie inside of the ground."""
+    """Return the opacity of `above`, [h, w], rising from the sides that are inside the ground."""
     (left, top), (height, width) = corner, above.shape[-2:]
     share = torch.ones(height, width, dtype=above.dtype, device=above.device)
     for step in range(feather):
@@ -68,7 +68,7 @@ def latent_composite_masked(
     resize_source: Annotated[bool, Flag()] = False,
     mask: Annotated[MASK | None, Optional()] = None,
 ) -> LATENT:
-    """The source with its corner at (x, y), where the mask is 1."""
+    """Paste the source with its corner at (x, y), where the mask is 1."""
     ground, above = destination["samples"], source["samples"]
     if resize_source:
         above = F.interpolate(above, size=ground.shape[-2:], mode="bilinear")

@@ -1,4 +1,4 @@
-"""Nodes that resize, turn, cut and join latents.
+"""Nodes that resize, rotate, crop and join latents.
 
 LATENT `samples` is `[B, C, h, w]`; a cell stands for 8 x 8 pixels, and widgets give pixels.
 """
@@ -24,7 +24,7 @@ Method = Annotated[str, Choice(LATENT_METHODS)]
 
 
 def with_samples(latent: Latent, samples: torch.Tensor) -> Latent:
-    """The latent with other samples; its noise mask and batch indices stay."""
+    """Return the latent with other samples; its noise mask and batch indices are kept."""
     changed = latent.copy()
     changed["samples"] = samples
     return changed
@@ -40,7 +40,10 @@ def latent_upscale(
     height: Position = 512,
     crop: Annotated[str, Choice(("disabled", "center"))],
 ) -> LATENT:
-    """A side of 0 follows from the other; with both 0 the latent stays as it is. No side gets below 64 pixels."""
+    """Resize a latent; no side gets below 64 pixels.
+
+    A side of 0 follows from the other; with both 0 the latent is unchanged.
+    """
     if width == 0 and height == 0:
         return samples
     old_height, old_width = samples["samples"].shape[-2:]
@@ -75,7 +78,7 @@ def latent_rotate(
     samples: LATENT,
     rotation: Annotated[str, Choice(("none", "90 degrees", "180 degrees", "270 degrees"))],
 ) -> LATENT:
-    """Clockwise."""
+    """Rotate a latent clockwise."""
     quarter_turns = 0 if rotation == "none" else int(rotation.split()[0]) // 90
     return with_samples(samples, torch.rot90(samples["samples"], k=quarter_turns, dims=[3, 2]))
 
@@ -100,7 +103,7 @@ def latent_crop(
     x: Position = 0,
     y: Position = 0,
 ) -> LATENT:
-    """What lies outside is left out, but 64 pixels of each side stay.
+    """Crop a latent; parts outside are left out, but 64 pixels of each side remain.
 
     A side that has less than that counts from its end, as in ComfyUI, and may lose more than was asked for.
     """
@@ -118,7 +121,10 @@ def latent_concat(
     samples2: LATENT,
     dim: Annotated[str, Combo(("x", "-x", "y", "-y", "t", "-t"))],
 ) -> LATENT:
-    """Side by side; with a minus the second comes first. `t` is the dimension before the height: channels, here."""
+    """Join latents side by side; a minus puts the second first.
+
+    `t` is the dimension before the height: channels, here.
+    """
     first = samples1["samples"]
     second = repeated(samples2["samples"], first.shape[0])
     parts = (second, first) if dim.startswith("-") else (first, second)
@@ -134,7 +140,7 @@ def latent_cut(
     index: Annotated[int, Int(min=-MAX_SIDE_PX, max=MAX_SIDE_PX, step=1)] = 0,
     amount: Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=1)] = 1,
 ) -> LATENT:
-    """`amount` cells from `index` on; below 0 the index counts from the end. At least one cell stays."""
+    """Take `amount` cells from `index` on; a negative index counts from the end. At least one cell remains."""
     old, along = samples["samples"], _dimension(dim)
     size = old.shape[along]
     start = min(index, size - 1) if index >= 0 else max(index + size, 0)

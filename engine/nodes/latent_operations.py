@@ -19,7 +19,7 @@ CATEGORY = "latent/advanced/operations"
 
 
 def tonemap_reinhard(latent: torch.Tensor, multiplier: float) -> torch.Tensor:
-    """Lengths squeezed below `multiplier` times (mean + 5 standard deviations) of each item's lengths.
+    """Compress lengths to below `multiplier` times (mean + 5 standard deviations) of each item's lengths.
 
     E. Reinhard et al., "Photographic Tone Reproduction for Digital Images", SIGGRAPH 2002, equation 3: L / (1 + L).
     """
@@ -32,7 +32,7 @@ def tonemap_reinhard(latent: torch.Tensor, multiplier: float) -> torch.Tensor:
 
 
 def sharpen_directions(latent: torch.Tensor, radius: int, sigma: float, alpha: float) -> torch.Tensor:
-    """Unsharp masking of the directions; lengths stay. The radius is in cells."""
+    """Apply unsharp masking to the directions; lengths are kept. The radius is in cells."""
     length: torch.Tensor = torch.linalg.vector_norm(latent, dim=1, keepdim=True) + 1e-6
     return length * sharpen(latent / length, radius, sigma, alpha)
 

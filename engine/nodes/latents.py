@@ -1,4 +1,4 @@
-"""Nodes that make, keep, encode and decode latents."""
+"""Nodes that create, save, encode and decode latents."""
 
 from __future__ import annotations
 

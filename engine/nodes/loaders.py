@@ -1,4 +1,4 @@
-"""Nodes that bring models in from files, or draw one at random."""
+"""Nodes that load models from files, or create one with random weights."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def clip_loader(
     type: Annotated[str, Choice(CLIP_TYPES)],
     device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
 ) -> CLIP:
-    """Loads one text encoder."""
+    """Load one text encoder."""
     clip: CLIP = context.models.clip(clip_name, text_type=type, on_cpu=device == "cpu")
     return clip
 
@@ -78,7 +78,7 @@ def random_checkpoint(
     scale: Annotated[str, Choice(RANDOM_SCALES)] = "full",
     seed: Annotated[int, Int(min=0, max=0xFFFFFFFFFFFFFFFF), Optional()] = 0,
 ) -> tuple[MODEL, CLIP, VAE]:
-    """Networks of full shape with random weights, made on the device without a file. Pictures are abstract."""
+    """Create networks of full shape with random weights, on the device and without a file. Pictures are abstract."""
     model, clip, vae = context.models.random_checkpoint(family, scale, seed)
     return model, clip, vae
 

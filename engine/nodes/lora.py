@@ -1,4 +1,4 @@
-"""Nodes that put a LoRA on a model or its text encoder."""
+"""Nodes that apply a LoRA to a model or its text encoder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_lora(
     strength_model: float,
     strength_clip: float,
 ) -> tuple[Model | None, Clip | None]:
-    """Clones that carry the LoRA. What names a weight of neither is warned about."""
+    """Return clones that carry the LoRA. Keys that name a weight of neither are logged as a warning."""
     keys: dict[str, str] = {}
     if model is not None:
         keys |= denoiser_lora_keys(model.model)

@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 
 def low_rank(difference: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The up and down weights of a LoRA nearest to a linear layer's [O, I] or a convolution's [O, I, h, w] difference.
+    """Return the up and down weights of the LoRA nearest to a linear [O, I] or convolution [O, I, h, w] difference.
 
-    From its singular values, float32, what lies beyond the 99th percentile cut off. Raises RuntimeError when there is
-    no such decomposition.
+    Computed from its singular values in float32, clamped at the 99th percentile. Raises RuntimeError when there is no
+    such decomposition.
     """
     out_width, in_width, *kernel = difference.shape
     rank = min(rank, in_width, out_width)
@@ -42,7 +42,7 @@ def low_rank(difference: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.T
 def _extracted(
     model: Model, prefix: str, named: str, rank: int, *, as_difference: bool, with_biases: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """A file's entries for the weights below `prefix`, with their patches; `named` is the prefix there."""
+    """Yield a file's entries for the weights below `prefix`, with their patches; `named` is the prefix in the file."""
     with model.in_use() as network:
         model.apply_hooks(model.forced_hooks)
         for key in network.state_dict():
@@ -80,7 +80,10 @@ def lora_save(
     prompt: Annotated[Any, Hidden("PROMPT")] = None,
     extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
 ) -> Shown:
-    """float16, without metadata, as in ComfyUI. `rank` is that of each weight; a full difference has none."""
+    """Save the difference as a LoRA: float16, without metadata, as in ComfyUI.
+
+    `rank` is that of each weight; a full difference has none.
+    """
     parts: list[tuple[Model, str, str]] = []
     if model_diff is not None:
         parts.append((model_diff, UNET_PREFIX, UNET_PREFIX))

@@ -1,4 +1,4 @@
-"""The names that LoRA files use for the weights of a model, as its family has them."""
+"""Names that LoRA files use for the weights of a model, by its family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes on MASK: made, taken from pictures, combined, grown, feathered.
+"""Nodes that create MASK, take it from pictures, and combine, grow and feather it.
 
 A MASK is float32 `[B, H, W]`, 1 where something applies. `[H, W]` is accepted wherever ComfyUI accepts it.
 """
@@ -22,12 +22,12 @@ Side = Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=1)]
 
 
 def batched(mask: torch.Tensor) -> torch.Tensor:
-    """[H, W] or [..., H, W] -> [B, H, W]."""
+    """Reshape [H, W] or [..., H, W] to [B, H, W]."""
     return mask.reshape((-1, mask.shape[-2], mask.shape[-1]))
 
 
 def mask_as_image(mask: torch.Tensor) -> torch.Tensor:
-    """A grey picture of a mask: [B, H, W, 3]."""
+    """Return a mask as a grey picture [B, H, W, 3]."""
     return batched(mask).unsqueeze(-1).expand(-1, -1, -1, 3)
 
 
@@ -50,7 +50,7 @@ def image_color_to_mask(
     image: IMAGE,
     color: Annotated[int, Int(min=0, max=0xFFFFFF, step=1, extra={"display": "color"})] = 0,
 ) -> MASK:
-    """1 where the picture, rounded to 8 bits, has exactly the colour 0xRRGGBB."""
+    """Make a mask that is 1 where the picture, rounded to 8 bits, has exactly the colour 0xRRGGBB."""
     levels = (image.clamp(0, 1) * 255.0).round().to(torch.int32)
     return ((levels[..., 0] << 16) + (levels[..., 1] << 8) + levels[..., 2] == color).float()
 
@@ -88,7 +88,7 @@ def mask_composite(
     y: Position = 0,
     operation: Annotated[str, Choice(("multiply", "add", "subtract", "and", "or", "xor"))],
 ) -> MASK:
-    """`source` put over `destination` with its corner at (x, y); what lies outside is left out."""
+    """Paste `source` over `destination` with its corner at (x, y); parts outside are left out."""
     result, source = batched(destination).clone(), batched(source)
     there = result[:, y : y + source.shape[-2], x : x + source.shape[-1]]
     here = source[:, : there.shape[-2], : there.shape[-1]]
@@ -115,10 +115,10 @@ def feather_mask(
     right: Position = 0,
     bottom: Position = 0,
 ) -> MASK:
-    """Edges faded in over that many pixels.
+    """Fade the edges in over that many pixels.
 
-    ComfyUI counts right and bottom from -0, so that their faintest step falls on the first column or row instead of on
-    the last one; kept, because saved workflows show that picture.
+    ComfyUI counts right and bottom from -0, so their faintest step falls on the first column or row instead of the
+    last. That is kept, because saved workflows depend on the result.
     """
     result = batched(mask).clone()
     height, width = result.shape[-2:]
@@ -142,7 +142,7 @@ def grow_mask(
     expand: Annotated[int, Int(min=-MAX_SIDE_PX, max=MAX_SIDE_PX, step=1)] = 0,
     tapered_corners: Annotated[bool, Flag()] = True,
 ) -> MASK:
-    """Grey dilation (or erosion, below 0) by `expand` pixels; tapered corners use a cross instead of a square."""
+    """Dilate the mask by `expand` pixels (erode it, below 0); tapered corners use a cross instead of a square."""
     result = batched(mask)
     for _ in range(abs(expand)):
         result = _grown(result, tapered_corners) if expand > 0 else -_grown(-result, tapered_corners)
@@ -150,7 +150,7 @@ def grow_mask(
 
 
 def _grown(mask: torch.Tensor, is_cross: bool) -> torch.Tensor:
-    """[B, H, W] -> the largest value among each pixel and its neighbours."""
+    """Return [B, H, W] with the largest value among each pixel and its neighbours."""
     planes = mask.unsqueeze(1)
     return (dilate_cross(planes) if is_cross else dilate(planes, 3)).squeeze(1)
 
