@@ -67,7 +67,7 @@ def _attention_bias(tokens: torch.Tensor, options: dict[str, Any], num_words: in
     """Return the attention mask [B, T + n, T + n] (float16, added to scores) extended by `num_words` picture tokens.
 
     The mask covers `tokens` and the picture's own; the new ones are inserted in between. All other tokens attend to
-    them with the logarithm of `weight`; they attend to all tokens without a bias.
+    the new ones with a bias of the logarithm of `weight`. The new ones attend to every token without a bias.
     """
     batch, num_tokens = tokens.shape[:2]
     picture_shape = options.get("attention_mask_img_shape", (1, 1))

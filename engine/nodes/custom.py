@@ -72,7 +72,7 @@ class PackReport:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a pack registers: its classes by node name, their display names, and its folder of web files."""
+    """Registrations of a pack: its classes by node name, their display names, and its folder of web files."""
 
     classes: Mapping[str, type]
     display_names: Mapping[str, str] = field(default_factory=dict)

@@ -131,7 +131,7 @@ def fresca(
     scale_high: Annotated[float, Float(min=0, max=10, step=0.01)] = 1.25,
     freq_cutoff: Annotated[int, Int(min=1, max=10000, step=1)] = 20,
 ) -> MODEL:
-    """Applies frequency-dependent scaling to the guidance"""
+    """Applies frequency-dependent scaling to the guidance"""  # noqa: D400, D401, D415 - ComfyUI's words
 
     def scaled(args: Arguments) -> Any:
         if not _has_both_sides(args):
@@ -169,7 +169,7 @@ def tcfg(context: NodeContext, *, model: MODEL) -> PatchedModel:
     """TCFG – Tangential Damping CFG (2503.18137)
 
     Refine the uncond (negative) to align with the cond (positive) for improving quality.
-    """
+    """  # noqa: D400, D415 - ComfyUI's words
 
     def damped(args: Arguments) -> Any:
         if not _has_both_sides(args):

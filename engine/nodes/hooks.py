@@ -166,7 +166,10 @@ def create_hook_keyframe(
 
 
 def interpolated(start: float, end: float, length: int, method: str) -> list[float]:
-    """Interpolate `length` values from `start` to `end`: even steps, or slow at the start, the end, or both (cosine)."""
+    """Interpolate `length` values from `start` to `end`.
+
+    By `method` the steps are even, or small at the start, at the end, or at both (a cosine).
+    """
     way = torch.linspace(0, 1, length)
     if method == "linear":
         return [float(value) for value in torch.linspace(start, end, length)]

@@ -31,7 +31,7 @@ def empty_latent_image(
 
 @node("VAEDecode", display_name="VAE Decode", category="latent")
 def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> IMAGE:
-    """Decodes latent images back into pixel space images."""
+    """Decodes latent images back into pixel space images."""  # noqa: D401 - ComfyUI's words
     return vae.decode(samples["samples"])
 
 

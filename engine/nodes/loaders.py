@@ -17,7 +17,7 @@ WEIGHT_TYPES = ("default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2")
 def checkpoint_loader_simple(
     context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
 ) -> tuple[MODEL, CLIP, VAE]:
-    """Loads a diffusion model checkpoint, diffusion models are used to denoise latents."""
+    """Loads a diffusion model checkpoint, diffusion models are used to denoise latents."""  # noqa: D401 - ComfyUI's words
     model, clip, vae = context.models.checkpoint(ckpt_name)
     return model, clip, vae
 

@@ -64,7 +64,7 @@ def lora_loader(
     strength_clip: Strength = 1.0,
 ) -> tuple[MODEL, CLIP]:
     """LoRAs are used to modify diffusion and CLIP models, altering the way in which latents are denoised such as
-    applying styles. Multiple LoRA nodes can be linked together."""
+    applying styles. Multiple LoRA nodes can be linked together."""  # noqa: D205 - ComfyUI's words
     if strength_model == 0 and strength_clip == 0:
         return model, clip
     patched, patched_clip = with_lora(
@@ -79,7 +79,7 @@ def lora_loader_model_only(
     context: NodeContext, *, model: MODEL, lora_name: LoraName, strength_model: Strength = 1.0
 ) -> MODEL:
     """LoRAs are used to modify diffusion and CLIP models, altering the way in which latents are denoised such as
-    applying styles. Multiple LoRA nodes can be linked together."""
+    applying styles. Multiple LoRA nodes can be linked together."""  # noqa: D205 - ComfyUI's words
     if strength_model == 0:
         return model
     patched, _ = with_lora(model, None, context.models.tensors("loras", lora_name), strength_model, 0.0)

@@ -1,4 +1,4 @@
-"""What MODEL does with hooks: it registers those of the conditions before sampling, and applies them in turn."""
+"""Handling of hooks by MODEL: it registers those of the conditions before sampling and applies them step by step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HookPatches = dict[Any, dict[str, list[Any]]]  # hook_ref -> weight name -> patc
 
 
 class HookedModel:
-    """The part of `Model` that hooks are about; it needs the rest of `Model` around it."""
+    """Mixin with the part of `Model` that handles hooks; it requires the rest of `Model`."""
 
     weights: Any
     patches_uuid: object
@@ -53,7 +53,7 @@ class HookedModel:
 
     @contextmanager
     def hooks_registered(self, conds: Conditions, model_options: dict[str, Any]) -> Iterator[None]:
-        """While open, the hooks of the conditions (and of their ControlNets) are known to this model.
+        """Register the hooks of the conditions (and of their ControlNets) with this model while the context is open.
 
         Changes `conds`, whose hooks become those that registered, and `model_options`, which hooks may add to.
         """
@@ -93,7 +93,7 @@ class HookedModel:
         model_options: Any = None,
         registered: HookGroup | None = None,
     ) -> HookGroup:
-        """Take in the patches of weight hooks, until the next time or `restore_hook_patches`."""
+        """Register the patches of weight hooks until the next call or `restore_hook_patches`."""
         self.restore_hook_patches()
         registered = HookGroup() if registered is None else registered
         new = []
@@ -113,7 +113,7 @@ class HookedModel:
     def add_hook_patches(
         self, hook: WeightHook, patches: Mapping[Any, Any], strength_patch: float = 1.0, strength_model: float = 1.0
     ) -> list[Any]:
-        """As `Model.add_patches`, for when that hook is applied."""
+        """Add patches that take effect when that hook is applied; otherwise as `Model.add_patches`."""
         known = self.weights.module.state_dict().keys()
         entries = self.hook_patches.setdefault(hook.hook_ref, {})
         taken = []
@@ -126,7 +126,7 @@ class HookedModel:
         return taken
 
     def restore_hook_patches(self) -> None:
-        """Forget what was registered last."""
+        """Discard the last registration."""
         if self.hook_patches_backup is not None:
             self.hook_patches = self.hook_patches_backup
             self.hook_patches_backup = None
@@ -139,7 +139,7 @@ class HookedModel:
     def prepare_hook_patches_current_keyframe(
         self, t: Any, hook_group: HookGroup, model_options: Mapping[str, Any]
     ) -> None:
-        """Bring the strengths of hooks to the noise level of this step."""
+        """Update the strengths of hooks to the noise level of this step."""
         options = model_options.get("transformer_options", {})
         for hook in hook_group.hooks:
             hook.hook_keyframe.prepare_current_keyframe(curr_t=t[0], transformer_options=options)
@@ -147,7 +147,7 @@ class HookedModel:
     def apply_hooks(
         self, hooks: HookGroup | None, transformer_options: Mapping[str, Any] | None = None, force_apply: bool = False
     ) -> dict[str, Any]:
-        """Make the weights carry what `hooks` ask (None: nothing) and return the options they add."""
+        """Patch the weights as `hooks` require (None: no patches) and return the options the hooks add."""
         self.patch_hooks(hooks)
         for callback in self.get_all_callbacks(CALL_ON_APPLY_HOOKS):
             callback(self, hooks)
@@ -168,7 +168,7 @@ class HookedModel:
         self.weights.patch_hooks(patches, name, keep=fits and self.hook_mode is EnumHookMode.MaxSpeed)
 
     def get_combined_hook_patches(self, hooks: HookGroup | None) -> dict[str, list[Any]]:
-        """Weight name to the patches of all hooks, at the strengths of their current keyframes."""
+        """Return a map from weight name to the patches of all hooks, at the strengths of their current keyframes."""
         combined: dict[str, list[Any]] = {}
         for hook in [] if hooks is None else hooks.hooks:
             for key, entries in self.hook_patches.get(hook.hook_ref, {}).items():
@@ -183,7 +183,7 @@ def _copied(patches: HookPatches) -> HookPatches:
 
 
 def _join_control_hooks(conds: Conditions) -> None:
-    """Hooks that hang on a ControlNet become hooks of the conditions it steers; equal pairs share one group."""
+    """Attach the hooks of a ControlNet to the conditions it controls; equal pairs share one group."""
     joined: dict[tuple[int, int], HookGroup | None] = {}
     for conditions in conds.values():
         for condition in conditions:
@@ -198,7 +198,7 @@ def _join_control_hooks(conds: Conditions) -> None:
 
 
 def _keep_only(registered: HookGroup, conds: Conditions) -> None:
-    """Take hooks that did not register off the conditions. Conditions that shared a group still do."""
+    """Remove hooks that did not register from the conditions. Conditions that shared a group still do."""
     replaced: dict[int, HookGroup | None] = {}
     for conditions in conds.values():
         for condition in conditions:

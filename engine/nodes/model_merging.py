@@ -32,7 +32,7 @@ def merged_model(first: Model, second: Model, strength_second: float, strength_f
 
 
 def merged_blocks(first: Model, second: Model, ratios: Mapping[str, float]) -> Model:
-    """Each weight by the ratio of the longest name it starts with; the first ratio for those no name fits."""
+    """Merge each weight by the ratio of the longest name it starts with, or by the first ratio if none matches."""
     merged = first.clone()
     default = next(iter(ratios.values()))
     groups: dict[float, dict[str, Any]] = {}
@@ -97,7 +97,7 @@ def _merge_blocks(context: NodeContext, *, model1: Model, model2: Model, **ratio
 
 
 def _merging_node(class_type: str, blocks: tuple[str, ...]) -> FunctionNode:
-    """Make a node whose inputs are called after blocks ("input_blocks.0."), as no parameter of a function can be."""
+    """Make a node whose inputs are named after blocks ("input_blocks.0."), which function parameters cannot be."""
     return FunctionNode(
         class_type=class_type,
         function=_merge_blocks,

@@ -1,4 +1,4 @@
-"""MODEL read in another way: what its output means, which noise levels it knows, in which type it computes."""
+"""Nodes that change how MODEL is sampled: interpretation of its output, noise levels, computation type."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def model_sampling_flux(
     width: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 1024,
     height: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 1024,
 ) -> MODEL:
-    """The shift is linear in the number of 16 px patches: `base_shift` at 256 of them, `max_shift` at 4096."""
+    """Set a shift that is linear in the number of 16 px patches: `base_shift` at 256, `max_shift` at 4096."""
     slope = (max_shift - base_shift) / (4096 - 256)
     shift = (width * height / 256) * slope + base_shift - slope * 256
     return _read_as(model, FluxFlow(shift))

@@ -1,4 +1,4 @@
-"""Nodes that save models, text encoders and VAEs, with their patches worked in, as `.safetensors`."""
+"""Nodes that save models, text encoders and VAEs as `.safetensors`, with their patches applied."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
 
 
 def unet_tensors(model: Model) -> Tensors:
-    """Return the network under a checkpoint's names, and the empty tensors that mark v-prediction."""
+    """Return the network's weights under a checkpoint's names, and the empty tensors that mark v-prediction."""
     predicts_v = _predicts_v(model)
     with model.in_use() as network:
         names = network.diffusion_model.state_dict()
@@ -42,7 +42,7 @@ def unet_tensors(model: Model) -> Tensors:
 
 
 def text_encoder_tensors(clip: Clip) -> Tensors:
-    """The text encoder under ComfyUI's names, in the type that ComfyUI keeps it in."""
+    """Return the text encoder's weights under ComfyUI's names, in the type that ComfyUI stores them in."""
     with clip.patcher.in_use() as network:
         clip.patcher.apply_hooks(clip.patcher.forced_hooks)
         kept: torch.dtype | None = getattr(network, "patched_dtype", None)
@@ -55,12 +55,12 @@ def vae_tensors(vae: Vae) -> Tensors:
 
 
 def _current(model: Model, network: torch.nn.Module) -> Tensors:
-    """All weights with the patches of now, also of layers that are not on the device."""
+    """Return all weights with the current patches applied, including layers that are not on the device."""
     return {name: model.weights.current_weight(name) for name in network.state_dict()}
 
 
 def _copied(weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> Tensors:
-    """Copy weights to the CPU, laid out plainly: the weights themselves change with the next use."""
+    """Copy weights to the CPU as contiguous tensors, since the weights themselves change with the next use."""
     return {
         name: weight.to("cpu", dtype or weight.dtype, copy=True, memory_format=torch.contiguous_format)
         for name, weight in weights.items()
@@ -68,7 +68,10 @@ def _copied(weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = Non
 
 
 def _predicts_v(model: Model) -> bool:
-    """Of the checkpoint itself: a prediction that a node put in its place is not saved, as in ComfyUI."""
+    """Return True if the checkpoint itself predicts v.
+
+    A prediction set by a node is not saved, as in ComfyUI.
+    """
     own = model.object_patches_backup.get("model_sampling", model.model.model_sampling)
     return isinstance(own, VPrediction) and not isinstance(own, Edm)
 
@@ -91,7 +94,7 @@ def _metadata(context: NodeContext, prompt: Any, extra_pnginfo: Any, **more: str
 
 
 def _save(context: NodeContext, prefix: str, tensors: Tensors, metadata: Mapping[str, str]) -> Shown:
-    """Written at once: a file of gigabytes is better not held in memory while other nodes run."""
+    """Write tensors to a file at once, so that gigabytes are not held in memory while other nodes run."""
     path: Path = context.files.save_path(prefix, suffix=".safetensors").path
     write_safetensors(path, tensors, metadata)
     return Shown({})
@@ -140,7 +143,7 @@ def clip_save(
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Shown:
-    """One file for each encoder of the text encoder, called after it."""
+    """Save each encoder of the text encoder to its own file, named after the encoder."""
     tensors = text_encoder_tensors(clip)
     metadata = _metadata(context, prompt, extra_pnginfo, **({"format": "pt"} if context.embed_metadata else {}))
     for key in clip.cond_stage_model.slots.values():

@@ -1,4 +1,4 @@
-"""ModelStore: model files as MODEL, CLIP and VAE values, each file's weights once, all of them in the one ModelPool."""
+"""Model files as MODEL, CLIP and VAE values; each file's weights are held once, all in the one ModelPool."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ DEFAULT_TEXT_TYPE = "stable_diffusion"  # of ComfyUI's loader nodes
 
 
 class KeepsWeights(Protocol):
-    """Takes a network into the pool: (name for logs, network) -> handle. `on_cpu`: it computes there in any case.
+    """Function that puts a network into the pool: (name for logs, network) -> handle.
 
-    `role` (`ROLES`, else `other`) says where it has its place, `source` where its weights can be read again.
+    `on_cpu`: it always computes on the CPU. `role` (`ROLES`, else `other`) determines its place, `source` is where its
+    weights can be read again.
     """
 
     def __call__(
@@ -60,7 +61,7 @@ class KeepsWeights(Protocol):
 
 
 class FileState(NamedTuple):
-    """A file as it was when it was read."""
+    """State of a file at the time it was read."""
 
     path: str
     mtime_ns: int
@@ -68,10 +69,10 @@ class FileState(NamedTuple):
 
 
 class ModelStore:
-    """Loads by kind and name. A file that is still in use somewhere is not read again unless it changed on disk, nor
-    are those that `recent` holds.
+    """Loader of models by kind and name.
 
-    `make_room(bytes of a file)` is called before one is read.
+    A file that is still in use, or held by `recent`, is not read again unless it changed on disk. `make_room(bytes of a
+    file)` is called before a file is read.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class ModelStore:
         self._make_room = make_room
 
     def checkpoint(self, name: str) -> tuple[Model, Clip, Vae]:
-        """A whole checkpoint. Raises `BadModelFile`, also when there is no such file."""
+        """Load a whole checkpoint. Raises `BadModelFile`, also when there is no such file."""
         path = self.path_of("checkpoints", name)
         file = _state_of(path)
         handles = self._known(file, ("unet", "clip", "vae"))
@@ -109,11 +110,11 @@ class ModelStore:
         return Model(unet), self._clip(clip), Vae(vae)
 
     def preload(self, kind: str, name: str, *, keep: bool = False) -> int:
-        """Read a file before a prompt names it and bring it to its device, as far as it fits. Its weights' bytes.
+        """Read a file and load it to its device, as far as it fits; return the bytes of its weights.
 
-        `kind` is one of `PRELOADED_KINDS` (KeyError otherwise). With `keep` it stays read as long as the store is
-        there, and leaves the device last. Without, it stays as long as something holds it: the file is in the page
-        cache then, which is what a first run waits for most. Raises `BadModelFile`.
+        `kind` is one of `PRELOADED_KINDS` (KeyError otherwise). With `keep` its weights are held as long as the store
+        exists, and leave the device last. Without it, they are held as long as something refers to them. The file is in
+        the page cache then, and reading it takes most of the time of a first run. Raises `BadModelFile`.
         """
         values = PRELOADED_KINDS[kind](self, name)
         handles = [_patcher(value).weights for value in values]
@@ -137,7 +138,7 @@ class ModelStore:
         return self.clip_set([name], text_type=text_type, on_cpu=on_cpu)
 
     def clip_set(self, names: Sequence[str], *, text_type: str, on_cpu: bool = False) -> Clip:
-        """Load the text encoders of one model from files of one each."""
+        """Load the text encoders of one model from files that hold one each."""
         first, *others = paths = [self.path_of("text_encoders", name) for name in names]
         label = "clip on the CPU" if on_cpu else "clip"
         part = (label, text_type, *(_state_of(path) for path in others))
@@ -170,7 +171,7 @@ class ModelStore:
         return _control_value(handle, path)
 
     def controlnet_upon(self, name: str, base: Model) -> ControlNet | T2IAdapter:
-        """A ControlNet whose file may hold the difference to a UNet: that of `base`, with its patches."""
+        """Load a ControlNet. Its file may hold the difference to a UNet: that of `base`, with its patches."""
         path = self.path_of("controlnet", name)
 
         def load() -> torch.nn.Module:
@@ -203,12 +204,12 @@ class ModelStore:
         return ClipVision(self._one(path, "clip vision", lambda: load_clip_vision(path, types.vision, to=types.to)))
 
     def style_model(self, name: str) -> StyleModel:
-        """It computes on the CPU, as in ComfyUI: a few layers, once a picture."""
+        """Load a style model. It computes on the CPU, as in ComfyUI: a few layers, once per picture."""
         path = self.path_of("style_models", name)
         return StyleModel(self._one(path, "style model", lambda: load_style_model(path), on_cpu=True))
 
     def diffusers(self, name: str) -> tuple[Model, Clip, Vae]:
-        """A model in the folder layout of the diffusers library."""
+        """Load a model from the folder layout of the diffusers library."""
         folder = self._folders.folder("diffusers", name)
         if folder is None:
             raise BadModelFile(name, "no such folder among the diffusers models", "one of the names the node offers")
@@ -222,11 +223,14 @@ class ModelStore:
         return Model(unet), self._clip(clip), Vae(vae)
 
     def text(self, kind: str, name: str) -> str:
-        """A text file (a configuration)."""
+        """Read a text file (a configuration)."""
         return self.path_of(kind, name).read_text("utf-8", errors="replace")
 
     def tensors(self, kind: str, name: str) -> dict[str, torch.Tensor]:
-        """The tensors of a file that is no network of its own (a LoRA); of a mapped file only as they are read."""
+        """Return the tensors of a file that is not a network of its own (a LoRA).
+
+        Those of a mapped file are read when they are accessed.
+        """
         path = self.path_of(kind, name)
         state, file = _state_of(path), open_weights(path)
         if isinstance(file, SafetensorsFile):
@@ -234,8 +238,10 @@ class ModelStore:
         return all_tensors(file)
 
     def forget_changed(self) -> list[str]:
-        """Paths of files from which something that is still there was read, and which hold something else by now:
-        written to, or others in their place. They are read again when they are asked for; told once.
+        """Forget files whose content changed since they were read, and return their paths.
+
+        A file has changed when it was written to or replaced by another. Only files from which something is still held
+        are considered. They are read again when they are requested next. Each change is reported once.
         """
         read = {file for file, _ in list(self._handles)} | set(self._mapped.values())
         changed = {file for file in read if _has_changed(file)}
@@ -255,7 +261,7 @@ class ModelStore:
         return sorted(file.path for file in changed)
 
     def random_checkpoint(self, family: str, scale: str, seed: int = 0) -> tuple[Model, Clip, Vae]:
-        """Networks of a family's own shape whose weights are drawn on the device; nothing is read."""
+        """Create networks in a family's own shape, with random weights drawn on the device; nothing is read."""
         described = registry.family_named(family)
         unet, text_encoder, vae = random_networks(scale, seed, self._types, self._device, family=described)
         drawn = LoadedDenoiser(described, "", described.parameterisation, unet)
@@ -280,7 +286,7 @@ class ModelStore:
         return load_controlnet(path, self._types, base_weight)
 
     def path_of(self, kind: str, name: str) -> Path:
-        """Where a file is. Raises `BadModelFile` when it lies in no folder of its kind."""
+        """Return the path of a file. Raises `BadModelFile` when no folder of its kind has it."""
         path = self._folders.path(kind, name)
         if path is None:
             raise BadModelFile(name, f"no such file among the {kind}", "one of the names the node offers")
@@ -332,7 +338,7 @@ PRELOADED_KINDS: Mapping[str, Callable[[ModelStore, str], tuple[Any, ...]]] = {
 
 
 def _patcher(value: Any) -> Model:
-    """What carries the weights of a MODEL, CLIP, VAE..."""
+    """Return the object that holds the weights of a MODEL, CLIP, VAE..."""
     if isinstance(value, ControlBase):
         return cast(Model, value.get_models()[-1])
     patcher: Model = getattr(value, "patcher", value)
@@ -346,7 +352,7 @@ def _control_value(handle: WeightHandle, path: Path) -> ControlNet | T2IAdapter:
 
 
 def averages_globally(path: Path) -> bool:
-    """Whether a ControlNet wants its additions averaged over the picture, which only the file's name tells."""
+    """Return True if a ControlNet's additions are averaged over the picture, which only the file's name indicates."""
     return path.stem.endswith(("_shuffle", "_shuffle_fp16"))
 
 
@@ -375,13 +381,13 @@ def _unet_config(config: Any) -> dict[str, Any]:
 
 
 def _state_of(path: Path) -> FileState:
-    """Taken before a file is opened, so that one that changes meanwhile is known to have changed."""
+    """Return the state of a file. Call it before opening the file, so that a change meanwhile is detected."""
     state = path.stat()
     return FileState(str(path), state.st_mtime_ns, state.st_size)
 
 
 def _has_changed(file: FileState) -> bool:
-    """One that is gone has not: what was read of it is still good."""
+    """Return True if a file changed since it was read. A deleted one did not: the weights read from it stay valid."""
     try:
         return _state_of(Path(file.path)) != file
     except OSError:

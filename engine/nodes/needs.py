@@ -1,4 +1,4 @@
-"""What a prompt would need: the model files it names and the node classes it uses that are not there."""
+"""Requirements of a prompt: the model files it names and the node classes it uses that do not exist."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ class PromptNeeds:
 
 
 def needs_of(prompt: Mapping[str, Any], catalogue: Catalogue, folders: ModelFolders) -> PromptNeeds:
-    """Of built-in nodes every model is known; of custom nodes only whether their class is there.
+    """Return the model files that a prompt names and the node classes it lacks.
 
-    `prompt` may be wrong in any way; what is no node is passed over.
+    Models are found in the inputs of built-in nodes; of custom nodes only the class is checked. `prompt` may be invalid
+    in any way; entries that are not nodes are skipped.
     """
     nodes = {
         str(node_id): raw

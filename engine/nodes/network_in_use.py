@@ -1,4 +1,4 @@
-"""A network that code outside of the engine calls directly, as it would one of its own."""
+"""A network that code outside of the engine can call directly."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from engine.nodes.model_value import Model
 
 
 class NetworkInUse:
-    """Called, it brings its weights to their device and keeps them there while it computes.
+    """Callable that loads its weights to their device and keeps them there while it computes.
 
-    Its attributes are the network's own. `working_bytes` reckons from the shape of the first tensor it is called with.
+    Its attributes are the network's own. `working_bytes` computes the working memory from the shape of the first tensor
+    passed.
     """
 
     def __init__(self, patcher: Model, working_bytes: Callable[[Any, torch.Size], int] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Loaders of older and of other layouts: the diffusers library's folders, a configuration beside a checkpoint."""
+"""Loaders of older and other layouts: folders of the diffusers library, a configuration beside a checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def checkpoint_loader(
     config_name: Annotated[str, ModelFile("configs")],
     ckpt_name: Annotated[str, ModelFile("checkpoints")],
 ) -> tuple[MODEL, CLIP, VAE]:
-    """The file tells its own shape; of the configuration the prediction and the text encoder's layer count."""
+    """Load a checkpoint with a configuration file.
+
+    The shape follows from the checkpoint. The configuration gives the prediction and the text encoder's layer.
+    """
     model, clip, vae = context.models.checkpoint(ckpt_name)
     config = context.models.text("configs", config_name)
     if PREDICTS_V.search(config):
@@ -52,7 +55,7 @@ def checkpoint_loader(
 def unclip_checkpoint_loader(
     context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
 ) -> tuple[MODEL, CLIP, VAE, CLIP_VISION]:
-    """As `CheckpointLoaderSimple`: checkpoints of the supported families hold no picture encoder."""
+    """Load a checkpoint as `CheckpointLoaderSimple`; those of supported families hold no picture encoder."""
     model, clip, vae = context.models.checkpoint(ckpt_name)
     return model, clip, vae, None
 
@@ -81,7 +84,7 @@ def dual_clip_loader(
     type: Annotated[str, Choice(DUAL_TYPES)],
     device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
 ) -> CLIP:
-    """Two text encoders for one model."""
+    """Load two text encoders for one model."""
     clip: CLIP = context.models.clip_set([clip_name1, clip_name2], text_type=type, on_cpu=device == "cpu")
     return clip
 
@@ -94,7 +97,7 @@ def triple_clip_loader(
     clip_name2: Annotated[str, ModelCombo("text_encoders")],
     clip_name3: Annotated[str, ModelCombo("text_encoders")],
 ) -> CLIP:
-    """Three text encoders for one model."""
+    """Load three text encoders for one model."""
     clip: CLIP = context.models.clip_set([clip_name1, clip_name2, clip_name3], text_type=TRIPLE_TYPE)
     return clip
 

@@ -1,7 +1,7 @@
 """Nodes made for one family of models that work with others as well, as they do in ComfyUI.
 
-What they write into conditioning its network does not read, and an empty latent takes the channels of the model it
-meets; workflows that have them go on working when only their checkpoint is changed.
+A network ignores conditioning options that it does not support. An empty latent takes the channels of the model it is
+sampled with. Workflows with these nodes therefore keep working when only their checkpoint is changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TokenCount = Annotated[int, Int(min=0, max=10000, step=1)]
 
 
 def _with_appended(conditioning: Conditioning, name: str, item: object) -> Conditioning:
-    """The same entries with one more item in a list among their options."""
+    """Return the same entries with one more item in a list among their options."""
     return [[tokens, {**options, name: [*(options.get(name) or []), item]}] for tokens, options in conditioning]
 
 
@@ -64,7 +64,7 @@ def flux_disable_guidance(context: NodeContext, *, conditioning: CONDITIONING) -
 
 @node("FluxKontextImageScale", display_name=None, category=FLUX_CATEGORY, python_module=FLUX_MODULE)
 def flux_kontext_image_scale(context: NodeContext, *, image: IMAGE) -> IMAGE:
-    """Scaled and cut to the size of Flux Kontext whose aspect ratio is nearest."""
+    """Scale and crop a picture to the size of Flux Kontext with the nearest aspect ratio."""
     aspect = image.shape[2] / image.shape[1]
     width, height = min(KONTEXT_SIZES_PX, key=lambda size: (abs(aspect - size[0] / size[1]), size))
     return resize_image(image, width, height, "lanczos", "center")
@@ -96,7 +96,7 @@ def unclip_conditioning(
     strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
     noise_augmentation: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.0,
 ) -> CONDITIONING:
-    """What an unCLIP model is to see of a picture."""
+    """Attach a picture's embedding to conditioning for an unCLIP model."""
     if strength == 0:
         return conditioning
     seen = {
@@ -112,7 +112,7 @@ def unclip_conditioning(
 def reference_latent(
     context: NodeContext, *, conditioning: CONDITIONING, latent: Annotated[LATENT | None, Optional()] = None
 ) -> CONDITIONING:
-    """One more picture for a model that edits by reference pictures."""
+    """Add a reference picture for a model that edits by reference pictures."""
     return conditioning if latent is None else _with_appended(conditioning, "reference_latents", latent["samples"])
 
 

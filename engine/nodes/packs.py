@@ -1,4 +1,4 @@
-"""Which packs of custom nodes lie on the disk. Without torch, so that listing them and their requirements is quick."""
+"""Discovery of custom node packs on disk. It does not import torch, so listing packs and requirements is fast."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """`path` is the folder or the file."""
+    """A pack of custom nodes. `path` is its folder or file."""
 
     name: str
     path: Path
 
     @property
     def module_name(self) -> str:
-        """As ComfyUI names a pack's module: its path, without dots."""
+        """The module name that ComfyUI gives a pack: its path, without dots."""
         return str(self.path.with_suffix("") if self.path.is_file() else self.path).replace(".", "_x_")
 
 
 def find_packs(folders: Iterable[Path]) -> list[Pack]:
-    """The packs of these folders, by name; those that end in `.disabled` and what is hidden are not among them."""
+    """Return the packs of these folders, by name, without hidden ones and those that end in `.disabled`."""
     found: dict[str, Pack] = {}
     for folder in folders:
         if not folder.is_dir():

@@ -157,7 +157,7 @@ def _literal(character: int, flags: _Flags) -> str:
 
 
 def _set(items: Any, flags: _Flags) -> str:
-    """Return a set; what a set of `regex` cannot hold (all but a category) stands beside it as an alternative."""
+    """Return a set. What a set of `regex` cannot hold (a negated category) becomes an alternative beside it."""
     inside: list[str] = []
     beside: list[str] = []
     is_negated = False
@@ -200,7 +200,7 @@ def _same_letters(letter: str) -> str:
 
 
 def _category(code: Any, flags: _Flags) -> tuple[str, bool]:
-    """Return what stands inside a set for a category, and True where all but that is meant."""
+    """Return the content of a set for a category, and True if the category is negated."""
     plain = {
         codes.CATEGORY_DIGIT: ("0-9" if flags.is_ascii else r"\p{Nd}", False),
         codes.CATEGORY_SPACE: (ASCII_SPACE if flags.is_ascii else SPACE, False),

@@ -1,4 +1,4 @@
-"""Regular expressions of a caller, matched within a time limit, and the most that a string node may produce.
+"""Regular expressions of a caller, matched within a time limit, and the length limit of string nodes.
 
 Patterns, flags and replacement templates mean what they mean to `re`. `re` itself cannot be stopped and holds the
 interpreter while it matches, so the package `regex` does the matching. It counts processor time, that of other threads

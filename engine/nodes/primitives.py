@@ -1,4 +1,4 @@
-"""Nodes that hold one plain value, and the one that shows any value as text."""
+"""Nodes that hold one plain value, and a node that shows any value as text."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def primitive_boolean(context: NodeContext, *, value: Annotated[bool, Flag()]) -
     python_module="comfy_extras.nodes_preview_any",
 )
 def preview_any(context: NodeContext, *, source: ANY) -> Shown:
-    """Text as it is, numbers as Python writes them, other values as JSON, or as `str` where they have no JSON."""
+    """Show any value as text.
+
+    Text is unchanged, numbers are as Python writes them, other values are JSON, or `str` if JSON cannot represent them.
+    """
     return Shown({"text": (_as_text(source),)})
 
 

@@ -1,9 +1,11 @@
-"""The models of the files that were asked for last: a prompt that names one of them again finds it read.
+"""Cache of the models of recently used files, so that the next prompt with one of them does not read it again.
 
-A prompt's results are forgotten when the next prompt does not name them, and with them went its models: two prompts in
-turns, of different checkpoints, would read both files again and again. Models held here are in the pool like any other
-that is not in use: they leave their device, and RAM, for those that are. When RAM becomes short they are let go, so
-that what nobody can plan for (nodes with models of their own, other processes) finds some.
+The results of a prompt are evicted when the next prompt does not name them, and their models with them. Two prompts in
+turns, of different checkpoints, would therefore read both files again and again.
+
+Models held here are in the pool like any other that is not in use: they leave their device, and RAM, for those that are
+in use. They are released when RAM becomes short, so that unplanned uses (nodes with models of their own, other
+processes) find free memory.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 
 class RecentModels:
-    """Holds the handles of up to `most` files, fewer while `is_short` says so. Used on the GPU thread only."""
+    """LRU cache of the handles of up to `most` files, fewer while `is_short` is true. Used on the GPU thread only."""
 
     def __init__(self, most: int, is_short: Callable[[], bool] = lambda: False) -> None:
         self._most = most
@@ -22,17 +24,17 @@ class RecentModels:
         self._handles: OrderedDict[Any, tuple[Any, ...]] = OrderedDict()
 
     def note(self, file: Any, handles: Sequence[Any]) -> None:
-        """These are the models of a file that has just been read. What was asked for longest ago makes place."""
+        """Add the models of a file that has just been read, evicting the least recently used."""
         self._handles[file] = tuple(handles)
         self.make_place()
 
     def use(self, file: Any) -> None:
-        """The file is asked for again."""
+        """Mark a file as the most recently used."""
         if file in self._handles:
             self._handles.move_to_end(file)
 
     def make_place(self) -> None:
-        """Let go of what was asked for longest ago, as long as there is too much of it."""
+        """Evict the least recently used files while there are too many or RAM is short."""
         while len(self._handles) > self._most or (self._handles and self._is_short()):
             self._handles.popitem(last=False)
 

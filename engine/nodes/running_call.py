@@ -1,8 +1,8 @@
-"""The node call that is going on, for code that is not handed its context.
+"""Context of the running node call, for code that does not receive it as an argument.
 
-A class in ComfyUI's form gets only its inputs, and so do functions that custom nodes put into sampling; progress bars,
-interruption and graph builders then ask here. Known in the call itself and in what it awaits or copies its context
-into, not in threads it starts on its own.
+A class in ComfyUI's form gets only its inputs, and so do functions that custom nodes put into sampling. Progress bars,
+interruption and graph builders use this module instead. The call is known in its own code and in what it awaits or
+copies its context into, not in threads it starts on its own.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ RUNNING_CALL: ContextVar[RunningCall | None] = ContextVar("running_call", defaul
 
 
 def running_context() -> NodeContext | None:
-    """The context of the call that is going on; None outside of any."""
+    """Return the context of the running call, or None outside of any."""
     call = RUNNING_CALL.get()
     return None if call is None else call.context
 
 
 @contextmanager
 def call_of(context: NodeContext) -> Iterator[None]:
-    """While open, that call is the one that is going on."""
+    """Make that call the running one while the context is open."""
     token = RUNNING_CALL.set(RunningCall(context))
     try:
         yield

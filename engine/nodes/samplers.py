@@ -1,4 +1,4 @@
-"""SAMPLER: every sampler by name, and those whose options have a node of their own."""
+"""SAMPLER values: every sampler by name, and nodes for those with options."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def er_sde(
     eta: Factor = 1.0,
     s_noise: Factor = 1.0,
 ) -> SAMPLER:
-    """ER-SDE is the paper's own noise scaler; with sigma^(eta + 1) it is the reverse-time SDE, without noise the ODE.
+    """Select ER-SDE with the paper's own noise scaler, with sigma^(eta + 1) (reverse-time SDE), or without noise (ODE).
 
     `eta` counts for the reverse-time SDE alone.
     """
@@ -174,7 +174,7 @@ def lcm_upscale(
     scale_steps: Annotated[int, Int(min=-1, max=1000, step=1)] = -1,
     upscale_method: Annotated[str, Combo(UPSCALE_METHODS)],
 ) -> SAMPLER:
-    """A `scale_steps` of -1 grows over the first half of the steps."""
+    """Sample with LCM while enlarging the latent. A `scale_steps` of -1 enlarges over the first half of the steps."""
 
     def grow(x: torch.Tensor, width: int, height: int) -> torch.Tensor:
         return resize(x, width, height, upscale_method)

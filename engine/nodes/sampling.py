@@ -1,4 +1,4 @@
-"""KSampler and its advanced sister."""
+"""The nodes KSampler and KSamplerAdvanced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ StepCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # step, d
 
 @dataclass(frozen=True)
 class SamplingChoice(Choice):
-    """The names in one of `KSampler`'s lists as of now: custom nodes add to them."""
+    """The names in one of `KSampler`'s lists at this moment; custom nodes add to them."""
 
     of: str = "SAMPLERS"
 
@@ -49,7 +49,7 @@ def ksampler(
     latent_image: LATENT,
     denoise: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 1.0,
 ) -> LATENT:
-    """Uses the provided model, positive and negative conditioning to denoise the latent image."""
+    """Uses the provided model, positive and negative conditioning to denoise the latent image."""  # noqa: D401 - ComfyUI's
     with call_of(context):
         return common_ksampler(
             model, seed, steps, cfg, sampler_name, scheduler, positive, negative, latent_image, denoise=denoise
@@ -99,7 +99,7 @@ def common_ksampler(
     last_step: int | None = None,
     force_full_denoise: bool = False,
 ) -> tuple[Latent]:
-    """What both nodes do, in the call that is going on."""
+    """Sample a latent for both KSampler nodes, within the running call."""
     samples = fix_empty_latent_channels(model, latent["samples"])
     if disable_noise:
         noise = torch.zeros(samples.shape, dtype=samples.dtype)
@@ -115,10 +115,12 @@ def common_ksampler(
 
 @replaceable("latent_preview.prepare_callback")
 def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None) -> StepCallback:
-    """Tells progress of the call that is going on (which ends a cancelled run), after every step; before it, when asked
-    for, a preview. The denoised latent is kept as `x0` of the dictionary.
+    """Return a callback that reports progress of the running call after every step, which ends a cancelled run.
 
-    The preview is made by the server from the latent, or by a previewer of custom nodes, if they have put one there.
+    Before progress it reports a preview, when one is requested. The denoised latent is stored as `x0` of the
+    dictionary.
+
+    The server makes the preview from the latent, or a previewer of custom nodes does, if they replaced it.
     """
     context = running_context()
     latent_format = model.get_model_object("latent_format")

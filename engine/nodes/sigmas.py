@@ -1,4 +1,4 @@
-"""SIGMAS: schedules of noise levels, and what can be done with them before sampling."""
+"""SIGMAS: schedules of noise levels, and operations on them before sampling."""
 
 from __future__ import annotations
 
@@ -148,7 +148,10 @@ def gits_scheduler(
 
 
 def _last_part(levels: list[float], steps: int, denoise: float) -> torch.Tensor:
-    """The last `denoise` of the steps, ending in 0. Unlike BasicScheduler's, `denoise` makes the steps fewer."""
+    """Return the last fraction `denoise` of the steps, ending in 0.
+
+    Unlike BasicScheduler's, `denoise` reduces the number of steps.
+    """
     if denoise <= 0.0:
         return torch.FloatTensor([])
     kept = steps if denoise >= 1.0 else round(steps * denoise)
@@ -172,7 +175,10 @@ def split_sigmas(
 def split_sigmas_denoise(
     context: NodeContext, *, sigmas: SIGMAS, denoise: Denoise = 1.0
 ) -> tuple[HighSigmas, LowSigmas]:
-    """Both parts have the level between them, but at a denoise of 0: then the high part is empty, as in ComfyUI."""
+    """Split sigmas at a denoise fraction; both parts contain the level between them.
+
+    At a denoise of 0 the high part is empty, as in ComfyUI.
+    """
     steps = round(max(sigmas.shape[-1] - 1, 0) * denoise)
     high = sigmas[:-steps] if steps else sigmas[:0]
     return high, sigmas[-(steps + 1) :]
@@ -180,7 +186,10 @@ def split_sigmas_denoise(
 
 @node("FlipSigmas", category=ARITHMETIC, python_module=MODULE)
 def flip_sigmas(context: NodeContext, *, sigmas: SIGMAS) -> SIGMAS:
-    """Rising instead of falling, for sampling back to noise. A first level of 0 would stop there, so it is 0.0001."""
+    """Reverse sigmas, for sampling back to noise.
+
+    A first level of 0 becomes 0.0001, since sampling would stop there.
+    """
     flipped = sigmas.flip(0)
     if len(flipped) and flipped[0] == 0:
         flipped[0] = 0.0001
@@ -216,7 +225,7 @@ def extend_intermediate_sigmas(
     end_at_sigma: Annotated[float, Float(min=0.0, max=20000.0, step=0.01, round=False)] = 12.0,
     spacing: Annotated[str, Choice(tuple(SPACINGS))],
 ) -> SIGMAS:
-    """Every step that begins between the two levels in `steps` steps. A negative start stands for no limit."""
+    """Split every step that begins between the two levels into `steps` steps. A negative start means no limit."""
     highest = math.inf if start_at_sigma < 0 else start_at_sigma
     shares = SPACINGS[spacing](torch.linspace(0, 1, steps + 1, device=sigmas.device)[1:-1])
     extended: list[float] = []
@@ -235,7 +244,10 @@ def sampling_percent_to_sigma(
     sampling_percent: Annotated[float, Float(min=0.0, max=1.0, step=0.0001)] = 0.0,
     return_actual_sigma: Annotated[bool, Flag()] = False,
 ) -> Annotated[FLOAT, Out("sigma_value")]:
-    """The level at a share of the way; at the ends the values that ranges are checked against, or the actual ones."""
+    """Return the noise level at a fraction of sampling.
+
+    At the ends it is the value that ranges are checked against, or the actual level with `return_actual_sigma`.
+    """
     sampling = model.get_model_object("model_sampling")
     if return_actual_sigma and sampling_percent in (0.0, 1.0):
         return float(sampling.sigma_max if sampling_percent == 0.0 else sampling.sigma_min)

@@ -1,4 +1,4 @@
-"""MODEL that evaluates less at once or less often: cached steps, and long batches in windows."""
+"""Nodes that reduce the evaluations of MODEL: cached steps, and long batches in windows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lazy_cache(
     end_percent: Percent = 0.95,
     verbose: Annotated[bool, Flag()] = False,
 ) -> MODEL:
-    """The rule of EasyCache on the guided prediction as a whole, whatever the network is."""
+    """Apply the rule of EasyCache to the whole guided prediction, for any network."""
     settings = caching.CacheSettings("LazyCache", reuse_threshold, start_percent, end_percent, verbose)
     patched = _with_cache(model, settings)
     patched.add_wrapper_with_key(PREDICT_NOISE, "lazycache", caching.wrap_prediction)

@@ -41,7 +41,7 @@ def string_concatenate(
 def string_substring(
     context: NodeContext, *, string: Multiline, start: Annotated[int, Int()], end: Annotated[int, Int()]
 ) -> STRING:
-    """From character `start` up to `end`; negative numbers count from the end."""
+    """Cut a string from character `start` up to `end`; negative numbers count from the end."""
     return string[start:end]
 
 
@@ -114,7 +114,7 @@ def regex_match(
     multiline: Annotated[bool, Flag()] = False,
     dotall: Annotated[bool, Flag()] = False,
 ) -> Annotated[BOOLEAN, Out("matches")]:
-    """True when the pattern is found anywhere. A pattern that cannot be read is found nowhere."""
+    """Return True if the pattern matches anywhere. An invalid pattern matches nothing."""
     try:
         pattern = CallerPattern(regex_pattern, _flags(case_insensitive, multiline, dotall))
     except re.error:
@@ -134,7 +134,7 @@ def regex_extract(
     dotall: Annotated[bool, Flag()] = False,
     group_index: Annotated[int, Int(min=0, max=100)] = 1,
 ) -> STRING:
-    """Find what matches a pattern, one match a line; empty when nothing does or the pattern cannot be read.
+    """Find the matches of a pattern, one per line; empty for no match or an invalid pattern.
 
     "All Matches" gives the first group of each match where the pattern has several groups (and the only one where it
     has one), as Python's `findall` does; "All Groups" finds nothing with a pattern that has no groups. A group that

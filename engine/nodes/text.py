@@ -12,7 +12,7 @@ from engine.nodes.values import CLIP, CONDITIONING
 def clip_text_encode(
     context: NodeContext, *, text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)], clip: CLIP
 ) -> CONDITIONING:
-    """Encodes a text prompt using a CLIP model into an embedding that guides the diffusion model."""
+    """Encodes a text prompt using a CLIP model into an embedding that guides the diffusion model."""  # noqa: D401 - ComfyUI's
     return clip.encode_from_tokens_scheduled(clip.tokenize(text))
 
 

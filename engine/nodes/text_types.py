@@ -1,4 +1,4 @@
-"""The types that ComfyUI's nodes for text encoders offer: names of its own, whichever families there are here."""
+"""Text encoder types that ComfyUI's nodes offer, independent of the families supported here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures to latents and back tile by tile, for pictures too large for the memory there is."""
+"""Nodes that encode and decode pictures tile by tile, for pictures too large for the available memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def vae_decode_tiled(
     temporal_size: Frames = 64,
     temporal_overlap: FramesOverlap = 8,
 ) -> IMAGE:
-    """Sizes in pixels. The temporal ones are for VAEs of videos and mean nothing for those of still pictures."""
+    """Decode a latent in tiles; sizes in pixels.
+
+    The temporal sizes are for VAEs of videos and have no effect on those of still pictures.
+    """
     if tile_size < overlap * 4:
         overlap = tile_size // 4
     ratio = vae.spacial_compression_decode()
@@ -42,7 +45,7 @@ def vae_encode_tiled(
     temporal_size: Frames = 64,
     temporal_overlap: FramesOverlap = 8,
 ) -> LATENT:
-    """Sizes in pixels; the temporal ones as in VAEDecodeTiled."""
+    """Encode a picture in tiles; sizes in pixels, the temporal ones as in VAEDecodeTiled."""
     return {"samples": vae.encode_tiled(pixels[..., :3], tile_x=tile_size, tile_y=tile_size, overlap=overlap)}
 
 

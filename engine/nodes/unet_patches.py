@@ -1,4 +1,4 @@
-"""MODEL and CLIP whose network computes otherwise: FreeU, tiles, merged tokens, fewer cells, attention scaled."""
+"""Nodes that patch the networks of MODEL and CLIP: FreeU, tiles, merged tokens, downscaling, attention scaling."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def patch_model_add_downscale(
     downscale_method: Annotated[str, Combo(RESIZE_METHODS)],
     upscale_method: Annotated[str, Combo(RESIZE_METHODS)],
 ) -> MODEL:
-    """Deep Shrink (kohya-ss): early steps see the picture smaller from one block on, so that large ones stay whole."""
+    """Downscale inner features from one block on during early steps (Deep Shrink, kohya-ss), for large pictures."""
     sampling = model.get_model_object("model_sampling")
     first, last = sampling.percent_to_sigma(start_percent), sampling.percent_to_sigma(end_percent)
 
@@ -125,7 +125,7 @@ def patch_model_add_downscale(
 
 
 def _scale_weights(keys: Iterable[str], target: Any, factors: Mapping[str, float]) -> None:
-    """Multiply the weights and biases of the layers whose names end so."""
+    """Multiply the weights and biases of the layers whose names end with these suffixes."""
     for layer, factor in factors.items():
         endings = (f"{layer}.weight", f"{layer}.bias")
         target.add_patches({key: (None,) for key in keys if key.endswith(endings)}, 0.0, factor)
@@ -176,7 +176,10 @@ def unet_temporal_attention_multiply(
     cross_structural: Factor = 1.0,
     cross_temporal: Factor = 1.0,
 ) -> MODEL:
-    """Layers within `time_stack` are temporal; a UNet of still pictures has none."""
+    """Scale attention separately in temporal layers (within `time_stack`) and structural ones.
+
+    A UNet of still pictures has no temporal layers.
+    """
     keys = list(model.model_state_dict())
     temporal = [key for key in keys if ".time_stack." in key]
     structural = [key for key in keys if ".time_stack." not in key]

@@ -33,11 +33,11 @@ class UpscaleModel:
         return self.patcher.load_device
 
     def to(self, device: Any) -> UpscaleModel:
-        """Where the network is, the engine decides; custom nodes may ask all the same."""
+        """Return the model unchanged: the engine decides its device, but custom nodes call this."""
         return self
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """[B, C, H, W] of 0..1, enlarged, within 0..1. Raises ValueError when the network wants other channels."""
+        """Enlarge [B, C, H, W] of 0..1, clamped to 0..1. Raises ValueError when the network requires other channels."""
         with self.patcher.in_use() as network:
             wanted = network.config.in_channels if hasattr(network, "config") else image.shape[1]
             if image.shape[1] != wanted:

@@ -1,4 +1,4 @@
-"""Nodes that enlarge pictures by a network."""
+"""Nodes that enlarge pictures with a network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def upscale_model_loader(
     python_module=UPSCALE_MODULE,
 )
 def image_upscale_with_model(context: NodeContext, *, upscale_model: UPSCALE_MODEL, image: IMAGE) -> IMAGE:
-    """In tiles, smaller ones when the device has too little memory."""
+    """Enlarge a picture in tiles, smaller ones when the device has too little memory."""
     pixels = image.movedim(-1, -3)  # [B, C, H, W]
     working_bytes = int(TILE_PX**2 * 3 * pixels.element_size() * max(upscale_model.scale, 1) * BYTES_PER_TILE_VALUE)
     with upscale_model.patcher.in_use(working_bytes=working_bytes):

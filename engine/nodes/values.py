@@ -1,4 +1,4 @@
-"""What flows between nodes, and the sockets it flows through.
+"""Values that flow between nodes, and their sockets.
 
 Plain values are ComfyUI's: IMAGE float32 `[B, H, W, C]` in 0..1, MASK float32 `[B, H, W]`, LATENT a dictionary with
 `samples` `[B, C, h, w]` and perhaps `noise_mask` and `batch_index`, CONDITIONING a list of `[tensor [1, T, D], dict]`.
@@ -20,7 +20,7 @@ from engine.nodes.vae_value import Vae
 
 
 class Latent(TypedDict):
-    """`samples` is unscaled: divided by the family's latent scale factor already."""
+    """LATENT dictionary. `samples` is unscaled: already divided by the family's latent scale factor."""
 
     samples: torch.Tensor  # [B, C, h, w]
     noise_mask: NotRequired[torch.Tensor]  # [B, 1, H, W], 1 where the sampler may paint
@@ -36,7 +36,7 @@ class Noise(Protocol):
 
 
 class ControlNet(Protocol):
-    """What guidance and nodes ask of a ControlNet; chained nets hang on `previous_controlnet`."""
+    """Interface that guidance and nodes use for a ControlNet; chained nets are linked by `previous_controlnet`."""
 
     previous_controlnet: ControlNet | None
     extra_hooks: Any
