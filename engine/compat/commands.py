@@ -16,7 +16,7 @@ from engine.settings import EngineSettings
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0 when all is well, 1 when a pack is not."""
+    """Run a subcommand; return the exit code: 0 on success, 1 when a pack fails."""
     given = _parser().parse_args(arguments)
     code: int = given.run(given)
     return code
@@ -53,7 +53,7 @@ def list_packs(given: argparse.Namespace) -> int:
 
 
 def check_packs(given: argparse.Namespace) -> int:
-    """Print a table: what each pack gives, asks for in vain, needs, and takes to import."""
+    """Print a table of packs: what each provides, which missing names it uses, its requirements and its import time."""
     directory = given.directory.resolve()
     is_pack = directory.is_file() or (directory / "__init__.py").is_file()
     packs = [Pack(directory.stem, directory)] if is_pack else find_packs([directory])
@@ -66,7 +66,7 @@ def check_packs(given: argparse.Namespace) -> int:
 
 
 def table(rows: Sequence[tuple[Pack, TrialResult]]) -> str:
-    """The results as a Markdown table."""
+    """Return the results as a Markdown table."""
     lines = [
         "| Pack | Nodes | Import, s | Lacking names it asks for at import | Package it misses | Failure |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -82,7 +82,7 @@ def table(rows: Sequence[tuple[Pack, TrialResult]]) -> str:
 
 
 def run_trial(given: argparse.Namespace) -> int:
-    """Import one pack here and write what came of it."""
+    """Import one pack in this process and write the outcome."""
     # Not imported above: both import torch, and the other commands need none.
     from engine.engine import Engine
     from engine.nodes.custom import CustomNodes

@@ -1,8 +1,8 @@
-"""Serves ComfyUI's import names: a meta-path finder that is put in place when custom nodes are loaded.
+"""Meta-path finder that serves ComfyUI's import names, installed when custom nodes are loaded.
 
 `import comfy.utils` gives `engine/compat/names/comfy/utils.py`. A module that ComfyUI has and this engine has not gives
-one whose known names are placeholders (`lacking.py`); a name that ComfyUI has not either is missing as usual, so that
-packs which probe for versions find what they would find there.
+one whose known names are placeholders (`lacking.py`). A name that ComfyUI does not have either is missing as usual, so
+that packs which probe for versions get the same result as in ComfyUI.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class CompatModule(ModuleType):
         raise AttributeError(f"module {foreign!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What is put in a function's place takes effect, or is refused where the engine would not notice it."""
+        """Replace a function for the engine too, or raise where the engine would not use the replacement."""
         if name.startswith("__") or isinstance(value, ModuleType) or not HOST.is_set:
             super().__setattr__(name, value)
             return
@@ -88,7 +88,7 @@ class CompatModule(ModuleType):
         super().__setattr__(name, value)
 
     def restore(self) -> None:
-        """As it was before packs changed it."""
+        """Restore the module to its state before packs changed it."""
         for name, value in vars(self).pop("replaced_names", {}).items():
             if value is _NOTHING:
                 vars(self).pop(name, None)
@@ -96,7 +96,10 @@ class CompatModule(ModuleType):
                 vars(self)[name] = value
 
     def _is_taken(self, name: str) -> bool:
-        """Whether ComfyUI has the name, so that its own code may use what is there. Of its node classes it does not."""
+        """Return True if ComfyUI has the name, so that its code may use the attribute.
+
+        Return False for its node classes.
+        """
         foreign, host = vars(self)["foreign_name"], HOST.get()
         if node_classes.by_python_name(host.built_in, host.known, foreign, name) is not None:
             return False
@@ -108,7 +111,7 @@ class CompatLoader(Loader):
         self._real_name = real_name
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module that answers to the name; `__spec__` and its like stay those of the file."""
+        """Return the module for the name; `__spec__` and similar attributes stay those of the file."""
         if self._real_name is None:
             module: ModuleType = CompatModule(spec.name, f"Names of ComfyUI's {spec.name} that are not supported here.")
             module.__path__ = []
@@ -143,14 +146,14 @@ class CompatFinder(MetaPathFinder):
 
 
 def _real_name(fullname: str) -> str | None:
-    """The module of ours that answers to a name."""
+    """Return the name of this engine's module for an import name, or None."""
     path = Path(__file__).with_name("names").joinpath(*fullname.split("."))
     is_there = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
     return f"{NAMES}.{fullname}" if is_there else None
 
 
 def install(pack_folders: Sequence[Path]) -> None:
-    """Take the names. `custom_nodes` becomes importable too, since packs import each other below it."""
+    """Register the finder. `custom_nodes` becomes importable too, since packs import each other below it."""
     if not any(isinstance(finder, CompatFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, CompatFinder())
     packs = sys.modules.setdefault("custom_nodes", ModuleType("custom_nodes"))
@@ -158,7 +161,7 @@ def install(pack_folders: Sequence[Path]) -> None:
 
 
 def uninstall() -> None:
-    """Give the names back; modules that were imported under them are forgotten, and what packs put into them."""
+    """Remove the finder, the modules that were imported through it, and what packs changed in them."""
     REPLACED.clear()
     CHOICES.reset()
     for module in list(sys.modules.values()):

@@ -1,4 +1,4 @@
-"""The engine's model folders in the form in which packs read and change them: kind -> (list of folders, endings).
+"""The engine's model folders in the form that packs read and change: kind -> (list of folders, endings).
 
 A pack adds folders by changing what it reads (`table["loras"][0].append(path)`), so the lists and sets here write
 through to `ModelFolders`.

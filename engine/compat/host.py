@@ -1,7 +1,7 @@
-"""What the import names stand on: the engine whose nodes are being loaded, its server if there is one, and its packs.
+"""State shared by the import names: the engine whose nodes are loaded, its server if there is one, and its packs.
 
-ComfyUI's import names belong to the whole process (`import folder_paths` takes no argument), so there is one place in a
-process that says which engine they mean: `HOST`. It is set when custom nodes are loaded, and by nothing else.
+ComfyUI's import names belong to the whole process (`import folder_paths` takes no argument). One object per process
+therefore determines which engine they mean: `HOST`. It is set only when custom nodes are loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PackServer(Protocol):
-    """The server as packs see it: an aiohttp application and routes of their own, and messages to clients."""
+    """Interface of the server for packs: an aiohttp application, routes of their own, and messages to clients."""
 
     @property
     def app(self) -> Any: ...
@@ -41,7 +41,7 @@ class PackServer(Protocol):
     def num_waiting(self) -> int: ...
 
     def send(self, event: Any, data: Any, sid: str | None) -> None:
-        """To one client or (None) to all; from any thread."""
+        """Send a message to one client, or to all for None; callable from any thread."""
         ...
 
     def add_prompt_handler(self, handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None: ...
@@ -49,7 +49,7 @@ class PackServer(Protocol):
     def connected(self) -> Mapping[str, Any]: ...
 
     def queue_lists(self) -> tuple[list[Any], list[Any]]:
-        """The running prompts and the waiting ones, in ComfyUI's form."""
+        """Return the running prompts and the waiting ones, in ComfyUI's form."""
         ...
 
 
@@ -57,7 +57,8 @@ class PackServer(Protocol):
 class Host:
     """One engine and the packs that are loaded into it.
 
-    `asked` are the lacking names each pack has asked for; `built_in` the engine's nodes before packs changed any.
+    `asked` maps each pack to the missing names that it used; `built_in` has the engine's nodes before packs changed
+    any.
     """
 
     engine: Engine
@@ -73,11 +74,11 @@ class Host:
         self.built_in = dict(self.engine.catalogue)
 
     def ask(self, name: str) -> None:
-        """Note that a pack has asked for a name of ComfyUI that is not here."""
+        """Record that a pack used a name of ComfyUI that this engine lacks."""
         self.asked.setdefault(self.importing or self.calling_pack(), {})[name] = None
 
     def calling_pack(self) -> str:
-        """The pack whose code runs, by the innermost frame that lies in one; else the one being imported, or ""."""
+        """Return the pack of the innermost frame that belongs to one, else the pack being imported, or ""."""
         frame = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
@@ -91,7 +92,7 @@ class Host:
 
 
 class HostSlot:
-    """The process's one host."""
+    """Holder of the process's one host."""
 
     def __init__(self) -> None:
         self._host: Host | None = None
@@ -104,7 +105,7 @@ class HostSlot:
         return self._host is not None
 
     def get(self) -> Host:
-        """Raises RuntimeError before custom nodes are loaded."""
+        """Return the host. Raises RuntimeError before custom nodes are loaded."""
         if self._host is None:
             raise RuntimeError("no custom nodes are loaded: ComfyUI's import names have no engine behind them")
         return self._host

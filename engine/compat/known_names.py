@@ -1,6 +1,6 @@
-"""What ComfyUI offers under its import names, as data: which modules and names there are, and its node classes.
+"""ComfyUI's import names as data: its modules, their names, and its node classes.
 
-Tells a name that this engine lacks from one that nobody has, which custom nodes probe for to tell versions apart.
+Distinguishes a name that this engine lacks from one that nobody has, which custom nodes probe for to detect versions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class NodeMethod:
-    """The Python class behind a built-in node: where it is, and its method with its parameters in their order."""
+    """The Python class behind a built-in node: its module, and its method with the parameters in order."""
 
     module: str
     class_name: str

@@ -1,7 +1,7 @@
-"""Names of ComfyUI that this engine does not have: they can be imported, and say so as soon as they are used.
+"""Placeholders for names of ComfyUI that this engine lacks: they can be imported, and raise when they are used.
 
-An import at the top of a pack must not cost all its nodes because one of them needs what is not here; but nothing may
-look as if it worked either. So such a name is a class whose every use raises `NotSupported`.
+An import at the top of a pack must not disable all its nodes because one of them needs a missing name, and a missing
+name must never appear to work. Such a name is therefore a class whose every use raises `NotSupported`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from engine.errors import CallerError
 
 
 class NotSupported(CallerError):
-    """A custom node uses something of ComfyUI that this engine cannot do. `pack` is "" when it cannot be told."""
+    """Use of a part of ComfyUI that this engine does not support. `pack` is "" when the pack is unknown."""
 
     code = "not_supported"
 
@@ -24,16 +24,16 @@ class NotSupported(CallerError):
 
 
 def not_supported(name: str) -> NotSupported:
-    """The error for the pack whose code runs; the name is noted as one it asked for."""
+    """Return the error for the pack whose code runs, and record the name as used by it."""
     host = HOST.get()
     host.ask(name)
     return NotSupported(name, host.calling_pack())
 
 
 class Lacking(type):
-    """The class of placeholders: classes that can be named, subclassed and asked `isinstance`, and nothing else.
+    """Metaclass of placeholders: they can be named, subclassed and used in `isinstance`, and nothing else.
 
-    They equal nothing but themselves: no value of this engine is one of ComfyUI's that it does not have.
+    A placeholder equals only itself: no value of this engine is a ComfyUI value that it lacks.
     """
 
     lacking_name: str
@@ -42,7 +42,7 @@ class Lacking(type):
         raise not_supported(cls.lacking_name)
 
     def __getattr__(cls, name: str) -> type:
-        """A part of what is lacking is lacking too; it is noted as asked for, and using it raises."""
+        """Return a placeholder for a part of a missing name, and record it as used."""
         if name.startswith("__"):
             raise AttributeError(name)
         part = f"{cls.lacking_name}.{name}"
@@ -68,5 +68,5 @@ class Lacking(type):
 
 
 def lacking(name: str) -> type:
-    """A placeholder for one of ComfyUI's names."""
+    """Return a placeholder for one of ComfyUI's names."""
     return Lacking(name.rpartition(".")[2], (), {"lacking_name": name, "__module__": __name__})

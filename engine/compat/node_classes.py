@@ -25,10 +25,10 @@ CHOICE_LISTS = {"upscale_method": "upscale_methods", "crop": "crop_methods"}  # 
 
 
 class BuiltInClass(ABCMeta):
-    """The class of those classes; an abstract one, for packs that derive from one of them and an abstract class."""
+    """Metaclass of built-in node classes. It is abstract, so that packs can also derive from an abstract class."""
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        """From then on prompts run the node through the class, so that what a pack changed is what runs."""
+        """Set an attribute. From then on prompts run the node through the class, so that the change takes effect."""
         super().__setattr__(name, value)
         host = HOST.get()
         class_type = next((key for key, made in host.classes.items() if made is cls), None)
@@ -63,7 +63,7 @@ class PatchedNode(ClassNode):
 
 
 def class_of(node: NodeClass, method: NodeMethod | None) -> type:
-    """A node as a class in ComfyUI's form: the pack's own, or one that calls the built-in function."""
+    """Return a node as a class in ComfyUI's form: the pack's own, or one that calls the built-in function."""
     if isinstance(node, PatchedNode):
         node = node.built_in
     if isinstance(node, ClassNode):
@@ -77,7 +77,7 @@ def class_of(node: NodeClass, method: NodeMethod | None) -> type:
 
 
 def by_python_name(catalogue: Mapping[str, NodeClass], known: KnownNames, module: str, name: str) -> type | None:
-    """The built-in node whose class in ComfyUI has that name in that module, if this engine has it."""
+    """Return the class of the built-in node that ComfyUI has under that name in that module, or None."""
     for class_type, method in known.nodes.items():
         if method.class_name == name and method.module == module and class_type in catalogue:
             return class_of(catalogue[class_type], method)
@@ -117,7 +117,7 @@ def _make(node: NodeClass, method: NodeMethod | None) -> type:
 
 
 def input_types(node: NodeClass, environment: NodeEnvironment) -> dict[str, Any]:
-    """ComfyUI's `INPUT_TYPES()` of a node."""
+    """Return ComfyUI's `INPUT_TYPES()` of a node."""
     shown = object_info(node.spec(environment))["input"]
     return {
         section: {key: value if isinstance(value, str) else tuple(value) for key, value in shown[section].items()}
@@ -127,7 +127,7 @@ def input_types(node: NodeClass, environment: NodeEnvironment) -> dict[str, Any]
 
 
 def run_inside(node: NodeClass, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
-    """Call a built-in node within the one that runs; the result in ComfyUI's form: a tuple, or a dict with `ui`."""
+    """Call a built-in node within the running one; return a tuple, or a dict with `ui`, as in ComfyUI."""
     context = running_context()
     if context is None:
         raise RuntimeError(f"{node.class_type} can be called only while a node runs")

@@ -1,7 +1,7 @@
-"""What is known of packs from earlier starts: which content of each was imported well, and which one killed an engine.
+"""Record of packs from earlier starts: the contents that were imported successfully, and those that killed an engine.
 
-One JSON file, written whole and renamed into place. Engines that share it may write over each other's last news; the
-cost of that is a trial too many.
+It is one JSON file, written whole and renamed into place. Engines that share it may overwrite each other's last
+entries, which costs one unnecessary trial.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def fingerprint(path: Path) -> str:
-    """A hash over a pack's code, this engine's version and Python's."""
+    """Return a hash of a pack's code, this engine's version and Python's."""
     digest = hashlib.sha256(f"{_engine_version()} {platform.python_version()}".encode())
     for file in _code_files(path):
         digest.update(str(file.relative_to(path.parent)).encode())
@@ -34,7 +34,7 @@ def fingerprint(path: Path) -> str:
 
 
 def _engine_version() -> str:
-    """Of the installation; a checkout that is not installed has none."""
+    """Return the version of the installation; a checkout that is not installed has none."""
     try:
         return metadata.version("darkroom")
     except metadata.PackageNotFoundError:
@@ -52,7 +52,10 @@ def _code_files(path: Path) -> list[Path]:
 
 
 class PackMemory:
-    """Read when made; every change is written at once. Where that cannot be, packs are just tried at every start."""
+    """Record that is read when it is created and written at every change.
+
+    If it cannot be written, packs are tried at every start.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,18 +65,18 @@ class PackMemory:
             self._known = {name: dict(entry) for name, entry in data.items()}
 
     def is_good(self, pack: Path, content: str) -> bool:
-        """Whether this very content was imported well before, and no engine has died of it."""
+        """Return True if this content was imported successfully before and no engine died of it."""
         entry = self._known.get(str(pack), {})
         return entry.get("good") == content and entry.get("importing") != content
 
     def killed(self, pack: Path, content: str) -> bool:
-        """Whether engines have died importing this content, after a trial had gone well."""
+        """Return True if engines died importing this content after a successful trial."""
         entry = self._known.get(str(pack), {})
         deaths = int(entry.get("deaths", 0)) + (entry.get("importing") == content)
         return entry.get("content") == content and deaths >= MAX_DEATHS
 
     def begin(self, pack: Path, content: str) -> None:
-        """The engine is about to import it; until `end` it counts as the one that killed the engine."""
+        """Record that the import begins. Until `end`, this content counts as the one that killed the engine."""
         entry = self._known.get(str(pack), {})
         deaths = int(entry.get("deaths", 0)) + 1 if entry.get("importing") == content else 0
         self._put(pack, {"content": content, "importing": content, "deaths": deaths})

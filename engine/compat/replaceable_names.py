@@ -1,7 +1,7 @@
-"""Which of ComfyUI's functions and classes a pack may put its own in the place of, as data.
+"""Functions and classes of ComfyUI that a pack may replace, as data.
 
-Each is looked up where ComfyUI looks it up, so what takes its place is called with ComfyUI's parameters at ComfyUI's
-moment. Every other name is refused: the engine would not notice.
+Each is looked up where ComfyUI looks it up, so a replacement is called with ComfyUI's parameters at the same point.
+Replacing any other name is refused, since the engine would not call the replacement.
 """
 
 from __future__ import annotations

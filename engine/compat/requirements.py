@@ -1,4 +1,4 @@
-"""Installing what a pack asks for, without moving what the engine stands on."""
+"""Installation of a pack's requirements without changing the versions the engine depends on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ KEPT = ("torch", "torchvision", "torchaudio", "numpy")
 
 
 def install(pack: Path, constraints: Path | None = None, *, dry_run: bool = False) -> int:
-    """Install a pack's `requirements.txt` with pip. Refuses, with 1, when that would move torch or numpy.
+    """Install a pack's `requirements.txt` with pip. Refuse, with 1, if that would change torch or numpy.
 
-    What pip would do is looked at first; only then is it done. A conflict is pip's own report, and changes nothing.
+    pip's plan is checked before it is carried out. A conflict is reported by pip and changes nothing.
     """
     requirements = pack / "requirements.txt"
     if not requirements.is_file():
@@ -47,7 +47,7 @@ def install(pack: Path, constraints: Path | None = None, *, dry_run: bool = Fals
 
 
 def kept_versions() -> dict[str, str]:
-    """The installed versions of what must not move."""
+    """Return the installed versions of the packages that must not change."""
     found = {}
     for name in KEPT:
         try:
@@ -58,7 +58,7 @@ def kept_versions() -> dict[str, str]:
 
 
 def planned_installs(report: dict[str, list[dict[str, dict[str, str]]]]) -> list[tuple[str, str]]:
-    """Name and version of each package in a report of `pip install --dry-run --report`."""
+    """Return name and version of each package in a report of `pip install --dry-run --report`."""
     items = [item["metadata"] for item in report.get("install", [])]
     return [(item["name"].lower().replace("_", "-"), item["version"]) for item in items]
 

@@ -1,4 +1,4 @@
-"""A pack imported in a process of its own, to see whether it can be, before the engine imports it itself."""
+"""Trial import of a pack in a separate process, before the engine imports it itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ TAIL_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """`error` is None when the pack was imported. `missing_package` names a Python package that it wants."""
+    """Outcome of a trial.
+
+    `error` is None on success. `missing_package` names a Python package that the pack requires.
+    """
 
     error: str | None
     nodes: Sequence[str] = ()
@@ -28,7 +31,7 @@ class TrialResult:
 
 
 def try_pack(pack: Path, base_directory: Path, seconds: float = TRIAL_SECONDS) -> TrialResult:
-    """Import a pack in a child process. A child that dies or takes longer is an error like any other."""
+    """Import a pack in a child process. A child that dies or exceeds the time limit is an error like any other."""
     with tempfile.TemporaryDirectory() as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output.txt")
         command = [sys.executable, "-m", "engine", "nodes", "trial", str(pack), str(report)]

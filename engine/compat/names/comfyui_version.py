@@ -1,4 +1,4 @@
-"""`comfyui_version`: the version whose API the engine speaks."""
+"""`comfyui_version`: the ComfyUI version whose API the engine implements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`execution`: what packs take from ComfyUI's executor."""
+"""`execution`: parts of ComfyUI's executor that packs import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`folder_paths`: where files are, over the engine's model folders and its input, output and temporary folders."""
+"""`folder_paths`: file locations, from the engine's model folders and its input, output and temporary folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ folder_names_and_paths = FolderTable()
 
 
 def __getattr__(name: str) -> Any:
-    """The folders as of now."""
+    """Return a folder's path at this moment."""
     engine = HOST.get().engine
     folders = {
         "base_path": engine.settings.base_path,
@@ -71,7 +71,7 @@ def get_directory_by_type(type_name: str) -> str | None:
 
 
 def annotated_filepath(name: str) -> tuple[str, str | None]:
-    """`"a.png [output]"` as its name and folder; the folder is None when the name says none."""
+    """Split `"a.png [output]"` into its name and folder; the folder is None when the name has none."""
     for kind in ("output", "input", "temp"):
         if name.endswith(f"[{kind}]"):
             return name.removesuffix(f"[{kind}]").rstrip(), get_directory_by_type(kind)
@@ -79,8 +79,9 @@ def annotated_filepath(name: str) -> tuple[str, str | None]:
 
 
 def get_annotated_filepath(name: str, default_dir: str | None = None) -> str:
-    """Return where a file is. Raises ValueError when the name leaves its folder, or when the running prompt may not
-    read the file.
+    """Return the path of a file.
+
+    Raises ValueError when the name leaves its folder, or when the running prompt may not read the file.
     """
     bare, folder = annotated_filepath(name)
     path = inside(Path(folder or default_dir or get_input_directory()), bare)
@@ -114,7 +115,7 @@ def get_filename_list(folder_name: str) -> list[str]:
 
 
 def get_full_path(folder_name: str, filename: str) -> str | None:
-    """The file's path; None when there is none of that kind and name."""
+    """Return the file's path, or None when there is no file of that kind and name."""
     try:
         path = HOST.get().engine.folders.path(folder_name, os.path.relpath(os.path.join("/", filename), "/"))
     except KeyError:
@@ -132,7 +133,7 @@ def get_full_path_or_raise(folder_name: str, filename: str) -> str:
 def recursive_search(
     directory: str, excluded_dir_names: Collection[str] | None = None
 ) -> tuple[list[str], dict[str, float]]:
-    """All files below a folder, relative to it, and every folder's time of change."""
+    """Return all files below a folder, relative to it, and every folder's modification time."""
     files: list[str] = []
     stamps: dict[str, float] = {}
     for folder, names, found in os.walk(directory, followlinks=True):
@@ -143,12 +144,12 @@ def recursive_search(
 
 
 def filter_files_extensions(files: Iterable[str], extensions: Collection[str]) -> list[str]:
-    """Sorted; no extensions let every file pass."""
+    """Return the files with these extensions, sorted; an empty collection accepts every file."""
     return sorted(name for name in files if not extensions or os.path.splitext(name)[-1].lower() in extensions)
 
 
 def filter_files_content_types(files: Sequence[str], content_types: Sequence[str]) -> list[str]:
-    """Those of a media type such as `image`, `video`, `audio` or `model`."""
+    """Return the files of a media type such as `image`, `video`, `audio` or `model`."""
     return [name for name in files if _content_type(name) in content_types]
 
 
@@ -167,7 +168,10 @@ def get_input_subfolders() -> list[str]:
 def get_save_image_path(
     filename_prefix: str, output_dir: str, image_width: int = 0, image_height: int = 0
 ) -> tuple[str, str, int, str, str]:
-    """Folder (made), file name, next number, sub-folder, prefix. Raises ValueError when the prefix leaves it."""
+    """Return folder (created), file name, next number, sub-folder and prefix.
+
+    Raises ValueError when the prefix leaves the folder.
+    """
     prefix = fill_placeholders(filename_prefix, image_width, image_height, time.localtime())
     subfolder = os.path.dirname(os.path.normpath(prefix))
     name = os.path.basename(os.path.normpath(prefix))

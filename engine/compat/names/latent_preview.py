@@ -1,6 +1,6 @@
 """`latent_preview`: progress and previews of a sampler's steps.
 
-A previewer that a pack puts in the place of `get_previewer`'s is asked after every step.
+A pack's replacement of `get_previewer` provides the previewer that is called after every step.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ prepare_callback = own(sampling.prepare_callback)
 
 
 class LatentPreviewer:
-    """Makes pictures of latents; a subclass says how."""
+    """Converter from latents to pictures; subclasses implement the conversion."""
 
     def decode_latent_to_preview(self, x0: torch.Tensor) -> Image.Image:
-        """The first of the scaled latents [B, C, h, w] as a picture."""
+        """Return the first of the scaled latents [B, C, h, w] as a picture."""
         raise TypeError(f"{type(self).__name__} has no decode_latent_to_preview")
 
     def decode_latent_to_preview_image(self, preview_format: str, x0: torch.Tensor) -> Preview:
@@ -36,7 +36,7 @@ class LatentPreviewer:
 
 
 class Latent2RGBPreviewer(LatentPreviewer):
-    """A latent's own colours: each cell times a table [C, 3]."""
+    """Previewer that multiplies each latent cell by a colour table [C, 3]."""
 
     def __init__(self, latent_rgb_factors: Any, latent_rgb_factors_bias: Any = None) -> None:
         self.latent_rgb_factors = torch.tensor(latent_rgb_factors, device="cpu").transpose(0, 1)  # [3, C]
@@ -51,13 +51,13 @@ class Latent2RGBPreviewer(LatentPreviewer):
 
 
 def preview_to_image(latent_image: torch.Tensor) -> Image.Image:
-    """[H, W, 3] of -1..1 as a picture."""
+    """Return [H, W, 3] of -1..1 as a picture."""
     levels = ((latent_image + 1.0) / 2.0).clamp(0, 1).mul(255).to(device="cpu", dtype=torch.uint8)
     return Image.fromarray(levels.numpy())
 
 
 class TAESDPreviewerImpl(LatentPreviewer):
-    """Makes pictures with a small decoder (`engine/architectures/tiny_decoder.py`)."""
+    """Previewer that decodes with a small network (`engine/architectures/tiny_decoder.py`)."""
 
     def __init__(self, taesd: Any) -> None:
         self.taesd = taesd
@@ -67,7 +67,7 @@ class TAESDPreviewerImpl(LatentPreviewer):
 
 
 def get_previewer(device: Any, latent_format: Any) -> LatentPreviewer | None:
-    """None when the engine was told to show none (`--preview-method`)."""
+    """Return the previewer, or None when previews are off (`--preview-method`)."""
     engine = HOST.get().engine
     if engine.preview_method == "none":
         return None

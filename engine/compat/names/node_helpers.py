@@ -1,4 +1,4 @@
-"""`node_helpers`: small functions over conditioning and pictures."""
+"""`node_helpers`: helper functions for conditioning and pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DTYPES = {
 def conditioning_set_values(
     conditioning: list[list[Any]], values: Mapping[str, Any] | None = None, append: bool = False
 ) -> list[list[Any]]:
-    """A copy with these values in every entry; `append` adds them to what an entry has under the same name."""
+    """Return a copy with these values in every entry; `append` adds them to existing values of the same name."""
     changed: list[list[Any]] = []
     for entry in conditioning:
         options = dict(entry[1])
@@ -36,7 +36,7 @@ def conditioning_set_values(
 
 
 def pillow(function: Callable[..., Any], arg: Any) -> Any:
-    """Call a Pillow function; a file that is cut off is read as far as it goes."""
+    """Call a Pillow function; a truncated file is read as far as possible."""
     try:
         return function(arg)
     except (OSError, UnidentifiedImageError, ValueError):
@@ -57,5 +57,5 @@ def string_to_torch_dtype(string: str) -> torch.dtype | None:
 
 
 def image_alpha_fix(destination: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both with the same number of channels."""
+    """Return both pictures with the same number of channels."""
     return same_channels(destination, source)

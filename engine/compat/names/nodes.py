@@ -17,7 +17,7 @@ common_ksampler = own(sampling.common_ksampler)
 
 
 class NodeClasses(MutableMapping[str, type]):
-    """Name to class. What a pack puts in becomes a node of the engine, also in the place of a built-in one."""
+    """Map from name to class. A class that a pack adds becomes a node of the engine, and may replace a built-in one."""
 
     def __getitem__(self, class_type: str) -> type:
         host = HOST.get()
@@ -45,7 +45,7 @@ class NodeClasses(MutableMapping[str, type]):
 
 
 class DisplayNames(MutableMapping[str, str]):
-    """Name to display name."""
+    """Map from name to display name."""
 
     def __init__(self) -> None:
         self._given: dict[str, str] = {}
@@ -77,7 +77,7 @@ LOADED_MODULE_DIRS: dict[str, str] = {}
 
 
 def before_node_execution() -> None:
-    """Raises `Interrupted` when the run is to stop."""
+    """Raise `Interrupted` when the run is to stop."""
     context = running_context()
     if context is not None:
         context.cancel.check()

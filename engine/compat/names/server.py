@@ -1,4 +1,4 @@
-"""`server`: `PromptServer.instance`, over the engine's server."""
+"""`server`: `PromptServer.instance`, implemented by the engine's server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.nodes.running_call import running_context
 
 
 class _Instance:
-    """`PromptServer.instance`: the server of the engine whose packs are loaded."""
+    """Descriptor of `PromptServer.instance`, the server of the engine whose packs are loaded."""
 
     def __get__(self, instance: object, owner: type[PromptServer]) -> PromptServer:
         return owner(HOST.get().server)
@@ -29,14 +29,14 @@ class _PromptServerClass(type):
         type.__setattr__(cls, "own_names", frozenset(members))
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        """The engine's server has its own methods, and would not call what a pack puts in the place of these."""
+        """Raise if a method is replaced: the engine's server has its own methods and would not call a pack's."""
         if name in cls.own_names and not name.startswith("__"):
             raise not_supported(f"replacing server.PromptServer.{name}")
         super().__setattr__(name, value)
 
 
 class PromptServer(metaclass=_PromptServerClass):
-    """Stateless: everything is the engine's server's, which may be None when the engine runs as a library."""
+    """Stateless access to the engine's server, which is None when the engine runs as a library."""
 
     instance = _Instance()
 
@@ -52,7 +52,7 @@ class PromptServer(metaclass=_PromptServerClass):
 
     @property
     def routes(self) -> web.RouteTableDef:
-        """Without a server they are taken in and never asked, as nobody is there to ask."""
+        """Route table. Without a server the routes are accepted and never called."""
         server: PackServer | None = vars(self)["_server"]
         routes: web.RouteTableDef = web.RouteTableDef() if server is None else server.routes
         return routes
@@ -70,7 +70,7 @@ class PromptServer(metaclass=_PromptServerClass):
 
     @property
     def client_id(self) -> str | None:
-        """The client of the running prompt."""
+        """Client of the running prompt."""
         server: PackServer | None = vars(self)["_server"]
         return None if server is None else server.client_id
 
@@ -98,7 +98,7 @@ class PromptServer(metaclass=_PromptServerClass):
 
     @property
     def sockets(self) -> dict[str, Any]:
-        """The clients that are connected, by id."""
+        """Connected clients by id."""
         return dict(self._there.connected())
 
     @property
@@ -107,7 +107,7 @@ class PromptServer(metaclass=_PromptServerClass):
         return PromptQueue(server)
 
     def send_sync(self, event: Any, data: Any, sid: str | None = None) -> None:
-        """To one client, or to all; from any thread."""
+        """Send a message to one client, or to all; callable from any thread."""
         server: PackServer | None = vars(self)["_server"]
         if server is not None:
             server.send(event, data, sid)
@@ -119,14 +119,14 @@ class PromptServer(metaclass=_PromptServerClass):
         self.send_sync(event, data, sid)
 
     def send_progress_text(self, text: str | bytes, node_id: str, sid: str | None = None) -> None:
-        """Text below a node, as ComfyUI's binary message."""
+        """Send text to show below a node, as ComfyUI's binary message."""
         shown = text.encode() if isinstance(text, str) else text
         name = str(node_id).encode()
         payload = len(name).to_bytes(4, "big") + name + shown
         self.send_sync(BinaryEventTypes.TEXT, payload, sid or self.client_id)
 
     def add_on_prompt_handler(self, handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Called with the body of each `POST /prompt`; what it returns takes its place."""
+        """Add a handler for the body of each `POST /prompt`; its result replaces the body."""
         server: PackServer | None = vars(self)["_server"]
         if server is not None:
             server.add_prompt_handler(handler)
@@ -141,7 +141,7 @@ class PromptServer(metaclass=_PromptServerClass):
 
 
 class PromptQueue:
-    """What packs read of the queue; without a server it is empty."""
+    """Read access to the queue for packs; without a server it is empty."""
 
     def __init__(self, server: PackServer | None) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""`comfy.cli_args`: the flags, as packs read them."""
+"""`comfy.cli_args`: the command-line flags for packs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ NOT_GIVEN = frozenset(["oneapi_device_selector", "user_directory"])
 
 
 class _Arguments:
-    """ComfyUI's flags with the engine's values; what the engine ignores is off. The kind of previews may be changed."""
+    """ComfyUI's flags with the engine's values.
+
+    Flags that the engine ignores are off. Packs may change the preview kind.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -73,7 +76,7 @@ class _Arguments:
 
 
 def flags(settings: EngineSettings) -> dict[str, Any]:
-    """ComfyUI's names for what was asked of the engine."""
+    """Return the engine's settings under ComfyUI's flag names."""
     memory, dtypes = settings.memory, settings.dtypes
     vram = ("gpu_only", "highvram", "normalvram", "lowvram", "novram")
     return {

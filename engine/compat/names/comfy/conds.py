@@ -1,4 +1,4 @@
-"""`comfy.conds`: a condition's tensors, and how those of one batch go together."""
+"""`comfy.conds`: tensors of a condition, and their batching."""
 
 from __future__ import annotations
 

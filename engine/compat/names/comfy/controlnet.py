@@ -15,10 +15,10 @@ __all__ = ["ControlBase", "ControlNet", "StrengthType", "T2IAdapter", "broadcast
 
 
 def load_controlnet(ckpt_path: str, model: Any = None, model_options: Any = None) -> Any:
-    """A file in a controlnet folder; `model` is what a file of differences is upon.
+    """Load a file from a controlnet folder; `model` is the base of a file of differences.
 
-    What a pack has put in `comfy.utils.load_torch_file`'s place is called, since it may undo that there and then; it
-    must give the file's own tensors.
+    A pack's replacement of `comfy.utils.load_torch_file` is called, since the pack may remove it again right
+    afterwards. It must return the file's own tensors.
     """
     if model_options:
         raise not_supported("comfy.controlnet.load_controlnet with model_options")

@@ -1,4 +1,4 @@
-"""`comfy.hooks`: hooks and keyframes that conditioning carries."""
+"""`comfy.hooks`: hooks and keyframes of conditioning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`comfy.latent_formats`: how latents are scaled, a class for each kind that a family has."""
+"""`comfy.latent_formats`: scaling of latents, one class for each kind that a family has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`comfy.lora`: whose weights a LoRA file's names mean, and its patches."""
+"""`comfy.lora`: map from a LoRA file's names to weights, and its patches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.nodes.lora_keys import denoiser_lora_keys, text_lora_keys
 
 
 def model_lora_keys_unet(model: Any, key_map: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the names a LoRA may use -> the network's weights, added to `key_map`."""
+    """Return a map from the names a LoRA may use to the network's weights, added to `key_map`."""
     return {**(key_map or {}), **denoiser_lora_keys(model)}
 
 
@@ -19,5 +19,5 @@ def model_lora_keys_clip(model: Any, key_map: dict[str, Any] | None = None) -> d
 
 
 def load_lora(lora: Mapping[str, Any], to_load: Mapping[str, str], log_missing: bool = True) -> dict[str, Any]:
-    """Patches by weight, for `add_patches`."""
+    """Return patches by weight, for `add_patches`."""
     return lora_patches(lora, to_load, warn=log_missing)

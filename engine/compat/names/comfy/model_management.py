@@ -1,4 +1,4 @@
-"""`comfy.model_management`: devices, types and memory, as the engine has decided them."""
+"""`comfy.model_management`: devices, types and memory, as resolved by the engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _STATES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What was decided for the device, as of now."""
+    """Return a setting of the device at this moment."""
     if name == "vram_state":
         return _STATES[HOST.get().engine.resolved.vram]
     if name == "cpu_state":
@@ -68,7 +68,7 @@ def get_torch_device_name(device: torch.device) -> str:
 
 
 def _device(device: Any = None) -> Device:
-    """The engine's device, or the CPU if that is asked for."""
+    """Return the engine's device, or the CPU if that is requested."""
     engine_device = HOST.get().engine.memory.device
     is_other = device is not None and torch.device(device).type != torch.device(engine_device.torch_name).type
     return Device() if is_other else engine_device
@@ -207,7 +207,7 @@ def supports_fp8_compute(device: Any = None) -> bool:
 
 
 def force_upcast_attention_dtype() -> None:
-    """No type is forced on attention."""
+    """Return None: attention has no forced type."""
     return None
 
 
@@ -243,7 +243,7 @@ def get_total_memory(dev: Any = None, torch_total_too: bool = False) -> Any:
 
 
 def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
-    """Bytes."""
+    """Return the free memory in bytes."""
     report = _device(dev).report()
     return (report.vram_free_bytes, report.torch_vram_free_bytes) if torch_free_too else report.vram_free_bytes
 
@@ -269,12 +269,15 @@ def unload_all_models() -> None:
 
 
 def cleanup_models() -> None:
-    """Models that nobody holds are gone already."""
+    """Do nothing: models without references are freed already."""
     return
 
 
 def load_models_gpu(models: Iterable[Any], *args: Any, **kwargs: Any) -> None:
-    """The pool loads a model where it is used (`Model.in_use`), and keeps it loaded; here it is brought there."""
+    """Load models to the device.
+
+    The pool otherwise loads a model when it is used (`Model.in_use`) and keeps it loaded.
+    """
     for model in models:
         owner = getattr(model, "patcher", model)
         if not hasattr(owner, "in_use"):
@@ -307,7 +310,7 @@ def processing_interrupted() -> bool:
 
 
 def throw_exception_if_processing_interrupted() -> None:
-    """Raises `Interrupted` when the run is to stop."""
+    """Raise `Interrupted` when the run is to stop."""
     context = running_context()
     if context is not None:
         context.cancel.check()

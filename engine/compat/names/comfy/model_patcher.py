@@ -1,4 +1,4 @@
-"""`comfy.model_patcher`: MODEL, and the option dictionaries it carries."""
+"""`comfy.model_patcher`: MODEL, and its option dictionaries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def create_model_options_clone(orig_model_options: Options) -> Options:
 def set_model_options_patch_replace(
     model_options: Options, patch: Any, name: str, block_name: str, number: int, transformer_index: int | None = None
 ) -> Options:
-    """Options in which `patch` takes the place of one block's attention."""
+    """Return options in which `patch` replaces one block's attention."""
     options = copy_options(model_options)
     replaced = options.setdefault("transformer_options", {}).setdefault("patches_replace", {}).setdefault(name, {})
     block = (block_name, number) if transformer_index is None else (block_name, number, transformer_index)

@@ -1,4 +1,4 @@
-"""`comfy.ops`: layers that packs build networks of their own from.
+"""`comfy.ops`: layers from which packs build networks of their own.
 
 `disable_weight_init` draws no weights, since they come from a file; `manual_cast` moreover computes in the input's type
 and on its device, whatever its weights are kept in.
@@ -17,7 +17,7 @@ from torch.nn import functional
 def cast_bias_weight(
     s: Any, input: torch.Tensor | None = None, dtype: Any = None, device: Any = None, bias_dtype: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weight and bias of a layer, in the type and on the device of `input` where no others are named."""
+    """Return weight and bias of a layer, in the type and on the device of `input` unless others are given."""
     if input is not None:
         dtype = input.dtype if dtype is None else dtype
         device = input.device if device is None else device
@@ -42,7 +42,7 @@ def _through(functions: list[Callable[[Any], Any]], tensor: torch.Tensor) -> tor
 
 
 class CastWeightBiasOp:
-    """What a layer's class says of casting; functions in the lists are put over its weight and bias at every call."""
+    """Casting attributes of a layer class; the functions in the lists are applied to weight and bias at every call."""
 
     comfy_cast_weights = False
     weight_function: list[Callable[[Any], Any]] = []  # noqa: RUF012 - never added to: a layer is given a list of its own
@@ -50,10 +50,10 @@ class CastWeightBiasOp:
 
 
 class _Cast(CastWeightBiasOp):
-    """A layer that can cast. `computed` works with a weight and a bias."""
+    """A layer that can cast. `computed` takes a weight and a bias."""
 
     def reset_parameters(self) -> None:
-        """Nothing is drawn."""
+        """Do nothing: no weights are drawn."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.comfy_cast_weights or self.weight_function or self.bias_function:
@@ -97,7 +97,7 @@ class _ConvTranspose2d(_Cast, nn.ConvTranspose2d):
 
 
 def _transposed(layer: Any, function: Callable[..., torch.Tensor], input: torch.Tensor, output_size: Any) -> Any:
-    """A transposed convolution whose result is of that size, where one is asked for."""
+    """Apply a transposed convolution, with the given output size if there is one."""
     weight, bias = cast_bias_weight(layer, input)
     num_dims = weight.ndim - 2
     padding = layer._output_padding(
@@ -127,7 +127,7 @@ class _Embedding(_Cast, nn.Embedding):
     bias = None
 
     def forward_comfy_cast_weights(self, input: torch.Tensor, out_dtype: Any = None) -> torch.Tensor:
-        """Looked up by whole numbers, which have no type to compute in: `out_dtype` says it, else the weight's own."""
+        """Look up embeddings in `out_dtype`, else the weight's own type. Indices have no type to compute in."""
         weight, _ = cast_bias_weight(self, device=input.device, dtype=out_dtype or self.weight.dtype)
         return functional.embedding(
             input, weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
@@ -139,7 +139,7 @@ class _Embedding(_Cast, nn.Embedding):
 
 
 class disable_weight_init:
-    """Layers without drawn weights. They cast nothing unless `comfy_cast_weights` is set on one."""
+    """Layers without drawn weights. They do not cast unless `comfy_cast_weights` is set on one."""
 
     class Linear(_Linear):
         pass
@@ -173,14 +173,14 @@ class disable_weight_init:
 
     @classmethod
     def conv_nd(cls, dims: int, *args: Any, **kwargs: Any) -> nn.Module:
-        """The convolution of 2 or 3 dimensions. Raises ValueError for another number."""
+        """Return the convolution layer of 2 or 3 dimensions. Raises ValueError for another number."""
         if dims not in (2, 3):
             raise ValueError(f"there is no convolution of {dims} dimensions")
         return (cls.Conv2d if dims == 2 else cls.Conv3d)(*args, **kwargs)
 
 
 class manual_cast(disable_weight_init):
-    """The same layers, casting."""
+    """Layers without drawn weights that cast."""
 
     class Linear(disable_weight_init.Linear):
         comfy_cast_weights = True
@@ -216,5 +216,5 @@ class manual_cast(disable_weight_init):
 def pick_operations(
     weight_dtype: Any, compute_dtype: Any, load_device: Any = None, **_: Any
 ) -> type[disable_weight_init]:
-    """Layers that cast, where weights are kept in another type than they compute in."""
+    """Return layers that cast if weights are stored in another type than they compute in, else layers that do not."""
     return disable_weight_init if compute_dtype in (None, weight_dtype) else manual_cast

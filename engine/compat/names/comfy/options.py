@@ -1,4 +1,4 @@
-"""`comfy.options`: whether flags are read from the command line. Here they always are."""
+"""`comfy.options`: parsing of command-line flags, which is always on here."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ args_parsing = True
 
 
 def enable_args_parsing(enable: bool = True) -> None:
-    """Nothing to turn on."""
+    """Do nothing: parsing of flags is always on."""
     return

@@ -1,4 +1,4 @@
-"""`comfy.patcher_extension`: wrappers and callbacks that packs hang on a MODEL."""
+"""`comfy.patcher_extension`: wrappers and callbacks that packs attach to a MODEL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["WrapperExecutor"]
 
 
 class PatcherInjection:
-    """What is done to a MODEL's network before it samples, and undone afterwards (`set_injections`)."""
+    """Functions that change a MODEL's network before it samples and undo that afterwards (`set_injections`)."""
 
     def __init__(self, inject: Callable[[Any], None], eject: Callable[[Any], None]) -> None:
         self.inject = inject
@@ -23,7 +23,7 @@ Functions = list[Callable[..., Any]]
 
 
 class WrappersMP:
-    """What can be wrapped."""
+    """Names of what can be wrapped."""
 
     OUTER_SAMPLE = wrappers.OUTER_SAMPLE
     PREPARE_SAMPLING = wrappers.PREPARE_SAMPLING
@@ -35,7 +35,7 @@ class WrappersMP:
 
 
 class CallbacksMP:
-    """When a callback is called."""
+    """Names of the events that call a callback."""
 
     ON_CLONE = "on_clone"
     ON_PRE_RUN = "on_pre_run"
@@ -94,7 +94,7 @@ def copy_nested_dicts(input_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_nested_dicts(dict1: Mapping[str, Any], dict2: Mapping[str, Any], copy_dict1: bool = True) -> dict[str, Any]:
-    """Both; with `copy_dict1=False` the first one is changed."""
+    """Merge two nested dictionaries; with `copy_dict1=False` the first one is changed."""
     merged = merge_options(dict1, dict2)
     if copy_dict1 or not isinstance(dict1, dict):
         return merged

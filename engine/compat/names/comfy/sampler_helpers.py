@@ -1,4 +1,4 @@
-"""`comfy.sampler_helpers`: conditioning, masks and models as samplers take them."""
+"""`comfy.sampler_helpers`: preparation of conditioning, masks and models for samplers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ prepare_mask = own(sample.prepare_mask)
 
 
 def get_models_from_cond(cond: Sequence[Mapping[str, Any]], model_type: str) -> list[Any]:
-    """What the conditions hold under that name: one model or several each."""
+    """Return the models that the conditions hold under that name: one model or several each."""
     found = [condition[model_type] for condition in cond if model_type in condition]
     return [model for item in found for model in (item if isinstance(item, list) else [item])]
 
 
 def get_additional_models(conds: Mapping[str, Sequence[Mapping[str, Any]]], dtype: Any) -> tuple[list[Any], int]:
-    """The models that conditions need beside the one that samples, and how many bytes more their work takes."""
+    """Return the models that conditions need besides the sampled one, and the bytes of extra working memory."""
     controls = {id(item): item for cond in conds.values() for item in get_models_from_cond(cond, "control")}
     gligen = [item[1] for cond in conds.values() for item in get_models_from_cond(cond, "gligen")]
     others = [item for cond in conds.values() for item in get_models_from_cond(cond, "additional_models")]

@@ -1,6 +1,6 @@
 """`comfy.samplers`: samplers and schedules by name, guidance, and the objects between them.
 
-The lists and the table of schedules are the ones that nodes choose from: what a pack adds to them is offered.
+Nodes choose from these lists and this table of schedules, so entries that a pack adds to them are offered.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ simple_scheduler = sigmas.simple
 
 
 def __getattr__(name: str) -> Any:
-    """`comfy.samplers.k_diffusion_sampling` is the module under its own name."""
+    """Return `comfy.k_diffusion.sampling` for the attribute `k_diffusion_sampling`."""
     if name == "k_diffusion_sampling":
         return importlib.import_module("comfy.k_diffusion.sampling")
     raise AttributeError(name)

@@ -21,7 +21,7 @@ __all__ = ["CLIP", "VAE", "StyleModel"]
 
 
 class CLIPType(Enum):
-    """The kinds of text encoders, as ComfyUI counts them; those that no family has are refused when they are loaded."""
+    """Kinds of text encoders, numbered as in ComfyUI; loading a kind that no family has is refused."""
 
     STABLE_DIFFUSION = 1
     STABLE_CASCADE = 2
@@ -47,7 +47,7 @@ class CLIPType(Enum):
 def load_lora_for_models(
     model: Any, clip: Any, lora: dict[str, torch.Tensor], strength_model: float, strength_clip: float
 ) -> tuple[Any, Any]:
-    """Clones that carry the LoRA; None stays None."""
+    """Return clones that carry the LoRA; None stays None."""
     return with_lora(model, clip, lora, strength_model, strength_clip)
 
 
@@ -61,7 +61,7 @@ def load_checkpoint_guess_config(
     model_options: Any = None,
     te_model_options: Any = None,
 ) -> tuple[Any, Any, Any, None]:
-    """MODEL, CLIP, VAE, and None for the vision model that these families do not have."""
+    """Return MODEL, CLIP, VAE, and None for the vision model that these families do not have."""
     if model_options or te_model_options:
         raise not_supported("comfy.sd.load_checkpoint_guess_config with model_options")
     model, clip, vae = HOST.get().engine.models.checkpoint(ckpt_path)
@@ -71,7 +71,7 @@ def load_checkpoint_guess_config(
 def load_clip(
     ckpt_paths: list[str], embedding_directory: Any = None, clip_type: Any = None, model_options: Any = None
 ) -> Any:
-    """Raises `BadModelFile` for a set that no family of that type has."""
+    """Load text encoders. Raises `BadModelFile` for a set that no family of that type has."""
     if model_options:
         raise not_supported("comfy.sd.load_clip with model_options")
     text_type = (clip_type or CLIPType.STABLE_DIFFUSION).name.lower()

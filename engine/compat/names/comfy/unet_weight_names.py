@@ -1,6 +1,6 @@
-"""Names of the UNet's weights in the original checkpoints' layout and, where it is another, in diffusers'.
+"""Names of the UNet's weights in the original checkpoints' layout and, where they differ, in diffusers'.
 
-ComfyUI has these tables in `comfy.utils`, where packs that read or write model files find them.
+ComfyUI has these tables in `comfy.utils`, where packs that read or write model files use them.
 """
 
 from __future__ import annotations

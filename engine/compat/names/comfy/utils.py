@@ -41,7 +41,7 @@ PROGRESS_BAR_ENABLED = True
 
 
 class ProgressBar:
-    """How far the running node is; says nothing outside of a node's call, as nobody asks then."""
+    """Progress of the running node. Outside of a node's call it reports nothing."""
 
     def __init__(self, total: int, node_id: str | None = None) -> None:
         self.total = total
@@ -50,7 +50,7 @@ class ProgressBar:
         self._context = running_context()
 
     def update_absolute(self, value: float, total: int | None = None, preview: Any = None) -> None:
-        """`preview` is `(format, Pillow picture, largest side)`."""
+        """Report progress. `preview` is `(format, Pillow picture, largest side)`."""
         self.total = self.total if total is None else total
         self.current = min(value, self.total)
         context = self._context or running_context()
@@ -65,7 +65,7 @@ class ProgressBar:
 
 
 def set_progress_bar_enabled(enabled: bool) -> None:
-    """Progress goes to clients; there is no bar on a terminal to turn off."""
+    """Do nothing: progress goes to clients, there is no terminal bar to turn off."""
     if enabled is False:
         raise not_supported("comfy.utils.set_progress_bar_enabled")
 
@@ -78,7 +78,7 @@ def set_progress_bar_global_hook(function: Any) -> None:
 
 
 def common_upscale(samples: torch.Tensor, width: int, height: int, upscale_method: str, crop: str) -> torch.Tensor:
-    """[B, C, H, W] (or with more dimensions between C and H) at another size."""
+    """Resize [B, C, H, W] (or with more dimensions between C and H)."""
     if samples.ndim <= 4:
         return pixels.resize(samples, width, height, upscale_method, crop)
     batch, channels, *between = samples.shape[:-2]
@@ -88,7 +88,7 @@ def common_upscale(samples: torch.Tensor, width: int, height: int, upscale_metho
 
 
 def resize_to_batch_size(tensor: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """Items picked evenly, so that there are `batch_size` of them."""
+    """Pick items evenly, so that there are `batch_size` of them."""
     count = tensor.shape[0]
     if count == batch_size:
         return tensor
@@ -101,7 +101,7 @@ def resize_to_batch_size(tensor: torch.Tensor, batch_size: int) -> torch.Tensor:
 
 
 def reshape_mask(input_mask: torch.Tensor, output_shape: Sequence[int]) -> torch.Tensor:
-    """A mask [B, H, W] for a batch of that shape."""
+    """Return a mask [B, H, W] reshaped for a batch of that shape."""
     planes = input_mask.reshape((-1, 1, *input_mask.shape[-2:]))
     mask = torch.nn.functional.interpolate(planes, size=tuple(output_shape[-2:]), mode="bilinear")
     mask = mask.expand(-1, output_shape[1], -1, -1) if mask.shape[1] < output_shape[1] else mask
@@ -112,7 +112,7 @@ def reshape_mask(input_mask: torch.Tensor, output_shape: Sequence[int]) -> torch
 
 
 def get_tiled_scale_steps(width: int, height: int, tile_x: int, tile_y: int, overlap: int) -> int:
-    """How many tiles `tiled_scale` needs for a picture."""
+    """Return the number of tiles that `tiled_scale` needs for a picture."""
     rows = 1 if height <= tile_y else math.ceil((height - overlap) / (tile_y - overlap))
     columns = 1 if width <= tile_x else math.ceil((width - overlap) / (tile_x - overlap))
     return rows * columns
@@ -129,7 +129,7 @@ def tiled_scale(
     output_device: Any = "cpu",
     pbar: ProgressBar | None = None,
 ) -> torch.Tensor:
-    """`tiled_scale_multidim` for [B, C, H, W]."""
+    """Apply `tiled_scale_multidim` to [B, C, H, W]."""
     return tiled_scale_multidim(
         samples, function, (tile_y, tile_x), overlap, upscale_amount, out_channels, output_device, pbar=pbar
     )
@@ -148,7 +148,7 @@ def tiled_scale_multidim(
     index_formulas: Any = None,
     pbar: ProgressBar | None = None,
 ) -> torch.Tensor:
-    """`function` over overlapping tiles of [B, C, ...], put together with weights that fade over the overlap."""
+    """Apply `function` to overlapping tiles of [B, C, ...] and blend them with weights that fade over the overlap."""
     if index_formulas is not None or callable(upscale_amount) or downscale:
         raise not_supported("comfy.utils.tiled_scale_multidim with formulas, functions or downscale")
     num_dims = len(tile)
@@ -186,14 +186,14 @@ def tiled_scale_multidim(
 
 
 def _starts(size: int, side: int, overlap: int) -> list[int]:
-    """Where the tiles along one dimension begin; the last one is moved back to end with the picture."""
+    """Return the start of each tile along one dimension; the last tile is moved back to end with the picture."""
     if size <= side:
         return [0]
     return [max(0, min(size - overlap, start)) for start in range(0, size - overlap, side - overlap)]
 
 
 def _feather(weight: torch.Tensor, dim: int, width: int) -> None:
-    """Let the weight rise from both ends of a dimension."""
+    """Fade the weight in from both ends of a dimension, in place."""
     if width >= weight.shape[dim]:
         return
     for step in range(width):
@@ -207,8 +207,9 @@ def _feather(weight: torch.Tensor, dim: int, width: int) -> None:
 def load_torch_file(
     ckpt: str | Path, safe_load: bool = False, device: Any = None, return_metadata: bool = False
 ) -> Any:
-    """Weights by name, of a pickle in whatever dictionaries it has them; with `return_metadata` also the file's texts
-    (None where it has none).
+    """Return weights by name; those of a pickle in its own nesting of dictionaries.
+
+    With `return_metadata` also returns the file's texts (None if it has none).
     """
     path = Path(ckpt)
     if is_pickled(path):
@@ -220,7 +221,7 @@ def load_torch_file(
 
 
 def _unwrapped(content: Any) -> Any:
-    """What a training program has put below `state_dict`, or below the only name there is."""
+    """Return the content below `state_dict`, or below the only key, where training programs store weights."""
     inner = content.get("state_dict", next(iter(content.values())) if len(content) == 1 else content)
     return inner if isinstance(inner, dict) or "state_dict" in content else content
 
@@ -242,7 +243,7 @@ def calculate_parameters(sd: Mapping[str, torch.Tensor], prefix: str = "") -> in
 
 
 def weight_dtype(sd: Mapping[str, torch.Tensor], prefix: str = "") -> torch.dtype | None:
-    """The type that most elements have."""
+    """Return the type that most elements have."""
     counts: dict[torch.dtype, int] = {}
     for name, tensor in sd.items():
         if name.startswith(prefix):
@@ -260,7 +261,7 @@ def state_dict_key_replace(state_dict: dict[str, Any], keys_to_replace: Mapping[
 def state_dict_prefix_replace(
     state_dict: dict[str, Any], replace_prefix: Mapping[str, str], filter_keys: bool = False
 ) -> dict[str, Any]:
-    """With other prefixes; `filter_keys` leaves only those that had one of them."""
+    """Replace prefixes of names; `filter_keys` keeps only names that had one of them."""
     out: dict[str, Any] = {} if filter_keys else state_dict
     for old, new in replace_prefix.items():
         for key in [key for key in state_dict if key.startswith(old)]:
@@ -269,7 +270,7 @@ def state_dict_prefix_replace(
 
 
 def safetensors_header(safetensors_path: str, max_size: int = 100 * 1024 * 1024) -> bytes | None:
-    """The file's JSON header; None when it is longer than `max_size`."""
+    """Return the file's JSON header, or None when it is longer than `max_size`."""
     with open(safetensors_path, "rb") as file:
         return read_header(file, max_size).raw
 
@@ -284,7 +285,7 @@ def get_attr(obj: Any, attr: str) -> Any:
 
 
 def set_attr(obj: Any, attr: str, value: Any) -> Any:
-    """The value it had."""
+    """Set an attribute by dotted name and return its previous value."""
     path, _, last = attr.rpartition(".")
     owner = get_attr(obj, path) if path else obj
     before = getattr(owner, last)
@@ -301,5 +302,5 @@ def copy_to_param(obj: Any, attr: str, value: torch.Tensor) -> None:
 
 
 def string_to_seed(data: bytes) -> int:
-    """CRC-32 of the bytes."""
+    """Return the CRC-32 of the bytes."""
     return zlib.crc32(data)

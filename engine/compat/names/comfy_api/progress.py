@@ -1,4 +1,4 @@
-"""`ComfyAPI().execution`: progress of the running node, awaited or not."""
+"""`ComfyAPI().execution`: progress of the running node, synchronous or async."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def set_progress(
     preview_image: Image.Image | torch.Tensor | None = None,
     ignore_size_limit: bool = False,
 ) -> None:
-    """Raises ValueError outside of a node's call."""
+    """Report progress of the running node. Raises ValueError outside of a node's call."""
     context = running_context()
     if context is None:
         raise ValueError("node_id must be provided if not in executing context")
@@ -36,18 +36,18 @@ def set_progress(
 
 class Execution:
     async def set_progress(self, *args: Any, **kwargs: Any) -> None:
-        """`set_progress` above."""
+        """Report progress as the function `set_progress`."""
         set_progress(*args, **kwargs)
 
 
 class ExecutionSync:
     def set_progress(self, *args: Any, **kwargs: Any) -> None:
-        """`set_progress` above."""
+        """Report progress as the function `set_progress`."""
         set_progress(*args, **kwargs)
 
 
 class ComfyAPI:
-    """What a node may ask of ComfyUI while it runs; its functions are awaited."""
+    """ComfyUI's functions for running nodes; they are awaited."""
 
     VERSION = "latest"
     STABLE = False
@@ -58,7 +58,7 @@ class ComfyAPI:
 
 
 class ComfyAPISync:
-    """The same for nodes that are not async."""
+    """ComfyUI's functions for running nodes that are not async."""
 
     VERSION = "latest"
     STABLE = False

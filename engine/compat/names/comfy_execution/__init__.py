@@ -1,1 +1,1 @@
-"""`comfy_execution`: graphs, as nodes that expand see them."""
+"""`comfy_execution`: graphs, for nodes that expand."""

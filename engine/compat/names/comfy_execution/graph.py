@@ -21,7 +21,7 @@ __all__ = [
 
 
 def get_input_info(class_def: Any, input_name: str, valid_inputs: Any = None) -> tuple[Any, Any, Any]:
-    """Type, section and options of a class's input; three times None when it has none of that name."""
+    """Return type, section and options of a class's input, or None three times when it has none of that name."""
     declared = class_def.INPUT_TYPES() if valid_inputs is None else valid_inputs
     for section in ("required", "optional", "hidden"):
         entry = declared.get(section, {}).get(input_name)

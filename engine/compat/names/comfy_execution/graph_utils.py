@@ -1,4 +1,4 @@
-"""`comfy_execution.graph_utils`: building the graph that takes a node's place."""
+"""`comfy_execution.graph_utils`: building the graph that replaces a node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ExecutionBlocker", "GraphBuilder", "Node", "add_graph_prefix", "is_l
 
 
 class Node:
-    """A node of a graph that is being built; an input is a value or another node's `out(slot)`."""
+    """A node of a graph under construction; an input is a value or another node's `out(slot)`."""
 
     def __init__(self, id: str, class_type: str, inputs: dict[str, Any]) -> None:
         self.id = id
@@ -25,7 +25,7 @@ class Node:
         return [self.id, index]
 
     def set_input(self, key: str, value: Any) -> None:
-        """None takes the input away."""
+        """Set an input; None removes it."""
         if value is not None:
             self.inputs[key] = value
         else:
@@ -35,7 +35,7 @@ class Node:
         return self.inputs.get(key)
 
     def set_override_display_id(self, override_display_id: str) -> None:
-        """Show this node as another one of the client's graph."""
+        """Set the node of the client's graph that is shown instead of this one."""
         self.override_display_id = override_display_id
 
     def serialize(self) -> dict[str, Any]:
@@ -46,9 +46,11 @@ class Node:
 
 
 class GraphBuilder:
-    """Nodes with ids of their own: below the running node's, the call's and the number of graphs the call has built.
+    """Builder of a graph with node ids of its own.
 
-    The same node with the same inputs therefore gives the same ids, which its cached results hang on.
+    Ids start with those of the running node and the call, and the number of graphs the call has built.
+
+    The same node with the same inputs therefore gives the same ids, on which its cached results depend.
     """
 
     def __init__(self, prefix: str | None = None) -> None:
@@ -69,7 +71,7 @@ class GraphBuilder:
         return f"{root or ''}.{call_index or 0}.{graph_index or 0}."
 
     def node(self, class_type: str, id: str | None = None, **kwargs: Any) -> Node:
-        """A new node, or the one that has the id already."""
+        """Return the node with this id, created if there is none."""
         if id is None:
             id = str(self.id_gen)
             self.id_gen += 1
@@ -79,11 +81,11 @@ class GraphBuilder:
         return self.nodes.get(self.prefix + id)
 
     def finalize(self) -> dict[str, Any]:
-        """The graph in the prompt's format."""
+        """Return the graph in the prompt's format."""
         return {node_id: node.serialize() for node_id, node in self.nodes.items()}
 
     def replace_node_output(self, node_id: str, index: int, new_value: Any) -> None:
-        """Give whatever uses an output another value; None takes those inputs away."""
+        """Replace an output by another value wherever it is used; None removes those inputs."""
         old = [self.prefix + node_id, index]
         for node in self.nodes.values():
             for key in [key for key, value in node.inputs.items() if is_link(value) and value == old]:
@@ -96,7 +98,7 @@ class GraphBuilder:
 def add_graph_prefix(
     graph: Mapping[str, Any], outputs: Sequence[Any], prefix: str
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """A graph and its outputs with `prefix` before every node id."""
+    """Return a graph and its outputs with `prefix` before every node id."""
 
     def moved(value: Any) -> Any:
         return [prefix + value[0], value[1]] if is_link(value) else value

@@ -1,4 +1,4 @@
-"""`comfy_execution.utils`: which node runs."""
+"""`comfy_execution.utils`: the running node."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class ExecutionContext(NamedTuple):
 
 
 def get_executing_context() -> ExecutionContext | None:
-    """None outside of a node's call."""
+    """Return the context of the running call, or None outside of a node's call."""
     context = running_context()
     return None if context is None else ExecutionContext(context.prompt_id, context.node_id, context.list_index)

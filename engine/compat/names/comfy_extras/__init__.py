@@ -1,1 +1,1 @@
-"""`comfy_extras`: what packs take from the files of built-in nodes besides the nodes themselves."""
+"""`comfy_extras`: functions and classes that packs import from the files of built-in nodes, besides the nodes."""

@@ -12,5 +12,5 @@ __all__ = ["Guider_Basic", "Guider_DualCFG", "Noise_EmptyNoise", "Noise_RandomNo
 
 class Guider_DualCFG(DualCfgGuider):
     def set_cfg(self, cfg1: float, cfg2: float, nested: bool = False) -> None:  # type: ignore[override]
-        """`nested` may be given by position."""
+        """Set the two guidance scales; `nested` may be given by position."""
         super().set_cfg(cfg1, cfg2, nested=nested)

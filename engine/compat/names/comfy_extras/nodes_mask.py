@@ -1,4 +1,4 @@
-"""`comfy_extras.nodes_mask`: pasting."""
+"""`comfy_extras.nodes_mask`: pasting of tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def composite(
     multiplier: int = 8,
     resize_source: bool = False,
 ) -> torch.Tensor:
-    """`destination` [B, C, H, W] itself, with `source` pasted at (`x`, `y`), which are `multiplier` to a cell."""
+    """Paste `source` into `destination` [B, C, H, W] in place at (`x`, `y`), which are `multiplier` to a cell."""
     if x < 0 or y < 0:
         raise not_supported("comfy_extras.nodes_mask.composite at a negative place")
     if resize_source:

@@ -1,4 +1,4 @@
-"""`comfy_extras.nodes_perpneg`: its guider as a value."""
+"""`comfy_extras.nodes_perpneg`: the perpendicular-negative guider as a value."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class UnetApplyFunction(Protocol):
-    """The network under its parameterisation, as a `model_function_wrapper` calls it."""
+    """Protocol of the parameterised network, as a `model_function_wrapper` calls it."""
 
     def __call__(self, x: torch.Tensor, t: torch.Tensor, **kwargs: Any) -> torch.Tensor: ...
 
@@ -42,7 +42,7 @@ class UnetApplyConds(TypedDict, total=False):
 
 
 class UnetParams(TypedDict):
-    """What a `model_function_wrapper` is given; `cond_or_uncond` has 0 for each positive, 1 for each negative part."""
+    """Arguments of a `model_function_wrapper`; `cond_or_uncond` has 0 for each positive, 1 for each negative part."""
 
     input: torch.Tensor
     timestep: torch.Tensor

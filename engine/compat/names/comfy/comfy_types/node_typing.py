@@ -66,7 +66,7 @@ class IO(StrEnum):
 
 
 class FileLocator(TypedDict):
-    """A file an output node shows."""
+    """A file that an output node shows."""
 
     filename: str
     subfolder: str
@@ -74,7 +74,7 @@ class FileLocator(TypedDict):
 
 
 class ComfyNodeABC(ABC):
-    """A node class in ComfyUI's form; see `engine/nodes/class_form.py` for how its members are read."""
+    """Base of node classes in ComfyUI's form; `engine/nodes/class_form.py` describes how its members are read."""
 
     DESCRIPTION: str
     CATEGORY: str
@@ -93,11 +93,11 @@ class ComfyNodeABC(ABC):
     @classmethod
     @abstractmethod
     def INPUT_TYPES(cls) -> InputTypeDict:
-        """The inputs by section: `{"required": {name: (type, options)}, "optional": ..., "hidden": ...}`."""
+        """Return the inputs by section: `{"required": {name: (type, options)}, "optional": ..., "hidden": ...}`."""
 
 
 class CheckLazyMixin:
-    """A lazy node that needs all its inputs."""
+    """Mixin of a lazy node that requires all its inputs."""
 
     def check_lazy_status(self, **kwargs: Any) -> list[str]:
         return [name for name, value in kwargs.items() if value is None]

@@ -1,6 +1,6 @@
 """`comfy.k_diffusion.sampling`: every sampler as `sample_<name>`, schedules, and the formulas they share.
 
-A sampler that a pack puts here, under a new name or one that is there, is the one that KSampler uses.
+KSampler uses a sampler that a pack puts here, under a new name or an existing one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ trange = range  # how far sampling is, the engine tells by itself
 
 
 def __getattr__(name: str) -> Any:
-    """`sample_euler` and its sisters."""
+    """Return a sampler function such as `sample_euler`."""
     function = SAMPLER_FUNCTIONS.get(name.removeprefix("sample_")) if name.startswith("sample_") else None
     if function is None:
         raise AttributeError(name)
@@ -44,7 +44,7 @@ def sample_dpm_fast(
     disable: bool | None = None,
     **options: Any,
 ) -> torch.Tensor:
-    """In `n` calls of the model. Raises ValueError for a bound of 0."""
+    """Sample with `n` calls of the model. Raises ValueError for a bound of 0."""
     levels = _levels(x, sigma_min, sigma_max, n)
     return SAMPLER_FUNCTIONS["dpm_fast"](model, x, levels, extra_args, callback, disable, **options)
 
@@ -61,7 +61,7 @@ def sample_dpm_adaptive(
     return_info: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """Raises ValueError for a bound of 0."""
+    """Sample with adaptive step sizes. Raises ValueError for a bound of 0."""
     if return_info:
         raise not_supported("comfy.k_diffusion.sampling.sample_dpm_adaptive(return_info=True)")
     levels = _levels(x, sigma_min, sigma_max, 1)
@@ -110,7 +110,7 @@ def get_sigmas_vp(
 
 
 class BrownianTreeNoiseSampler:
-    """Unit noise between two levels that is the same whichever steps lead there; `transform` maps levels to times."""
+    """Unit noise between two levels that is independent of the steps between; `transform` maps levels to times."""
 
     def __init__(
         self,
@@ -136,5 +136,5 @@ def append_zero(x: torch.Tensor) -> torch.Tensor:
 
 
 def append_dims(x: torch.Tensor, target_dims: int) -> torch.Tensor:
-    """With ones at the end of its shape."""
+    """Append dimensions of size 1 to the shape."""
     return x.reshape(*x.shape, *(1,) * (target_dims - x.ndim))

@@ -1,4 +1,4 @@
-"""`comfy.ldm.util`: small questions."""
+"""`comfy.ldm.util`: helper functions."""
 
 from __future__ import annotations
 

@@ -18,15 +18,15 @@ __all__ = ["IO", "UI", "ComfyAPI", "ComfyAPISync", "ComfyAPI_latest", "ComfyExte
 
 
 class ComfyExtension(ABC):
-    """A pack that lists its nodes; its module has `comfy_entrypoint()`, which gives one of these."""
+    """A pack that lists its nodes; its module has `comfy_entrypoint()`, which returns an instance."""
 
     async def on_load(self) -> None:
-        """Called once, before the nodes are asked for."""
+        """Initialise the pack; called once, before the node list is requested."""
         return
 
     @abstractmethod
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        """The node classes."""
+        """Return the node classes."""
 
 
 class Input:

@@ -56,7 +56,7 @@ class RemoteOptions:
 
 
 class Hidden(str, Enum):  # noqa: UP042 - its values are formatted as ComfyUI's are
-    """What the engine fills in."""
+    """Inputs that the engine fills in."""
 
     unique_id = "UNIQUE_ID"
     prompt = "PROMPT"
@@ -67,7 +67,7 @@ class Hidden(str, Enum):  # noqa: UP042 - its values are formatted as ComfyUI's 
 
 
 class HiddenHolder:
-    """The hidden inputs of a call, as attributes; None for those the schema did not ask for."""
+    """Hidden inputs of a call as attributes; None for those the schema does not declare."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self.__dict__.update(values or {})
@@ -80,7 +80,7 @@ class HiddenHolder:
 
 
 class Input:
-    """An input that only a link can bring. `io_type` is ComfyUI's type name."""
+    """An input that only a link can supply. `io_type` is ComfyUI's type name."""
 
     io_type: Any = "*"
     named: ClassVar[Mapping[str, str]] = {}  # attributes among the options, by the option's name
@@ -105,7 +105,7 @@ class Input:
         return self.io_type
 
     def as_dict(self) -> dict[str, Any]:
-        """The options, as `/object_info` shows them."""
+        """Return the options as `/object_info` lists them."""
         common = {"display_name": self.display_name, "tooltip": self.tooltip, "lazy": self.lazy}
         own = {name: _plain(getattr(self, attribute)) for name, attribute in self.named.items()}
         return _without_none({**common, **self.extra_dict, **own})
@@ -184,7 +184,7 @@ class ComfyTypeIO(ComfyTypeI):
 
 
 def comfytype(io_type: str, **kwargs: Any) -> Callable[[type], Any]:
-    """Makes a class a type of that name, with inputs and outputs of its own."""
+    """Return a decorator that gives a class that type name, with inputs and outputs of its own."""
 
     def decorate(cls: type) -> Any:
         made = cls if issubclass(cls, ComfyTypeI) else type(cls.__name__, (cls, ComfyTypeIO), {})
@@ -194,12 +194,12 @@ def comfytype(io_type: str, **kwargs: Any) -> Callable[[type], Any]:
 
 
 def Custom(io_type: str) -> type[ComfyTypeIO]:
-    """A type of any name."""
+    """Return a type of any name."""
     return socket_type(io_type)
 
 
 def _typed(kind: Any, io_type: Any) -> Any:
-    """Give a type its name; its `Input` and `Output` become classes of its own."""
+    """Set a type's name; its `Input` and `Output` become classes of its own."""
     kind.io_type = io_type
     for name, base in (("Input", Input), ("Output", Output)):
         member = getattr(kind, name, None)
@@ -342,7 +342,7 @@ class _MultiComboInput(_ComboInput):
 
 
 class _ComboOutput(Output):
-    """The choices are the type."""
+    """Output of a combo, whose type is the list of choices."""
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ class _ComboOutput(Output):
 
 
 class _MultiTypeInput(Input):
-    """An input of several types. Given an `Input` instead of an id, its widget is shown."""
+    """An input of several types. Given an `Input` instead of an id, clients show its widget."""
 
     def __init__(
         self,
@@ -462,7 +462,7 @@ WanCameraEmbedding = socket_type("WAN_CAMERA_EMBEDDING", torch.Tensor)
 
 @dataclass
 class Schema:
-    """A node's declaration."""
+    """Declaration of a node."""
 
     node_id: str
     display_name: str | None = None
@@ -480,7 +480,7 @@ class Schema:
     enable_expand: bool = False
 
     def validate(self) -> None:
-        """Raises ValueError when two inputs, or two outputs, have one id.
+        """Raise ValueError when two inputs, or two outputs, have the same id.
 
         An output may have an input's: ComfyUI 0.3.64 refuses that, later versions, which packs are written for, do not.
         """
@@ -490,7 +490,7 @@ class Schema:
             raise ValueError(f"{self.node_id}: ids must be unique, and these are not: {', '.join(twice)}")
 
     def all_hidden(self) -> list[Hidden]:
-        """Those asked for, and those that output nodes and API nodes get besides."""
+        """Return the declared hidden inputs, and those that output nodes and API nodes always get."""
         wanted = list(self.hidden or ())
         if self.is_api_node:
             wanted += [Hidden.auth_token_comfy_org, Hidden.api_key_comfy_org]
@@ -500,7 +500,7 @@ class Schema:
 
 
 class NodeOutput:
-    """What `execute` gives: the outputs in their order, and what is shown, expanded or blocked."""
+    """Result of `execute`: the outputs in order, and what is shown, expanded or blocked."""
 
     def __init__(
         self, *args: Any, ui: Any = None, expand: dict[str, Any] | None = None, block_execution: str | None = None
@@ -519,7 +519,7 @@ class NodeOutput:
 
 
 class _FromSchema:
-    """A member of the older form, read from the schema each time, since lists of files change."""
+    """A member of the older form, read from the schema on each access, since lists of files change."""
 
     def __init__(self, read: Callable[[Schema], Any]) -> None:
         self._read = read
@@ -529,12 +529,12 @@ class _FromSchema:
 
 
 class ComfyNode(ABC):
-    """A node by schema: `define_schema` and `execute`, and where wanted the three checks below them."""
+    """Base of nodes by schema: `define_schema` and `execute`, and optionally the three checks below them."""
 
     hidden: Any = HiddenHolder()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """`validate_inputs` and `fingerprint_inputs`, where a class has them, under their older names."""
+        """Set `validate_inputs` and `fingerprint_inputs`, where a class has them, under their older names."""
         super().__init_subclass__(**kwargs)
         for name, older in (("validate_inputs", "VALIDATE_INPUTS"), ("fingerprint_inputs", "IS_CHANGED")):
             own = getattr(cls, name, None)
@@ -544,12 +544,15 @@ class ComfyNode(ABC):
     @classmethod
     @abstractmethod
     def define_schema(cls) -> Schema:
-        """The declaration."""
+        """Return the declaration."""
 
     @classmethod
     @abstractmethod
     def execute(cls, **kwargs: Any) -> Any:
-        """One call: a `NodeOutput`, a tuple of outputs, a dict in the older form, or an `ExecutionBlocker`."""
+        """Run one call.
+
+        Return a `NodeOutput`, a tuple of outputs, a dict in the older form, or an `ExecutionBlocker`.
+        """
 
     @classmethod
     def GET_SCHEMA(cls) -> Schema:
@@ -588,7 +591,7 @@ class ComfyNode(ABC):
     NOT_IDEMPOTENT = _FromSchema(lambda schema: schema.not_idempotent)
 
     def CALL(self, **inputs: Any) -> Any:
-        """One call in the older form. The class that is called is a sub-class with this call's hidden inputs."""
+        """Run one call in the older form. The class is a sub-class with this call's hidden inputs."""
         kind: Any = type(self)
         schema = kind.GET_SCHEMA()
         hidden = {item.name: inputs.pop(item.name, None) for item in schema.all_hidden()}
@@ -604,7 +607,7 @@ async def _later(outcome: Any, schema: Schema) -> Any:
 
 
 def older_form(outcome: Any, schema: Schema) -> Any:
-    """What `execute` gave, as `engine/nodes/class_form.py` reads it. Raises TypeError for anything else."""
+    """Convert the result of `execute` for `engine/nodes/class_form.py`. Raises TypeError for any other type."""
     if isinstance(outcome, ExecutionBlocker):
         return outcome
     if outcome is None:

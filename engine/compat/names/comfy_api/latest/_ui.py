@@ -1,4 +1,4 @@
-"""`comfy_api.latest.ui`: what nodes by schema show."""
+"""`comfy_api.latest.ui`: results that nodes by schema show."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SavedImages:
 
 
 class PreviewImage:
-    """Pictures [B, H, W, C] in the temporary folder."""
+    """Preview of pictures [B, H, W, C] in the temporary folder."""
 
     def __init__(self, image: torch.Tensor, animated: bool = False, cls: Any = None, **kwargs: Any) -> None:
         self.animated = animated
@@ -68,7 +68,7 @@ class PreviewText:
 
 
 class ImageSaveHelper:
-    """Saving as the built-in nodes do, with the running node's prompt in the file."""
+    """Saving of pictures as in the built-in nodes, with the running node's prompt in the file."""
 
     @staticmethod
     def get_save_images_ui(images: torch.Tensor, filename_prefix: str, cls: Any = None, **kwargs: Any) -> SavedImages:

@@ -18,7 +18,7 @@ optimized_attention_masked = optimized_attention
 
 
 def optimized_attention_for_device(device: Any, mask: bool = False, small_input: bool = False) -> Callable[..., Any]:
-    """The one function there is."""
+    """Return the only attention function there is."""
     return optimized_attention
 
 

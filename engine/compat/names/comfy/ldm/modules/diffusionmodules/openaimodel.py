@@ -1,4 +1,4 @@
-"""`comfy.ldm.modules.diffusionmodules.openaimodel`: the classes of the UNet's parts, to tell them apart by."""
+"""`comfy.ldm.modules.diffusionmodules.openaimodel`: classes of the UNet's parts, for `isinstance` checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`comfy.ldm.modules.diffusionmodules.util`: what diffusion networks are made with."""
+"""`comfy.ldm.modules.diffusionmodules.util`: building blocks of diffusion networks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from engine.architectures import latent_unet
 def timestep_embedding(
     timesteps: torch.Tensor, dim: int, max_period: float = 10000, repeat_only: bool = False
 ) -> torch.Tensor:
-    """[B] -> [B, dim]: sinusoids of falling frequency, or the timestep itself in every place."""
+    """Embed timesteps [B] as [B, dim]: sinusoids of falling frequency, or the timestep itself in every place."""
     if repeat_only:
         return timesteps[:, None].expand(-1, dim).clone()
     return latent_unet.timestep_embedding(timesteps, dim, max_period)
 
 
 def zero_module(module: nn.Module) -> nn.Module:
-    """The same module, its weights zero."""
+    """Set the weights of a module to zero and return it."""
     for parameter in module.parameters():
         parameter.detach().zero_()
     return module
 
 
 def avg_pool_nd(dims: int, *args: object, **kwargs: object) -> nn.Module:
-    """Raises ValueError for other than 1, 2 or 3 dimensions."""
+    """Return an average pooling layer. Raises ValueError for other than 1, 2 or 3 dimensions."""
     kinds = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
     if dims not in kinds:
         raise ValueError(f"there is no pooling of {dims} dimensions")
