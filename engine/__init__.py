@@ -1,6 +1,6 @@
-"""The engine: a graph of nodes in, pictures out.
+"""The engine: executes a graph of nodes and returns pictures.
 
-`Engine` and what it takes are imported when they are asked for, so that `import engine` needs no torch.
+`Engine` and its argument types are imported on first access, so that `import engine` does not require torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m engine`: the engine alone, with ComfyUI's flags; or one of its sub-commands.
+"""`python -m engine`: the engine without the worker, with ComfyUI's flags; or one of its sub-commands.
 
 python -m engine [flags]                     serve (see --help)
 python -m engine random-checkpoint PATH      write a small checkpoint of random weights
@@ -23,7 +23,10 @@ MOST_DEVICES = 32  # in one machine, as ComfyUI counts them
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code. Imports stay inside: serving must not wait for torch, and a sub-command needs no server."""
+    """Run the command line; return the exit code.
+
+    Imports stay inside: serving must not wait for torch, and a sub-command needs no server.
+    """
     if arguments[:1] == [RANDOM_CHECKPOINT]:
         return write_checkpoint(arguments[1:])
     if arguments[:1] == [NODES]:
@@ -73,7 +76,10 @@ def serve(arguments: Sequence[str]) -> int:
 
 
 def show_devices(settings: EngineSettings) -> None:
-    """Tell CUDA's and ROCm's libraries which GPUs there are; they ask once, when torch first looks for a device."""
+    """Set the GPUs that CUDA's and ROCm's libraries can use.
+
+    They read the setting once, when torch first looks for a device.
+    """
     if settings.cuda_device is not None:
         visible = str(settings.cuda_device)
     elif settings.default_device is not None:
@@ -86,7 +92,7 @@ def show_devices(settings: EngineSettings) -> None:
 
 
 def limit_threads() -> None:
-    """No more threads for arithmetic than the container may run at once; the libraries ask when they are imported."""
+    """Limit the threads for arithmetic to the container's CPU limit. The libraries read it when they are imported."""
     from engine.memory.control_groups import allowed_cores
 
     cores = allowed_cores()

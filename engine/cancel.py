@@ -1,4 +1,4 @@
-"""The way to stop a run from another thread."""
+"""Cancellation of a run from another thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.errors import Interrupted
 
 
 class CancelToken:
-    """Set once from any thread; a run asks it between nodes and between sampling steps."""
+    """Flag set once from any thread; a run checks it between nodes and between sampling steps."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -33,7 +33,7 @@ class CancelToken:
             raise Interrupted("the run was interrupted")
 
     def when_cancelled(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the token is set (from the thread that sets it), at once if it already is."""
+        """Call `callback` once when the token is set (from the thread that sets it), immediately if it already is."""
         with self._lock:
             if not self._event.is_set():
                 self._callbacks.append(callback)

@@ -1,6 +1,6 @@
-"""Limits that the engine's process puts on itself before any node pack is imported. They cannot be raised again.
+"""Resource limits that the engine's process sets on itself before it imports node packs; they cannot be raised again.
 
-They bind every process that a pack starts, too. Not among them is the size of the address space (RLIMIT_AS): CUDA
+They apply to every process that a pack starts, too. They do not include the size of the address space (RLIMIT_AS): CUDA
 reserves many times the memory that it uses. RLIMIT_DATA counts private writable memory, so neither reservations nor
 mappings of a GPU's driver.
 """
@@ -18,7 +18,7 @@ OOM_SCORE_FILE = Path("/proc/self/oom_score_adj")
 
 
 def confine(limits: Confinement) -> None:
-    """Lower the limits of this process and of all that it starts, never above what they were."""
+    """Lower the limits of this process and of all that it starts, never above their previous values."""
     if not limits.is_confined:
         return
     _lower(resource.RLIMIT_CORE, 0)  # a core file holds the memory, and fills the disk

@@ -1,8 +1,10 @@
-"""What the device does when asked for one thing at a time, and whether it computes rightly.
+"""Benchmark of the device's separate operations, and a check that it computes correctly.
 
-Explains a benchmark's speed: arithmetic, memory, and the way from the host. Runs on the thread that runs prompts. The
-fixed computation is a product of matrices of -1, 0 and 1 whose sums are whole numbers below 1024, so every type from
-float16 up holds them exactly, whatever order they are added in: its checksum is one known number on every device.
+It explains a benchmark's speed by arithmetic, memory, and transfers from the host. It runs on the thread that runs
+prompts.
+
+The fixed computation is a product of matrices of -1, 0 and 1 whose sums are whole numbers below 1024. Every type from
+float16 up holds them exactly, in any order of addition, so its checksum is one known number on every device.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ CHECKSUM_PRIME = 65_521
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """GB are 1e9 bytes, TFLOP 1e12 operations. What a device has not is None. `fault`: how it computed wrongly."""
+    """Measured figures of a device: GB are 1e9 bytes, TFLOP 1e12 operations; None for what it lacks.
+
+    `fault` describes how it computed wrongly.
+    """
 
     matrix_type: str
     matrix_tflops: float
@@ -40,7 +45,7 @@ class DeviceFigures:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much is computed and moved: little on a CPU, where each figure must still come in a tenth of a second."""
+    """Amounts of computation and data; small on a CPU, where each figure must still take only a tenth of a second."""
 
     matrix_type: torch.dtype
     matrix_side: int
@@ -52,7 +57,7 @@ CPU_AMOUNT = Amount(torch.float32, 768, 32 * MIB)
 
 
 def measure(device: str) -> DeviceFigures:
-    """Takes about a second. Raises `OutOfMemory` and `DeviceLost`."""
+    """Measure the device, which takes about a second. Raises `OutOfMemory` and `DeviceLost`."""
     began_seconds = time.perf_counter()
     kind = torch.device(device).type
     amount = CPU_AMOUNT if kind == "cpu" else GPU_AMOUNT
@@ -77,7 +82,7 @@ def measure(device: str) -> DeviceFigures:
 
 
 def measure_matrix(device: str, amount: Amount) -> float:
-    """TFLOP/s of the product of two square matrices."""
+    """Measure the TFLOP/s of the product of two square matrices."""
     side = amount.matrix_side
     first = torch.full((side, side), 0.5, dtype=amount.matrix_type, device=device)
     out = torch.empty_like(first)
@@ -86,7 +91,7 @@ def measure_matrix(device: str, amount: Amount) -> float:
 
 
 def measure_memory(device: str, amount: Amount) -> tuple[float, str | None]:
-    """GB/s read and written by a copy within the device's memory, and whether the copy differs."""
+    """Measure the GB/s read and written by a copy within the device's memory; report a copy that differs."""
     source = pattern(amount.copied_bytes, device)
     copy = torch.empty_like(source)
     seconds = seconds_of(lambda: copy.copy_(source), device)
@@ -95,7 +100,7 @@ def measure_memory(device: str, amount: Amount) -> tuple[float, str | None]:
 
 
 def measure_from_host(device: str, amount: Amount) -> tuple[float, str | None]:
-    """GB/s from pinned memory of the host, and whether what comes back differs."""
+    """Measure the GB/s from pinned memory of the host; report data that differs after the way back."""
     source = pattern(amount.copied_bytes, "cpu").pin_memory()
     copy = torch.empty_like(source, device=device)
     seconds = seconds_of(lambda: copy.copy_(source, non_blocking=True), device)
@@ -104,12 +109,12 @@ def measure_from_host(device: str, amount: Amount) -> tuple[float, str | None]:
 
 
 def pattern(num_bytes: int, device: str) -> torch.Tensor:
-    """int32 `[num_bytes / 4]` with all bits in use."""
+    """Return int32 `[num_bytes / 4]` with all bits in use."""
     return torch.arange(num_bytes // 4, dtype=torch.int32, device=device) * -1_640_531_527
 
 
 def seconds_of(work: Callable[[], object], device: str) -> float:
-    """Seconds of one call, warmed up, the better of two rounds of as many calls as fit the budget."""
+    """Return the seconds of one call, warmed up: the better of two rounds of as many calls as fit the budget."""
     for _ in range(2):
         work()
     devices.wait_for(device)
@@ -131,7 +136,7 @@ def _timed(work: Callable[[], object], device: str, num_calls: int) -> float:
 
 
 def find_wrong_product(device: str) -> str | None:
-    """How the fixed computation went wrong; None if it is right, in every type and every round."""
+    """Return how the fixed computation went wrong, or None if it is right in every type and every round."""
     first, second = fixed_matrices()
     types = (torch.float32,) if torch.device(device).type == "cpu" else (torch.float16, torch.float32)
     for dtype in types:
@@ -145,7 +150,7 @@ def find_wrong_product(device: str) -> str | None:
 
 
 def fixed_matrices() -> tuple[torch.Tensor, torch.Tensor]:
-    """int64 `[FIXED_SIDE, FIXED_SIDE]` twice, of -1, 0 and 1 in an order without a pattern that sums could follow."""
+    """Return two int64 matrices `[FIXED_SIDE, FIXED_SIDE]` of -1, 0 and 1, in an order without a regular pattern."""
     index = torch.arange(2 * FIXED_SIDE**2, dtype=torch.int64)
     mixed = (index * 2_654_435_761 + 12_345) % 4_294_967_296
     mixed = ((mixed >> 15) ^ mixed) * 1_540_483_477 % 4_294_967_296
@@ -155,7 +160,7 @@ def fixed_matrices() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def checksum(product: torch.Tensor) -> int:
-    """Of a matrix of whole numbers, each weighed by its place; below 2^53, so JSON carries it too."""
+    """Return the checksum of a matrix of whole numbers, each weighted by its place; below 2^53, as JSON requires."""
     weights = torch.arange(product.numel(), dtype=torch.int64) * 40_503 % CHECKSUM_PRIME
     whole = product.double().nan_to_num(nan=1e6, posinf=1e6, neginf=1e6).to(torch.int64)
     return int((whole.flatten() * weights).sum())

@@ -1,4 +1,4 @@
-"""How fast model files come from their disk: reads one past the page cache, where the file system lets it."""
+"""Benchmark of reading model files from disk, bypassing the page cache where the file system allows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DiskFigure:
-    """GB are 1e9 bytes. With `is_cached` the system may have answered from memory."""
+    """Measured read speed: GB are 1e9 bytes. With `is_cached` the data may have come from memory."""
 
     gb_per_second: float
     read_bytes: int
@@ -26,7 +26,7 @@ class DiskFigure:
 
 
 def measure_disk(paths: Iterable[Path]) -> DiskFigure | None:
-    """Of the largest of the files, for a second or a gigabyte; None when there is none that can be read."""
+    """Measure the largest of the files, for a second or a gigabyte; None if no file can be read."""
     sizes = [(path.stat().st_size, path) for path in paths if path.is_file()]
     if not sizes or max(sizes)[0] == 0:
         return None

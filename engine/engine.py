@@ -1,4 +1,4 @@
-"""The engine, put together: settings in, prompts checked and run, without a server.
+"""The assembled engine: takes settings, checks prompts and runs them, without a server.
 
     from engine import Engine, EngineSettings, RunRequest
 
@@ -100,7 +100,7 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """`classes` are the node classes it knows; all built-in ones unless given."""
+    """The engine. `classes` are the node classes it offers; all built-in ones by default."""
 
     def __init__(self, settings: EngineSettings, classes: Iterable[NodeClass] | None = None) -> None:
         self.settings = settings
@@ -128,26 +128,26 @@ class Engine:
         self._idle = IdleTimer(settings.memory.idle_unload_seconds, self._unload_idle)
 
     def check(self, prompt: Any, partial_execution_targets: Collection[str] | None = None) -> CheckedPrompt:
-        """Whether a prompt can run. Raises `PromptRejected` when no output of it can."""
+        """Check that a prompt can run. Raises `PromptRejected` when none of its outputs can."""
         return check_prompt(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits())
 
     def find_problems(
         self, prompt: Any, partial_execution_targets: Collection[str] | None = None, excuses: Excuses = never
     ) -> Findings:
-        """Find everything that is wrong with a prompt; problems that `excuses` is true for count as none.
+        """Find all problems of a prompt; those for which `excuses` returns True are left out.
 
         Raises `PromptRejected` when the data is no prompt at all, or is too large.
         """
         return find_problems(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits(), excuses)
 
     def needs_of(self, prompt: Any) -> PromptNeeds:
-        """The models a prompt names and the node classes it lacks, however wrong it is otherwise."""
+        """Return the models a prompt names and the node classes it lacks, even if it is invalid otherwise."""
         return needs_of(prompt if isinstance(prompt, Mapping) else {}, self.catalogue, self.folders)
 
     def object_info(self, class_type: str | None = None) -> dict[str, Any]:
-        """Class name to ComfyUI's description, of all classes or of one; `{}` for one there is not.
+        """Return a map from class name to ComfyUI's description, of all classes or of one; `{}` for an unknown one.
 
-        Among all, a custom node that cannot describe itself is left out and logged; asked for alone, it raises.
+        A custom node that fails to describe itself is logged and left out of the full map; requested alone, it raises.
         """
         if class_type is not None:
             return {class_type: self._info_of(class_type)} if class_type in self.catalogue else {}
@@ -163,14 +163,14 @@ class Engine:
         return object_info(self.catalogue[class_type].spec(self.environment))
 
     def model_metadata(self, kind: str, name: str) -> Any:
-        """Return the `__metadata__` of a `.safetensors` model file; None without such a file or metadata."""
+        """Return the `__metadata__` of a `.safetensors` model file, or None without such a file or metadata."""
         if not name.endswith(".safetensors") or kind not in self.folders.kinds():
             return None
         path = self.folders.path(kind, name)
         return None if path is None else read_metadata(path, MAX_SHOWN_HEADER_BYTES)
 
     def families(self) -> list[dict[str, Any]]:
-        """Return the families of models: name, label, the defaults of a picture, the nodes of a plain workflow."""
+        """Return the families of models: name, label, default parameters, and the nodes of a plain workflow."""
         return [
             {
                 "name": family.name,
@@ -183,18 +183,18 @@ class Engine:
         ]
 
     def load_custom_nodes(self, server: PackServer | None = None) -> list[PackReport]:
-        """Import the packs of the base directory, once, before prompts are checked. What came of each is returned.
+        """Import the packs of the base directory and return a report for each. Call once, before prompts are checked.
 
-        They use ComfyUI's import names, which then mean this engine in the whole process; `server` is what they find
-        as `PromptServer.instance`.
+        They use ComfyUI's import names, which from then on refer to this engine in the whole process. `server` is the
+        object behind `PromptServer.instance`.
         """
         return load_custom_nodes(self, server)
 
     def submit(self, request: RunRequest, on_event: Callable[[Event], None]) -> Future[RunResult]:
         """Run a checked prompt after those submitted before. Raises RuntimeError once the engine is closed.
 
-        The device does not wait for files: after `RunSaving` the next prompt begins, and the rest of this one's events
-        come from another thread, before its result.
+        The device does not wait for files: after `RunSaving` the next prompt begins, and the remaining events of this
+        one come from another thread, before its result.
         """
         cancel = CancelToken()
         number = next(self._run_numbers)
@@ -212,7 +212,7 @@ class Engine:
         return result
 
     def interrupt(self, prompt_id: str | None = None) -> bool:
-        """Stop the running prompt (if it is the one of that id) within a sampling step. True if it was told."""
+        """Stop the running prompt (if it has that id) within a sampling step. Return True if it was signalled."""
         with self._lock:
             running = None if self._running is None else self._runs[self._running]
         if running is None or prompt_id not in (None, running[0]):
@@ -221,11 +221,11 @@ class Engine:
         return True
 
     def free(self, *, unload_models: bool, free_memory: bool) -> None:
-        """After the prompts submitted so far: take models off the device, forget results and node states."""
+        """Unload models from the device, and drop results and node states, after the prompts submitted so far."""
         self._thread.submit(lambda: self._free(unload_models=unload_models, free_memory=free_memory))
 
     def preload(self, kind: str, name: str, *, keep: bool = True) -> Future[int]:
-        """After the prompts submitted so far: read a model file and bring it to its device, as far as it fits.
+        """Read a model file and load it to its device as far as it fits, after the prompts submitted so far.
 
         `kind` is one of `PRELOADED_KINDS` (KeyError otherwise). The result is the bytes of its weights, or raises
         `BadModelFile`. With `keep` it stays read, leaves the device last, and never because nothing runs.
@@ -239,41 +239,44 @@ class Engine:
             return self.models.preload(kind, name, keep=keep)
 
     def take_over_process(self) -> None:
-        """The process is this engine's alone, and all that stays is loaded: arrange Python's collector for that."""
+        """Tune Python's garbage collector for a process of this engine alone. Call once lasting objects are loaded."""
         self._thread.submit(self._garbage.take_over)
 
     @property
     def models(self) -> ModelStore:
-        """Model files as values. For nodes: used on the thread that runs prompts."""
+        """Model files as values, for nodes. Used on the thread that runs prompts."""
         store: ModelStore = self._services.models
         return store
 
     def unload_models(self) -> None:
-        """At once, on the thread that runs prompts: every model that is not in use leaves its device."""
+        """Unload every model that is not in use from its device, immediately, on the thread that runs prompts."""
         self.memory.unload()
 
     def device_report(self) -> list[DeviceReport]:
         return [self.memory.device.report()]
 
     def memory_report(self) -> MemoryReport:
-        """Every figure of model memory, from any thread."""
+        """Return every figure of model memory; callable from any thread."""
         return self.memory.report()
 
     def device_identity(self) -> DeviceIdentity:
         return devices.identity(self.resolved.device)
 
     def measure_device(self) -> Future[DeviceFigures]:
-        """After the prompts submitted so far: what the device does, and whether it computes rightly. About a second."""
+        """Measure the device and check that it computes correctly, after the prompts submitted so far.
+
+        Takes about a second.
+        """
         return self._thread.submit(lambda: measure(self.resolved.device))
 
     def measure_disk(self) -> DiskFigure | None:
-        """How fast the largest model file of the user comes from its disk. About a second, on the caller's thread."""
+        """Measure the speed of reading the user's largest model file. Takes about a second, on the caller's thread."""
         names = ((kind, name) for kind in PRELOADED_KINDS for name in self.folders.names(kind))
         paths = (path for kind, name in names if (path := self.folders.path(kind, name)) is not None)
         return measure_disk(path for path in paths if not self.folders.is_built_in(path))
 
     def close(self) -> None:
-        """Interrupt what runs, let the rest end at once, and wait for that."""
+        """Interrupt the running prompt, end the queued ones, and wait for that."""
         with self._lock:
             tokens = [cancel for _, cancel in self._runs.values()]
         for token in tokens:
@@ -306,7 +309,7 @@ class Engine:
     def _run_nodes(
         self, number: int, request: RunRequest, cancel: CancelToken, on_event: Callable[[Event], None]
     ) -> Callable[[], RunResult]:
-        """What gives the result; it raises what was no failure of a node."""
+        """Run the nodes and return a function that returns the result or raises an error that is no node's failure."""
         with self._lock:
             self._running = number
         try:
@@ -325,7 +328,7 @@ class Engine:
             self._idle.start()
 
     def _forget_changed_files(self) -> None:
-        """Results may hold what a model file was before it was downloaded anew: prompts get it as it is now."""
+        """Drop results computed from model files that have changed on disk since, such as by a new download."""
         changed = self.models.forget_changed()
         if changed:
             log.warning("model files have changed and are read again: %s", ", ".join(changed))
@@ -334,17 +337,17 @@ class Engine:
             self._recent.forget()
 
     def _unload_idle(self) -> None:
-        """Called by the timer, on a thread of its own."""
+        """Unload models after the idle time; called by the timer on a thread of its own."""
         with contextlib.suppress(RuntimeError):  # the engine is being closed
             self._thread.submit(lambda: None if self._runs else self.memory.unload(also_kept=False))
 
     def _wait_for_files(self) -> None:
-        """Until the run before has written its last file. Writers never wait for the GPU thread."""
+        """Wait until the previous run has written its last file. Writers never wait for the GPU thread."""
         if self._ending is not None:
             self._ending.result()
 
     def _max_pixels(self) -> int:
-        """Bound the pixels of a picture by the flag, and by the memory that is free now."""
+        """Return the pixel limit of a picture: the flag, and the limit by the memory that is free now."""
         free = machine_memory.available_bytes() // BYTES_PER_PIXEL
         return min(self.settings.max_input_pixels, free or self.settings.max_input_pixels)  # 0: it is not known
 
@@ -377,7 +380,7 @@ class Engine:
         return self._load_types(self.memory.types_for(family.dtypes))
 
     def _load_types(self, resolved: ResolvedSettings) -> LoadTypes:
-        """Return the types that were decided, as torch's."""
+        """Return the resolved types as torch's."""
         computed = None if resolved.unet_compute_dtype == resolved.unet_dtype else dtype_of(resolved.unet_compute_dtype)
         return LoadTypes(
             unet=dtype_of(resolved.unet_dtype),
@@ -419,10 +422,10 @@ class Engine:
         )
 
     def _preview(self, preview: Any, latent_format: Any) -> tuple[bytes, str] | None:
-        """Pictures that nodes made themselves are always shown, latents by `--preview-method`, as in ComfyUI.
+        """Encode a preview. Pictures from nodes are always shown, latents by `--preview-method`, as in ComfyUI.
 
-        `taesd` needs a file of the folder `vae_approx` for the latents at hand; without one, and while the device is
-        out of memory, it is answered with the latent's own colours, as `latent2rgb` and `auto` are.
+        `taesd` needs a file of the folder `vae_approx` for the current kind of latents. Without one, and while the
+        device is out of memory, it falls back to the latent's own colours, as with `latent2rgb` and `auto`.
         """
         if isinstance(preview, tuple):
             picture_format, picture, size_px = preview
@@ -440,7 +443,7 @@ class Engine:
         return latent_preview(preview, factors, bias, self.settings.preview_size_px), "image/jpeg"
 
     def _decoded_preview(self, latent: Any, latent_format: Any) -> torch.Tensor | None:
-        """Return a picture [1, 3, H, W] of -1..1 by the small decoder of these latents, None without one."""
+        """Return a picture [1, 3, H, W] of -1..1 by the small decoder of these latents, or None without one."""
         decoder = self.tiny_decoders.find(latent_format, latent.device)
         if decoder is None:
             return None
@@ -452,7 +455,7 @@ class Engine:
 
 
 def _settle(result: Future[RunResult], end: Callable[[], RunResult]) -> None:
-    """Do what is left of a run, and give its result to whoever waits."""
+    """Finish a run and set its result on the future."""
     try:
         result.set_result(end())
     except BaseException as error:  # noqa: BLE001 - the end of a run
@@ -464,7 +467,7 @@ def _raise(error: BaseException) -> RunResult:
 
 
 class FileEnvironment:
-    """What declarations depend on: the model files and input files that exist now."""
+    """Model files and input files that exist now, on which node declarations depend."""
 
     def __init__(self, folders: ModelFolders, files: FileFolders, max_pixels: Callable[[], int]) -> None:
         self._folders = folders
@@ -475,7 +478,10 @@ class FileEnvironment:
         return self._folders.names(kind)
 
     def input_files(self, content: str) -> list[str]:
-        """Files in the input folder itself, sorted: of a media type (`image`), an ending (`.latent`), or all ("")."""
+        """Return the files in the input folder itself, sorted.
+
+        `content` is a media type (`image`), a file extension (`.latent`), or "" for all files.
+        """
         folder = self._files.input
         names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
         if not content or content.startswith("."):
@@ -512,8 +518,9 @@ def _destination(facts: DeviceFacts) -> Destination:
 
 
 def _recent_models(settings: EngineSettings, state: VramState) -> RecentModels:
-    """Beside the classic cache; the other strategies say themselves what stays. None where models never leave their
-    device: those nobody needs any more would fill it.
+    """Return the cache of recent models, used beside the classic cache; other strategies decide themselves what stays.
+
+    It is None where models never leave their device, since unused models would fill it.
     """
     is_wanted = settings.cache.strategy == "classic" and settings.memory.smart_memory and not state.keeps_on_device
     return RecentModels(
@@ -523,7 +530,7 @@ def _recent_models(settings: EngineSettings, state: VramState) -> RecentModels:
 
 
 def _ram_headroom_bytes(settings: CacheSettings) -> int:
-    """What is asked for, else 4 GB as in ComfyUI, but no more than a quarter of a small machine."""
+    """Return the requested headroom, else 4 GB as in ComfyUI, but at most a quarter of a small machine's RAM."""
     if settings.ram_gb:
         return round(settings.ram_gb * GIB)
     return min(DEFAULT_HEADROOM_BYTES, machine_memory.total_bytes() // 4)

@@ -1,19 +1,19 @@
-"""What can go wrong in the engine, by who must act.
+"""Errors of the engine, grouped by who must act.
 
     EngineError
-      CallerError                 the prompt or a file it names is wrong; sending it again is useless
+      CallerError                 the prompt or a file it names is wrong; a retry is useless
         PromptRejected            validation found problems; nothing ran
-        BadInputFile              a file that a node reads is not there, may not be read, or leaves its folder
+        BadInputFile              a file that a node reads is missing, may not be read, or leaves its folder
         BadFileName               a name that no file can be saved under
         BadModelFile              a checkpoint (or VAE, text encoder...) cannot be read or is of no supported family
       RunError                    this run failed, the engine is fine
         NodeFailed                a node raised
-        OutOfMemory               the device had too little memory, also after everything else had left
-        Interrupted               somebody cancelled the run
+        OutOfMemory               the device had too little memory, also after all other models were evicted
+        Interrupted               the run was cancelled
       PlatformError               the process or the device cannot be trusted any more
-        DeviceLost                the accelerator fell off or its context is poisoned: replace the worker
+        DeviceLost                the accelerator is unreachable or its context is invalid: replace the worker
 
-Every class has a stable `code`. The engine knows no HTTP: `engine/server` and the front translate.
+Every class has a stable `code`. The engine has no HTTP codes: `engine/server` and the worker map to them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with one node, in ComfyUI's words.
+    """A problem of one node, in ComfyUI's words.
 
     `type` is ComfyUI's stable name (`value_not_in_list`, `required_input_missing`, ...), `extra_info` its part for
     machines (`input_name`, `received_value`, `input_config`, ...). `explanation` is no part of ComfyUI's form.
@@ -80,7 +80,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class NodeProblems:
-    """Every problem of one node, and the output nodes that cannot run because of them."""
+    """All problems of one node, and the output nodes that cannot run because of them."""
 
     class_type: str
     problems: Sequence[Problem]
@@ -95,7 +95,7 @@ class NodeProblems:
 
 
 class PromptRejected(CallerError):
-    """No output of the prompt can run. `problem` is about the prompt, `node_problems` (by node id) about its nodes."""
+    """A prompt of which no output can run. `problem` concerns the prompt, `node_problems` (by node id) its nodes."""
 
     code = "prompt_rejected"
 
@@ -105,7 +105,7 @@ class PromptRejected(CallerError):
         self.node_problems = dict(node_problems or {})
 
     def as_json(self) -> dict[str, Any]:
-        """The body of ComfyUI's 400."""
+        """Return the body of ComfyUI's 400 response."""
         return {
             "error": self.problem.as_json(),
             "node_errors": {node_id: entry.as_json() for node_id, entry in self.node_problems.items()},
@@ -113,7 +113,7 @@ class PromptRejected(CallerError):
 
 
 class BadModelFile(CallerError):
-    """A model file is truncated, not what its name says, or of a family the engine does not have."""
+    """A model file that is truncated, has other content than its name implies, or is of an unsupported family."""
 
     code = "bad_model_file"
 
@@ -125,13 +125,13 @@ class BadModelFile(CallerError):
 
 
 class BadInputFile(CallerError, ValueError):
-    """A file that a node is to read is not there, is not the run's, or lies outside its folder."""
+    """An input file of a node that does not exist, does not belong to the run, or is outside its folder."""
 
     code = "bad_input_file"
 
 
 class BadFileName(CallerError, ValueError):
-    """A name that no file can be saved under: outside the folder, too long, with a null character."""
+    """A name under which no file can be saved: outside the folder, too long, or with a null character."""
 
     code = "bad_file_name"
 
@@ -146,10 +146,10 @@ class NodeFailed(RunError):
 
 
 class OutOfMemory(RunError):
-    """`needed_bytes` and `free_bytes` are 0 when the device did not say.
+    """Failure to allocate memory on the device.
 
-    `frames` is where it happened, in words, for one that was caught before: a kept traceback would keep what its frames
-    hold.
+    `needed_bytes` and `free_bytes` are 0 when the device did not report them. `frames` is the place of the failure, in
+    words, for an error that was caught before: a retained traceback would keep the objects of its frames alive.
     """
 
     code = "out_of_memory"
@@ -162,7 +162,7 @@ class OutOfMemory(RunError):
 
 
 class Interrupted(RunError):
-    """Raised by `CancelToken.check()`; nodes let it pass."""
+    """Cancellation of a run, raised by `CancelToken.check()`; nodes let it pass."""
 
     code = "interrupted"
 

@@ -1,7 +1,7 @@
-"""What a run tells the outside, as frozen messages in the order in which they happened.
+"""Events of a run, as frozen messages in the order in which they happened.
 
-They are made on the GPU thread and carried to the server's event loop (`call_soon_threadsafe`), so they hold plain data
-only: no tensor, no node object. `engine/server/websocket.py` turns them into ComfyUI's messages.
+They are created on the GPU thread and passed to the server's event loop (`call_soon_threadsafe`), so they hold plain
+data only: no tensor, no node object. `engine/server/websocket.py` turns them into ComfyUI's messages.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class NodeRef:
-    """Which node of the graph a message is about.
+    """Reference to the node of the graph that a message concerns.
 
-    A node that another one expanded into has an id of its own; `display_node_id` is the node of the client's graph to
-    show instead, `parent_node_id` the node that made it (None for the client's own), `real_node_id` its own id.
+    A node that another one expanded into has an id of its own. `display_node_id` is the node of the client's graph to
+    show instead, `parent_node_id` the node that created it (None for the client's own), `real_node_id` its own id.
     """
 
     node_id: str
@@ -37,7 +37,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodesCached:
-    """The nodes of the prompt whose outputs are known from before. Sent once, before the first node."""
+    """Nodes of the prompt whose outputs are cached. Sent once, before the first node."""
 
     prompt_id: str
     node_ids: Sequence[str]
@@ -52,7 +52,7 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeProgress:
-    """`value` of `maximum` steps of a running node are done."""
+    """Progress of a running node: `value` of `maximum` steps are done."""
 
     prompt_id: str
     node: NodeRef
@@ -62,11 +62,11 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRelieved:
-    """The device had too little memory for a running node. A step was taken, and the node runs again.
+    """A memory-saving step after the device ran out of memory; the running node runs again.
 
     `step` is one of `caches`, `other_models`, `partial_load`, `tiled_vae`, `attention_slices`, or `split_batch`, which
-    sampling takes by itself without running again. After one that `changes_arithmetic` results may differ in their last
-    digits from those with more memory.
+    sampling takes by itself without running again. After one that `changes_arithmetic`, results may differ in their
+    last digits from those with more memory.
     """
 
     prompt_id: str
@@ -88,7 +88,7 @@ class PreviewMade:
 
 @dataclass(frozen=True, slots=True)
 class NodeText:
-    """What a running node has to say in words, for clients to show with it."""
+    """Text from a running node, for clients to show with it."""
 
     prompt_id: str
     node: NodeRef
@@ -97,7 +97,7 @@ class NodeText:
 
 @dataclass(frozen=True, slots=True)
 class NodeOutput:
-    """A node has something to show (`ui` in ComfyUI): kind of output to a list of items.
+    """Displayable output of a node (`ui` in ComfyUI): a map from kind of output to a list of items.
 
     Also sent for a cached output node, whose `output` is None when it has nothing to show.
     """
@@ -116,9 +116,10 @@ class NodeFinished:
 
 @dataclass(frozen=True, slots=True)
 class NodeBlocked:
-    """A node did not run because an input blocks it, with a message for the client. The run goes on.
+    """A node that did not run because an input blocks it, with a message for the client. The run continues.
 
-    ComfyUI's clients get it as `execution_error` of type `ExecutionBlocked`, without a timestamp; the history has not.
+    ComfyUI's clients receive it as `execution_error` of type `ExecutionBlocked`, without a timestamp. It is not in the
+    history.
     """
 
     prompt_id: str
@@ -130,9 +131,9 @@ class NodeBlocked:
 
 @dataclass(frozen=True, slots=True)
 class RunSaving:
-    """All nodes have run; only files of the last one are still being written. The device is free for another run.
+    """All nodes have run, and only files of the last one are still being written. The device is free for another run.
 
-    What the run tells from here on comes from another thread than the GPU's.
+    Later events of this run come from another thread than the GPU's.
     """
 
     prompt_id: str
@@ -155,7 +156,10 @@ class RunInterrupted:
 
 @dataclass(frozen=True, slots=True)
 class RunFailed:
-    """`code` is the error's stable code; the `exception_*`, `current_*` fields are what ComfyUI's clients show."""
+    """Failure of a run.
+
+    `code` is the error's stable code; clients of ComfyUI show the `exception_*`, `current_*` fields.
+    """
 
     prompt_id: str
     node_id: str

@@ -1,8 +1,8 @@
-"""What the engine was asked to do, and what it decided on the device it found.
+"""Settings of the engine, as requested and as resolved for the device that was found.
 
-`EngineSettings` holds the flags of `python -m engine` with ComfyUI's names and defaults; `engine/__main__.py` fills it
-in, a library user writes it directly. `ResolvedSettings` is what is left to nobody's choice any more: made once, when
-the device is known. Both are frozen and hand out slices, not themselves, to what needs little of them.
+`EngineSettings` has the flags of `python -m engine` with ComfyUI's names and defaults. `engine/__main__.py` fills it
+in; a library user creates it directly. `ResolvedSettings` has the final decisions: it is created once, when the device
+is known. Both are frozen, and code that needs few of their fields receives a slice of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Which results of earlier runs are kept.
+    """Policy for caching results of earlier runs.
 
     classic: those the running prompt names. lru: the last `lru_size` results. ram: as many as fit while `ram_gb` of
     memory stay free (0: the engine chooses). none: only while a run still needs them.
@@ -33,9 +33,10 @@ class CacheSettings:
 
 @dataclass(frozen=True, slots=True)
 class DtypePolicy:
-    """The types in which a network computes rightly (`computes`), and those that are chosen without a flag, best first.
+    """Types in which a network computes correctly (`computes`), and defaults without a flag, best first (`prefers`).
 
-    float32 is taken where the device does not compute any of `prefers` at full speed. A flag that names a type wins.
+    float32 is used where the device computes none of `prefers` at full speed. A flag that names a type takes
+    precedence.
     """
 
     prefers: tuple[DtypeName, ...] = ("float16",)
@@ -44,7 +45,7 @@ class DtypePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DtypePolicies:
-    """The policies of a family's networks."""
+    """Dtype policies of a family's networks."""
 
     unet: DtypePolicy = DtypePolicy()
     vae: DtypePolicy = DtypePolicy(prefers=("bfloat16",))
@@ -52,7 +53,7 @@ class DtypePolicies:
 
 @dataclass(frozen=True, slots=True)
 class DtypeSettings:
-    """Asked-for computation types; None leaves the choice to the device."""
+    """Requested computation types; None leaves the choice to the device."""
 
     force_fp32: bool = False
     force_fp16: bool = False
@@ -63,11 +64,11 @@ class DtypeSettings:
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    """How model weights may use the device.
+    """Settings of model weights on the device.
 
     `reserve_vram_gb` None leaves the engine's own margin. `async_offload_streams` 0 means `--disable-async-offload`.
-    `simulate_vram_gb` computes on the CPU under the rules of a device with so much memory, to see what would happen.
-    `idle_unload_seconds`: after so long without a prompt, models that nobody keeps leave the device; 0 is never.
+    `simulate_vram_gb` computes on the CPU under the rules of a device with that much memory, to test its behaviour.
+    `idle_unload_seconds`: models not marked to be kept leave the device after that time without a prompt; 0 is never.
     """
 
     vram: VramChoice = "auto"
@@ -82,10 +83,10 @@ class MemorySettings:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Limits that the process puts on itself. None: no such limit.
+    """Resource limits that the process sets on itself; None is no limit.
 
-    `max_processes` counts processes and threads of this user in this user namespace; `max_file_bytes` holds for each
-    file, `max_memory_bytes` for the data of each process.
+    `max_processes` counts processes and threads of this user in this user namespace; `max_file_bytes` applies to each
+    file, `max_memory_bytes` to the data of each process.
     """
 
     max_processes: int | None = None
@@ -99,9 +100,9 @@ class Confinement:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Everything asked of one engine. Folders left at None lie in `base_directory`, as in ComfyUI.
+    """All requested settings of one engine. Folders left at None are in `base_directory`, as in ComfyUI.
 
-    `max_input_pixels` bounds the pixels in all frames of a picture that is read.
+    `max_input_pixels` limits the pixels in all frames of a picture that is read.
     """
 
     listen: str = "127.0.0.1"
@@ -157,7 +158,7 @@ class EngineSettings:
 
     @property
     def temp_path(self) -> Path:
-        """`--temp-directory` names the folder in which `temp` is made, as in ComfyUI."""
+        """Folder of temporary files: `temp` in the folder that `--temp-directory` names, as in ComfyUI."""
         if self.temp_directory is None:
             return self.base_path / "temp"
         return self.temp_directory.expanduser().resolve() / "temp"
@@ -168,9 +169,9 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSettings:
-    """What was decided for this device. `device` is torch's name (`cpu`, `cuda:0`); types are torch's names too.
+    """Settings resolved for this device. `device` is torch's name (`cpu`, `cuda:0`); types are torch's names too.
 
-    Weights are kept as `unet_dtype`, `text_encoder_dtype` and computed in the types of the `..._compute_dtype`.
+    Weights are stored as `unet_dtype`, `text_encoder_dtype` and computed in the types of the `..._compute_dtype`.
     """
 
     device: str

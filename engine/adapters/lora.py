@@ -1,4 +1,4 @@
-"""The patches that a LoRA file holds, by the names of the weights they belong to.
+"""Patches in a LoRA file, by the names of the weights they belong to.
 
 A tensor of such a file is called `<name of a weight>.<part of an adapter>`. `engine/adapters/lora_names.py` has the
 names.
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def lora_patches(lora: Tensors, keys: Mapping[str, str], *, warn: bool = True) -> dict[str, Any]:
-    """The file's patches by name of weight. Tensors that name none of the weights are warned about."""
+    """Return the file's patches by weight name. Tensors that match no weight are logged as a warning."""
     patches: dict[str, Any] = {}
     used: set[str] = set()
     for key, weight_name in keys.items():
@@ -63,7 +63,7 @@ def lora_patches(lora: Tensors, keys: Mapping[str, str], *, warn: bool = True) -
 
 
 def _adapter(take: Take) -> WeightAdapter | None:
-    """The adapter of one weight. Where a file holds several kinds, the last one counts, as in ComfyUI."""
+    """Return the adapter of one weight. Where a file holds several kinds, the last one is used, as in ComfyUI."""
     stored_alpha, dora_scale = take(".alpha"), take(".dora_scale")
     alpha = None if stored_alpha is None else float(stored_alpha.item())
     found: WeightAdapter | None = None
@@ -125,7 +125,7 @@ def _needed(take: Take, ending: str) -> torch.Tensor:
 
 
 def _plain_patches(take: Take, weight_name: str) -> dict[str, Any]:
-    """Differences of whole tensors, and tensors that replace the weight."""
+    """Return differences of whole tensors, and tensors that replace the weight."""
     patches: dict[str, Any] = {}
     bias_name = weight_name.removesuffix(".weight") + ".bias"
     for name, kind, endings in (

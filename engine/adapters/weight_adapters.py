@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class WeightAdapter(ABC):
-    """`alpha` scales by alpha / rank; `dora_scale` makes only the direction of rows (or columns) learned (DoRA)."""
+    """Base of the adapters of a weight.
+
+    `alpha` scales by alpha / rank. With `dora_scale` only the direction of rows (or columns) is learned (DoRA).
+    """
 
     name: ClassVar[str]
     alpha: float | None
@@ -29,12 +32,12 @@ class WeightAdapter(ABC):
 
     @abstractmethod
     def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
-        """What is added to `weight`, of its shape, before scale and strength."""
+        """Return the tensor that is added to `weight`, of its shape, before scale and strength."""
 
     @property
     @abstractmethod
     def rank(self) -> int | None:
-        """What alpha is divided by; None where alpha does not scale."""
+        """Divisor of alpha, or None where alpha does not scale."""
 
     @property
     def scale(self) -> float:
@@ -51,7 +54,10 @@ class WeightAdapter(ABC):
         intermediate_dtype: torch.dtype = torch.float32,
         original_weight: Any = None,
     ) -> torch.Tensor:
-        """`weight` (float32, changed in place) with the adapter. One that does not fit is warned about and left out."""
+        """Apply the adapter to `weight` (float32, changed in place) and return it.
+
+        An adapter that does not fit is skipped with a warning.
+        """
         try:
             difference = self.difference(weight, strength).reshape(weight.shape)
         except (RuntimeError, ValueError) as error:
@@ -66,7 +72,10 @@ class WeightAdapter(ABC):
 def _redirected(
     weight: torch.Tensor, difference: torch.Tensor, dora_scale: torch.Tensor, strength: float, function: Function
 ) -> torch.Tensor:
-    """Weight-decomposed adaptation (Liu et al. 2024, arXiv 2402.09353): the sum, rescaled to the learned lengths."""
+    """Return the sum rescaled to the learned lengths: weight-decomposed adaptation (Liu et al.
+
+    2024, arXiv 2402.09353).
+    """
     changed = weight + function(difference).to(weight.dtype)
     if dora_scale.shape[0] == changed.shape[0]:
         # ComfyUI takes the lengths of the unchanged rows here and of the changed columns below: kept, as it is.
@@ -122,14 +131,14 @@ class LoraAdapter(WeightAdapter):
 
 
 def padded(weight: torch.Tensor, shape: list[int]) -> torch.Tensor:
-    """`weight` in the first corner of zeros of a larger shape."""
+    """Return `weight` in the first corner of zeros of a larger shape."""
     larger = weight.new_zeros(shape)
     larger[tuple(slice(0, size) for size in weight.shape)] = weight
     return larger
 
 
 def _core_product(core: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Tucker decomposition: core [i, j, kh, kw] between left [i, O] and right [j, I] -> [O, I, kh, kw]."""
+    """Multiply a Tucker decomposition: core [i, j, kh, kw], left [i, O] and right [j, I] -> [O, I, kh, kw]."""
     return torch.einsum("i j k l, j r, i p -> p r k l", core, right, left)
 
 
@@ -176,7 +185,7 @@ class LokrAdapter(WeightAdapter):
 
     @property
     def rank(self) -> int | None:
-        """Alpha counts only where a factor is of low rank; the second factor's rank goes before the first's."""
+        """Rank that divides alpha, the second factor's before the first's; None if no factor is of low rank."""
         if self.w2 is None and self.w2_b is not None:
             return int(self.w2_b.shape[0])
         return int(self.w1_b.shape[0]) if self.w1 is None and self.w1_b is not None else None
@@ -224,7 +233,10 @@ class GloraAdapter(WeightAdapter):
         return int(self.a1.shape[0] if old else self.a2.shape[0])
 
     def _fits_layouts(self) -> tuple[bool, bool]:
-        """Whether the factors may be stored as LyCORIS did before version 3 (swapped), and as it does now."""
+        """Return True for each layout of the factors that fits.
+
+        The first is that of LyCORIS before version 3 (factors swapped), the second the current one.
+        """
         old = self.b2.shape[1] == self.b1.shape[0] == self.a1.shape[0] == self.a2.shape[1]
         new = self.b2.shape[0] == self.b1.shape[1] == self.a1.shape[1] == self.a2.shape[0]
         return bool(old), bool(new)
@@ -244,7 +256,7 @@ class GloraAdapter(WeightAdapter):
 
 
 def _rotations(blocks: torch.Tensor, constraint: float) -> torch.Tensor:
-    """Cayley's map of skew-symmetric matrices [..., n, n] to rotations; `constraint` bounds how far they turn."""
+    """Map skew-symmetric matrices [..., n, n] to rotations by Cayley's map; `constraint` bounds the angle."""
     identity = torch.eye(blocks.shape[-1], device=blocks.device, dtype=blocks.dtype)
     skew = blocks - blocks.transpose(-1, -2)
     norm = torch.norm(skew) + 1e-8

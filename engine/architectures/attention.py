@@ -24,9 +24,9 @@ def attention(
     is_causal: bool = False,
     slices: int = 1,
 ) -> torch.Tensor:
-    """`q` [B, T, D], `k` and `v` [B, S, D] -> [B, T, D]. `mask` is added to the scores.
+    """Compute attention of `q` [B, T, D] over `k` and `v` [B, S, D] -> [B, T, D]. `mask` is added to the scores.
 
-    With `slices` it is computed for so many groups of queries one after the other, which takes less memory.
+    With `slices` it is computed for that many groups of queries one after the other, which takes less memory.
     """
     batch, _, width = q.shape
     q, k, v = (item.view(batch, -1, heads, width // heads).transpose(1, 2) for item in (q, k, v))
@@ -52,8 +52,9 @@ def _sliced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tenso
 def _attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, *, is_causal: bool = False
 ) -> torch.Tensor:
-    """Torch's attention, of so many of the batch at a time as a card's kernels take: nodes that attend along time make
-    every cell of a picture an item of it.
+    """Call torch's attention for as much of the batch at a time as the GPU's kernels accept.
+
+    Nodes that attend along time make every cell of a picture an item of the batch.
     """
     if q.shape[0] <= MOST_AT_ONCE:
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
@@ -76,7 +77,7 @@ def optimized_attention(
     skip_output_reshape: bool = False,
     transformer_options: Mapping[str, Any] | None = None,
 ) -> torch.Tensor:
-    """`attention` with the parameters under which custom nodes know it.
+    """Compute `attention` with the parameters that custom nodes use.
 
     With `skip_reshape` the inputs are `[B, heads, T, D / heads]`; with `skip_output_reshape` the result is. A node's
     `optimized_attention_override` in `transformer_options` is called with this function and its arguments instead.

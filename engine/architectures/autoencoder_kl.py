@@ -23,7 +23,10 @@ MEASURED_CHANNELS = 128
 
 @dataclass(frozen=True, slots=True)
 class VaeConfig:
-    """`level_channels`: channels of each level, largest picture first; every level but the last halves the picture."""
+    """Configuration of a VAE. `level_channels`: channels per level, largest picture first.
+
+    Every level but the last halves the picture.
+    """
 
     base_channels: int
     level_channels: tuple[int, ...]
@@ -50,7 +53,7 @@ class ResnetBlock(nn.Module):
 
 
 class AttnBlock(nn.Module):
-    """Self-attention of all cells, one head."""
+    """Self-attention of all cells with one head."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -103,7 +106,7 @@ class Middle(nn.Module):
 
 
 class Level(nn.Module):
-    """Blocks at one size, then perhaps a change of size."""
+    """Blocks at one size, followed by an optional change of size."""
 
     def __init__(self, in_channels: int, channels: int, num_blocks: int, resize: str | None) -> None:
         super().__init__()
@@ -187,16 +190,16 @@ class AutoencoderKl(nn.Module):
 
     @property
     def encode_bytes_per_pixel(self) -> int:
-        """Bytes of working memory per pixel and byte of the dtype."""
+        """Bytes of working memory per pixel and byte of the dtype, for encoding."""
         return ENCODE_BYTES_PER_PIXEL * self.config.base_channels // MEASURED_CHANNELS
 
     @property
     def decode_bytes_per_cell(self) -> int:
-        """Bytes of working memory per latent cell and byte of the dtype."""
+        """Bytes of working memory per latent cell and byte of the dtype, for decoding."""
         return DECODE_BYTES_PER_CELL * self.config.base_channels // MEASURED_CHANNELS
 
     def encode(self, pictures: torch.Tensor) -> torch.Tensor:
-        """The mean of the posterior."""
+        """Return the mean of the posterior."""
         moments: torch.Tensor = self.quant_conv(self.encoder(pictures))
         return moments.chunk(2, dim=1)[0]
 

@@ -18,7 +18,7 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
 def quick_gelu(x: torch.Tensor) -> torch.Tensor:
-    """The approximation of GELU that CLIP's first models were trained with."""
+    """Return the approximation of GELU that CLIP's first models were trained with."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -51,7 +51,7 @@ class ClipMlp(nn.Module):
 
 
 class ClipLayer(nn.Module):
-    """[B, T, D] -> [B, T, D]."""
+    """Transformer layer, [B, T, D] -> [B, T, D]."""
 
     def __init__(
         self, width: int, heads: int, inner_width: int, *, activation: Activation = quick_gelu, is_causal: bool = False

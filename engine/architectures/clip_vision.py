@@ -25,7 +25,7 @@ VisionOutput = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, None]
 
 @dataclass(frozen=True, slots=True)
 class ClipVisionConfig:
-    """ViT-L's unless said otherwise."""
+    """Configuration of the encoder; defaults are ViT-L's."""
 
     num_layers: int = 24
     width: int = 1024
@@ -49,7 +49,7 @@ class ClipVisionEmbeddings(nn.Module):
         self.position_embedding = nn.Embedding(config.num_tokens, config.width)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[B, 3, H, W], normalised -> [B, T, D]."""
+        """Embed normalised pixels [B, 3, H, W] as [B, T, D]."""
         patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
         first = self.class_embedding.to(patches).expand(patches.shape[0], 1, -1)
         places = torch.arange(self.position_embedding.num_embeddings, device=patches.device)
@@ -78,7 +78,7 @@ class ClipVisionTower(nn.Module):
     def forward(
         self, pixels: torch.Tensor, layer: int | Literal["all"] | None
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """(output of the last layer, output of `layer` or of all [B, layers, T, D], pooled [B, D]).
+        """Return (output of the last layer, output of `layer` or of all [B, layers, T, D], pooled [B, D]).
 
         Only the pooled one is normalised.
         """
@@ -93,7 +93,7 @@ class ClipVisionTower(nn.Module):
 
 
 class ClipVisionModel(nn.Module):
-    """Pictures -> tokens and embeddings. Computes in float32, whatever its weights are kept in."""
+    """Picture encoder that returns tokens and embeddings. It computes in float32, whatever type its weights have."""
 
     def __init__(self, config: ClipVisionConfig) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class ClipVisionModel(nn.Module):
         attention_mask: torch.Tensor | None = None,
         intermediate_output: int | Literal["all"] | None = None,
     ) -> VisionOutput:
-        """`pixel_values` [B, 3, image_px, image_px] as `engine/images/vision_pixels.py` makes them.
+        """Encode `pixel_values` [B, 3, image_px, image_px] from `engine/images/vision_pixels.py`.
 
         `intermediate_output` asks for one more layer's output (-2: the last but one) or for all of them.
         `attention_mask` changes nothing, as in ComfyUI.

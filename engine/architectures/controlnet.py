@@ -25,9 +25,9 @@ HINT_LAYERS = ((16, 1), (16, 1), (32, 2), (32, 1), (96, 2), (96, 1), (256, 2))
 
 
 class ControlNetModel(nn.Module):
-    """`forward` gives what is added to the UNet's middle and to its skip connections, first to last.
+    """ControlNet whose `forward` returns additions to the UNet's middle and skip connections, first to last.
 
-    `config` is that of the UNet whose first half this is; its output blocks are not looked at.
+    `config` is that of the UNet whose first half this is; its output blocks are not used.
     """
 
     def __init__(self, config: UnetConfig, hint_channels: int = 3) -> None:
@@ -45,7 +45,7 @@ class ControlNetModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """Computation type."""
         return self.compute_dtype or self.time_embed.get_parameter("0.weight").dtype
 
     def forward(
@@ -57,7 +57,7 @@ class ControlNetModel(nn.Module):
         y: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, list[torch.Tensor]]:
-        """`x` [B, C, h, w], `hint` [B, 3, H, W] of 0..1, `timesteps` [B], `context` [B, T, D]."""
+        """Return additions for `x` [B, C, h, w], `hint` [B, 3, H, W] of 0..1, `timesteps` [B], `context` [B, T, D]."""
         emb = self.time_embed(timestep_embedding(timesteps, self.model_channels).to(x.dtype))
         additions = []
         h = x
@@ -71,13 +71,13 @@ class ControlNetModel(nn.Module):
 
 
 def _channels(block: BlockSpec) -> int:
-    """Channels that come out of a block."""
+    """Return the output channels of a block."""
     last = block[-1]
     return last.out_channels if hasattr(last, "out_channels") else last.channels
 
 
 def _zero_conv(channels: int) -> TimestepEmbedSequential:
-    """A 1x1 convolution that training starts from zero, hence its name."""
+    """Return a 1x1 convolution, which training initialises to zero, hence its name."""
     return TimestepEmbedSequential(Conv2d(channels, channels, 1))
 
 

@@ -1,4 +1,4 @@
-"""The names that the diffusers library gives to the weights of latent diffusion's networks, and ours for them."""
+"""Map between the diffusers library's names for the weights of latent diffusion networks and this engine's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ VAE_ATTENTION = {
 
 
 def unet_names(config: UnetConfig) -> dict[str, str]:
-    """Every weight's name in diffusers -> in `UnetModel`, also of weights that a certain network lacks."""
+    """Return a map from every weight's name in diffusers to that in `UnetModel`.
+
+    It includes weights that some networks lack.
+    """
     names = dict(_both(UNET_ENDS))
     names |= _side("down_blocks", "input_blocks", config.input_blocks[1:], first=1)
     names |= _side("up_blocks", "output_blocks", config.output_blocks, first=0)
@@ -61,7 +64,7 @@ def unet_names(config: UnetConfig) -> dict[str, str]:
 
 
 def _side(theirs: str, ours: str, blocks: tuple[BlockSpec, ...], first: int) -> dict[str, str]:
-    """One side of the network: their blocks are ours between two changes of size."""
+    """Map one side of the network; a block of diffusers is the part between two changes of size here."""
     names: dict[str, str] = {}
     level = place = 0
     for number, block in enumerate(blocks, start=first):

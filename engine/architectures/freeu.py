@@ -1,4 +1,4 @@
-"""FreeU: Si et al. 2023 (arXiv 2309.11497): backbone features louder, low frequencies of skip features softer.
+"""FreeU: Si et al. 2023 (arXiv 2309.11497): amplified backbone features, damped low frequencies of skip features.
 
 `h` are features of the way up `[B, C, h, w]`, `skip` those of the skip connection they meet.
 """
@@ -12,7 +12,7 @@ import torch
 
 
 class FreeU:
-    """An output block patch. `factors`: number of channels -> (backbone factor b, skip factor s).
+    """Output block patch of FreeU. `factors`: number of channels -> (backbone factor b, skip factor s).
 
     The first version scales half of the backbone's channels alike; the second by how strong the mean over channels is
     in a cell (the authors' "v2", eq. 4 of the paper).
@@ -35,7 +35,7 @@ class FreeU:
 
 
 def _strength(h: torch.Tensor) -> torch.Tensor:
-    """The mean over channels, each item's brought to 0..1: [B, 1, h, w]."""
+    """Return the mean over channels, scaled to 0..1 for each item: [B, 1, h, w]."""
     mean = h.mean(1, keepdim=True)
     flat = mean.flatten(1)
     lowest, highest = (edge[:, None, None, None] for edge in (flat.min(dim=1).values, flat.max(dim=1).values))
@@ -43,7 +43,7 @@ def _strength(h: torch.Tensor) -> torch.Tensor:
 
 
 def low_frequencies_scaled(x: torch.Tensor, scale: float, threshold: int = 1) -> torch.Tensor:
-    """The frequencies within `threshold` of the spectrum's centre scaled (a square, not symmetric: 2 by 2 for 1)."""
+    """Scale the frequencies within `threshold` of the spectrum's centre (a square, not symmetric: 2 by 2 for 1)."""
     spectrum = torch.fft.fftshift(torch.fft.fftn(x.float(), dim=(-2, -1)), dim=(-2, -1))
     row, column = x.shape[-2] // 2, x.shape[-1] // 2
     spectrum[..., row - threshold : row + threshold, column - threshold : column + threshold] *= scale

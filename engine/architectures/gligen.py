@@ -1,4 +1,4 @@
-"""GLIGEN (Li et al. 2023, arXiv 2301.07093): gated attention in the UNet's transformers to what lies in which box.
+"""GLIGEN (Li et al. 2023, arXiv 2301.07093): gated attention of the UNet's transformers to the contents of boxes.
 
 Module names are those of the original files. `B` batch, `N` boxes, `T` latent cells, `D` the text's width.
 """
@@ -26,7 +26,7 @@ Patch = Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]
 
 
 class GatedSelfAttention(nn.Module):
-    """Attention of a picture's cells to themselves and to the boxes, behind gates that training opens from 0."""
+    """Attention of a picture's cells to themselves and to the boxes, through gates that start at 0 in training."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class GatedSelfAttention(nn.Module):
         self.alpha_dense = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-        """`x` [B, T, C], `boxes` [B, N, D]."""
+        """Return `x` [B, T, C] with gated attention to `boxes` [B, N, D]."""
         seen = self.norm1(torch.cat([x, self.linear(boxes)], dim=1))
         x = x + torch.tanh(self.alpha_attn) * self.attn(seen)[:, : x.shape[1]]
         out: torch.Tensor = x + torch.tanh(self.alpha_dense) * self.ff(self.norm2(x))
@@ -46,7 +46,7 @@ class GatedSelfAttention(nn.Module):
 
 
 class PositionNet(nn.Module):
-    """What lies in a box, and where, as one token."""
+    """Network that encodes the content and position of a box as one token."""
 
     def __init__(self, text_width: int, width: int) -> None:
         super().__init__()
@@ -61,7 +61,10 @@ class PositionNet(nn.Module):
         self.null_position_feature = nn.Parameter(torch.zeros(POSITION_WIDTH))
 
     def forward(self, corners: torch.Tensor, is_there: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
-        """`corners` [N, 4] as shares of the picture, `is_there` [N, 1] of 0 or 1, `texts` [N, D] -> tokens [N, W]."""
+        """Encode boxes as tokens [N, W].
+
+        `corners` [N, 4] are fractions of the picture, `is_there` [N, 1] is 0 or 1, `texts` is [N, D].
+        """
         frequencies = TEMPERATURE ** (torch.arange(NUM_FREQUENCIES, device=corners.device) / NUM_FREQUENCIES)
         waves = [wave(frequency * corners) for frequency in frequencies for wave in (torch.sin, torch.cos)]
         positions = torch.cat(waves, dim=-1)
@@ -72,9 +75,9 @@ class PositionNet(nn.Module):
 
 
 class Gligen(nn.Module):
-    """The gates of all transformers of a UNet, in its order. Makes the patch that goes between their attentions.
+    """The gates of all transformers of a UNet, in its order. Makes the patch between their attentions.
 
-    `heads` gives the number of attention heads at a width.
+    `heads` returns the number of attention heads at a width.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class Gligen(nn.Module):
         self.position_net = PositionNet(text_width, context_width)
 
     def set_position(self, latent_shape: Sequence[int], boxes: Sequence[Box], device: torch.device) -> Patch:
-        """The patch for a latent [B, C, h, w]; of more boxes than it can hold the first are taken."""
+        """Return the patch for a latent [B, C, h, w]; boxes beyond the maximum number are ignored."""
         batch, _, height, width = latent_shape
         corners, is_there = torch.zeros(MAX_BOXES, 4), torch.zeros(MAX_BOXES, 1)
         texts = torch.zeros(MAX_BOXES, self.text_width)
@@ -96,7 +99,7 @@ class Gligen(nn.Module):
         return self._patch(batch, corners.to(device), is_there.to(device), texts.to(device))
 
     def set_empty(self, latent_shape: Sequence[int], device: torch.device) -> Patch:
-        """The patch for a side of guidance that has no boxes."""
+        """Return the patch for a side of guidance that has no boxes."""
         return self.set_position(latent_shape, (), device)
 
     def _patch(self, batch: int, corners: torch.Tensor, is_there: torch.Tensor, texts: torch.Tensor) -> Patch:

@@ -60,9 +60,9 @@ class HyperTile:
 
 
 def random_divisor(value: int, smallest: int, max_options: int) -> int:
-    """Into how many tiles `value` is cut: by one of its `max_options` smallest divisors from `smallest` up.
+    """Return the number of tiles for `value`: one of its `max_options` smallest divisors from `smallest` up.
 
-    Drawn with torch's global generator. The last of several is never drawn: odd, but the original's.
+    Drawn with torch's global generator. The last of several is never drawn, as in the original.
     """
     smallest = min(smallest, value)
     counts = [value // side for side in range(smallest, value + 1) if value % side == 0][:max_options]

@@ -17,14 +17,14 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = {
 
 
 class Hypernetwork(nn.Module):
-    """For each width of tokens a network for the keys and one for the values; both keep the shape [B, T, D]."""
+    """A network for the keys and one for the values, per width of tokens; both keep the shape [B, T, D]."""
 
     def __init__(self, networks: Mapping[int, tuple[nn.Module, nn.Module]]) -> None:
         super().__init__()
         self.by_width = nn.ModuleDict({str(width): nn.ModuleList(pair) for width, pair in networks.items()})
 
     def forward(self, k: torch.Tensor, v: torch.Tensor, strength: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens of a width it does not know come back as they are."""
+        """Change keys and values; tokens of a width without a network are returned unchanged."""
         width = str(k.shape[-1])
         if width not in self.by_width:
             return k, v

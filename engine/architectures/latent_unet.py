@@ -67,7 +67,7 @@ BlockSpec = tuple[LayerSpec, ...]
 
 @dataclass(frozen=True, slots=True)
 class UnetConfig:
-    """Every layer of every block. `head_channels` None means `num_heads` heads at every width."""
+    """Configuration of every layer of every block. `head_channels` None means `num_heads` heads at every width."""
 
     in_channels: int
     out_channels: int
@@ -80,7 +80,7 @@ class UnetConfig:
 
     @property
     def context_dim(self) -> int:
-        """Width of the tokens it attends to; 0 without a transformer."""
+        """Width of the context tokens; 0 without a transformer."""
         blocks = (*self.input_blocks, self.middle_block, *self.output_blocks)
         return next((spec.context_dim for block in blocks for spec in block if isinstance(spec, TransformerSpec)), 0)
 
@@ -89,7 +89,10 @@ class UnetConfig:
 
 
 def timestep_embedding(timesteps: torch.Tensor, width: int, max_period: float = 10000.0) -> torch.Tensor:
-    """Sinusoids of falling frequency (Vaswani et al. 2017, arXiv 1706.03762): [B] -> [B, width], cosines first."""
+    """Embed timesteps as sinusoids of falling frequency, cosines first: [B] -> [B, width].
+
+    Vaswani et al. 2017, arXiv 1706.03762.
+    """
     half = width // 2
     steps = torch.arange(half, dtype=torch.float32, device=timesteps.device)
     angles = timesteps[:, None].float() * torch.exp(-math.log(max_period) * steps / half)[None]
@@ -139,7 +142,7 @@ class Upsample(nn.Module):
         self.conv = Conv2d(spec.channels, spec.out_channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor, output_shape: Sequence[int] | None = None) -> torch.Tensor:
-        """Twice the size, or that of the skip connection it will meet (odd sizes)."""
+        """Enlarge to twice the size, or to `output_shape`, that of the skip connection (odd sizes)."""
         size = (x.shape[2] * 2, x.shape[3] * 2) if output_shape is None else (output_shape[2], output_shape[3])
         out: torch.Tensor = self.conv(functional.interpolate(x, size=size, mode="nearest"))
         return out
@@ -185,7 +188,10 @@ class CrossAttention(nn.Module):
         mask: torch.Tensor | None = None,
         transformer_options: Mapping[str, Any] | None = None,
     ) -> torch.Tensor:
-        """Self-attention without `context`; values come from `value`, or where the keys come from."""
+        """Compute attention; self-attention without `context`.
+
+        Values come from `value`, or from the source of the keys.
+        """
         context = x if context is None else context
         q, k, v = self.to_q(x), self.to_k(context), self.to_v(context if value is None else value)
         out: torch.Tensor = self.to_out(
@@ -211,7 +217,7 @@ class BasicTransformerBlock(nn.Module):
     def forward(
         self, x: torch.Tensor, context: torch.Tensor | None = None, transformer_options: Options | None = None
     ) -> torch.Tensor:
-        """`x` [B, h*w, C], `context` [B, T, D]."""
+        """Return `x` [B, h*w, C] after attention to itself and to `context` [B, T, D]."""
         options = transformer_options or {}
         patches = options.get("patches", {})
         replaced = options.get("patches_replace", {})
@@ -238,7 +244,7 @@ class BasicTransformerBlock(nn.Module):
         places: tuple[Any, Any],
         extra: Options,
     ) -> torch.Tensor:
-        """One attention with what nodes have put before it, in its place, and after it."""
+        """Compute one attention with the nodes' patches before it, in its place, and after it."""
         value = None
         if f"{name}_patch" in patches:
             context = n if context is None and name == "attn1" else context
@@ -297,7 +303,7 @@ def _projection(spec: TransformerSpec) -> nn.Module:
 
 
 class TimestepEmbedSequential(nn.Sequential):
-    """Layers of one block; each takes of time, context and size what it needs."""
+    """Layers of one block, each called with the inputs it needs of time, context and size."""
 
     def forward(  # type: ignore[override]
         self,
@@ -364,7 +370,7 @@ class UnetModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """Computation type."""
         return self.compute_dtype or self.time_embed.get_parameter("0.weight").dtype
 
     def forward(
@@ -411,7 +417,7 @@ class UnetModel(nn.Module):
 
 
 def build_block(specs: BlockSpec, config: UnetConfig, embedding_width: int) -> TimestepEmbedSequential:
-    """The layers of one block, as the configuration has them."""
+    """Build the layers of one block from its configuration."""
     return TimestepEmbedSequential(*(_layer(spec, config, embedding_width) for spec in specs))
 
 
@@ -443,6 +449,6 @@ def _add_control(h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] 
 
 
 def _fits(shape: torch.Size, target: torch.Size) -> bool:
-    """Whether a tensor can be added to one of the target's shape."""
+    """Return True if a tensor can be added to one of the target's shape."""
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and all(size in (1, wanted) for size, wanted in pairs)

@@ -29,7 +29,7 @@ class UnknownLayer(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class UnetTraits:
-    """Properties by which families tell their UNets apart; `context_dim` is 0 without cross attention."""
+    """Properties that distinguish the UNets of families; `context_dim` is 0 without cross attention."""
 
     in_channels: int
     model_channels: int

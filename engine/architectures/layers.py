@@ -1,10 +1,10 @@
-"""Linear layers and convolutions as torch's, and faster on a processor; everywhere else they are torch's own.
+"""Linear layers and convolutions that are faster than torch's on a CPU; on other devices they are torch's own.
 
-Two things cost most of a float32 step of a UNet on a processor, and neither is arithmetic. torch multiplies float32
-matrices by Intel's MKL, whose widest kernels other makers' processors do not get; oneDNN, which is in torch as well,
-picks its kernels by what the processor can do. And a convolution first brings its weights into another order at every
-call, which for many channels over few cells (8x8, 4x4) takes longer than the convolution; there, gathering the cells
-under the kernel and multiplying once is faster, because it takes the weights as they lie.
+Two things cost most of a float32 step of a UNet on a CPU, and neither is arithmetic. torch multiplies float32 matrices
+by Intel's MKL, whose widest kernels are not used on other makers' processors; oneDNN, which torch includes as well,
+selects its kernels by the features of the processor. And a convolution first reorders its weights at every call, which
+for many channels over few cells (8x8, 4x4) takes longer than the convolution. There, gathering the cells under the
+kernel and multiplying once is faster, because it uses the weights in their stored order.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch.nn import functional
 
 @cache
 def has_onednn_linear() -> bool:
-    """Whether oneDNN multiplies float32 matrices here: on x86, where torch itself would take MKL."""
+    """Return True if oneDNN multiplies float32 matrices here: on x86, where torch itself would use MKL."""
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
     return is_x86 and torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`functional.linear`: `x` [..., I], `weight` [O, I], `bias` [O] -> [..., O]."""
+    """Compute `functional.linear`: `x` [..., I], `weight` [O, I], `bias` [O] -> [..., O]."""
     if not (_is_plain(x, weight, bias, (torch.float32,)) and x.numel() and has_onednn_linear()):
         return functional.linear(x, weight, bias)
     out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
@@ -36,7 +36,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 def _is_plain(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtypes: tuple[torch.dtype, ...]
 ) -> bool:
-    """Whether they are tensors of one of these types on the processor, of which no gradient is wanted."""
+    """Return True if all are CPU tensors of one of these types that require no gradient."""
     tensors = (x, weight) if bias is None else (x, weight, bias)
     return (
         all(tensor.device.type == "cpu" and tensor.dtype == x.dtype for tensor in tensors)
@@ -54,9 +54,9 @@ class Linear(nn.Linear):
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution that multiplies matrices where the weights are more than the cells.
+    """A convolution computed as a matrix product where there are more weights than cells.
 
-    Custom nodes replace `_conv_forward` of layers that are there (seamless pictures), so that is what differs here.
+    Custom nodes replace `_conv_forward` of existing layers (seamless pictures), so that method is overridden here.
     """
 
     def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -93,5 +93,5 @@ class Conv2d(nn.Conv2d):
 
 
 def _both(padding: Any) -> tuple[int, int]:
-    """Padding above and left. Custom nodes set it to one number, which torch takes too."""
+    """Return the padding above and left. Custom nodes set it to one number, which torch accepts too."""
     return padding if isinstance(padding, tuple) else (padding, padding)

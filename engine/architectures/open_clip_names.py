@@ -1,4 +1,4 @@
-"""OpenCLIP's names for the weights of a CLIP tower, and those of the transformers library, which the networks have.
+"""OpenCLIP's names for the weights of a CLIP tower, and those of the transformers library, used by the networks.
 
 OpenCLIP stores the query, key and value projections of an attention as one tensor and a tower's projection transposed.
 """

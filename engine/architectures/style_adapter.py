@@ -67,7 +67,7 @@ class StyleAdapter(nn.Module):
         self.proj = nn.Parameter(torch.empty(config.width, config.context_width))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The last hidden states [B, T, D] of a picture encoder -> words [B, N, C]."""
+        """Convert the last hidden states [B, T, D] of a picture encoder to words [B, N, C]."""
         words = self.style_embedding.expand(tokens.shape[0], -1, -1)
         x = self.transformer_layes(self.ln_pre(torch.cat([tokens, words], dim=1)))
         normed: torch.Tensor = self.ln_post(x[:, -self.config.num_words :])

@@ -1,7 +1,7 @@
-"""T2I-Adapter (Mou et al. 2023, arXiv 2302.08453): a small network that reads a picture and steers the UNet.
+"""T2I-Adapter (Mou et al. 2023, arXiv 2302.08453): a small network that reads a picture and controls the UNet.
 
 Module names are those of the original checkpoints. `B` batch, `H W` pixels, `u` how many pixels a side become channels.
-It sees neither the latent nor the time, so one answer serves all steps.
+It reads neither the latent nor the time, so one result serves all steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AdapterConfig:
 
 
 class Adapter(nn.Module):
-    """`forward(hint [B, C, H, W])` -> the additions to the UNet's input (and for XL middle) blocks."""
+    """Full adapter: `forward(hint [B, C, H, W])` returns additions to the UNet's input (and for XL middle) blocks."""
 
     def __init__(self, config: AdapterConfig) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Adapter(nn.Module):
 
 
 class AdapterBlock(nn.Module):
-    """Two convolutions beside the straight way, perhaps at half the size."""
+    """Two convolutions with a residual connection, optionally at half the size."""
 
     def __init__(self, in_channels: int, out_channels: int, config: AdapterConfig, *, halves: bool) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class AdapterBlock(nn.Module):
 
 
 class Halving(nn.Module):
-    """Half the size; of an odd side the larger half, as the UNet has it."""
+    """Downsampling to half the size, rounded up for an odd side, as in the UNet."""
 
     def __init__(self, channels: int, *, by_conv: bool) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Halving(nn.Module):
 
 
 class LightAdapter(nn.Module):
-    """The smaller form, with narrow layers; otherwise as `Adapter`."""
+    """Smaller adapter with narrow layers; otherwise as `Adapter`."""
 
     def __init__(self, in_channels: int, channels: Sequence[int] = (320, 640, 1280, 1280), num_blocks: int = 4) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class LightBlock(nn.Module):
 
 
 def _third_of_each(levels: Sequence[torch.Tensor]) -> Features:
-    """Of a UNet of four levels: each level of the UNet's first half has three blocks, and the last one is added to."""
+    """Place additions for a UNet of four levels: the last of the three input blocks of each level gets one."""
     additions: list[torch.Tensor | None] = []
     for level in levels:
         additions += [None, None, level]
@@ -159,7 +159,7 @@ def _third_of_each(levels: Sequence[torch.Tensor]) -> Features:
 
 
 def _for_xl(levels: Sequence[torch.Tensor]) -> Features:
-    """Of a UNet of three levels: nine input blocks; the fourth, sixth and ninth are added to, and the middle."""
+    """Place additions for a UNet of three levels: input blocks four, six and nine, and the middle, get one."""
     first, second, third, last = levels
     additions = [None, None, None, first, None, second, None, None, third]
     return {"input": additions[::-1], "middle": [last]}

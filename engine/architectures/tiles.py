@@ -1,4 +1,4 @@
-"""Networks of pictures run tile by tile, the overlaps blended: memory for one tile instead of the whole picture.
+"""Tiled evaluation of picture networks with blended overlaps: memory for one tile instead of the whole picture.
 
 `B` batch, `C` channels, `H W` the input's size, `h w` a tile's.
 """
@@ -22,7 +22,9 @@ def run_in_tiles(
     output_device: torch.device | str = "cpu",
     on_tile: Callable[[], None] | None = None,
 ) -> torch.Tensor:
-    """`function` ([1, C, h, w] -> [1, out_channels, h * scale, w * scale]) over [B, C, H, W], item by item.
+    """Apply `function` to overlapping tiles of [B, C, H, W], item by item.
+
+    It maps [1, C, h, w] to [1, out_channels, h * scale, w * scale].
 
     `tile` is (height, width) in cells of the input, `overlap` too. `on_tile` is called after every tile. float32.
     """
@@ -53,9 +55,9 @@ def run_in_tiles(
 def tile_places(
     size: torch.Size | tuple[int, ...], tile: tuple[int, int], overlap: int
 ) -> list[tuple[tuple[int, int], ...]]:
-    """(start, length) along height and width of every tile; those at the ends are shorter.
+    """Return (start, length) along height and width of every tile; those at the ends are shorter.
 
-    An overlap as large as the tile leaves no way forward: raises ValueError.
+    Raises ValueError for an overlap as large as the tile, which leaves no step forward.
     """
     spans = []
     for length, limit in zip(size, tile, strict=True):
@@ -68,7 +70,7 @@ def tile_places(
 
 
 def num_tiles(samples: torch.Tensor, tile: tuple[int, int], overlap: int) -> int:
-    """How many times `run_in_tiles` calls its function."""
+    """Return the number of calls that `run_in_tiles` makes."""
     return samples.shape[0] * len(tile_places(samples.shape[2:], tile, overlap))
 
 
@@ -79,9 +81,10 @@ def _cut(item: torch.Tensor, place: tuple[tuple[int, int], ...]) -> torch.Tensor
 
 
 def _feathered(result: torch.Tensor, width: int) -> torch.Tensor:
-    """Weights of one tile: they fall linearly towards every edge, also those on the picture's border.
+    """Return the weights of one tile: they fall linearly towards every edge, also those on the picture's border.
 
-    There only one tile counts, so what it weighs does not matter. A tile narrower than the feather keeps its edges.
+    Only one tile covers the border, so its weight has no effect there. A tile narrower than the feather keeps its
+    edges.
     """
     weight = torch.ones_like(result)
     for dim in (2, 3):

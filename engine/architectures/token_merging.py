@@ -19,7 +19,7 @@ MAX_DOWNSAMPLE = 1  # only the transformers at full size have tokens worth mergi
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Which tokens merge: places in the picture [1, *, 1], and places among the sources [B, *, 1]."""
+    """Selection of merging tokens: places in the picture [1, *, 1], and places among the sources [B, *, 1]."""
 
     num_tokens: int
     sources: torch.Tensor  # places of the tokens that may merge
@@ -29,14 +29,14 @@ class Matching:
     into: torch.Tensor  # among the destinations, for each merged
 
     def merge(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, N, C] -> [B, N - r, C]: kept sources, then destinations, each the mean of what merged into it."""
+        """Merge [B, N, C] to [B, N - r, C]: kept sources, then destinations, each averaged with its merged tokens."""
         sources, destinations = _pick(x, self.sources), _pick(x, self.destinations)
         index = self.into.expand(-1, -1, x.shape[-1])
         destinations = destinations.scatter_reduce(1, index, _pick(sources, self.merged), reduce="mean")
         return torch.cat([_pick(sources, self.kept), destinations], dim=1)
 
     def unmerge(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, N - r, C] -> [B, N, C]: merged tokens get what their destination has become."""
+        """Expand [B, N - r, C] to [B, N, C]: merged tokens get the value of their destination."""
         kept, destinations = x[:, : self.kept.shape[1]], x[:, self.kept.shape[1] :]
         out = x.new_zeros(x.shape[0], self.num_tokens, x.shape[-1])
         sources = self.sources.expand(x.shape[0], -1, 1)
@@ -54,7 +54,7 @@ def _pick(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 def match_tokens(metric: torch.Tensor, height: int, width: int, num_merged: int) -> Matching:
-    """The bipartite soft matching of [B, N, C] by cosine similarity. Draws with torch's global generator."""
+    """Compute the bipartite soft matching of [B, N, C] by cosine similarity. Draws with torch's global generator."""
     rows, columns = height // STRIDE, width // STRIDE
     drawn = torch.randint(STRIDE * STRIDE, size=(rows, columns, 1), device=metric.device)
     region = torch.zeros(rows, columns, STRIDE * STRIDE, device=metric.device, dtype=torch.int64)
@@ -77,7 +77,7 @@ def match_tokens(metric: torch.Tensor, height: int, width: int, num_merged: int)
 
 @dataclass(slots=True)
 class TokenMerging:
-    """Two patches of a UNet: `merge` the queries before self-attention and `unmerge` what comes out.
+    """Two patches of a UNet: `merge` the queries before self-attention and `unmerge` the result.
 
     The authors merge all of a block's input by the input's similarity; ComfyUI's reading, kept, takes queries alone.
     """

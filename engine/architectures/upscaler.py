@@ -21,7 +21,7 @@ SHUFFLED_MULTIPLE = 4  # to which sides are padded before pixels are folded into
 
 @dataclass(frozen=True, slots=True)
 class RrdbConfig:
-    """`shuffle`: pixels a side that are folded into channels first, which divides the scale."""
+    """Configuration of ESRGAN. `shuffle`: pixels per side folded into channels first, which divides the scale."""
 
     in_channels: int
     out_channels: int
@@ -60,7 +60,7 @@ def _padded(x: torch.Tensor, multiple: int) -> torch.Tensor:
 
 
 class DenseBlock(nn.Module):
-    """Five convolutions, each of which sees the results of all before it. ESRGAN+ adds shortcuts between them."""
+    """Five convolutions, each of which takes the results of all before it. ESRGAN+ adds shortcuts between them."""
 
     def __init__(self, width: int, growth: int, is_plus: bool) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class ResidualInResidual(nn.Module):
 
 
 class RrdbNet(nn.Module):
-    """`forward([B, C, H, W])` -> `[B, C, H * scale, W * scale]`."""
+    """ESRGAN's network: `forward([B, C, H, W])` -> `[B, C, H * scale, W * scale]`."""
 
     def __init__(self, config: RrdbConfig) -> None:
         super().__init__()

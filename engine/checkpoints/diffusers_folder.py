@@ -1,4 +1,4 @@
-"""Models in the folder layout of the diffusers library: the files that count."""
+"""Files of a model in the folder layout of the diffusers library."""
 
 from __future__ import annotations
 

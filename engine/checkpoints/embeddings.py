@@ -32,10 +32,10 @@ class EmbeddingFinder:
         self._width = width
 
     def __call__(self, text: str) -> tuple[torch.Tensor | None, str]:
-        """(rows `[n, D]` or `[D]`, the text that is left) of `"name and more words"`.
+        """Return (rows `[n, D]` or `[D]`, the remaining text) of `"name and more words"`.
 
-        A name may have commas around it, which are text then. Without such a file the rows are None, and the prompt
-        goes on without them.
+        A name may have commas around it, which are treated as text. Without such a file the rows are None, and the
+        prompt is encoded without them.
         """
         words = text.split()
         if not words:
@@ -61,7 +61,7 @@ class EmbeddingFinder:
 
 
 def find_embedding(roots: Sequence[Path], name: str) -> Path | None:
-    """The file of a name, with or without its ending, in one of the folders or any folder below; never outside."""
+    """Find a file by name, with or without its extension, in one of the folders or below; never outside."""
     for folder in _folders(roots):
         path = Path(os.path.normpath(folder / name))
         if not path.is_relative_to(folder):
@@ -74,7 +74,7 @@ def find_embedding(roots: Sequence[Path], name: str) -> Path | None:
 
 
 def _folders(roots: Sequence[Path]) -> Iterator[Path]:
-    """The folders themselves first, then those below, by name."""
+    """Yield the folders themselves first, then those below, by name."""
     yield from roots
     for root in roots:
         for place, folders, _ in os.walk(root, followlinks=True):

@@ -1,4 +1,4 @@
-"""Model files -> networks with weights, by what the families say of them (`engine/families`).
+"""Loading of model files as networks with weights, by the rules of the families (`engine/families`).
 
 A network is built without memory (torch's meta device), then filled from the file (`engine/formats/fill.py`).
 """
@@ -33,7 +33,7 @@ EncoderSource = tuple[TextEncoder, WeightFile, Names]
 
 @dataclass(frozen=True, slots=True)
 class LoadTypes:
-    """The types weights are kept in."""
+    """The types in which weights are stored."""
 
     unet: torch.dtype = torch.float32
     text_encoder: torch.dtype = torch.float32
@@ -51,7 +51,7 @@ class LoadTypes:
 
 @dataclass(frozen=True, slots=True)
 class LoadedDenoiser:
-    """A denoising network, the family it is of, and how its output is read."""
+    """A denoising network, its family, and the interpretation of its output."""
 
     family: ModelFamily
     variant: str

@@ -41,7 +41,7 @@ EXACT = ("vision_model.pre_layrnorm.", "vision_model.post_layernorm.", "visual_p
 
 
 def load_clip_vision(path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM) -> ClipVisionModel:
-    """The picture encoder of a file, its layers kept as `dtype`. Raises `BadModelFile`."""
+    """Load the picture encoder of a file, its layers stored as `dtype`. Raises `BadModelFile`."""
     file = open_weights(path)
     names: Names = {name: name for name in file.tensors}
     if OPEN_CLIP_MARK in file.tensors:
@@ -83,7 +83,7 @@ def _config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
 
 
 def _from_open_clip(file: WeightFile) -> Iterator[tuple[str, str | Part | Transposed]]:
-    """Yield the transformers library's names, each with what of the file it is."""
+    """Yield the transformers library's names, each with its tensor, part or transpose in the file."""
     for key in file.tensors:
         name = key.removeprefix(OPEN_CLIP)
         if not key.startswith(OPEN_CLIP):

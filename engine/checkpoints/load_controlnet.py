@@ -58,7 +58,7 @@ def load_controlnet(
 
 
 def _names(file: WeightFile) -> tuple[WeightFile, dict[str, str]]:
-    """The file in the original layout, and name in the network -> name in the file."""
+    """Return the file in the original layout, and a map from the network's names to the file's."""
     description = describe_control(file.shapes)
     if description is not None:
         raise NotRecognised(description)

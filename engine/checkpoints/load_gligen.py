@@ -20,7 +20,7 @@ FUSER = re.compile(r"(?:^|\.)(input_blocks|middle_block|output_blocks)\.(\d+)\..
 
 
 def load_gligen(path: Path, *, to: Destination = Destination.RAM) -> Gligen:
-    """The network of a file, float32 as ComfyUI runs it. Raises `BadModelFile`."""
+    """Load the network of a file, float32 as in ComfyUI. Raises `BadModelFile`."""
     file = open_weights(path)
     gates, names = _names(file)
     try:
@@ -39,7 +39,7 @@ def load_gligen(path: Path, *, to: Destination = Destination.RAM) -> Gligen:
 
 
 def _names(file: WeightFile) -> tuple[int, dict[str, str]]:
-    """How many gates there are, and name in the network -> name in the file."""
+    """Return the number of gates, and a map from the network's names to the file's."""
     gates: dict[tuple[int, int], dict[str, str]] = {}
     names = {key: key for key in file.tensors if key.startswith("position_net.")}
     for key in file.tensors:

@@ -17,7 +17,7 @@ EXPECTED = "a hypernetwork"
 
 
 def load_hypernetwork(path: Path, dtype: torch.dtype) -> Hypernetwork:
-    """Raises `BadModelFile`."""
+    """Load the hypernetwork of a file. Raises `BadModelFile`."""
     content = read_pickle(path)
     if not isinstance(content, Mapping):
         raise BadModelFile(path.name, "a pickle that is no dictionary", EXPECTED)
@@ -39,7 +39,7 @@ def load_hypernetwork(path: Path, dtype: torch.dtype) -> Hypernetwork:
 
 
 def _layers(weights: Mapping[str, torch.Tensor], content: Mapping[str, Any], activation: str) -> nn.Sequential:
-    """Linear layers in the file's order, each with its activation and, where the file has them, normalisation.
+    """Build linear layers in the file's order, each with its activation and, where the file has it, normalisation.
 
     Dropout is for training only and left out.
     """

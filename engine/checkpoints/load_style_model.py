@@ -18,7 +18,7 @@ MARK = "style_embedding"
 
 
 def load_style_model(path: Path, *, to: Destination = Destination.RAM) -> StyleAdapter:
-    """The network of a file, float32 as ComfyUI runs it. Raises `BadModelFile`."""
+    """Load the network of a file, float32 as in ComfyUI. Raises `BadModelFile`."""
     file = open_weights(path)
     shapes = file.shapes
     if MARK not in shapes:

@@ -22,13 +22,13 @@ FULL_MARK = "conv_in.weight"
 
 
 def is_t2i_adapter(names: Mapping[str, object]) -> bool:
-    """Whether tensor names are those of an adapter."""
+    """Return True if tensor names are those of an adapter."""
     plain = {name.removeprefix(PREFIX) for name in names}
     return LIGHT_MARK in plain or (FULL_MARK in plain and any(name.startswith("body.0.") for name in plain))
 
 
 def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> Adapter | LightAdapter:
-    """The network of a file, float32 as ComfyUI runs it on a CPU. Raises `BadModelFile`, `NotRecognised`."""
+    """Load the network of a file, float32 as ComfyUI runs it on a CPU. Raises `BadModelFile`, `NotRecognised`."""
     names = _names(file.tensors)
     shapes = {name: file.tensors[key].shape for name, key in names.items()}
     with torch.device("meta"):
@@ -38,7 +38,7 @@ def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> 
 
 
 def _names(keys: Mapping[str, object]) -> dict[str, str]:
-    """Name in the network -> name in the file."""
+    """Return a map from the network's names to the file's."""
     is_diffusers = any(DIFFUSERS_BLOCK.match(key.removeprefix(PREFIX)) for key in keys)
     named = {}
     for key in keys:

@@ -33,7 +33,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def load_upscaler(path: Path, *, to: Destination = Destination.RAM) -> RrdbNet | CompactNet:
-    """Raises `BadModelFile`."""
+    """Load the upscaling network of a file. Raises `BadModelFile`."""
     file = open_weights(path)
     prefix = next((prefix for prefix in ("params_ema.", "params.", "module.") if _all_start(file, prefix)), "")
     names = {key.removeprefix(prefix): key for key in file.tensors}
@@ -56,7 +56,7 @@ def _all_start(file: WeightFile, prefix: str) -> bool:
 
 
 def _rrdb_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Name in `RrdbNet` -> name in the file."""
+    """Return a map from names in `RrdbNet` to the file's."""
     ours: dict[str, str] = {}
     numbers = [int(match[1]) for match in map(PLACE.match, names) if match is not None]
     by_place = _places(sorted(set(numbers)))
@@ -74,7 +74,7 @@ def _rrdb_names(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _places(numbers: list[int]) -> dict[int, str]:
-    """What stands at a place of the old layout: first convolution, one for each doubling, and the last two."""
+    """Return the module at each place of the old layout: first convolution, one per doubling, and the last two."""
     if len(numbers) < 3:
         return {}
     first, *ups, before_last, last = numbers

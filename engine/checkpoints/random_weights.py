@@ -1,7 +1,7 @@
-"""Checkpoints of random weights: for benchmarks, for tests, and for a machine that can reach no model.
+"""Checkpoints of random weights: for benchmarks, for tests, and for a machine without access to models.
 
-The pictures are abstract, but finite: the UNet predicts about the normalised noisy latent, so that sampling ends in the
-range of real latents.
+The pictures are abstract, but finite. The UNet predicts approximately the normalised noisy latent, so that sampling
+ends in the range of real latents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BRANCH_GAIN = 0.3
 def random_networks(
     scale: str, seed: int, types: LoadTypes, device: str = "cpu", *, family: ModelFamily | None = None
 ) -> tuple[Any, TextEncoderSet, Any]:
-    """Draw a family's networks of a scale on the device; the same for the same seed, scale and device.
+    """Draw a family's networks of a scale on the device, deterministically by seed, scale and device.
 
     Without a family it is the default one. Raises KeyError for an unknown scale.
     """
@@ -63,7 +63,7 @@ def random_networks(
 
 @torch.no_grad()
 def _draw(network: nn.Module, generator: torch.Generator) -> None:
-    """Norms are the identity, biases zero, other weights Gaussian of variance 1 / fan-in."""
+    """Set norms to the identity, biases to zero, and other weights to Gaussian noise of variance 1 / fan-in."""
     for name, module in network.named_modules():
         weight = getattr(module, "weight", None)
         if not isinstance(weight, torch.Tensor):
@@ -82,7 +82,9 @@ def _draw(network: nn.Module, generator: torch.Generator) -> None:
 
 @torch.no_grad()
 def _carry_latent(unet: UnetModel) -> None:
-    """Let eight channels bring plus and minus the latent from the first layer over the last skip to the output.
+    """Set weights so that eight channels carry plus and minus the latent from the first layer to the output.
+
+    They use the last skip connection.
 
     silu(a) - silu(-a) = a, so the output convolution gets the latent back from the two signs.
     """

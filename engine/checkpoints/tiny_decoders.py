@@ -33,7 +33,7 @@ def load_tiny_decoder(path: Path) -> TinyDecoder:
 
 
 class TinyDecoders:
-    """The decoders that were needed, each read once. Used on the thread that runs prompts."""
+    """Cache of the decoders that were needed, each read once. Used on the thread that runs prompts."""
 
     def __init__(self, folders: ModelFolders) -> None:
         self._folders = folders

@@ -1,8 +1,8 @@
-"""`ModelFamily`: what the engine has to be told about a family of models, as data and pure functions.
+"""`ModelFamily`: description of a family of models, as data and pure functions.
 
-A family is one folder beside this file, whose `family.py` has a `FAMILY`. It is put together from networks
+A family is one folder beside this file, whose `family.py` has a `FAMILY`. It is composed of networks
 (`engine/architectures`), encodings of prompts (`engine/text`), parameterisations and latent formats
-(`engine/diffusion`) and from what several families have in common (`engine/families/parts`). Nothing else names it.
+(`engine/diffusion`) and parts shared by several families (`engine/families/parts`). No other module refers to a family.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Layout = Callable[[Shapes], Names | None]  # shapes of a file -> its names for a
 
 
 class NotRecognised(Exception):
-    """The tensors are not those of a network the engine has; `found` describes them."""
+    """Tensors that are not those of a network the engine has; `found` describes them."""
 
     def __init__(self, found: str) -> None:
         super().__init__(found)
@@ -100,7 +100,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerParts:
-    """What tokenizers are made of: `find_embedding` makes the finder of the textual inversions for an encoder."""
+    """Parts of tokenizers. `find_embedding` makes the finder of the textual inversions for an encoder."""
 
     pairs: BytePairs
     find_embedding: Callable[[Any], FindEmbedding]
@@ -145,7 +145,7 @@ class ControlModels:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Parameters of a picture for which nobody gave any; `cost` is relative to a picture of the default family."""
+    """Default parameters of a picture; `cost` is relative to a picture of the default family."""
 
     width: int
     height: int

@@ -1,4 +1,4 @@
-"""The families there are, each a folder beside this file, and which of them a file belongs to."""
+"""Registry of families, each a folder beside this file, and recognition of the family of a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def families() -> tuple[ModelFamily, ...]:
 
 
 def default_family() -> ModelFamily:
-    """Return the family that is meant where none is named."""
+    """Return the family that is used where none is named."""
     return families()[0]
 
 
@@ -71,7 +71,7 @@ class Recognised:
 
 
 class AmbiguousFile(RuntimeError):
-    """Several families match a file equally well: an error of theirs, which a test excludes."""
+    """A file that several families match equally well: an error in the families, which a test excludes."""
 
 
 def recognise(index: TensorIndex) -> Recognised:

@@ -1,4 +1,4 @@
-"""Descriptions of files that no family recognises, for error messages, by tensors that tell them."""
+"""Descriptions of files that no family recognises, for error messages, by characteristic tensors."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from engine.formats.weight_source import SOURCE_ATTRIBUTE, FileWeights
 
 
 class Destination(Enum):
-    """The place in which the weights of a network compute, which decides when they are read and in what layout."""
+    """Device on which a network computes, which decides when its weights are read and in what layout."""
 
     RAM = "ram"  # the processor, with memory of their own, filled at once
     DEVICE = "device"  # they are read when they are brought there

@@ -1,4 +1,4 @@
-"""Reads pickled weights (`.ckpt`, `.pt`, `.pth`, `.bin`) through torch's weights-only reader, which runs no code."""
+"""Reader of pickled weights (`.ckpt`, `.pt`, `.pth`, `.bin`) with torch's weights-only reader, which runs no code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXPECTED = "a file of weights that torch's weights-only reader takes"
 
 
 def read_pickle(path: Path) -> Any:
-    """What is pickled: tensors, numbers and texts in lists and dictionaries. Raises `BadModelFile`."""
+    """Read a pickle of tensors, numbers and texts in lists and dictionaries. Raises `BadModelFile`."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     except pickle.UnpicklingError as error:
@@ -27,7 +27,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def _is_zip(path: Path) -> bool:
-    """Torch's own format is a zip archive, which can be mapped; older files are a plain pickle."""
+    """Return True for torch's zip format, which can be mapped; older files are a plain pickle."""
     with path.open("rb") as file:
         return file.read(2) == b"PK"
 
@@ -55,7 +55,7 @@ class PickleFile:
 
 
 def state_dictionary(content: Any) -> dict[str, torch.Tensor]:
-    """The named tensors of a training program's file, from under `state_dict` or the only name there is."""
+    """Return the named tensors of a training program's file, from under `state_dict` or the only key there is."""
     while isinstance(content, Mapping):
         inner = content.get("state_dict", next(iter(content.values())) if len(content) == 1 else None)
         if not isinstance(inner, Mapping):

@@ -1,7 +1,7 @@
-"""Reading a file before its turn: several threads bring what is not in the page cache yet.
+"""Readahead of a file by several threads, which bring what is not in the page cache yet.
 
-One thread that touches a mapped file page by page waits for each of them; a disk gives more when asked for several
-things at once, and a network disk far more. What the page cache holds already is not read again.
+One thread that touches a mapped file page by page waits for each of them. A disk has a higher throughput with several
+requests at once, and a network disk far more. Data that is in the page cache already is not read again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ WORTHWHILE_BYTES = 4 << 20
 
 
 class Readahead:
-    """Pieces of a file that are being read."""
+    """Readahead of pieces of a file, in progress."""
 
     def __init__(self, pieces: list[tuple[int, Future[None]]]) -> None:
         self._pieces = pieces  # where each begins, and its reading, in the file's order
         self._num_waited_for = 0
 
     def wait_for(self, end: int) -> None:
-        """Return when everything before the `end`th byte is in the page cache, as far as it was to be read.
+        """Wait until everything before the `end`th byte is in the page cache, as far as it was to be read.
 
         Raises OSError.
         """
@@ -40,7 +40,7 @@ class Readahead:
 
 @contextmanager
 def reading_ahead(file_number: int, ranges: Iterable[tuple[int, int]]) -> Iterator[Readahead]:
-    """While open, these ranges (start, end) of an open file are being read, in the file's order."""
+    """Read these ranges (start, end) of an open file ahead, in the file's order, while the context is open."""
     pieces = list(_pieces(ranges))
     if sum(end - start for start, end in pieces) < WORTHWHILE_BYTES:
         yield Readahead([])
@@ -53,7 +53,7 @@ def reading_ahead(file_number: int, ranges: Iterable[tuple[int, int]]) -> Iterat
 
 
 def _pieces(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The ranges in order, those that touch joined, in pieces of a reader's size."""
+    """Yield the ranges in order, adjacent ones joined, in pieces of a reader's size."""
     joined: list[list[int]] = []
     for start, end in sorted(ranges):
         if joined and start <= joined[-1][1]:
@@ -78,7 +78,10 @@ def _bring(file_number: int, start: int, end: int) -> None:
 
 
 def _is_cached(file_number: int, start: int, end: int) -> bool:
-    """Whether the system would give samples of the range without reading a disk. False where it does not tell."""
+    """Return True if samples of the range can be read without disk access.
+
+    False where the system does not report it.
+    """
     probe = bytearray(1)
     try:
         for position in (*range(start, end, PROBE_BYTES), end - 1):

@@ -1,7 +1,7 @@
-"""Reads and writes `.safetensors`: a header of names, types and places, then the tensors, mapped into memory.
+"""Reader and writer of `.safetensors`: a header of names, types and offsets, then the tensors, mapped into memory.
 
-The format is public (github.com/huggingface/safetensors). It is read here because every way in which a file can be bad
-has to become a `BadModelFile` that says what was found.
+The format is public (github.com/huggingface/safetensors). It is implemented here because every malformed file has to
+raise a `BadModelFile` that describes the fault.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class SafetensorsFile:
         return other
 
     def check(self) -> None:
-        """Raises `BadModelFile` when the file was written to since it was opened, by a download of the same name say.
+        """Raise `BadModelFile` when the file was written to since it was opened, such as by a new download.
 
-        Pages that were cut off end the process that touches them (SIGBUS), and new ones hold other weights. A file that
-        was put in its place under its name is no such thing: this one stays what it was.
+        Touching pages that were cut off ends the process (SIGBUS), and new ones hold other weights. A file that
+        replaced this one under its name is no such case: this one remains unchanged.
         """
         size, _ = now = _size_and_time(self._file_number)
         if now != self._opened_as:
@@ -99,7 +99,7 @@ class SafetensorsFile:
             raise BadModelFile(self.path.name, found, "one that stays as it is; the next prompt reads it anew")
 
     def tensor(self, name: str, *, is_needed_now: bool = True) -> torch.Tensor:
-        """A view of the mapping; unless it is needed now, its pages come when they are touched."""
+        """Return a view of the mapping; unless it is needed now, its pages are loaded when they are touched."""
         place = self.tensors[name]
         count = place.num_bytes // place.dtype.itemsize
         if count == 0:
@@ -126,12 +126,12 @@ class SafetensorsFile:
             left, position = left[num_bytes:], position + num_bytes
 
     def reading_ahead(self, names: Iterable[str]) -> AbstractContextManager[Readahead]:
-        """While open, several readers bring these tensors to the page cache, in the file's order."""
+        """Read these tensors into the page cache by several readers, in the file's order, while the context is open."""
         places = (self.tensors[name] for name in names)
         return reading_ahead(self._file_number, ((place.start, place.start + place.num_bytes) for place in places))
 
     def forget_pages(self) -> None:
-        """Unmap what was read: it stays in the page cache, and no longer counts as this process's memory."""
+        """Unmap the pages read: they stay in the page cache, and no longer count as this process's memory."""
         with contextlib.suppress(OSError, AttributeError):  # a system without it: pages go when memory is short
             self.mapping.madvise(mmap.MADV_DONTNEED)
 
@@ -170,13 +170,13 @@ def write_safetensors(
 
 
 def _size_and_time(file_number: int) -> tuple[int, int]:
-    """What changes when a file is written to: its size, and when that happened."""
+    """Return the size and modification time, which change when a file is written to."""
     found = os.fstat(file_number)
     return found.st_size, found.st_mtime_ns
 
 
 def _content(first_bytes: bytes) -> str | None:
-    """What else the file is, where its first bytes tell."""
+    """Return the other content type that the first bytes identify, or None."""
     if first_bytes.startswith(b"PK"):
         return "a zip archive (a .ckpt or .pt file by another name?)"
     if first_bytes.startswith(b"version "):

@@ -13,14 +13,17 @@ MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsHeader:
-    """The start of a file. `raw` is None where the length is no header's, and shorter than that in a file cut off."""
+    """The start of a file.
+
+    `raw` is None where the length is not that of a header, and shorter than that in a truncated file.
+    """
 
     prefix: bytes
     num_bytes: int
     raw: bytes | None
 
     def parsed(self) -> dict[str, Any]:
-        """Return the header's entries. Raises ValueError for what is no JSON object."""
+        """Return the header's entries. Raises ValueError for anything but a JSON object."""
         content = json.loads(self.raw or b"")
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")

@@ -35,7 +35,10 @@ Names = Mapping[str, str | Part | Transposed]  # name in a network -> what of th
 
 
 class WeightFile(Protocol):
-    """`tensors` says where each lies (`start` gives the file's order); `tensor` may be a view of the mapped file."""
+    """A file of weights. `tensors` has the place of each (`start` gives the file's order).
+
+    `tensor` may return a view of the mapped file.
+    """
 
     path: Path
     metadata: dict[str, str]
@@ -96,17 +99,17 @@ def _place_of(whole: TensorPlace, part: Part) -> TensorPlace:
 
 
 def open_weights(path: Path) -> WeightFile:
-    """Raises `BadModelFile` when the file is not whole, or holds anything but weights."""
+    """Open a file of weights. Raises `BadModelFile` when the file is not whole, or holds anything but weights."""
     return PickleFile(path) if is_pickled(path) else SafetensorsFile(path)
 
 
 def all_tensors(file: WeightFile) -> dict[str, torch.Tensor]:
-    """By name; those of a mapped file take memory only as they are read."""
+    """Return all tensors by name; those of a mapped file take memory only as they are read."""
     return dict(tensors_of(file, {name: name for name in file.tensors}))
 
 
 def tensors_of(file: WeightFile, names: Mapping[str, str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """(key, tensor of the file by its name there), in that order; what a disk has to give is read ahead."""
+    """Yield (key, tensor of the file by its name there), in that order, with readahead from disk."""
     if not isinstance(file, SafetensorsFile):
         for key, name in names.items():
             yield key, file.tensor(name)
@@ -119,7 +122,7 @@ def tensors_of(file: WeightFile, names: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def is_pickled(path: Path) -> bool:
-    """Whether it is a pickle by its content; a file that calls itself safetensors is never one."""
+    """Return True if the content is a pickle; never for a file with the extension of safetensors."""
     if path.suffix.lower() in SAFETENSORS_ENDINGS:
         return False
     with path.open("rb") as file:

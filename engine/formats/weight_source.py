@@ -1,4 +1,4 @@
-"""Weights that a mapped file can give again at any time: what `engine/memory` calls a `WeightSource`."""
+"""Weights that can be read again from a mapped file at any time: a `WeightSource` of `engine/memory`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SOURCE_ATTRIBUTE = "weight_source"  # of a network that `load.fill` has filled
 class FileWeights:
     """The weights of one network in one file.
 
-    `wanted` are tensors (of the meta device, too) of the shapes, types and layouts they are wanted in; `names` their
-    names in the file. With `copies` it gives no views, and what is read in one call shares one stretch of memory: where
-    a network computes with it, pages of a file will not do, which may have to be read again at any time. What is copied
-    is rounded to `through` on its way, unless that is None.
+    `wanted` are tensors (of the meta device, too) of the shapes, types and layouts to read, `names` their names in the
+    file. With `copies` there are no views, and weights read in one call share one block of memory. Copies are for
+    a network that computes with them directly, since pages of a file may have to be read again at any time. They are
+    rounded to `through` first, unless that is None.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FileWeights:
         return self._names.keys()
 
     def is_view(self, name: str) -> bool:
-        """Whether the file holds it as it is wanted, so that reading it is mapping it."""
+        """Return True if the file holds the weight in the wanted form, so that reading it is mapping it."""
         like = self._wanted.get(name)
         if like is None or self._copies:
             return False
@@ -54,12 +54,12 @@ class FileWeights:
         return place.dtype == like.dtype and like.is_contiguous() and place.start % place.dtype.itemsize == 0
 
     def check(self) -> None:
-        """Raises `BadModelFile` when the file was written to since it was opened."""
+        """Raise `BadModelFile` when the file was written to since it was opened."""
         if isinstance(self._file, SafetensorsFile):
             self._file.check()
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """In the file's order. What is no view is converted one tensor at a time."""
+        """Yield weights in the file's order. Those that are not views are converted one tensor at a time."""
         order = sorted(names, key=lambda name: self._file.tensors[self._names[name]].start)
         block = Block(sum(padded(self._wanted[name].nbytes) for name in order)) if self._copies else None
         for name, tensor in tensors_of(self._file, {name: self._names[name] for name in order}):
@@ -73,12 +73,12 @@ class FileWeights:
             self._file.forget_pages()
 
     def view(self, name: str) -> torch.Tensor:
-        """One of which `is_view` is true, not read yet."""
+        """Return a weight of which `is_view` is true, not read yet."""
         assert isinstance(self._file, SafetensorsFile), "what is viewed is a mapped file"
         return self._file.tensor(self._names[name], is_needed_now=False).view(self._wanted[name].shape)
 
     def raw(self, names: Iterable[str]) -> Iterator[tuple[str, WeightInFile]]:
-        """As the file has them, in its order; not read yet."""
+        """Yield the tensors in the form and order of the file, not read yet."""
         assert isinstance(self._file, SafetensorsFile), "what is read later is a mapped file"
         for name in sorted(names, key=lambda name: self._file.tensors[self._names[name]].start):
             yield name, WeightInFile(self._file, self._names[name])
@@ -122,7 +122,7 @@ class JoinedWeights:
         return is_view
 
     def check(self) -> None:
-        """Raises `BadModelFile` when a file was written to since it was opened."""
+        """Raise `BadModelFile` when a file was written to since it was opened."""
         for source in self._sources:
             source.check()
 
@@ -145,7 +145,7 @@ class JoinedWeights:
 
 
 def source_of(network: nn.Module) -> JoinedWeights | None:
-    """Where a network's weights can be had again, as far as its parts were read from mapped files."""
+    """Return the source of a network's weights, for those of its parts that were read from mapped files."""
     parts = {
         f"{path}." if path else "": getattr(module, SOURCE_ATTRIBUTE)
         for path, module in network.named_modules()
@@ -155,7 +155,7 @@ def source_of(network: nn.Module) -> JoinedWeights | None:
 
 
 class Block:
-    """One stretch of memory that many tensors share; huge pages, where the system has them, make it quick to fill."""
+    """One block of memory shared by many tensors; huge pages, if the system has them, speed up filling it."""
 
     def __init__(self, num_bytes: int) -> None:
         self._memory = mmap.mmap(-1, max(num_bytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -164,7 +164,7 @@ class Block:
         self._used = 0
 
     def take(self, like: torch.Tensor) -> torch.Tensor:
-        """The next tensor, uninitialised (zero), of that shape, type and layout."""
+        """Return the next tensor, uninitialised (zero), of that shape, type and layout."""
         flat = torch.frombuffer(self._memory, dtype=torch.uint8, count=like.nbytes, offset=self._used)
         self._used += padded(like.nbytes)
         return flat.view(like.dtype).as_strided(like.shape, like.stride())

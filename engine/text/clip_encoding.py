@@ -1,7 +1,7 @@
-"""Prompts with weights, as chunks of tokens, to conditioning by CLIP text encoders.
+"""Encoding of prompts with weights, given as chunks of tokens, to conditioning by CLIP text encoders.
 
-`B` chunks, `T` tokens, `D` width. A model's encoders form a set, each under its slot (`l`, `g`, `h`...): the modules
-are called `clip_<slot>`, as in ComfyUI, because LoRA files and custom nodes name weights so.
+`B` chunks, `T` tokens, `D` width. A model's encoders form a set, each under its slot (`l`, `g`, `h`...). The modules
+are called `clip_<slot>`, as in ComfyUI, because LoRA files and custom nodes use these names of weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Encoded = tuple[torch.Tensor, torch.Tensor]  # conditioning [B, T, D], pooled [B
 
 @dataclass(frozen=True, slots=True)
 class ClipEncoding:
-    """The way a model reads one of its text encoders.
+    """Settings with which a model uses one of its text encoders.
 
     `layer` is the layer whose output is the conditioning unless a node asks for another one: None is the last, -2 the
     one before. `num_layers` is from where it is counted, in files too that leave out the layers behind it; None means
@@ -39,7 +39,7 @@ class ClipEncoding:
 
     @property
     def key(self) -> str:
-        """The name under which ComfyUI knows the encoder."""
+        """ComfyUI's name of the encoder."""
         return f"clip_{self.slot}"
 
 

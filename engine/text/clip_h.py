@@ -1,5 +1,6 @@
-"""OpenCLIP ViT-H as a text encoder (Cherti et al. 2022, arXiv 2212.07143): the layer before the last, zeros behind the
-prompt.
+"""OpenCLIP ViT-H as a text encoder (Cherti et al. 2022, arXiv 2212.07143).
+
+Its output is the layer before the last, with zeros as padding behind the prompt.
 """
 
 from __future__ import annotations

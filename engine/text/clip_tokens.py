@@ -1,7 +1,7 @@
-"""CLIP's byte-pair tokenizer (Sennrich et al. 2016, arXiv 1508.07909), and prompts with weights on it.
+"""CLIP's byte-pair tokenizer (Sennrich et al. 2016, arXiv 1508.07909), and prompts with weights.
 
-The merge table beside this file (`clip_merges.txt.gz`) is OpenAI's (github.com/openai/CLIP); its licence lies with it.
-The vocabulary follows from it. It is read when the first prompt comes.
+The merge table beside this file (`clip_merges.txt.gz`) is OpenAI's (github.com/openai/CLIP); its licence is stored next
+to it. The vocabulary is derived from the table. It is loaded at the first prompt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDEOGRAPHS = (
 
 
 def _byte_letters() -> dict[int, str]:
-    """A printable letter for each byte: itself where it is printable Latin-1, else one from 256 up."""
+    """Return a printable letter for each byte: itself where it is printable Latin-1, else one from 256 up."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     letters = {byte: chr(byte) for byte in printable}
     others = (byte for byte in range(256) if byte not in letters)
@@ -42,7 +42,7 @@ def _byte_letters() -> dict[int, str]:
 
 
 class BytePairs:
-    """Words -> token ids."""
+    """Byte-pair encoder of words to token ids."""
 
     def __init__(self) -> None:
         self._letters = _byte_letters()
@@ -65,7 +65,7 @@ class BytePairs:
         return {piece: index for index, piece in enumerate([*pieces, START_TEXT, END_TEXT])}
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without start and end."""
+        """Return the token ids of a text, without start and end."""
         ids: list[int] = []
         for part in re.split(r"(<\|startoftext\|>|<\|endoftext\|>)", text):
             if part in (START_TEXT, END_TEXT):
@@ -85,8 +85,7 @@ class BytePairs:
     def _pieces(self, word: str) -> list[str]:
         """Merge neighbours, the pair of the lowest rank everywhere from left to right, until no pair is in the table.
 
-        A heap of pairs keeps the time near linear in the word. A pair that has changed since it was put there is
-        passed over.
+        A heap of pairs keeps the time near linear in the word. A pair that has changed since it was added is skipped.
         """
         letters = [self._letters[byte] for byte in word.encode("utf-8")]
         pieces: list[str] = [*letters[:-1], letters[-1] + "</w>"]  # "" where one was merged into the one before it
@@ -125,7 +124,10 @@ class BytePairs:
 
 
 def clean(text: str) -> str:
-    """As the original tokenizer's basic cleaning: control characters out, ideographs apart, NFC, lower case."""
+    """Clean a text like the original tokenizer.
+
+    It removes control characters, separates ideographs, applies NFC and converts to lower case.
+    """
     kept = []
     for letter in text:
         if letter.isspace() or unicodedata.category(letter) == "Zs":
@@ -152,7 +154,7 @@ def _with_marks_in_order(text: str) -> str:
 
 
 def split_words(text: str) -> Iterator[str]:
-    """Contractions, runs of letters, single digits, and runs of anything else that is not space."""
+    """Split a text into contractions, runs of letters, single digits, and runs of anything else that is not space."""
     index = 0
     while index < len(text):
         contraction = next((item for item in CONTRACTIONS if text.startswith(item, index)), None)
@@ -211,7 +213,7 @@ class ClipTokenizer:
 
     @property
     def key(self) -> str:
-        """The name under which ComfyUI knows the encoder."""
+        """ComfyUI's name of the encoder."""
         return f"clip_{self.slot}"
 
     @property
@@ -248,7 +250,7 @@ class ClipTokenizer:
         return {}
 
     def _words(self, part: str, weight: float) -> Iterator[list[tuple[Any, float]]]:
-        """Groups of tokens that should stay in one chunk: here everything between two embeddings."""
+        """Yield groups of tokens that should stay in one chunk: here everything between two embeddings."""
         pieces = re.split(rf" {EMBEDDING_PREFIX}|\n{EMBEDDING_PREFIX}", part)
         for piece in [pieces[0], *(EMBEDDING_PREFIX + piece for piece in pieces[1:])]:
             text = piece

@@ -10,7 +10,7 @@ GROWTH = 1.1  # of the weight, for a bracket that names none
 
 
 class PromptTooDeep(ValueError):
-    """Brackets nested deeper than ComfyUI reads."""
+    """Error for brackets nested deeper than ComfyUI reads."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -89,7 +89,7 @@ class _Brackets:
             open_groups.append((self._items(start + 1, inner_end), inner_weight))
 
     def _weight(self, start: int, end: int, weight: float) -> tuple[int, float]:
-        """Return where the text of a bracket ends, and its weight: what stands after its last colon, if a number.
+        """Return the end of a bracket's text, and its weight: the number after its last colon, if there is one.
 
         No bracket is in a number, so that only what follows the last one is searched.
         """

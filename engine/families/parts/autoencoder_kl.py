@@ -24,7 +24,7 @@ SMALL = VaeConfig(base_channels=32, level_channels=(32, 32, 64, 64), blocks_per_
 
 
 class KlLatentFormat(LatentFormat):
-    """Latents multiplied by 0.18215 for unit variance (Rombach et al. 2022, arXiv 2112.10752).
+    """Latent format with a factor of 0.18215 for unit variance (Rombach et al. 2022, arXiv 2112.10752).
 
     The table of colours is public knowledge of the community (fitted by least squares).
     """

@@ -1,5 +1,6 @@
-"""Stable Diffusion 1 (Rombach et al. 2022, arXiv 2112.10752), with its inpainting, InstructPix2Pix and v-prediction
-variants.
+"""Stable Diffusion 1 (Rombach et al. 2022, arXiv 2112.10752).
+
+It includes the inpainting, InstructPix2Pix and v-prediction variants.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def detect(index: TensorIndex) -> Match | None:
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    """Read the marks by which files of v-prediction and of a zero terminal signal-to-noise ratio are known."""
+    """Detect v-prediction and a zero terminal signal-to-noise ratio by the marks in such files."""
     prediction = file.metadata.get("modelspec.prediction_type", "").lower()
     kind = VDiscrete if "v_pred" in file.shapes or prediction.startswith("v") else EpsDiscrete
     return Parameterisation(kind, {"zsnr": "ztsnr" in file.shapes})

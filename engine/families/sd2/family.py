@@ -61,7 +61,10 @@ def detect(index: TensorIndex) -> Match | None:
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    """Tell v-prediction by the mark that ComfyUI saves, else by the spread of biases. Inpainting predicts the noise."""
+    """Detect v-prediction by the mark that ComfyUI saves, else by the spread of biases.
+
+    Inpainting predicts the noise.
+    """
     predicts_v = "v_pred" in file.shapes
     name = match.names.get(SPREAD_OF)
     if not predicts_v and not match.variant and isinstance(name, str):
