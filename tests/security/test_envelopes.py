@@ -46,7 +46,7 @@ def large(vast: VastFront, **auth: Any) -> dict[str, Any]:
 async def test_a_large_envelope_is_taken_once_its_signature_has_been_checked(vast: VastFront) -> None:
     assert (await post(vast, "/generate/sync", large(vast))).status_code == 200
     body = vast.envelope(draw("many"))
-    body["payload"]["input"]["filling"] = [0] * 2 * UNKNOWN_ELEMENTS
+    body["payload"]["input"]["extra_data"] = {"extra_pnginfo": {"filling": [0] * 2 * UNKNOWN_ELEMENTS}}
     assert (await post(vast, "/generate/sync", body)).status_code == 200
 
 
