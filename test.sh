@@ -29,9 +29,9 @@ tests=0 types=0
 if [ $# -gt 0 ]; then
   fast_tests "$@" || tests=$?
 else
-  fast_tests tests/engine >"$said/engine" 2>&1 &
+  fast_tests tests/engine tests/parity tests/benchmark >"$said/engine" 2>&1 &
   engine=$!
-  fast_tests tests --ignore=tests/engine || tests=$?
+  fast_tests tests --ignore=tests/engine --ignore=tests/parity --ignore=tests/benchmark || tests=$?
   wait "$engine" || tests=$?
   cat "$said/engine"
 fi
