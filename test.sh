@@ -3,7 +3,7 @@
 #
 #     ./test.sh [pytest arguments]      e.g. `./test.sh tests/engine -k sampler`, `./test.sh -m slow`
 #
-# Without arguments the tests run in two shares at once, and the engine's is shown when both have ended.
+# Without arguments the tests run in two shares at once, and the engine's with the worker's is shown when both have ended.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -29,9 +29,10 @@ tests=0 types=0
 if [ $# -gt 0 ]; then
   fast_tests "$@" || tests=$?
 else
-  fast_tests tests/engine tests/parity tests/benchmark >"$said/engine" 2>&1 &
+  beside=(tests/engine tests/parity tests/benchmark tests/worker)
+  fast_tests "${beside[@]}" >"$said/engine" 2>&1 &
   engine=$!
-  fast_tests tests --ignore=tests/engine --ignore=tests/parity --ignore=tests/benchmark || tests=$?
+  fast_tests tests "${beside[@]/#/--ignore=}" || tests=$?
   wait "$engine" || tests=$?
   cat "$said/engine"
 fi
