@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+ENGINE_PACKAGES = ("engine", "machine")  # of the project: what the engine imports
 TMP_BYTES = 2 * 2**30
 SHARED_MEMORY_BYTES = 8 * 2**30
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -111,7 +112,7 @@ class Sandbox:
             mounts += ["--dev-bind-try", str(device), str(device)]
         shown = [
             *interpreter_folders(),
-            self.places.project / "engine",
+            *(self.places.project / package for package in ENGINE_PACKAGES),
             *_with_targets((*self.places.readable, self.places.input)),
         ]
         mounts += _parents([*shown, *self.places.writable])
