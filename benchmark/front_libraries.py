@@ -25,7 +25,7 @@ from typing import Any
 import aiohttp
 import httpx
 
-from worker.engine.http import EngineHttp
+from worker.engines.http import EngineHttp
 from worker.long_json import loads
 
 NUM_REQUESTS = 2000
@@ -73,7 +73,7 @@ async def by_httpx(url: str) -> float:
 
 
 def url_address(url: str) -> Any:
-    from worker.engine.address import EngineAddress
+    from worker.engines.address import EngineAddress
 
     return EngineAddress.of(url)
 

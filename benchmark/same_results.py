@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 from PIL import Image, ImageChops
 
-from worker.engine.supervisor import free_port
+from worker.engines.supervisor import free_port
 
 START_SECONDS = 300.0
 JOB_SECONDS = 300.0

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == [RANDOM_CHECKPOINT]:
         return write_checkpoint(arguments[1:])
     if arguments[:1] == [NODES]:
-        from engine.compat.commands import main as nodes
+        from engine.custom_nodes.commands import main as nodes
 
         return nodes(arguments[1:])
     return serve(arguments)

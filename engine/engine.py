@@ -30,11 +30,10 @@ from typing import Any
 import torch
 
 from engine.cancel import CancelToken
-from engine.checkpoints.extra_model_paths import read_extra_model_paths
-from engine.checkpoints.folders import BUILT_IN, SAVED_IN, ModelFolders
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.tiny_decoders import TinyDecoders
-from engine.compat.host import PackServer
+from engine.custom_nodes.compat.host import PackServer
+from engine.custom_nodes.loader import PackReport, load_custom_nodes
 from engine.device_probe import DeviceFigures, measure
 from engine.disk_probe import DiskFigure, measure_disk
 from engine.errors import OutOfMemory
@@ -58,10 +57,7 @@ from engine.memory.state import VramState
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
-from engine.nodes.custom import PackReport, load_custom_nodes
-from engine.nodes.model_store import PRELOADED_KINDS, ModelStore
 from engine.nodes.needs import PromptNeeds, needs_of
-from engine.nodes.recent_models import RecentModels
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.lru import LruCache
@@ -75,6 +71,10 @@ from engine.runtime.idle_timer import IdleTimer
 from engine.runtime.outputs import FileFolders, RunFiles
 from engine.runtime.request import RunRequest, RunResult
 from engine.settings import CacheSettings, EngineSettings, ResolvedSettings
+from engine.store.extra_model_paths import read_extra_model_paths
+from engine.store.folders import BUILT_IN, SAVED_IN, ModelFolders
+from engine.store.model_store import PRELOADED_KINDS, ModelStore
+from engine.store.recent_models import RecentModels
 
 __all__ = [
     "CheckedPrompt",

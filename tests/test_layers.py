@@ -40,6 +40,10 @@ NOTHING: frozenset[str] = frozenset()
 # What a family is described with, and what those that use families see of them.
 DESCRIBED_WITH = ("engine.architectures", "engine.text", "engine.formats", "engine.adapters", "engine.diffusion")
 KNOWN_OF_FAMILIES = ("engine.families.base", "engine.families.registry", "engine.families.unsupported")
+MODELS_IN_USE = (
+    *CORE, "engine.graph.spec", "engine.nodes.base", "engine.nodes.running_call", "engine.checkpoints", "engine.images",
+    *KNOWN_OF_FAMILIES, *DESCRIBED_WITH,
+)  # fmt: skip
 FAMILIES = tuple(sorted(path.parent.name for path in (ROOT / "engine" / "families").glob("*/family.py")))
 
 RULES = (
@@ -60,8 +64,8 @@ RULES = (
     Rule("engine.adapters", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.images", (), TORCH),
     Rule(
-        "engine.checkpoints.extra_model_paths",
-        ("engine.checkpoints.folders",),
+        "engine.store.extra_model_paths",
+        ("engine.store.folders",),
         frozenset({"yaml"}),  # only inside its function
     ),
     Rule("engine.memory", ("engine.errors", "engine.settings", "machine"), NOTHING),
@@ -77,15 +81,17 @@ RULES = (
         )
         for family in FAMILIES
     ),
-    Rule("engine.checkpoints", (*KNOWN_OF_FAMILIES, *DESCRIBED_WITH, "engine.errors", "engine.memory.device"), TORCH),
+    Rule("engine.store.folders", (), NOTHING),
     Rule(
-        "engine.nodes",
-        (*CORE, "engine.graph.spec", "engine.checkpoints", "engine.images", *KNOWN_OF_FAMILIES, *DESCRIBED_WITH),
-        TORCH | NODE_EXTRAS,
+        "engine.checkpoints",
+        (*KNOWN_OF_FAMILIES, *DESCRIBED_WITH, "engine.store.folders", "engine.errors", "engine.memory.device"),
+        TORCH,
     ),
-    Rule("engine.nodes.custom", ("engine",)),
+    Rule("engine.values", MODELS_IN_USE, TORCH),
+    Rule("engine.store", (*MODELS_IN_USE, "engine.values"), TORCH),
+    Rule("engine.nodes", (*MODELS_IN_USE, "engine.values", "engine.store"), TORCH | NODE_EXTRAS),
+    Rule("engine.custom_nodes", ("engine",)),
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
-    Rule("engine.compat", ("engine",)),
     Rule("engine.engine", ("engine",), TORCH),
     Rule("engine.server", ("engine.engine", "engine.graph", *CORE), frozenset({"aiohttp", "multidict", "yarl", "PIL"})),
     Rule("engine.__main__", ("engine",)),
@@ -195,7 +201,7 @@ def test_aiohttp_is_the_servers_alone() -> None:
         str(item)
         for item in all_imports("engine")
         if is_below(item.imported, "aiohttp")
-        and not any(is_below(item.importer, place) for place in ("engine.server", "engine.compat"))
+        and not any(is_below(item.importer, place) for place in ("engine.server", "engine.custom_nodes.compat"))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -243,7 +249,11 @@ def test_a_family_is_imported_by_nobody() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-COMFYUIS_NAMES = ("engine.nodes.text_types", "engine.nodes.other_families", "engine.compat.names")
+COMFYUIS_NAMES = (
+    "engine.nodes.library.conditioning.text_types",
+    "engine.nodes.library.conditioning.other_families",
+    "engine.custom_nodes.compat.names",
+)
 
 
 def test_nothing_but_its_folder_names_a_family() -> None:
@@ -276,7 +286,7 @@ def test_nothing_but_its_folder_names_a_family() -> None:
         ("engine.server.app", ("torch", "worker")),
         ("engine.__main__", ("torch", "worker")),
         ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde", "yaml")),
-        ("engine.compat.commands", ("torch", "aiohttp")),
+        ("engine.custom_nodes.commands", ("torch", "aiohttp")),
     ],
 )
 def test_importing_a_module_brings_in_no_more_than_it_needs(module: str, unwanted: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from worker.engine.supervisor import free_port
+from worker.engines.supervisor import free_port
 from worker.errors import EngineStartFailed
 from worker.settings import inherited_environment
 from worker.worker_client import worker_client

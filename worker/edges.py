@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from worker.engine.command import input_folder_of
+from worker.engines.command import input_folder_of
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.guard.auth import Gatekeeper
 from worker.guard.safe_address import AddressGuard

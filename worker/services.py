@@ -10,8 +10,8 @@ from modifiers.registry import ModifierRegistry
 from worker.api.bodies import Bodies
 from worker.api.links import LinkSigner
 from worker.autoscaler.platform import Platform
-from worker.engine.fleet import EngineFleet
-from worker.engine.pool import EnginePool
+from worker.engines.fleet import EngineFleet
+from worker.engines.pool import EnginePool
 from worker.guard.identity import Identity
 from worker.guard.rate_limits import RateLimits
 from worker.inputs.uploads import UploadedFiles

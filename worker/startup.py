@@ -24,8 +24,8 @@ from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.autoscaler.vast.timing import VastTiming
 from worker.edges import Edges
-from worker.engine.client import EngineClient
-from worker.engine.fleet import EngineFleet
+from worker.engines.client import EngineClient
+from worker.engines.fleet import EngineFleet
 from worker.errors import EngineStartFailed, WorkerError
 from worker.expiry import Expiry
 from worker.guard.own_key import OwnKey

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from engine.architectures.tiny_decoder import TinyDecoder
-from engine.checkpoints.folders import ModelFolders
 from engine.errors import BadModelFile
 from engine.formats.fill import fill
 from engine.formats.weight_file import open_weights
+from engine.store.folders import ModelFolders
 
 KIND = "vae_approx"
 FIRST = "1.weight"

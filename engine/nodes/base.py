@@ -20,7 +20,7 @@ A built-in node is one typed function; `@node` derives its declaration from the 
 - A node may return `Expanded(graph, result)` to be replaced by a graph of other nodes, or an `ExecutionBlocker` as (or
   among) its outputs, to keep what depends on them from running. An `async def` node is awaited while others go on.
 
-A class in ComfyUI's form registers too (`engine/nodes/class_form.py`); both are a `NodeClass`, and nothing past these
+A class in ComfyUI's form registers too (`engine/nodes/legacy_node.py`); both are a `NodeClass`, and nothing past these
 two files can tell them apart.
 """
 

@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
-from engine.nodes import (
-    attention_guidance,
+from engine.nodes.base import NodeClass
+from engine.nodes.library.basic import primitives, strings
+from engine.nodes.library.conditioning import (
     clip_vision,
-    compositing,
     conditioning,
     conditioning_properties,
     controlnet,
-    custom_sampling,
     gligen,
-    guidance,
     hooks,
-    hypernetwork,
+    inpainting,
+    other_families,
+    text,
+)
+from engine.nodes.library.image import (
+    compositing,
     image_batches,
     image_filters,
     image_geometry,
     images,
-    inpainting,
+    masks,
+    upscaling,
+)
+from engine.nodes.library.latent import (
     latent_arithmetic,
     latent_batches,
     latent_compositing,
     latent_geometry,
     latent_operations,
     latents,
+    tiled_vae,
+)
+from engine.nodes.library.model import (
+    hypernetwork,
     loaders,
     lora,
     lora_extraction,
-    masks,
     model_merging,
-    model_sampling,
     model_saving,
     old_loaders,
-    other_families,
-    primitives,
+)
+from engine.nodes.library.sampling import (
+    attention_guidance,
+    custom_sampling,
+    guidance,
+    model_sampling,
     samplers,
     sampling,
     sigmas,
     step_cache,
-    strings,
-    text,
-    tiled_vae,
     unet_patches,
-    upscaling,
 )
-from engine.nodes.base import NodeClass
 
 FAMILIES = (
     sampling,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.checkpoints.folders import ModelFolders
 from engine.nodes.base import FunctionNode, ModelFile
 from engine.nodes.catalogue import Catalogue
+from engine.store.folders import ModelFolders
 
 
 @dataclass(frozen=True, slots=True)

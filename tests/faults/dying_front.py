@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.__main__ import serve
-from worker.engine.client import EngineClient
+from worker.engines.client import EngineClient
 from worker.inputs.stage import FetchedInputs
 from worker.jobs.outbox import Outbox
 from worker.jobs.store import JobStore

@@ -19,7 +19,7 @@ from tests.faults.nodes import Stroke, read_tally, write_pack
 from tests.faults.peers import WAIT_SECONDS
 from tests.worker.databases import give_database
 from tests.worker.running_front import until
-from worker.engine.supervisor import free_port
+from worker.engines.supervisor import free_port
 
 ROOT = Path(__file__).parents[2]
 FINAL = frozenset({"completed", "failed", "cancelled", "timeout"})

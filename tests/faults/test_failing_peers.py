@@ -12,7 +12,7 @@ import pytest
 from tests.fakes import FakeEngine, draw
 from tests.faults.peers import Peers, running_peers
 from tests.worker.running_front import RunningFront, running_front
-from worker.engine.supervisor import free_port
+from worker.engines.supervisor import free_port
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import httpx
 from tests.fakes import FakeEngine
 from tests.worker.databases import give_database
 from tests.worker.running_front import until
-from worker.engine.supervisor import free_port
+from worker.engines.supervisor import free_port
 from worker.setting_slices import TlsFiles
 
 

@@ -21,7 +21,7 @@ from worker.autoscaler.vast.ledger import Ledger
 from worker.autoscaler.vast.public_key import PublicKeySource
 from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.timing import VastTiming
-from worker.engine.http import EngineHttp
+from worker.engines.http import EngineHttp
 from worker.errors import EngineUnreachable
 from worker.guard.plain_answers import plain_client
 from worker.guard.safe_address import AddressGuard

@@ -17,10 +17,10 @@ import pytest
 from tests.flow.running_worker import RunningWorker
 from tests.s3_server import free_ports
 from tests.security.worker_process import PICTURE, inodes_of, job, processes_below, tcp_listeners, worker_process
-from worker.engine.address import EngineAddress
-from worker.engine.command import engine_command
-from worker.engine.http import MAX_ANSWER_BYTES, EngineHttp
-from worker.engine.unix_socket import MAX_PATH_BYTES, UnixSocket
+from worker.engines.address import EngineAddress
+from worker.engines.command import engine_command
+from worker.engines.http import MAX_ANSWER_BYTES, EngineHttp
+from worker.engines.unix_socket import MAX_PATH_BYTES, UnixSocket
 from worker.errors import EngineUnreachable, SettingsInvalid
 from worker.setting_slices import EngineLaunch
 

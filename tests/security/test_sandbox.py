@@ -23,10 +23,10 @@ import pytest
 from tests.flow.running_worker import ROOT, RunningWorker, stop, wait_until_ready
 from tests.s3_server import free_ports
 from tests.security.worker_process import PICTURE, job, processes_below
-from worker.engine.command import engine_command
-from worker.engine.loss import LossReason
-from worker.engine.sandbox import Sandbox
-from worker.engine.sandbox_start import find_user, prepare, tried
+from worker.engines.command import engine_command
+from worker.engines.loss import LossReason
+from worker.engines.sandbox import Sandbox
+from worker.engines.sandbox_start import find_user, prepare, tried
 from worker.errors import EngineStartFailed, SettingsInvalid
 from worker.setting_slices import EngineLaunch, SandboxConfig
 from worker.settings import load_settings

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.nodes import patterns, strings
-from engine.nodes.patterns import CallerPattern, PatternTimedOut, PatternTooLarge, TextTooLong
+from engine.nodes.library.basic import patterns, strings
+from engine.nodes.library.basic.patterns import CallerPattern, PatternTimedOut, PatternTooLarge, TextTooLong
 
 context: Any = None
 PLAIN = {"case_insensitive": False, "multiline": False, "dotall": False}

@@ -11,7 +11,7 @@ import structlog
 from tests.fakes import FakeEngine
 from tests.worker.receiver import Receiver, running_receiver
 from tests.worker.running_front import RunningFront, running_front
-from worker.engine import client, watch
+from worker.engines import client, watch
 from worker.qualification import readiness
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import running_front
-from worker.engine.supervisor import free_port
+from worker.engines.supervisor import free_port
 
 
 @pytest.fixture

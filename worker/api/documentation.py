@@ -23,7 +23,7 @@ from worker.api.page_headers import policy_for
 from worker.api.results import services_of
 from worker.api.schemas import GenerateRequest
 from worker.demo_model import defaults_among, suited_example
-from worker.engine.choices import choices_in
+from worker.engines.choices import choices_in
 from worker.errors import EngineUnreachable
 
 router = APIRouter(include_in_schema=False)

@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse, Response
 
 from worker.api.results import check_operator, services_of
 from worker.demo_model import suited_example
-from worker.engine.choices import choices_in
-from worker.engine.watch import EngineState
+from worker.engines.choices import choices_in
+from worker.engines.watch import EngineState
 from worker.errors import EngineUnreachable
 from worker.observe.health import engine_as_json, find_troubles
 

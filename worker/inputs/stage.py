@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from worker.engine.client import EngineClient
+from worker.engines.client import EngineClient
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.inputs.fetch import InputFetcher
 from worker.inputs.file_names import FETCHED_FOLDER, find_foreign_names

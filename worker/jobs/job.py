@@ -16,7 +16,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Literal
 
-from worker.engine.loss import Loss
+from worker.engines.loss import Loss
 from worker.errors import WorkerError, http_status
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.progress import Progress

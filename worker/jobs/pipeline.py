@@ -19,11 +19,11 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from worker.backoff import Backoff
 from worker.demo_model import note_on
-from worker.engine.client import EngineClient, EngineLost, PromptRecalled
-from worker.engine.loss import Loss, LossReason, error_of_loss
-from worker.engine.outcome import RunOutcome
-from worker.engine.pool import EnginePool
-from worker.engine.sparing import with_tiles
+from worker.engines.client import EngineClient, EngineLost, PromptRecalled
+from worker.engines.loss import Loss, LossReason, error_of_loss
+from worker.engines.outcome import RunOutcome
+from worker.engines.pool import EnginePool
+from worker.engines.sparing import with_tiles
 from worker.errors import (
     Draining,
     EngineUnreachable,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from worker.engine.client import EngineClient
-from worker.engine.outcome import RunOutcome
+from worker.engines.client import EngineClient
+from worker.engines.outcome import RunOutcome
 from worker.jobs.job import Credentials, Job
 
 OutputRecord = dict[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from worker.engine.watch import EngineReport, EngineState
+from worker.engines.watch import EngineReport, EngineState
 from worker.observe.memory import MachineMemory
 
 UP = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)

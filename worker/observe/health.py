@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker.engine.watch import EngineReport, EngineState
+from worker.engines.watch import EngineReport, EngineState
 
 SERVING = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)
 STATES_OF_TROUBLE = {

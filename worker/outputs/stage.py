@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
-from worker.engine.client import EngineClient
-from worker.engine.outcome import RunOutcome
+from worker.engines.client import EngineClient
+from worker.engines.outcome import RunOutcome
 from worker.errors import DeliveryFailed, WorkerError
 from worker.jobs.job import Job
 from worker.jobs.places import PlacesByName

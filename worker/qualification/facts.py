@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.qualify.workload import CheckpointFact, DeviceFact
-from worker.engine.client import EngineClient
+from worker.engines.client import EngineClient
 
 FIRST_CONVOLUTION = "model.diffusion_model.input_blocks.0.0.weight"
 FIRST_CROSS_ATTENTION = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"

@@ -41,8 +41,8 @@ from benchmark.qualify.workload import (
     why_shrunk,
 )
 from modifiers.registry import ModifierRegistry
-from worker.engine.address import UNIX_PREFIX
-from worker.engine.client import EngineClient
+from worker.engines.address import UNIX_PREFIX
+from worker.engines.client import EngineClient
 from worker.errors import SettingsInvalid, WorkerError
 from worker.qualification.expectation import (
     PastRun,

@@ -19,8 +19,8 @@ import structlog
 
 from benchmark.qualify.verdict import Verdict, failed
 from worker.backoff import Backoff
-from worker.engine.client import EngineClient
-from worker.engine.pool import EnginePool
+from worker.engines.client import EngineClient
+from worker.engines.pool import EnginePool
 from worker.errors import NotReady
 from worker.jobs.admission import Gate
 from worker.qualification.phases import Phase, StartUpPhases

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmark.qualify.verdict import RunTiming
-from worker.engine.client import EngineClient, LocalFolders
+from worker.engines.client import EngineClient, LocalFolders
 
 TIMEOUT_SECONDS = 3600.0
 

@@ -12,7 +12,7 @@ import structlog
 
 from benchmark.qualify.workload import with_new_seeds
 from modifiers.registry import ModifierRegistry
-from worker.engine.client import EngineClient
+from worker.engines.client import EngineClient
 from worker.errors import WorkerError
 from worker.qualification.own_workload import read_workflow
 from worker.qualification.qualifier import FetchInputs

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
-from engine.nodes.model_sampling import Flow
+from engine.nodes.library.sampling.model_sampling import Flow
 
 RECORDED = {
     "euler_cfg_pp": (0.58930, -0.17067, -0.67630, 0.30829),

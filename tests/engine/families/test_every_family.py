@@ -24,10 +24,10 @@ from engine.families import registry
 from engine.families.base import ModelFamily, TensorIndex
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.nodes.built_in import built_in_nodes
-from engine.nodes.lora_keys import text_lora_keys
-from engine.nodes.model_saving import checkpoint_save
-from engine.nodes.model_store import DEFAULT_TEXT_TYPE
+from engine.nodes.library.model.model_saving import checkpoint_save
 from engine.settings import EngineSettings
+from engine.store.model_store import DEFAULT_TEXT_TYPE
+from engine.values.lora_keys import text_lora_keys
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
 from tests.parity.compare import INPUTS, find_cases

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from engine.cancel import CancelToken
-from engine.checkpoints.folders import ModelFolders
 from engine.checkpoints.load import LoadTypes
 from engine.memory.model_memory import ModelMemory
 from engine.nodes.base import NodeContext
-from engine.nodes.model_store import ModelStore
 from engine.runtime.outputs import FileFolders, RunFiles
 from engine.settings import EngineSettings
+from engine.store.folders import ModelFolders
+from engine.store.model_store import ModelStore
 
 
 def small_store(models: Path) -> ModelStore:

@@ -13,17 +13,27 @@ from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.errors import BadModelFile
 from engine.families.registry import default_family
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.nodes.control_value import broadcast_image_to
-from engine.nodes.controlnet import controlnet_apply_advanced
-from engine.nodes.hooks import create_hook_lora_node, create_hook_model_as_lora_node, set_clip_hooks, set_hook_keyframes
-from engine.nodes.hooks_value import HookKeyframe, HookKeyframeGroup
-from engine.nodes.hypernetwork import hypernetwork_loader
-from engine.nodes.lora import lora_loader
-from engine.nodes.model_merging import MODEL_SPECIFIC, clip_merge_simple, model_merge_blocks, model_merge_simple
-from engine.nodes.model_saving import checkpoint_save
-from engine.nodes.model_store import ModelStore
-from engine.nodes.sampling import ksampler
-from engine.nodes.text import clip_text_encode
+from engine.nodes.library.conditioning.controlnet import controlnet_apply_advanced
+from engine.nodes.library.conditioning.hooks import (
+    create_hook_lora_node,
+    create_hook_model_as_lora_node,
+    set_clip_hooks,
+    set_hook_keyframes,
+)
+from engine.nodes.library.conditioning.text import clip_text_encode
+from engine.nodes.library.model.hypernetwork import hypernetwork_loader
+from engine.nodes.library.model.lora import lora_loader
+from engine.nodes.library.model.model_merging import (
+    MODEL_SPECIFIC,
+    clip_merge_simple,
+    model_merge_blocks,
+    model_merge_simple,
+)
+from engine.nodes.library.model.model_saving import checkpoint_save
+from engine.nodes.library.sampling.sampling import ksampler
+from engine.store.model_store import ModelStore
+from engine.values.control_net import broadcast_image_to
+from engine.values.hooks import HookKeyframe, HookKeyframeGroup
 from tests.engine.nodes.small_store import node_context, small_store
 
 UNET_KEY = "diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"

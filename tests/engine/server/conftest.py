@@ -13,9 +13,9 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from engine.engine import Engine
-from engine.nodes import image_batches, images
 from engine.nodes.base import Int, NodeClass, NodeContext, Shown, Socket, node
-from engine.nodes.loaders import NODES as LOADERS
+from engine.nodes.library.image import image_batches, images
+from engine.nodes.library.model.loaders import NODES as LOADERS
 from engine.server.app import create_app
 from engine.server.engine_start import EngineStart
 from engine.settings import EngineSettings

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 
-from worker.engine.client import LocalFolders
+from worker.engines.client import LocalFolders
 from worker.errors import RequestRejected
 from worker.guard.safe_address import AddressGuard, AddressRefused
 from worker.inputs.fetch import InputFetcher

@@ -11,8 +11,8 @@ import pytest
 
 from tests.worker.databases import opened
 from worker.api.attendance import Attendance
-from worker.engine.client import EngineClient
-from worker.engine.pool import EnginePool
+from worker.engines.client import EngineClient
+from worker.engines.pool import EnginePool
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.stages import InputStage, OutputStage

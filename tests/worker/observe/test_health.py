@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from worker.engine.loss import Loss, LossReason
-from worker.engine.watch import EngineReport, EngineState
+from worker.engines.loss import Loss, LossReason
+from worker.engines.watch import EngineReport, EngineState
 from worker.observe.health import Floor, engine_as_json, find_troubles
 
 UP = EngineReport(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmark.qualify.workload import GPU_SCALE, TextToImage
-from worker.engine.client import EngineClient
+from worker.engines.client import EngineClient
 from worker.errors import EngineUnreachable
 from worker.qualification.qualifier import forget_network
 

@@ -14,8 +14,8 @@ import pytest
 from benchmark.qualify.verdict import Verdict
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.engine.client import EngineClient
-from worker.engine.supervisor import free_port
+from worker.engines.client import EngineClient
+from worker.engines.supervisor import free_port
 from worker.qualification import readiness
 from worker.qualification.readiness import EXIT_UNQUALIFIED, Action, action_for, pause_after
 from worker.qualification.warm_up import WarmUp

@@ -1,7 +1,0 @@
-"""`comfy_api.v0_0_2`: the same as `comfy_api.latest`."""
-
-from __future__ import annotations
-
-from engine.compat.names.comfy_api.latest import ComfyAPI, ComfyAPISync, ComfyExtension, Input, io, ui
-
-__all__ = ["ComfyAPI", "ComfyAPISync", "ComfyExtension", "Input", "io", "ui"]

@@ -1,0 +1,114 @@
+"""State shared by the import names: the engine whose nodes are loaded, its server if there is one, and its packs.
+
+ComfyUI's import names belong to the whole process (`import folder_paths` takes no argument). One object per process
+therefore determines which engine they mean: `HOST`. It is set only when custom nodes are loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from engine.custom_nodes.compat.known_names import KnownNames
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+    from engine.nodes.base import NodeClass
+
+
+class PackServer(Protocol):
+    """Interface of the server for packs: an aiohttp application, routes of their own, and messages to clients."""
+
+    @property
+    def app(self) -> Any: ...
+
+    @property
+    def routes(self) -> Any: ...
+
+    @property
+    def loop(self) -> Any: ...
+
+    @property
+    def client_id(self) -> str | None: ...
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+    @property
+    def num_waiting(self) -> int: ...
+
+    def send(self, event: Any, data: Any, sid: str | None) -> None:
+        """Send a message to one client, or to all for None; callable from any thread."""
+        ...
+
+    def add_prompt_handler(self, handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None: ...
+
+    def connected(self) -> Mapping[str, Any]: ...
+
+    def queue_lists(self) -> tuple[list[Any], list[Any]]:
+        """Return the running prompts and the waiting ones, in ComfyUI's form."""
+        ...
+
+
+@dataclass
+class Host:
+    """One engine and the packs that are loaded into it.
+
+    `asked` maps each pack to the missing names that it used; `built_in` has the engine's nodes before packs changed
+    any.
+    """
+
+    engine: Engine
+    server: PackServer | None
+    known: KnownNames
+    packs: dict[Path, str] = field(default_factory=dict)
+    asked: dict[str, dict[str, None]] = field(default_factory=dict)
+    classes: dict[str, type] = field(default_factory=dict)
+    built_in: Mapping[str, NodeClass] = field(init=False)
+    importing: str = ""
+
+    def __post_init__(self) -> None:
+        self.built_in = dict(self.engine.catalogue)
+
+    def ask(self, name: str) -> None:
+        """Record that a pack used a name of ComfyUI that this engine lacks."""
+        self.asked.setdefault(self.importing or self.calling_pack(), {})[name] = None
+
+    def calling_pack(self) -> str:
+        """Return the pack of the innermost frame that belongs to one, else the pack being imported, or ""."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            for folder, pack in self.packs.items():
+                if name.startswith(f"{folder}/") or name == str(folder):
+                    return pack
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return self.importing
+
+
+class HostSlot:
+    """Holder of the process's one host."""
+
+    def __init__(self) -> None:
+        self._host: Host | None = None
+
+    def set(self, host: Host | None) -> None:
+        self._host = host
+
+    @property
+    def is_set(self) -> bool:
+        return self._host is not None
+
+    def get(self) -> Host:
+        """Return the host. Raises RuntimeError before custom nodes are loaded."""
+        if self._host is None:
+            raise RuntimeError("no custom nodes are loaded: ComfyUI's import names have no engine behind them")
+        return self._host
+
+
+HOST = HostSlot()

@@ -1,0 +1,72 @@
+"""Placeholders for names of ComfyUI that this engine lacks: they can be imported, and raise when they are used.
+
+An import at the top of a pack must not disable all its nodes because one of them needs a missing name, and a missing
+name must never appear to work. Such a name is therefore a class whose every use raises `NotSupported`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from engine.custom_nodes.compat.host import HOST
+from engine.errors import CallerError
+
+
+class NotSupported(CallerError):
+    """Use of a part of ComfyUI that this engine does not support. `pack` is "" when the pack is unknown."""
+
+    code = "not_supported"
+
+    def __init__(self, name: str, pack: str = "") -> None:
+        super().__init__(f"{pack or 'a custom node'} uses {name}, which this engine does not support")
+        self.name = name
+        self.pack = pack
+
+
+def not_supported(name: str) -> NotSupported:
+    """Return the error for the pack whose code runs, and record the name as used by it."""
+    host = HOST.get()
+    host.ask(name)
+    return NotSupported(name, host.calling_pack())
+
+
+class Lacking(type):
+    """Metaclass of placeholders: they can be named, subclassed and used in `isinstance`, and nothing else.
+
+    A placeholder equals only itself: no value of this engine is a ComfyUI value that it lacks.
+    """
+
+    lacking_name: str
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        raise not_supported(cls.lacking_name)
+
+    def __getattr__(cls, name: str) -> type:
+        """Return a placeholder for a part of a missing name, and record it as used."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        part = f"{cls.lacking_name}.{name}"
+        HOST.get().ask(part)
+        return lacking(part)
+
+    def __bool__(cls) -> bool:
+        raise not_supported(cls.lacking_name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if not name.startswith("__") and "lacking_name" in vars(cls):  # the placeholder itself, not a class made of it
+            raise not_supported(f"{cls.lacking_name}.{name}")
+        super().__setattr__(name, value)
+
+    def __iter__(cls) -> NoReturn:
+        raise not_supported(cls.lacking_name)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return False
+
+    def __getitem__(cls, key: Any) -> Any:
+        return cls  # an annotation such as Name[int]
+
+
+def lacking(name: str) -> type:
+    """Return a placeholder for one of ComfyUI's names."""
+    return Lacking(name.rpartition(".")[2], (), {"lacking_name": name, "__module__": __name__})

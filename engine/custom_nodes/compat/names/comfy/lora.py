@@ -1,0 +1,23 @@
+"""`comfy.lora`: map from a LoRA file's names to weights, and its patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.adapters.lora import lora_patches
+from engine.values.lora_keys import denoiser_lora_keys, text_lora_keys
+
+
+def model_lora_keys_unet(model: Any, key_map: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a map from the names a LoRA may use to the network's weights, added to `key_map`."""
+    return {**(key_map or {}), **denoiser_lora_keys(model)}
+
+
+def model_lora_keys_clip(model: Any, key_map: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {**(key_map or {}), **text_lora_keys(model)}
+
+
+def load_lora(lora: Mapping[str, Any], to_load: Mapping[str, str], log_missing: bool = True) -> dict[str, Any]:
+    """Return patches by weight, for `add_patches`."""
+    return lora_patches(lora, to_load, warn=log_missing)

@@ -1,0 +1,92 @@
+"""`comfy.sd`: loading model files as MODEL, CLIP and VAE values.
+
+Files are named by their path and must lie in a model folder: the engine loads by kind and name, each file once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import torch
+
+from engine.custom_nodes.compat.host import HOST
+from engine.custom_nodes.compat.missing_symbol import not_supported
+from engine.nodes.library.model.lora import with_lora
+from engine.values.clip import Clip as CLIP
+from engine.values.clip_vision import StyleModel
+from engine.values.vae import Vae as VAE
+
+__all__ = ["CLIP", "VAE", "StyleModel"]
+
+
+class CLIPType(Enum):
+    """Kinds of text encoders, numbered as in ComfyUI; loading a kind that no family has is refused."""
+
+    STABLE_DIFFUSION = 1
+    STABLE_CASCADE = 2
+    SD3 = 3
+    STABLE_AUDIO = 4
+    HUNYUAN_DIT = 5
+    FLUX = 6
+    MOCHI = 7
+    LTXV = 8
+    HUNYUAN_VIDEO = 9
+    PIXART = 10
+    COSMOS = 11
+    LUMINA2 = 12
+    WAN = 13
+    HIDREAM = 14
+    CHROMA = 15
+    ACE = 16
+    OMNIGEN2 = 17
+    QWEN_IMAGE = 18
+    HUNYUAN_IMAGE = 19
+
+
+def load_lora_for_models(
+    model: Any, clip: Any, lora: dict[str, torch.Tensor], strength_model: float, strength_clip: float
+) -> tuple[Any, Any]:
+    """Return clones that carry the LoRA; None stays None."""
+    return with_lora(model, clip, lora, strength_model, strength_clip)
+
+
+def load_checkpoint_guess_config(
+    ckpt_path: str,
+    output_vae: bool = True,
+    output_clip: bool = True,
+    output_clipvision: bool = False,
+    embedding_directory: Any = None,
+    output_model: bool = True,
+    model_options: Any = None,
+    te_model_options: Any = None,
+) -> tuple[Any, Any, Any, None]:
+    """Return MODEL, CLIP, VAE, and None for the vision model that these families do not have."""
+    if model_options or te_model_options:
+        raise not_supported("comfy.sd.load_checkpoint_guess_config with model_options")
+    model, clip, vae = HOST.get().engine.models.checkpoint(ckpt_path)
+    return (model if output_model else None, clip if output_clip else None, vae if output_vae else None, None)
+
+
+def load_clip(
+    ckpt_paths: list[str], embedding_directory: Any = None, clip_type: Any = None, model_options: Any = None
+) -> Any:
+    """Load text encoders. Raises `BadModelFile` for a set that no family of that type has."""
+    if model_options:
+        raise not_supported("comfy.sd.load_clip with model_options")
+    text_type = (clip_type or CLIPType.STABLE_DIFFUSION).name.lower()
+    return HOST.get().engine.models.clip_set(ckpt_paths, text_type=text_type)
+
+
+def load_diffusion_model(unet_path: str, model_options: Any = None) -> Any:
+    if model_options:
+        raise not_supported("comfy.sd.load_diffusion_model with model_options")
+    return HOST.get().engine.models.unet(unet_path)
+
+
+def load_style_model(ckpt_path: str) -> StyleModel:
+    return HOST.get().engine.models.style_model(ckpt_path)
+
+
+def load_unet(unet_path: str, dtype: Any = None) -> Any:
+    return load_diffusion_model(unet_path, None if dtype is None else {"dtype": dtype})

@@ -1,0 +1,162 @@
+"""`server`: `PromptServer.instance`, implemented by the engine's server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from engine.custom_nodes.compat.host import HOST, PackServer
+from engine.custom_nodes.compat.missing_symbol import not_supported
+from engine.custom_nodes.compat.names.protocol import BinaryEventTypes
+from engine.nodes.running_call import running_context
+
+
+class _Instance:
+    """Descriptor of `PromptServer.instance`, the server of the engine whose packs are loaded."""
+
+    def __get__(self, instance: object, owner: type[PromptServer]) -> PromptServer:
+        return owner(HOST.get().server)
+
+
+class _PromptServerClass(type):
+    own_names: frozenset[str] = frozenset()
+
+    def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> None:
+        super().__init__(name, bases, members)
+        type.__setattr__(cls, "own_names", frozenset(members))
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        """Raise if a method is replaced: the engine's server has its own methods and would not call a pack's."""
+        if name in cls.own_names and not name.startswith("__"):
+            raise not_supported(f"replacing server.PromptServer.{name}")
+        super().__setattr__(name, value)
+
+
+class PromptServer(metaclass=_PromptServerClass):
+    """Stateless access to the engine's server, which is None when the engine runs as a library."""
+
+    instance = _Instance()
+
+    def __init__(self, server: PackServer | None) -> None:
+        object.__setattr__(self, "_server", server)
+
+    @property
+    def _there(self) -> PackServer:
+        server: PackServer | None = vars(self)["_server"]
+        if server is None:
+            raise not_supported("PromptServer in an engine without a server")
+        return server
+
+    @property
+    def routes(self) -> web.RouteTableDef:
+        """Route table. Without a server the routes are accepted and never called."""
+        server: PackServer | None = vars(self)["_server"]
+        routes: web.RouteTableDef = web.RouteTableDef() if server is None else server.routes
+        return routes
+
+    @property
+    def app(self) -> web.Application:
+        server: PackServer | None = vars(self)["_server"]
+        app: web.Application = web.Application() if server is None else server.app
+        return app
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = self._there.loop
+        return loop
+
+    @property
+    def client_id(self) -> str | None:
+        """Client of the running prompt."""
+        server: PackServer | None = vars(self)["_server"]
+        return None if server is None else server.client_id
+
+    @property
+    def last_node_id(self) -> str | None:
+        context = running_context()
+        return None if context is None else context.node_id
+
+    @property
+    def last_prompt_id(self) -> str | None:
+        context = running_context()
+        return None if context is None else context.prompt_id
+
+    @property
+    def address(self) -> str:
+        return self._there.address[0]
+
+    @property
+    def port(self) -> int:
+        return self._there.address[1]
+
+    @property
+    def supports(self) -> list[str]:
+        return ["custom_nodes_from_web"]
+
+    @property
+    def sockets(self) -> dict[str, Any]:
+        """Connected clients by id."""
+        return dict(self._there.connected())
+
+    @property
+    def prompt_queue(self) -> PromptQueue:
+        server: PackServer | None = vars(self)["_server"]
+        return PromptQueue(server)
+
+    def send_sync(self, event: Any, data: Any, sid: str | None = None) -> None:
+        """Send a message to one client, or to all; callable from any thread."""
+        server: PackServer | None = vars(self)["_server"]
+        if server is not None:
+            server.send(event, data, sid)
+
+    async def send(self, event: Any, data: Any, sid: str | None = None) -> None:
+        self.send_sync(event, data, sid)
+
+    async def send_json(self, event: str, data: Any, sid: str | None = None) -> None:
+        self.send_sync(event, data, sid)
+
+    def send_progress_text(self, text: str | bytes, node_id: str, sid: str | None = None) -> None:
+        """Send text to show below a node, as ComfyUI's binary message."""
+        shown = text.encode() if isinstance(text, str) else text
+        name = str(node_id).encode()
+        payload = len(name).to_bytes(4, "big") + name + shown
+        self.send_sync(BinaryEventTypes.TEXT, payload, sid or self.client_id)
+
+    def add_on_prompt_handler(self, handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Add a handler for the body of each `POST /prompt`; its result replaces the body."""
+        server: PackServer | None = vars(self)["_server"]
+        if server is not None:
+            server.add_prompt_handler(handler)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise not_supported(f"PromptServer.instance.{name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise not_supported(f"setting PromptServer.instance.{name}")
+
+
+class PromptQueue:
+    """Read access to the queue for packs; without a server it is empty."""
+
+    def __init__(self, server: PackServer | None) -> None:
+        self._server = server
+
+    def get_current_queue(self) -> tuple[list[Any], list[Any]]:
+        return ([], []) if self._server is None else self._server.queue_lists()
+
+    def get_tasks_remaining(self) -> int:
+        return 0 if self._server is None else self._server.num_waiting
+
+    @property
+    def currently_running(self) -> dict[int, Any]:
+        return dict(enumerate(self.get_current_queue()[0]))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise not_supported(f"PromptServer.instance.prompt_queue.{name}")

@@ -1,0 +1,78 @@
+"""Nodes that hold one plain value, and a node that shows any value as text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+from engine.nodes.base import Flag, Float, Int, NodeContext, Shown, Text, node
+from engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
+
+CATEGORY = "utils/primitive"
+MODULE = "comfy_extras.nodes_primitive"
+
+
+@node("PrimitiveString", display_name="String", category=CATEGORY, python_module=MODULE)
+def primitive_string(context: NodeContext, *, value: Annotated[str, Text(multiline=False)]) -> STRING:
+    return value
+
+
+@node("PrimitiveStringMultiline", display_name="String (Multiline)", category=CATEGORY, python_module=MODULE)
+def primitive_string_multiline(context: NodeContext, *, value: Annotated[str, Text(multiline=True)]) -> STRING:
+    return value
+
+
+@node("PrimitiveInt", display_name="Int", category=CATEGORY, python_module=MODULE)
+def primitive_int(
+    context: NodeContext,
+    *,
+    value: Annotated[int, Int(min=-sys.maxsize, max=sys.maxsize, control_after_generate=True)],
+) -> INT:
+    return value
+
+
+@node("PrimitiveFloat", display_name="Float", category=CATEGORY, python_module=MODULE)
+def primitive_float(
+    context: NodeContext, *, value: Annotated[float, Float(min=-sys.maxsize, max=sys.maxsize)]
+) -> FLOAT:
+    return value
+
+
+@node("PrimitiveBoolean", display_name="Boolean", category=CATEGORY, python_module=MODULE)
+def primitive_boolean(context: NodeContext, *, value: Annotated[bool, Flag()]) -> BOOLEAN:
+    return value
+
+
+@node(
+    "PreviewAny",
+    display_name="Preview Any",
+    category="utils",
+    is_output=True,
+    python_module="comfy_extras.nodes_preview_any",
+)
+def preview_any(context: NodeContext, *, source: ANY) -> Shown:
+    """Show any value as text.
+
+    Text is unchanged, numbers are as Python writes them, other values are JSON, or `str` if JSON cannot represent them.
+    """
+    return Shown({"text": (_as_text(source),)})
+
+
+def _as_text(value: Any) -> str:
+    if value is None or isinstance(value, (str, int, float)):
+        return str(value)
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):  # no JSON value, or one that contains itself
+        return str(value)
+
+
+NODES = (
+    primitive_string,
+    primitive_string_multiline,
+    primitive_int,
+    primitive_float,
+    primitive_boolean,
+    preview_any,
+)

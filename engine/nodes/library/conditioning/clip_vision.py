@@ -1,0 +1,87 @@
+"""Nodes that use pictures in place of prompt words: CLIP's picture encoder, and style models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+
+from engine.nodes.base import Choice, Float, ModelFile, NodeContext, node
+from engine.nodes.sockets import CLIP_VISION, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, STYLE_MODEL
+
+
+@node("CLIPVisionLoader", display_name="Load CLIP Vision", category="loaders")
+def clip_vision_loader(context: NodeContext, *, clip_name: Annotated[str, ModelFile("clip_vision")]) -> CLIP_VISION:
+    loaded: CLIP_VISION = context.models.clip_vision(clip_name)
+    return loaded
+
+
+@node("CLIPVisionEncode", display_name="CLIP Vision Encode", category="conditioning")
+def clip_vision_encode(
+    context: NodeContext,
+    *,
+    clip_vision: CLIP_VISION,
+    image: IMAGE,
+    crop: Annotated[str, Choice(("center", "none"))],
+) -> CLIP_VISION_OUTPUT:
+    output: CLIP_VISION_OUTPUT = clip_vision.encode_image(image, crop=crop == "center")
+    return output
+
+
+@node("StyleModelLoader", display_name="Load Style Model", category="loaders")
+def style_model_loader(
+    context: NodeContext, *, style_model_name: Annotated[str, ModelFile("style_models")]
+) -> STYLE_MODEL:
+    loaded: STYLE_MODEL = context.models.style_model(style_model_name)
+    return loaded
+
+
+@node("StyleModelApply", display_name="Apply Style Model", category="conditioning/style_model")
+def style_model_apply(
+    context: NodeContext,
+    *,
+    conditioning: CONDITIONING,
+    style_model: STYLE_MODEL,
+    clip_vision_output: CLIP_VISION_OUTPUT,
+    strength: Annotated[float, Float(min=0.0, max=10.0, step=0.001)] = 1.0,
+    strength_type: Annotated[str, Choice(("multiply", "attn_bias"))],
+) -> CONDITIONING:
+    """Append the picture's tokens to those of the prompt.
+
+    `attn_bias` weighs them by an attention mask, which not every network reads.
+    """
+    words = style_model.get_cond(clip_vision_output).flatten(0, 1).unsqueeze(0)  # [1, B * N, C]
+    if strength_type == "multiply":
+        words = words * strength
+    is_weighed = strength_type == "attn_bias" and strength != 1.0
+    weight = strength if strength_type == "attn_bias" else 1.0
+    styled: list[list[Any]] = []
+    for tokens, options in conditioning:
+        if is_weighed or "attention_mask" in options:
+            options = {**options, **_attention_bias(tokens, options, words.shape[1], weight)}
+        styled.append([torch.cat((tokens, words), dim=1), dict(options)])
+    return styled
+
+
+def _attention_bias(tokens: torch.Tensor, options: dict[str, Any], num_words: int, weight: float) -> dict[str, Any]:
+    """Return the attention mask [B, T + n, T + n] (float16, added to scores) extended by `num_words` picture tokens.
+
+    The mask covers `tokens` and the picture's own; the new ones are inserted in between. All other tokens attend to
+    the new ones with a bias of the logarithm of `weight`. The new ones attend to every token without a bias.
+    """
+    batch, num_tokens = tokens.shape[:2]
+    picture_shape = options.get("attention_mask_img_shape", (1, 1))
+    total = num_tokens + picture_shape[0] * picture_shape[1]
+    mask = options.get("attention_mask")
+    if mask is None:
+        mask = torch.zeros((batch, total, total), dtype=torch.float16)
+    elif mask.dtype == torch.bool:
+        mask = torch.log(mask.to(torch.float16))
+    old = torch.cat([torch.arange(num_tokens), torch.arange(num_tokens + num_words, total + num_words)])
+    grown = torch.zeros((batch, total + num_words, total + num_words), dtype=torch.float16)
+    grown[:, old[:, None], old] = mask.to(torch.float16)
+    grown[:, old, num_tokens : num_tokens + num_words] = torch.tensor(weight).log().to(torch.float16)
+    return {"attention_mask": grown.to(tokens.device), "attention_mask_img_shape": picture_shape}
+
+
+NODES = (clip_vision_loader, clip_vision_encode, style_model_loader, style_model_apply)

@@ -1,0 +1,213 @@
+"""Nodes that load and save pictures.
+
+`B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1, MASK `[B, H, W]`, 1 where a picture is transparent.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import torch
+
+from engine.images.decode import EXPECTED, find_damage, read_channel, read_image
+from engine.images.encode import metadata_texts, write_animated_png, write_animated_webp, write_png
+from engine.nodes.base import (
+    Choice,
+    Flag,
+    Float,
+    Hidden,
+    InputFile,
+    Int,
+    NodeContext,
+    NodeEnvironment,
+    Shown,
+    Text,
+    node,
+)
+from engine.nodes.library.image.file_content import content_hash
+from engine.nodes.sockets import IMAGE, MASK
+
+PNG_LEVEL, PREVIEW_PNG_LEVEL = 4, 1
+WEBP_METHODS = {"default": 4, "fastest": 0, "slowest": 6}
+
+EXPECTED_MARK = "; expected "
+
+IMAGES_MODULE = "comfy_extras.nodes_images"
+
+Prompt = Annotated[Any, Hidden("PROMPT")]
+ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
+FilenamePrefix = Annotated[str, Text()]
+
+
+def damaged_file(environment: NodeEnvironment, image: Any) -> str | None:
+    """Return why a picture's file cannot be read, so that a prompt is refused before anything runs."""
+    if image is None:  # a link: the name is not known yet
+        return None
+    missing = InputFile("image").complaint(environment, image)
+    if missing is not None:
+        return missing
+    damage = find_damage(environment.input_path(str(image)), environment.max_pixels())
+    if damage is None:
+        return None
+    return (
+        f"Invalid image file: {image} ({damage if EXPECTED_MARK in damage else f'{damage}{EXPECTED_MARK}{EXPECTED}'})"
+    )
+
+
+def _image_content(environment: NodeEnvironment, image: Any) -> str | None:
+    return content_hash(environment, image)
+
+
+@node("LoadImage", display_name="Load Image", category="image", check=damaged_file, fingerprint=_image_content)
+def load_image(
+    context: NodeContext, *, image: Annotated[str, InputFile("image", extra={"image_upload": True})]
+) -> tuple[IMAGE, MASK]:
+    return read_image(context.files.input_path(image), context.files.max_pixels())
+
+
+@node(
+    "LoadImageMask",
+    display_name="Load Image (as Mask)",
+    category="mask",
+    check=damaged_file,
+    fingerprint=_image_content,
+)
+def load_image_mask(
+    context: NodeContext,
+    *,
+    image: Annotated[str, InputFile("", extra={"image_upload": True})],
+    channel: Annotated[str, Choice(("alpha", "red", "green", "blue"))],
+) -> MASK:
+    return read_channel(context.files.input_path(image), channel, context.files.max_pixels())
+
+
+class OutputFolderImage(InputFile):
+    """A picture in the server's output folder. Clients list it themselves, so no names are declared."""
+
+    def type_in(self, environment: NodeEnvironment) -> str:  # type: ignore[override]
+        return "COMBO"
+
+
+@node(
+    "LoadImageOutput",
+    display_name="Load Image (from Outputs)",
+    category="image",
+    check=damaged_file,
+    fingerprint=_image_content,
+    experimental=True,
+)
+def load_image_output(
+    context: NodeContext,
+    *,
+    image: Annotated[
+        str,
+        OutputFolderImage(
+            "image",
+            extra={
+                "image_upload": True,
+                "image_folder": "output",
+                "remote": {
+                    "route": "/internal/files/output",
+                    "refresh_button": True,
+                    "control_after_refresh": "first",
+                },
+            },
+        ),
+    ],
+) -> tuple[IMAGE, MASK]:
+    """Load a picture by a name such as `x.png [output]`."""
+    return read_image(context.files.input_path(image), context.files.max_pixels())
+
+
+@node("SaveImage", display_name="Save Image", category="image", is_output=True)
+def save_image(
+    context: NodeContext,
+    *,
+    images: IMAGE,
+    filename_prefix: FilenamePrefix = "ComfyUI",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    """Save pictures as PNG with the prompt in their metadata."""
+    texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
+    return save_all(context, images, filename_prefix, "output", texts, PNG_LEVEL)
+
+
+@node("PreviewImage", display_name="Preview Image", category="image", is_output=True)
+def preview_image(
+    context: NodeContext, *, images: IMAGE, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
+) -> Shown:
+    """Show pictures: save them to the temporary folder with less compression."""
+    texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
+    return save_all(context, images, "ComfyUI", "temp", texts, PREVIEW_PNG_LEVEL)
+
+
+def save_all(
+    context: NodeContext,
+    images: torch.Tensor,
+    prefix: str,
+    kind: Literal["output", "temp"],
+    texts: dict[str, str],
+    level: int,
+) -> Shown:
+    """Save pictures [B, H, W, C] as PNG, each to its own file, with `texts` in their metadata."""
+    shown = []
+    height, width = images.shape[1:3]
+    pixels = images.detach().cpu()  # once for the batch: the writers must not touch the device
+    for index, image in enumerate(pixels):
+        output = context.files.save_path(prefix, width, height, kind, batch_index=index)
+        context.files.submit(partial(write_png, output.path, image, texts, level))
+        shown.append(output.shown())
+    return Shown({"images": shown})
+
+
+@node("SaveAnimatedPNG", category="image/animation", is_output=True, python_module=IMAGES_MODULE)
+def save_animated_png(
+    context: NodeContext,
+    *,
+    images: IMAGE,
+    filename_prefix: FilenamePrefix = "ComfyUI",
+    fps: Annotated[float, Float(min=0.01, max=1000.0, step=0.01)] = 6.0,
+    compress_level: Annotated[int, Int(min=0, max=9)] = 4,
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
+    output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1])
+    pixels = images.detach().cpu()
+    context.files.submit(lambda: write_animated_png(output.path, pixels, texts, fps, compress_level))
+    return Shown({"images": [output.shown()], "animated": (True,)})
+
+
+@node("SaveAnimatedWEBP", category="image/animation", is_output=True, python_module=IMAGES_MODULE)
+def save_animated_webp(
+    context: NodeContext,
+    *,
+    images: IMAGE,
+    filename_prefix: FilenamePrefix = "ComfyUI",
+    fps: Annotated[float, Float(min=0.01, max=1000.0, step=0.01)] = 6.0,
+    lossless: Annotated[bool, Flag()] = True,
+    quality: Annotated[int, Int(min=0, max=100)] = 80,
+    method: Annotated[str, Choice(tuple(WEBP_METHODS))],
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
+    output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1], suffix=".webp")
+    pixels, effort = images.detach().cpu(), WEBP_METHODS[method]
+    context.files.submit(
+        lambda: write_animated_webp(output.path, pixels, texts, fps, lossless=lossless, quality=quality, method=effort)
+    )
+    return Shown({"images": [output.shown()], "animated": (images.shape[0] != 1,)})
+
+
+NODES = (
+    save_image,
+    preview_image,
+    load_image,
+    load_image_mask,
+    load_image_output,
+    save_animated_webp,
+    save_animated_png,
+)

@@ -1,0 +1,79 @@
+"""Nodes that create, save, encode and decode latents."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import torch
+
+from engine.errors import BadModelFile
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.nodes.base import Hidden, InputFile, Int, NodeContext, NodeEnvironment, Shown, Text, node
+from engine.nodes.library.image.file_content import content_hash
+from engine.nodes.sockets import IMAGE, LATENT, VAE
+
+MAX_SIDE_PX = 16384
+OLD_LATENT_SCALE = 0.18215  # files without a format version hold scaled latents
+
+
+@node("EmptyLatentImage", display_name="Empty Latent Image", category="latent")
+def empty_latent_image(
+    context: NodeContext,
+    *,
+    width: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 512,
+    height: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 512,
+    batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
+) -> LATENT:
+    """Create a new batch of empty latent images to be denoised via sampling."""
+    return {"samples": torch.zeros([batch_size, 4, height // 8, width // 8])}
+
+
+@node("VAEDecode", display_name="VAE Decode", category="latent")
+def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> IMAGE:
+    """Decodes latent images back into pixel space images."""  # noqa: D401 - ComfyUI's words
+    return vae.decode(samples["samples"])
+
+
+@node("VAEEncode", display_name="VAE Encode", category="latent")
+def vae_encode(context: NodeContext, *, pixels: IMAGE, vae: VAE) -> LATENT:
+    return {"samples": vae.encode(pixels[:, :, :, :3])}
+
+
+@node("SaveLatent", category="_for_testing", is_output=True, python_module="comfy_extras.nodes_latent")
+def save_latent(
+    context: NodeContext,
+    *,
+    samples: LATENT,
+    filename_prefix: Annotated[str, Text()] = "latents/ComfyUI",
+    prompt: Annotated[Any, Hidden("PROMPT")] = None,
+    extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
+) -> Shown:
+    output = context.files.save_path(filename_prefix, suffix=".latent")
+    metadata: dict[str, str] = {}
+    if context.embed_metadata:
+        metadata["prompt"] = "" if prompt is None else json.dumps(prompt)
+        metadata |= {key: json.dumps(value) for key, value in (extra_pnginfo or {}).items()}
+    tensors = {
+        "latent_tensor": samples["samples"].detach().to("cpu").contiguous(),
+        "latent_format_version_0": torch.tensor([]),
+    }
+    context.files.submit(lambda: write_safetensors(output.path, tensors, metadata))
+    return Shown({"latents": [output.shown()]})
+
+
+def _latent_content(environment: NodeEnvironment, latent: Any) -> str | None:
+    return content_hash(environment, latent)
+
+
+@node("LoadLatent", category="_for_testing", python_module="comfy_extras.nodes_latent", fingerprint=_latent_content)
+def load_latent(context: NodeContext, *, latent: Annotated[str, InputFile(".latent")]) -> LATENT:
+    file = SafetensorsFile(context.files.input_path(latent))
+    if "latent_tensor" not in file.tensors:
+        found = f"tensors {', '.join(sorted(file.tensors)) or '(none)'}"
+        raise BadModelFile(file.path.name, found, "a latent saved by SaveLatent ('latent_tensor')")
+    factor = 1.0 if "latent_format_version_0" in file.tensors else 1.0 / OLD_LATENT_SCALE
+    return {"samples": file.tensor("latent_tensor").float() * factor}
+
+
+NODES = (empty_latent_image, vae_decode, vae_encode, save_latent, load_latent)

@@ -1,0 +1,49 @@
+"""The node that puts a hypernetwork on a model's attention."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any
+
+import torch
+
+from engine.nodes.base import Float, ModelFile, NodeContext, node
+from engine.nodes.sockets import MODEL
+from engine.values.model import Model
+
+
+class HypernetworkPatch:
+    """Attention patch that changes keys and values."""
+
+    def __init__(self, hypernetwork: Model, strength: float) -> None:
+        self.hypernetwork = hypernetwork
+        self.strength = strength
+
+    def __deepcopy__(self, memo: Any) -> HypernetworkPatch:
+        return self  # a clone of the model shares the weights
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, extra_options: Any
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        k, v = self.hypernetwork.model(k, v, self.strength)
+        return q, k, v
+
+
+@node("HypernetworkLoader", category="loaders", python_module="comfy_extras.nodes_hypernetwork")
+def hypernetwork_loader(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    hypernetwork_name: Annotated[str, ModelFile("hypernetworks")],
+    strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
+) -> MODEL:
+    hypernetwork = context.models.hypernetwork(hypernetwork_name)
+    patched = model.clone()
+    patched.set_additional_models(f"hypernetwork {uuid.uuid4()}", [hypernetwork])
+    patch = HypernetworkPatch(hypernetwork, strength)
+    patched.set_model_attn1_patch(patch)
+    patched.set_model_attn2_patch(patch)
+    return patched
+
+
+NODES = (hypernetwork_loader,)

@@ -1,0 +1,86 @@
+"""Nodes that load models from files, or create one with random weights."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.families import registry
+from engine.nodes.base import Choice, Int, ModelFile, NodeContext, Optional, node
+from engine.nodes.library.conditioning.text_types import CLIP_TYPES
+from engine.nodes.sockets import CLIP, MODEL, VAE
+
+RANDOM_SCALES = ("full", "small")
+WEIGHT_TYPES = ("default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2")
+
+
+@node("CheckpointLoaderSimple", display_name="Load Checkpoint", category="loaders")
+def checkpoint_loader_simple(
+    context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
+) -> tuple[MODEL, CLIP, VAE]:
+    """Loads a diffusion model checkpoint, diffusion models are used to denoise latents."""  # noqa: D401 - ComfyUI's words
+    model, clip, vae = context.models.checkpoint(ckpt_name)
+    return model, clip, vae
+
+
+def _supported_weight_type(environment: object, *, weight_dtype: str | None = None) -> str | None:
+    if weight_dtype == "default" or weight_dtype not in WEIGHT_TYPES:
+        return None
+    return f"weight_dtype {weight_dtype!r} is not supported; 'default' is"
+
+
+@node("UNETLoader", display_name="Load Diffusion Model", category="advanced/loaders", check=_supported_weight_type)
+def unet_loader(
+    context: NodeContext,
+    *,
+    unet_name: Annotated[str, ModelFile("diffusion_models")],
+    weight_dtype: Annotated[str, Choice(WEIGHT_TYPES)],
+) -> MODEL:
+    model: MODEL = context.models.unet(unet_name)
+    return model
+
+
+def _supported_clip_type(environment: object, *, type: str | None = None) -> str | None:
+    known = registry.text_types(num_encoders=1)
+    if type in known or type not in CLIP_TYPES:
+        return None
+    return f"type: text encoders of this type are not supported; got {type!r}, expected {' or '.join(map(repr, known))}"
+
+
+@node("CLIPLoader", display_name="Load CLIP", category="advanced/loaders", check=_supported_clip_type)
+def clip_loader(
+    context: NodeContext,
+    *,
+    clip_name: Annotated[str, ModelFile("text_encoders")],
+    type: Annotated[str, Choice(CLIP_TYPES)],
+    device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
+) -> CLIP:
+    """Load one text encoder."""
+    clip: CLIP = context.models.clip(clip_name, text_type=type, on_cpu=device == "cpu")
+    return clip
+
+
+@node("VAELoader", display_name="Load VAE", category="loaders")
+def vae_loader(context: NodeContext, *, vae_name: Annotated[str, ModelFile("vae")]) -> VAE:
+    vae: VAE = context.models.vae(vae_name)
+    return vae
+
+
+@node(
+    "DarkroomRandomCheckpoint",
+    display_name="Random Checkpoint",
+    category="loaders",
+    python_module="darkroom",
+)
+def random_checkpoint(
+    context: NodeContext,
+    *,
+    family: Annotated[str, Choice(registry.family_names())] = registry.default_family().name,
+    scale: Annotated[str, Choice(RANDOM_SCALES)] = "full",
+    seed: Annotated[int, Int(min=0, max=0xFFFFFFFFFFFFFFFF), Optional()] = 0,
+) -> tuple[MODEL, CLIP, VAE]:
+    """Create networks of full shape with random weights, on the device and without a file. Pictures are abstract."""
+    model, clip, vae = context.models.random_checkpoint(family, scale, seed)
+    return model, clip, vae
+
+
+NODES = (checkpoint_loader_simple, unet_loader, clip_loader, vae_loader, random_checkpoint)

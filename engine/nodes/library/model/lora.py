@@ -1,0 +1,90 @@
+"""Nodes that apply a LoRA to a model or its text encoder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+
+from engine.adapters.lora import lora_patches
+from engine.nodes.base import Float, ModelFile, NodeContext, node
+from engine.nodes.sockets import CLIP, MODEL
+from engine.values.clip import Clip
+from engine.values.lora_keys import denoiser_lora_keys, text_lora_keys
+from engine.values.model import Model
+
+Strength = Annotated[float, Float(min=-100.0, max=100.0, step=0.01)]
+LoraName = Annotated[str, ModelFile("loras")]
+
+log = logging.getLogger(__name__)
+
+
+def with_lora(
+    model: Model | None,
+    clip: Clip | None,
+    lora: Mapping[str, torch.Tensor],
+    strength_model: float,
+    strength_clip: float,
+) -> tuple[Model | None, Clip | None]:
+    """Return clones that carry the LoRA. Keys that name a weight of neither are logged as a warning."""
+    keys: dict[str, str] = {}
+    if model is not None:
+        keys |= denoiser_lora_keys(model.model)
+    if clip is not None:
+        keys |= text_lora_keys(clip.cond_stage_model)
+    patches = lora_patches(lora, keys)
+    taken: set[Any] = set()
+    if model is not None:
+        model = model.clone()
+        taken |= set(model.add_patches(patches, strength_model))
+    if clip is not None:
+        clip = clip.clone()
+        taken |= set(clip.add_patches(patches, strength_clip))
+    for name in patches:
+        if name not in taken:
+            log.warning("NOT LOADED %s", name)
+    return model, clip
+
+
+@node(
+    "LoraLoader",
+    display_name="Load LoRA",
+    category="loaders",
+    output_tooltips=["The modified diffusion model.", "The modified CLIP model."],
+)
+def lora_loader(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    clip: CLIP,
+    lora_name: LoraName,
+    strength_model: Strength = 1.0,
+    strength_clip: Strength = 1.0,
+) -> tuple[MODEL, CLIP]:
+    """LoRAs are used to modify diffusion and CLIP models, altering the way in which latents are denoised such as
+    applying styles. Multiple LoRA nodes can be linked together."""  # noqa: D205 - ComfyUI's words
+    if strength_model == 0 and strength_clip == 0:
+        return model, clip
+    patched, patched_clip = with_lora(
+        model, clip, context.models.tensors("loras", lora_name), strength_model, strength_clip
+    )
+    assert patched is not None and patched_clip is not None
+    return patched, patched_clip
+
+
+@node("LoraLoaderModelOnly", category="loaders")
+def lora_loader_model_only(
+    context: NodeContext, *, model: MODEL, lora_name: LoraName, strength_model: Strength = 1.0
+) -> MODEL:
+    """LoRAs are used to modify diffusion and CLIP models, altering the way in which latents are denoised such as
+    applying styles. Multiple LoRA nodes can be linked together."""  # noqa: D205 - ComfyUI's words
+    if strength_model == 0:
+        return model
+    patched, _ = with_lora(model, None, context.models.tensors("loras", lora_name), strength_model, 0.0)
+    assert patched is not None
+    return patched
+
+
+NODES = (lora_loader, lora_loader_model_only)

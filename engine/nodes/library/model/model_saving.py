@@ -1,0 +1,172 @@
+"""Nodes that save models, text encoders and VAEs as `.safetensors`, with their patches applied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+from engine.checkpoints import saved_layout
+from engine.diffusion.model_sampling import Edm, VPrediction
+from engine.formats.safetensors_file import write_safetensors
+from engine.nodes.base import Hidden, NodeContext, Shown, Text, node
+from engine.nodes.sockets import CLIP, MODEL, VAE
+from engine.values.clip import Clip
+from engine.values.model import Model
+from engine.values.vae import Vae
+
+CATEGORY = "advanced/model_merging"
+MERGING_MODULE = "comfy_extras.nodes_model_merging"
+
+
+Tensors = dict[str, torch.Tensor]
+Prompt = Annotated[Any, Hidden("PROMPT")]
+ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
+
+
+def unet_tensors(model: Model) -> Tensors:
+    """Return the network's weights under a checkpoint's names, and the empty tensors that mark v-prediction."""
+    predicts_v = _predicts_v(model)
+    with model.in_use() as network:
+        names = network.diffusion_model.state_dict()
+        weights = {name: model.weights.current_weight(f"diffusion_model.{name}") for name in names}
+        tensors = saved_layout.denoiser_tensors(network.model_config.family, _copied(weights))
+    if predicts_v:
+        tensors["v_pred"] = torch.empty(0)
+        if getattr(model.get_model_object("model_sampling"), "zsnr", False):
+            tensors["ztsnr"] = torch.empty(0)
+    return tensors
+
+
+def text_encoder_tensors(clip: Clip) -> Tensors:
+    """Return the text encoder's weights under ComfyUI's names, in the type that ComfyUI stores them in."""
+    with clip.patcher.in_use() as network:
+        clip.patcher.apply_hooks(clip.patcher.forced_hooks)
+        kept: torch.dtype | None = getattr(network, "patched_dtype", None)
+        return _copied(_current(clip.patcher, network), kept)
+
+
+def vae_tensors(vae: Vae) -> Tensors:
+    with vae.patcher.in_use() as network:
+        return _copied(_current(vae.patcher, network))
+
+
+def _current(model: Model, network: torch.nn.Module) -> Tensors:
+    """Return all weights with the current patches applied, including layers that are not on the device."""
+    return {name: model.weights.current_weight(name) for name in network.state_dict()}
+
+
+def _copied(weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> Tensors:
+    """Copy weights to the CPU as contiguous tensors, since the weights themselves change with the next use."""
+    return {
+        name: weight.to("cpu", dtype or weight.dtype, copy=True, memory_format=torch.contiguous_format)
+        for name, weight in weights.items()
+    }
+
+
+def _predicts_v(model: Model) -> bool:
+    """Return True if the checkpoint itself predicts v.
+
+    A prediction set by a node is not saved, as in ComfyUI.
+    """
+    own = model.object_patches_backup.get("model_sampling", model.model.model_sampling)
+    return isinstance(own, VPrediction) and not isinstance(own, Edm)
+
+
+def checkpoint_tensors(model: Model, clip: Clip | None, vae: Vae | None) -> Tensors:
+    tensors = unet_tensors(model)
+    if clip is not None:
+        tensors |= saved_layout.text_tensors(clip.cond_stage_model.family, text_encoder_tensors(clip))
+    if vae is not None:
+        tensors |= saved_layout.vae_tensors(model.model.model_config.family, vae_tensors(vae))
+    return tensors
+
+
+def _metadata(context: NodeContext, prompt: Any, extra_pnginfo: Any, **more: str) -> dict[str, str]:
+    texts = dict(more)
+    if context.embed_metadata:
+        texts["prompt"] = "" if prompt is None else json.dumps(prompt)
+        texts |= {name: json.dumps(value) for name, value in (extra_pnginfo or {}).items()}
+    return texts
+
+
+def _save(context: NodeContext, prefix: str, tensors: Tensors, metadata: Mapping[str, str]) -> Shown:
+    """Write tensors to a file at once, so that gigabytes are not held in memory while other nodes run."""
+    path: Path = context.files.save_path(prefix, suffix=".safetensors").path
+    write_safetensors(path, tensors, metadata)
+    return Shown({})
+
+
+def _save_checkpoint(
+    context: NodeContext, prefix: str, model: Model, clip: Clip | None, vae: Vae | None, prompt: Any, extra: Any
+) -> Shown:
+    predicted = "v" if _predicts_v(model) else "epsilon"
+    metadata = _metadata(context, prompt, extra, **{"modelspec.predict_key": predicted})
+    return _save(context, prefix, checkpoint_tensors(model, clip, vae), metadata)
+
+
+@node("CheckpointSave", display_name="Save Checkpoint", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
+def checkpoint_save(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    clip: CLIP,
+    vae: VAE,
+    filename_prefix: Annotated[str, Text()] = "checkpoints/ComfyUI",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    return _save_checkpoint(context, filename_prefix, model, clip, vae, prompt, extra_pnginfo)
+
+
+@node("ModelSave", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
+def model_save(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    filename_prefix: Annotated[str, Text()] = "diffusion_models/ComfyUI",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    return _save_checkpoint(context, filename_prefix, model, None, None, prompt, extra_pnginfo)
+
+
+@node("CLIPSave", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
+def clip_save(
+    context: NodeContext,
+    *,
+    clip: CLIP,
+    filename_prefix: Annotated[str, Text()] = "clip/ComfyUI",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    """Save each encoder of the text encoder to its own file, named after the encoder."""
+    tensors = text_encoder_tensors(clip)
+    metadata = _metadata(context, prompt, extra_pnginfo, **({"format": "pt"} if context.embed_metadata else {}))
+    for key in clip.cond_stage_model.slots.values():
+        start = f"{key}."
+        own = {
+            name.removeprefix(start).removeprefix("transformer."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(start)
+        }
+        _save(context, f"{filename_prefix}_{key}", own, metadata)
+    return Shown({})
+
+
+@node("VAESave", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
+def vae_save(
+    context: NodeContext,
+    *,
+    vae: VAE,
+    filename_prefix: Annotated[str, Text()] = "vae/ComfyUI_vae",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    return _save(context, filename_prefix, vae_tensors(vae), _metadata(context, prompt, extra_pnginfo))
+
+
+NODES = (checkpoint_save, model_save, clip_save, vae_save)

@@ -1,0 +1,105 @@
+"""Loaders of older and other layouts: folders of the diffusers library, a configuration beside a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+from engine.diffusion.model_sampling import VDiscrete
+from engine.families import registry
+from engine.nodes.base import Choice, ModelCombo, ModelFile, NodeContext, Optional, node
+from engine.nodes.library.conditioning.text_types import DUAL_TYPES, TRIPLE_TYPE
+from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
+
+PREDICTS_V = re.compile(r"^\s*parameterization:\s*[\"']?v[\"']?\s*(#.*)?$", re.MULTILINE)
+LAYER_INDEX = re.compile(r"^\s*layer_idx:\s*(-?\d+)", re.MULTILINE)
+
+
+@node("DiffusersLoader", category="advanced/loaders/deprecated")
+def diffusers_loader(
+    context: NodeContext, *, model_path: Annotated[str, ModelFile("diffusers")]
+) -> tuple[MODEL, CLIP, VAE]:
+    model, clip, vae = context.models.diffusers(model_path)
+    return model, clip, vae
+
+
+@node(
+    "CheckpointLoader",
+    display_name="Load Checkpoint With Config (DEPRECATED)",
+    category="advanced/loaders",
+    deprecated=True,
+)
+def checkpoint_loader(
+    context: NodeContext,
+    *,
+    config_name: Annotated[str, ModelFile("configs")],
+    ckpt_name: Annotated[str, ModelFile("checkpoints")],
+) -> tuple[MODEL, CLIP, VAE]:
+    """Load a checkpoint with a configuration file.
+
+    The shape follows from the checkpoint. The configuration gives the prediction and the text encoder's layer.
+    """
+    model, clip, vae = context.models.checkpoint(ckpt_name)
+    config = context.models.text("configs", config_name)
+    if PREDICTS_V.search(config):
+        model = model.clone()
+        model.add_object_patch("model_sampling", VDiscrete(model.model.model_config))
+    layer = LAYER_INDEX.search(config)
+    if layer is not None:
+        clip.clip_layer(int(layer[1]))
+    return model, clip, vae
+
+
+@node("unCLIPCheckpointLoader", category="loaders")
+def unclip_checkpoint_loader(
+    context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
+) -> tuple[MODEL, CLIP, VAE, CLIP_VISION]:
+    """Load a checkpoint as `CheckpointLoaderSimple`; those of supported families hold no picture encoder."""
+    model, clip, vae = context.models.checkpoint(ckpt_name)
+    return model, clip, vae, None
+
+
+def _supported_pair(environment: object, *, type: str | None = None) -> str | None:
+    known = registry.text_types(num_encoders=2)
+    return None if type in known or type not in DUAL_TYPES else _unsupported("type", type, known)
+
+
+def _supported_triple(environment: object, *, clip_name1: str | None = None) -> str | None:
+    known = registry.text_types(num_encoders=3)
+    return None if TRIPLE_TYPE in known else _unsupported("three text encoders", TRIPLE_TYPE, known)
+
+
+def _unsupported(what: str, got: str | None, known: Sequence[str]) -> str:
+    expected = " or ".join(map(repr, known)) or f"CLIPLoader, for a model of {registry.labels()}"
+    return f"{what}: no family of models has such a set; got {got!r}, expected {expected}"
+
+
+@node("DualCLIPLoader", category="advanced/loaders", check=_supported_pair)
+def dual_clip_loader(
+    context: NodeContext,
+    *,
+    clip_name1: Annotated[str, ModelFile("text_encoders")],
+    clip_name2: Annotated[str, ModelFile("text_encoders")],
+    type: Annotated[str, Choice(DUAL_TYPES)],
+    device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
+) -> CLIP:
+    """Load two text encoders for one model."""
+    clip: CLIP = context.models.clip_set([clip_name1, clip_name2], text_type=type, on_cpu=device == "cpu")
+    return clip
+
+
+@node("TripleCLIPLoader", display_name=None, category="advanced/loaders", check=_supported_triple)
+def triple_clip_loader(
+    context: NodeContext,
+    *,
+    clip_name1: Annotated[str, ModelCombo("text_encoders")],
+    clip_name2: Annotated[str, ModelCombo("text_encoders")],
+    clip_name3: Annotated[str, ModelCombo("text_encoders")],
+) -> CLIP:
+    """Load three text encoders for one model."""
+    clip: CLIP = context.models.clip_set([clip_name1, clip_name2, clip_name3], text_type=TRIPLE_TYPE)
+    return clip
+
+
+NODES = (diffusers_loader, checkpoint_loader, unclip_checkpoint_loader, dual_clip_loader, triple_clip_loader)

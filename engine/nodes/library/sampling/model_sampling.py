@@ -1,0 +1,204 @@
+"""Nodes that change how MODEL is sampled: interpretation of its output, noise levels, computation type."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+
+from engine.diffusion.latent_format import PlaygroundLatentFormat
+from engine.diffusion.model_sampling import (
+    X0,
+    ContinuousEdmSchedule,
+    ContinuousVSchedule,
+    DiscreteSchedule,
+    Edm,
+    Eps,
+    VPrediction,
+)
+from engine.diffusion.model_sampling_variants import (
+    CascadeSchedule,
+    CosmosFlow,
+    CosmosFlowSchedule,
+    DistilledSchedule,
+    FlowSchedule,
+    FluxSchedule,
+    ImageToImage,
+    Lcm,
+    RectifiedFlow,
+)
+from engine.nodes.base import Choice, Flag, Float, Int, NodeContext, node
+from engine.nodes.sockets import MODEL
+from engine.values.model import Model
+
+CATEGORY = "advanced/model"
+MODULE = "comfy_extras.nodes_model_advanced"
+MAX_SIDE_PX = 16384
+
+Level = Annotated[float, Float(min=0.0, max=1000.0, step=0.001, round=False)]
+Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
+
+
+class DiscreteV(DiscreteSchedule, VPrediction):
+    pass
+
+
+class DiscreteEps(DiscreteSchedule, Eps):
+    pass
+
+
+class DiscreteX0(DiscreteSchedule, X0):
+    pass
+
+
+class DiscreteImageToImage(DiscreteSchedule, ImageToImage):
+    pass
+
+
+class DistilledLcm(DistilledSchedule, Lcm):
+    pass
+
+
+class ContinuousEps(ContinuousEdmSchedule, Eps):
+    pass
+
+
+class ContinuousEdm(ContinuousEdmSchedule, Edm):
+    pass
+
+
+class ContinuousEdmV(ContinuousEdmSchedule, VPrediction):
+    pass
+
+
+class ContinuousCosmos(CosmosFlowSchedule, CosmosFlow):
+    pass
+
+
+class ContinuousV(ContinuousVSchedule, VPrediction):
+    pass
+
+
+class Flow(FlowSchedule, RectifiedFlow):
+    pass
+
+
+class FluxFlow(FluxSchedule, RectifiedFlow):
+    pass
+
+
+class CascadeEps(CascadeSchedule, Eps):
+    pass
+
+
+DISCRETE: dict[str, type[Any]] = {
+    "eps": DiscreteEps,
+    "v_prediction": DiscreteV,
+    "lcm": DistilledLcm,
+    "x0": DiscreteX0,
+    "img_to_img": DiscreteImageToImage,
+}
+# class, deviation of the data
+CONTINUOUS: dict[str, tuple[type[Any], float]] = {
+    "v_prediction": (ContinuousEdmV, 1.0),
+    "edm": (ContinuousEdm, 0.5),
+    "edm_playground_v2.5": (ContinuousEdm, 0.5),
+    "eps": (ContinuousEps, 1.0),
+    "cosmos_rflow": (ContinuousCosmos, 1.0),
+}
+COMPUTE_TYPES = {"default": None, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def _read_as(model: Model, sampling: Any) -> Model:
+    patched = model.clone()
+    patched.add_object_patch("model_sampling", sampling)
+    return patched
+
+
+@node("ModelSamplingDiscrete", category=CATEGORY, python_module=MODULE)
+def model_sampling_discrete(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    sampling: Annotated[str, Choice(tuple(DISCRETE))],
+    zsnr: Annotated[bool, Flag()] = False,
+) -> MODEL:
+    return _read_as(model, DISCRETE[sampling](model.model.model_config, zsnr=zsnr))
+
+
+@node("ModelSamplingContinuousEDM", category=CATEGORY, python_module=MODULE)
+def model_sampling_continuous_edm(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    sampling: Annotated[str, Choice(tuple(CONTINUOUS))],
+    sigma_max: Level = 120.0,
+    sigma_min: Level = 0.002,
+) -> MODEL:
+    kind, sigma_data = CONTINUOUS[sampling]
+    levels = kind(model.model.model_config)
+    levels.set_parameters(sigma_min, sigma_max, sigma_data)
+    patched = _read_as(model, levels)
+    if sampling == "edm_playground_v2.5":
+        patched.add_object_patch("latent_format", PlaygroundLatentFormat())
+    return patched
+
+
+@node("ModelSamplingContinuousV", category=CATEGORY, python_module=MODULE)
+def model_sampling_continuous_v(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    sampling: Annotated[str, Choice(("v_prediction",))],
+    sigma_max: Level = 500.0,
+    sigma_min: Level = 0.03,
+) -> MODEL:
+    levels = ContinuousV(model.model.model_config)
+    levels.set_parameters(sigma_min, sigma_max, 1.0)
+    return _read_as(model, levels)
+
+
+@node("ModelSamplingStableCascade", category=CATEGORY, python_module=MODULE)
+def model_sampling_stable_cascade(context: NodeContext, *, model: MODEL, shift: Shift = 2.0) -> MODEL:
+    return _read_as(model, CascadeEps(shift))
+
+
+@node("ModelSamplingSD3", category=CATEGORY, python_module=MODULE)
+def model_sampling_sd3(context: NodeContext, *, model: MODEL, shift: Shift = 3.0) -> MODEL:
+    return _read_as(model, Flow(shift, multiplier=1000))
+
+
+@node("ModelSamplingAuraFlow", category=CATEGORY, python_module=MODULE)
+def model_sampling_aura_flow(context: NodeContext, *, model: MODEL, shift: Shift = 1.73) -> MODEL:
+    return _read_as(model, Flow(shift, multiplier=1.0))
+
+
+@node("ModelSamplingFlux", category=CATEGORY, python_module=MODULE)
+def model_sampling_flux(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    max_shift: Shift = 1.15,
+    base_shift: Shift = 0.5,
+    width: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 1024,
+    height: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 1024,
+) -> MODEL:
+    """Set a shift that is linear in the number of 16 px patches: `base_shift` at 256, `max_shift` at 4096."""
+    slope = (max_shift - base_shift) / (4096 - 256)
+    shift = (width * height / 256) * slope + base_shift - slope * 256
+    return _read_as(model, FluxFlow(shift))
+
+
+@node("ModelComputeDtype", category="advanced/debug/model", python_module=MODULE)
+def model_compute_dtype(
+    context: NodeContext, *, model: MODEL, dtype: Annotated[str, Choice(tuple(COMPUTE_TYPES))]
+) -> MODEL:
+    patched = model.clone()
+    patched.set_model_compute_dtype(COMPUTE_TYPES[dtype])
+    return patched
+
+
+NODES = (
+    model_sampling_discrete, model_sampling_continuous_edm, model_sampling_continuous_v, model_sampling_stable_cascade,
+    model_sampling_sd3, model_sampling_aura_flow, model_sampling_flux, model_compute_dtype,
+)  # fmt: skip

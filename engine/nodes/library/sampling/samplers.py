@@ -1,0 +1,197 @@
+"""SAMPLER values: every sampler by name, and nodes for those with options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+
+from engine.diffusion.ksampler import ksampler, sampler_object
+from engine.diffusion.sample import Sampler
+from engine.diffusion.samplers_cfg_pp import sample_euler_cfg_pp_alternative
+from engine.diffusion.samplers_predictor_corrector import tau_in_interval
+from engine.diffusion.samplers_stochastic import sample_lcm_upscale
+from engine.images.pixels import resize
+from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, node
+from engine.nodes.library.sampling.sampling import SamplerName
+from engine.nodes.sockets import MODEL, SAMPLER
+
+CATEGORY = "sampling/custom_sampling/samplers"
+MODULE = "comfy_extras.nodes_custom_sampler"
+UPSCALE_METHODS = ("bislerp", "nearest-exact", "bilinear", "area", "bicubic")
+
+Factor = Annotated[float, Float(min=0.0, max=100.0, step=0.01, round=False)]
+NoiseDevice = Annotated[str, Choice(("gpu", "cpu"))]
+
+
+@dataclass(frozen=True)
+class PlainCombo(Combo):
+    """`Combo` without the mark for several values, as this one node of ComfyUI declares it."""
+
+    def options(self) -> dict[str, Any]:
+        return {"options": list(self.values), **self.extra}
+
+
+def _with_options(name: str, **options: Any) -> Sampler:
+    return ksampler(name, options)
+
+
+def _on_device(name: str, noise_device: str) -> str:
+    return name if noise_device == "cpu" else f"{name}_gpu"
+
+
+@node("KSamplerSelect", category=CATEGORY, python_module=MODULE)
+def ksampler_select(context: NodeContext, *, sampler_name: SamplerName) -> SAMPLER:
+    return sampler_object(sampler_name)
+
+
+@node("SamplerEulerAncestral", category=CATEGORY, python_module=MODULE)
+def euler_ancestral(context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0) -> SAMPLER:
+    return _with_options("euler_ancestral", eta=eta, s_noise=s_noise)
+
+
+@node("SamplerEulerAncestralCFGPP", display_name="SamplerEulerAncestralCFG++", category=CATEGORY, python_module=MODULE)
+def euler_ancestral_cfg_pp(
+    context: NodeContext,
+    *,
+    eta: Annotated[float, Float(min=0.0, max=1.0, step=0.01, round=False)] = 1.0,
+    s_noise: Annotated[float, Float(min=0.0, max=10.0, step=0.01, round=False)] = 1.0,
+) -> SAMPLER:
+    return _with_options("euler_ancestral_cfg_pp", eta=eta, s_noise=s_noise)
+
+
+@node("SamplerLMS", category=CATEGORY, python_module=MODULE)
+def lms(context: NodeContext, *, order: Annotated[int, Int(min=1, max=100)] = 4) -> SAMPLER:
+    return _with_options("lms", order=order)
+
+
+@node("SamplerDPMPP_3M_SDE", category=CATEGORY, python_module=MODULE)
+def dpmpp_3m_sde(
+    context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0, noise_device: NoiseDevice
+) -> SAMPLER:
+    return _with_options(_on_device("dpmpp_3m_sde", noise_device), eta=eta, s_noise=s_noise)
+
+
+@node("SamplerDPMPP_2M_SDE", category=CATEGORY, python_module=MODULE)
+def dpmpp_2m_sde(
+    context: NodeContext,
+    *,
+    solver_type: Annotated[str, Choice(("midpoint", "heun"))],
+    eta: Factor = 1.0,
+    s_noise: Factor = 1.0,
+    noise_device: NoiseDevice,
+) -> SAMPLER:
+    return _with_options(_on_device("dpmpp_2m_sde", noise_device), eta=eta, s_noise=s_noise, solver_type=solver_type)
+
+
+@node("SamplerDPMPP_SDE", category=CATEGORY, python_module=MODULE)
+def dpmpp_sde(
+    context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0, r: Factor = 0.5, noise_device: NoiseDevice
+) -> SAMPLER:
+    return _with_options(_on_device("dpmpp_sde", noise_device), eta=eta, s_noise=s_noise, r=r)
+
+
+@node("SamplerDPMPP_2S_Ancestral", category=CATEGORY, python_module=MODULE)
+def dpmpp_2s_ancestral(context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0) -> SAMPLER:
+    return _with_options("dpmpp_2s_ancestral", eta=eta, s_noise=s_noise)
+
+
+@node("SamplerDPMAdaptative", category=CATEGORY, python_module=MODULE)
+def dpm_adaptive(
+    context: NodeContext,
+    *,
+    order: Annotated[int, Int(min=2, max=3)] = 3,
+    rtol: Factor = 0.05,
+    atol: Factor = 0.0078,
+    h_init: Factor = 0.05,
+    pcoeff: Factor = 0.0,
+    icoeff: Factor = 1.0,
+    dcoeff: Factor = 0.0,
+    accept_safety: Factor = 0.81,
+    eta: Factor = 0.0,
+    s_noise: Factor = 1.0,
+) -> SAMPLER:
+    return _with_options(
+        "dpm_adaptive", order=order, rtol=rtol, atol=atol, h_init=h_init, pcoeff=pcoeff, icoeff=icoeff, dcoeff=dcoeff,
+        accept_safety=accept_safety, eta=eta, s_noise=s_noise,
+    )  # fmt: skip
+
+
+@node("SamplerER_SDE", category=CATEGORY, python_module=MODULE)
+def er_sde(
+    context: NodeContext,
+    *,
+    solver_type: Annotated[str, PlainCombo(("ER-SDE", "Reverse-time SDE", "ODE"))],
+    max_stage: Annotated[int, Int(min=1, max=3)] = 3,
+    eta: Factor = 1.0,
+    s_noise: Factor = 1.0,
+) -> SAMPLER:
+    """Select ER-SDE with the paper's own noise scaler, with sigma^(eta + 1) (reverse-time SDE), or without noise (ODE).
+
+    `eta` counts for the reverse-time SDE alone.
+    """
+    if solver_type == "ER-SDE":
+        return _with_options("er_sde", s_noise=s_noise, max_stage=max_stage)
+    strength = 0.0 if solver_type == "ODE" else eta
+
+    def noise_scaler(sigma: torch.Tensor) -> torch.Tensor:
+        return sigma ** (strength + 1)
+
+    has_noise = strength != 0
+    return _with_options(
+        "er_sde", s_noise=s_noise if has_noise else 0.0, noise_scaler=noise_scaler, max_stage=max_stage
+    )
+
+
+@node("SamplerSASolver", category=CATEGORY, python_module=MODULE)
+def sa_solver(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    eta: Annotated[float, Float(min=0.0, max=10.0, step=0.01, round=False)] = 1.0,
+    sde_start_percent: Annotated[float, Float(min=0.0, max=1.0, step=0.001)] = 0.2,
+    sde_end_percent: Annotated[float, Float(min=0.0, max=1.0, step=0.001)] = 0.8,
+    s_noise: Factor = 1.0,
+    predictor_order: Annotated[int, Int(min=1, max=6)] = 3,
+    corrector_order: Annotated[int, Int(min=0, max=6)] = 4,
+    use_pece: Annotated[bool, Flag()],
+    simple_order_2: Annotated[bool, Flag()],
+) -> SAMPLER:
+    sampling = model.get_model_object("model_sampling")
+    start, end = (float(sampling.percent_to_sigma(percent)) for percent in (sde_start_percent, sde_end_percent))
+    return _with_options(
+        "sa_solver", tau_func=tau_in_interval(start, end, eta=eta), s_noise=s_noise, predictor_order=predictor_order,
+        corrector_order=corrector_order, use_pece=use_pece, simple_order_2=simple_order_2,
+    )  # fmt: skip
+
+
+@node("SamplerLCMUpscale", display_name=None, category=CATEGORY, python_module="comfy_extras.nodes_advanced_samplers")
+def lcm_upscale(
+    context: NodeContext,
+    *,
+    scale_ratio: Annotated[float, Float(min=0.1, max=20.0, step=0.01)] = 1.0,
+    scale_steps: Annotated[int, Int(min=-1, max=1000, step=1)] = -1,
+    upscale_method: Annotated[str, Combo(UPSCALE_METHODS)],
+) -> SAMPLER:
+    """Sample with LCM while enlarging the latent. A `scale_steps` of -1 enlarges over the first half of the steps."""
+
+    def grow(x: torch.Tensor, width: int, height: int) -> torch.Tensor:
+        return resize(x, width, height, upscale_method)
+
+    options = {"resize": grow, "total_upscale": scale_ratio, "upscale_steps": None if scale_steps < 0 else scale_steps}
+    return Sampler(sample_lcm_upscale, extra_options=options)
+
+
+@node("SamplerEulerCFGpp", display_name="SamplerEulerCFG++", category="_for_testing",
+      python_module="comfy_extras.nodes_advanced_samplers", experimental=True)  # fmt: skip
+def euler_cfg_pp(context: NodeContext, *, version: Annotated[str, Combo(("regular", "alternative"))]) -> SAMPLER:
+    if version == "alternative":
+        return Sampler(sample_euler_cfg_pp_alternative)
+    return _with_options("euler_cfg_pp")
+
+
+NODES = (
+    ksampler_select, euler_ancestral, euler_ancestral_cfg_pp, lms, dpmpp_3m_sde, dpmpp_2m_sde, dpmpp_sde,
+    dpmpp_2s_ancestral, dpm_adaptive, er_sde, sa_solver, lcm_upscale, euler_cfg_pp,
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""The nodes KSampler and KSamplerAdvanced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+
+from engine.diffusion.ksampler import KSampler, fix_empty_latent_channels, sample
+from engine.diffusion.noise import prepare_noise
+from engine.diffusion.replaced import REPLACED, replaceable
+from engine.nodes.base import Choice, Float, Int, NodeContext, NodeEnvironment, node
+from engine.nodes.running_call import call_of, running_context
+from engine.nodes.sockets import CONDITIONING, LATENT, MODEL, Latent
+
+MAX_SEED = 0xFFFFFFFFFFFFFFFF
+
+StepCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # step, denoised, x, total steps
+
+
+@dataclass(frozen=True)
+class SamplingChoice(Choice):
+    """The names in one of `KSampler`'s lists at this moment; custom nodes add to them."""
+
+    of: str = "SAMPLERS"
+
+    def type_in(self, environment: NodeEnvironment) -> tuple[str, ...]:
+        return tuple(getattr(REPLACED.get("comfy.samplers.KSampler", KSampler), self.of))
+
+
+SamplerName = Annotated[str, SamplingChoice(of="SAMPLERS")]
+SchedulerName = Annotated[str, SamplingChoice(of="SCHEDULERS")]
+
+
+@node("KSampler", category="sampling")
+def ksampler(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    seed: Annotated[int, Int(min=0, max=MAX_SEED, control_after_generate=True)] = 0,
+    steps: Annotated[int, Int(min=1, max=10000)] = 20,
+    cfg: Annotated[float, Float(min=0.0, max=100.0, step=0.1, round=0.01)] = 8.0,
+    sampler_name: SamplerName,
+    scheduler: SchedulerName,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    latent_image: LATENT,
+    denoise: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 1.0,
+) -> LATENT:
+    """Uses the provided model, positive and negative conditioning to denoise the latent image."""  # noqa: D401 - ComfyUI's
+    with call_of(context):
+        return common_ksampler(
+            model, seed, steps, cfg, sampler_name, scheduler, positive, negative, latent_image, denoise=denoise
+        )[0]
+
+
+@node("KSamplerAdvanced", display_name="KSampler (Advanced)", category="sampling")
+def ksampler_advanced(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    add_noise: Annotated[str, Choice(("enable", "disable"))],
+    noise_seed: Annotated[int, Int(min=0, max=MAX_SEED, control_after_generate=True)] = 0,
+    steps: Annotated[int, Int(min=1, max=10000)] = 20,
+    cfg: Annotated[float, Float(min=0.0, max=100.0, step=0.1, round=0.01)] = 8.0,
+    sampler_name: SamplerName,
+    scheduler: SchedulerName,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    latent_image: LATENT,
+    start_at_step: Annotated[int, Int(min=0, max=10000)] = 0,
+    end_at_step: Annotated[int, Int(min=0, max=10000)] = 10000,
+    return_with_leftover_noise: Annotated[str, Choice(("disable", "enable"))],
+) -> LATENT:
+    with call_of(context):
+        return common_ksampler(
+            model, noise_seed, steps, cfg, sampler_name, scheduler, positive, negative, latent_image,
+            disable_noise=add_noise == "disable", start_step=start_at_step, last_step=end_at_step,
+            force_full_denoise=return_with_leftover_noise == "disable",
+        )[0]  # fmt: skip
+
+
+@replaceable("nodes.common_ksampler")
+def common_ksampler(
+    model: Any,
+    seed: int,
+    steps: int,
+    cfg: float,
+    sampler_name: str,
+    scheduler: str,
+    positive: Any,
+    negative: Any,
+    latent: Latent,
+    denoise: float = 1.0,
+    disable_noise: bool = False,
+    start_step: int | None = None,
+    last_step: int | None = None,
+    force_full_denoise: bool = False,
+) -> tuple[Latent]:
+    """Sample a latent for both KSampler nodes, within the running call."""
+    samples = fix_empty_latent_channels(model, latent["samples"])
+    if disable_noise:
+        noise = torch.zeros(samples.shape, dtype=samples.dtype)
+    else:
+        noise = prepare_noise(samples, seed, latent.get("batch_index"))
+    result = sample(
+        model, noise, steps, cfg, sampler_name, scheduler, positive, negative, samples, denoise=denoise,
+        disable_noise=disable_noise, start_step=start_step, last_step=last_step, force_full_denoise=force_full_denoise,
+        noise_mask=latent.get("noise_mask"), callback=prepare_callback(model, steps), seed=seed,
+    )  # fmt: skip
+    return (_with_samples(latent, result),)
+
+
+@replaceable("latent_preview.prepare_callback")
+def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None) -> StepCallback:
+    """Return a callback that reports progress of the running call after every step, which ends a cancelled run.
+
+    Before progress it reports a preview, when one is requested. The denoised latent is stored as `x0` of the
+    dictionary.
+
+    The server makes the preview from the latent, or a previewer of custom nodes does, if they replaced it.
+    """
+    context = running_context()
+    latent_format = model.get_model_object("latent_format")
+    get_previewer = REPLACED.find("latent_preview.get_previewer")
+    previewer = None if get_previewer is None else get_previewer(model.load_device, latent_format)
+
+    def report(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
+        if x0_output_dict is not None:
+            x0_output_dict["x0"] = denoised
+        made = None if previewer is None else previewer.decode_latent_to_preview_image("JPEG", denoised)
+        if context is None:
+            return
+        if made is not None and context.report_preview is not None:
+            context.report_preview(made)
+        elif get_previewer is None and context.report_preview is not None:
+            context.report_preview(denoised, latent_format)
+        context.report_progress(step + 1, total_steps)
+
+    return report
+
+
+def _with_samples(latent: Latent, samples: torch.Tensor) -> Latent:
+    changed: Any = {**latent, "samples": samples}
+    result: Latent = changed
+    return result
+
+
+NODES = (ksampler, ksampler_advanced)

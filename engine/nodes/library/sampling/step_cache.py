@@ -1,0 +1,81 @@
+"""Nodes that reduce the evaluations of MODEL: cached steps, and long batches in windows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.diffusion import step_cache as caching
+from engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, ContextWindows, WindowPlan
+from engine.diffusion.wrappers import CALC_COND_BATCH, DIFFUSION_MODEL, OUTER_SAMPLE, PREDICT_NOISE
+from engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
+from engine.nodes.sockets import MODEL
+from engine.values.model import Model
+
+Threshold = Annotated[float, Float(min=0.0, max=3.0, step=0.01)]
+Percent = Annotated[float, Float(min=0.0, max=1.0, step=0.01)]
+
+
+def _with_cache(model: Model, settings: caching.CacheSettings) -> Model:
+    patched = model.clone()
+    patched.model_options["transformer_options"][caching.KEY] = settings
+    patched.add_wrapper_with_key(OUTER_SAMPLE, settings.name.lower(), caching.wrap_run)
+    return patched
+
+
+@node("EasyCache", category="advanced/debug/model", python_module="comfy_extras.nodes_easycache", experimental=True)
+def easy_cache(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    reuse_threshold: Threshold = 0.2,
+    start_percent: Percent = 0.15,
+    end_percent: Percent = 0.95,
+    verbose: Annotated[bool, Flag()] = False,
+) -> MODEL:
+    """Native EasyCache implementation."""
+    settings = caching.CacheSettings("EasyCache", reuse_threshold, start_percent, end_percent, verbose)
+    patched = _with_cache(model, settings)
+    patched.add_wrapper_with_key(CALC_COND_BATCH, "easycache", caching.wrap_batch)
+    patched.add_wrapper_with_key(DIFFUSION_MODEL, "easycache", caching.wrap_network)
+    return patched
+
+
+@node("LazyCache", category="advanced/debug/model", python_module="comfy_extras.nodes_easycache", experimental=True)
+def lazy_cache(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    reuse_threshold: Threshold = 0.2,
+    start_percent: Percent = 0.15,
+    end_percent: Percent = 0.95,
+    verbose: Annotated[bool, Flag()] = False,
+) -> MODEL:
+    """Apply the rule of EasyCache to the whole guided prediction, for any network."""
+    settings = caching.CacheSettings("LazyCache", reuse_threshold, start_percent, end_percent, verbose)
+    patched = _with_cache(model, settings)
+    patched.add_wrapper_with_key(PREDICT_NOISE, "lazycache", caching.wrap_prediction)
+    return patched
+
+
+@node("ContextWindowsManual", display_name="Context Windows (Manual)", category="context",
+      python_module="comfy_extras.nodes_context_windows", experimental=True)  # fmt: skip
+def context_windows_manual(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    context_length: Annotated[int, Int(min=1)] = 16,
+    context_overlap: Annotated[int, Int(min=0)] = 4,
+    context_schedule: Annotated[str, Combo(tuple(SCHEDULES))],
+    context_stride: Annotated[int, Int(min=1)] = 1,
+    closed_loop: Annotated[bool, Flag()] = False,
+    fuse_method: Annotated[str, Combo(tuple(FUSE_WEIGHTS))] = "pyramid",
+    dim: Annotated[int, Int(min=0, max=5)] = 0,
+) -> MODEL:
+    """Manually set context windows."""
+    plan = WindowPlan(context_length, context_overlap, context_stride, closed_loop)
+    patched = model.clone()
+    patched.model_options["context_handler"] = ContextWindows(context_schedule, fuse_method, plan, dim)
+    return patched
+
+
+NODES = (easy_cache, lazy_cache, context_windows_manual)

@@ -1,0 +1,98 @@
+"""Values that flow between nodes, and their sockets.
+
+Plain values are ComfyUI's: IMAGE float32 `[B, H, W, C]` in 0..1, MASK float32 `[B, H, W]`, LATENT a dictionary with
+`samples` `[B, C, h, w]` and perhaps `noise_mask` and `batch_index`, CONDITIONING a list of `[tensor [1, T, D], dict]`.
+MODEL, CLIP, VAE, SAMPLER, GUIDER and NOISE are objects with the public members that ComfyUI's custom nodes use; each
+has a file of its own. Sockets whose values only custom nodes make or read are typed `Any`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, Protocol, TypedDict
+
+import torch
+
+from engine.diffusion.sample import Guider, Sampler
+from engine.nodes.base import Socket
+from engine.values.clip import Clip
+from engine.values.model import Model
+from engine.values.vae import Vae
+
+
+class Latent(TypedDict):
+    """LATENT dictionary. `samples` is unscaled: already divided by the family's latent scale factor."""
+
+    samples: torch.Tensor  # [B, C, h, w]
+    noise_mask: NotRequired[torch.Tensor]  # [B, 1, H, W], 1 where the sampler may paint
+    batch_index: NotRequired[list[int]]  # which draw of the seed's noise each item uses
+
+
+class Noise(Protocol):
+    """A source of noise for the custom sampling nodes."""
+
+    seed: int
+
+    def generate_noise(self, input_latent: Latent) -> torch.Tensor: ...
+
+
+class ControlNet(Protocol):
+    """Interface that guidance and nodes use for a ControlNet; chained nets are linked by `previous_controlnet`."""
+
+    previous_controlnet: ControlNet | None
+    extra_hooks: Any
+
+    def copy(self) -> ControlNet: ...
+
+    def set_cond_hint(
+        self, cond_hint: torch.Tensor, strength: float = ..., timestep_percent_range: tuple[float, float] = ...
+    ) -> ControlNet: ...
+
+    def set_previous_controlnet(self, controlnet: ControlNet) -> ControlNet: ...
+
+    def get_control(
+        self, x_noisy: torch.Tensor, t: torch.Tensor, cond: dict[str, Any], batched_number: int, options: dict[str, Any]
+    ) -> Any: ...
+
+    def pre_run(self, model: Any, percent_to_timestep_function: Any) -> None: ...
+
+    def cleanup(self) -> None: ...
+
+    def get_models(self) -> list[Any]: ...
+
+    def inference_memory_requirements(self, dtype: torch.dtype) -> int: ...
+
+
+Conditioning = list[list[Any]]  # [[tensor [1, T, D], {"pooled_output": ..., ...}], ...]
+
+IMAGE = Annotated[torch.Tensor, Socket("IMAGE")]
+MASK = Annotated[torch.Tensor, Socket("MASK")]
+LATENT = Annotated[Latent, Socket("LATENT")]
+CONDITIONING = Annotated[Conditioning, Socket("CONDITIONING")]
+MODEL = Annotated[Model, Socket("MODEL")]
+CLIP = Annotated[Clip, Socket("CLIP")]
+VAE = Annotated[Vae, Socket("VAE")]
+CONTROL_NET = Annotated[ControlNet, Socket("CONTROL_NET")]
+SAMPLER = Annotated[Sampler, Socket("SAMPLER")]
+SIGMAS = Annotated[torch.Tensor, Socket("SIGMAS")]
+NOISE = Annotated[Noise, Socket("NOISE")]
+GUIDER = Annotated[Guider, Socket("GUIDER")]
+
+HOOKS = Annotated[Any, Socket("HOOKS")]
+HOOK_KEYFRAMES = Annotated[Any, Socket("HOOK_KEYFRAMES")]
+TIMESTEPS_RANGE = Annotated[tuple[float, float], Socket("TIMESTEPS_RANGE")]
+LATENT_OPERATION = Annotated[Any, Socket("LATENT_OPERATION")]
+UPSCALE_MODEL = Annotated[Any, Socket("UPSCALE_MODEL")]
+CLIP_VISION = Annotated[Any, Socket("CLIP_VISION")]
+CLIP_VISION_OUTPUT = Annotated[Any, Socket("CLIP_VISION_OUTPUT")]
+STYLE_MODEL = Annotated[Any, Socket("STYLE_MODEL")]
+GLIGEN = Annotated[Any, Socket("GLIGEN")]
+SVG = Annotated[Any, Socket("SVG")]
+
+# Sockets that carry a widget's value, for inputs without a widget of their own and for outputs.
+INT = Annotated[int, Socket("INT")]
+FLOAT = Annotated[float, Socket("FLOAT")]
+FLOATS = Annotated[list[float], Socket("FLOATS")]
+STRING = Annotated[str, Socket("STRING")]
+BOOLEAN = Annotated[bool, Socket("BOOLEAN")]
+COMBO = Annotated[Any, Socket("COMBO")]
+ANY = Annotated[Any, Socket("*")]

@@ -1,0 +1,401 @@
+"""Model files as MODEL, CLIP and VAE values; each file's weights are held once, all in the one ModelPool."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+
+from engine.architectures.controlnet import ControlNetModel
+from engine.checkpoints.diffusers_folder import diffusers_files
+from engine.checkpoints.embeddings import EmbeddingFinder
+from engine.checkpoints.load import (
+    LoadedDenoiser,
+    LoadTypes,
+    load_checkpoint,
+    load_text_encoders,
+    load_unet,
+    load_vae,
+)
+from engine.checkpoints.load_clip_vision import load_clip_vision
+from engine.checkpoints.load_controlnet import load_controlnet
+from engine.checkpoints.load_gligen import load_gligen
+from engine.checkpoints.load_hypernetwork import load_hypernetwork
+from engine.checkpoints.load_style_model import load_style_model
+from engine.checkpoints.load_upscaler import load_upscaler
+from engine.checkpoints.random_weights import random_networks
+from engine.diffusion.denoiser import Denoiser, ModelConfig
+from engine.errors import BadModelFile
+from engine.families import registry
+from engine.families.base import ModelFamily, TokenizerParts
+from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.weight_file import all_tensors, open_weights
+from engine.formats.weight_source import source_of
+from engine.store.folders import ModelFolders
+from engine.store.recent_models import RecentModels
+from engine.text.clip_encoding import TextEncoderSet
+from engine.text.clip_tokens import BytePairs, TokenizerSet
+from engine.values.clip import Clip
+from engine.values.clip_vision import ClipVision, StyleModel
+from engine.values.control_net import ControlBase, ControlNet, T2IAdapter
+from engine.values.model import Model, WeightHandle
+from engine.values.upscale_model import UpscaleModel
+from engine.values.vae import Vae
+
+DEFAULT_TEXT_TYPE = "stable_diffusion"  # of ComfyUI's loader nodes
+
+
+class KeepsWeights(Protocol):
+    """Function that puts a network into the pool: (name for logs, network) -> handle.
+
+    `on_cpu`: it always computes on the CPU. `role` (`ROLES`, else `other`) determines its place, `source` is where its
+    weights can be read again.
+    """
+
+    def __call__(
+        self, name: str, module: torch.nn.Module, *, role: Any = "other", on_cpu: bool = False, source: Any = None
+    ) -> WeightHandle: ...
+
+
+class FileState(NamedTuple):
+    """State of a file at the time it was read."""
+
+    path: str
+    mtime_ns: int
+    num_bytes: int
+
+
+class ModelStore:
+    """Loader of models by kind and name.
+
+    A file that is still in use, or held by `recent`, is not read again unless it changed on disk. `make_room(bytes of a
+    file)` is called before a file is read.
+    """
+
+    def __init__(
+        self,
+        folders: ModelFolders,
+        keep: KeepsWeights,
+        types: LoadTypes,
+        device: str = "cpu",
+        *,
+        recent: RecentModels | None = None,
+        make_room: Callable[[int], None] = lambda num_bytes: None,
+    ) -> None:
+        self._folders = folders
+        self._keep = keep
+        self._types = types
+        self._device = device
+        self._tokenizer_parts = TokenizerParts(BytePairs(), self._embedding_finder)
+        self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+        self._mapped: weakref.WeakKeyDictionary[Any, FileState] = weakref.WeakKeyDictionary()  # by its mapping
+        self._kept: dict[tuple[str, str], list[WeightHandle]] = {}
+        self._recent = RecentModels(0) if recent is None else recent
+        self._make_room = make_room
+
+    def checkpoint(self, name: str) -> tuple[Model, Clip, Vae]:
+        """Load a whole checkpoint. Raises `BadModelFile`, also when there is no such file."""
+        path = self.path_of("checkpoints", name)
+        file = _state_of(path)
+        handles = self._known(file, ("unet", "clip", "vae"))
+        if handles is None:
+            self._make_room(file.num_bytes)
+            loaded = load_checkpoint(path, self._types)
+            networks = (self._denoiser(loaded.denoiser), loaded.text_encoder, loaded.vae)
+            handles = self._take(file, ("unet", "clip", "vae"), networks)
+        unet, clip, vae = handles
+        return Model(unet), self._clip(clip), Vae(vae)
+
+    def preload(self, kind: str, name: str, *, keep: bool = False) -> int:
+        """Read a file and load it to its device, as far as it fits; return the bytes of its weights.
+
+        `kind` is one of `PRELOADED_KINDS` (KeyError otherwise). With `keep` its weights are held as long as the store
+        exists, and leave the device last. Without it, they are held as long as something refers to them. The file is in
+        the page cache then, and reading it takes most of the time of a first run. Raises `BadModelFile`.
+        """
+        values = PRELOADED_KINDS[kind](self, name)
+        handles = [_patcher(value).weights for value in values]
+        kept: list[WeightHandle] = []
+        for handle in handles:
+            with handle.in_use():
+                pass
+            if keep:
+                handle.keep()
+                kept.append(handle)
+        if kept:
+            self._kept[kind, name] = kept
+        return sum(handle.size_bytes for handle in handles)
+
+    def unet(self, name: str) -> Model:
+        path = self.path_of("diffusion_models", name)
+        return Model(self._one(path, "unet", lambda: self._unet(path)))
+
+    def clip(self, name: str, *, text_type: str = DEFAULT_TEXT_TYPE, on_cpu: bool = False) -> Clip:
+        """Load the text encoder of a file. `text_type` is that of ComfyUI's loader nodes."""
+        return self.clip_set([name], text_type=text_type, on_cpu=on_cpu)
+
+    def clip_set(self, names: Sequence[str], *, text_type: str, on_cpu: bool = False) -> Clip:
+        """Load the text encoders of one model from files that hold one each."""
+        first, *others = paths = [self.path_of("text_encoders", name) for name in names]
+        label = "clip on the CPU" if on_cpu else "clip"
+        part = (label, text_type, *(_state_of(path) for path in others))
+        handle = self._one(first, part, lambda: load_text_encoders(paths, self._types, text_type), on_cpu=on_cpu)
+        return self._clip(handle)
+
+    def _clip(self, handle: WeightHandle) -> Clip:
+        """Return a CLIP value with the tokenizers of its text encoders."""
+        text_encoders = cast(TextEncoderSet, handle.module)
+        family: ModelFamily = text_encoders.family
+        encoders = text_encoders.encoders()
+        described = [(item, encoders.get(item.encoding.slot)) for item in family.text]
+        tokenizers = [
+            item.tokenizer(encoder, self._tokenizer_parts) for item, encoder in described if encoder is not None
+        ]
+        return Clip(handle, TokenizerSet(tokenizers))
+
+    def _embedding_finder(self, encoding: Any) -> EmbeddingFinder:
+        return EmbeddingFinder(
+            lambda: self._folders.roots("embeddings"), key=encoding.key, width=encoding.embedding_width
+        )
+
+    def vae(self, name: str) -> Vae:
+        path = self.path_of("vae", name)
+        return Vae(self._one(path, "vae", lambda: load_vae(path, self._types)))
+
+    def controlnet(self, name: str) -> ControlNet | T2IAdapter:
+        path = self.path_of("controlnet", name)
+        handle = self._one(path, "controlnet", lambda: self._controlnet(path))
+        return _control_value(handle, path)
+
+    def controlnet_upon(self, name: str, base: Model) -> ControlNet | T2IAdapter:
+        """Load a ControlNet. Its file may hold the difference to a UNet: that of `base`, with its patches."""
+        path = self.path_of("controlnet", name)
+
+        def load() -> torch.nn.Module:
+            with base.in_use() as network:
+                names = network.diffusion_model.state_dict()
+                weights = {name: base.weights.current_weight(f"diffusion_model.{name}") for name in names}
+                return self._controlnet(path, weights.get)
+
+        return _control_value(self._one(path, ("controlnet upon", base.patches_uuid), load), path)
+
+    def upscaler(self, name: str) -> UpscaleModel:
+        path = self.path_of("upscale_models", name)
+        return UpscaleModel(self._one(path, "upscaler", lambda: load_upscaler(path, to=self._types.to)))
+
+    def hypernetwork(self, name: str) -> Model:
+        path = self.path_of("hypernetworks", name)
+        return Model(
+            self._one(
+                path, "hypernetwork", lambda: load_hypernetwork(path, self._types.unet_computed or self._types.unet)
+            )
+        )
+
+    def gligen(self, name: str) -> Model:
+        path = self.path_of("gligen", name)
+        return Model(self._one(path, "gligen", lambda: load_gligen(path, to=self._types.to)))
+
+    def clip_vision(self, name: str) -> ClipVision:
+        path = self.path_of("clip_vision", name)
+        types = self._types
+        return ClipVision(self._one(path, "clip vision", lambda: load_clip_vision(path, types.vision, to=types.to)))
+
+    def style_model(self, name: str) -> StyleModel:
+        """Load a style model. It computes on the CPU, as in ComfyUI: a few layers, once per picture."""
+        path = self.path_of("style_models", name)
+        return StyleModel(self._one(path, "style model", lambda: load_style_model(path), on_cpu=True))
+
+    def diffusers(self, name: str) -> tuple[Model, Clip, Vae]:
+        """Load a model from the folder layout of the diffusers library."""
+        folder = self._folders.folder("diffusers", name)
+        if folder is None:
+            raise BadModelFile(name, "no such folder among the diffusers models", "one of the names the node offers")
+        paths = diffusers_files(folder)
+        unet = self._one(paths.unet, "diffusers unet", lambda: self._unet(paths.unet))
+        texts = paths.text_encoders
+        if len(texts) > 1:
+            raise BadModelFile(name, f"a model with {len(texts)} text encoders", f"a model of {registry.labels()}")
+        clip = self._one(texts[0], "clip", lambda: load_text_encoders(texts, self._types, DEFAULT_TEXT_TYPE))
+        vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types))
+        return Model(unet), self._clip(clip), Vae(vae)
+
+    def text(self, kind: str, name: str) -> str:
+        """Read a text file (a configuration)."""
+        return self.path_of(kind, name).read_text("utf-8", errors="replace")
+
+    def tensors(self, kind: str, name: str) -> dict[str, torch.Tensor]:
+        """Return the tensors of a file that is not a network of its own (a LoRA).
+
+        Those of a mapped file are read when they are accessed.
+        """
+        path = self.path_of(kind, name)
+        state, file = _state_of(path), open_weights(path)
+        if isinstance(file, SafetensorsFile):
+            self._mapped[file.mapping] = state
+        return all_tensors(file)
+
+    def forget_changed(self) -> list[str]:
+        """Forget files whose content changed since they were read, and return their paths.
+
+        A file has changed when it was written to or replaced by another. Only files from which something is still held
+        are considered. They are read again when they are requested next. Each change is reported once.
+        """
+        read = {file for file, _ in list(self._handles)} | set(self._mapped.values())
+        changed = {file for file in read if _has_changed(file)}
+        if changed:
+            for file, part in list(self._handles):
+                if file in changed:
+                    del self._handles[file, part]
+            for mapping, file in list(self._mapped.items()):
+                if file in changed:
+                    del self._mapped[mapping]
+            paths = {file.path for file in changed}
+            self._kept = {
+                (kind, name): handles
+                for (kind, name), handles in self._kept.items()
+                if str(self._folders.path(kind, name)) not in paths
+            }
+        return sorted(file.path for file in changed)
+
+    def random_checkpoint(self, family: str, scale: str, seed: int = 0) -> tuple[Model, Clip, Vae]:
+        """Create networks in a family's own shape, with random weights drawn on the device; nothing is read."""
+        described = registry.family_named(family)
+        unet, text_encoder, vae = random_networks(scale, seed, self._types, self._device, family=described)
+        drawn = LoadedDenoiser(described, "", described.parameterisation, unet)
+        networks = (self._denoiser(drawn), text_encoder, vae)
+        handles = [
+            self._keep(f"random {family} {scale} {part}", network, role=ROLES[part])
+            for part, network in zip(("unet", "clip", "vae"), networks, strict=True)
+        ]
+        return Model(handles[0]), self._clip(handles[1]), Vae(handles[2])
+
+    def _unet(self, path: Path) -> Denoiser:
+        return self._denoiser(load_unet(path, self._types))
+
+    def _denoiser(self, loaded: LoadedDenoiser) -> Denoiser:
+        network = denoiser(loaded)
+        loaded.unet.compute_dtype = network.manual_cast_dtype = self._types.of(loaded.family).unet_computed
+        return network
+
+    def _controlnet(
+        self, path: Path, base_weight: Callable[[str], torch.Tensor | None] | None = None
+    ) -> torch.nn.Module:
+        return load_controlnet(path, self._types, base_weight)
+
+    def path_of(self, kind: str, name: str) -> Path:
+        """Return the path of a file. Raises `BadModelFile` when no folder of its kind has it."""
+        path = self._folders.path(kind, name)
+        if path is None:
+            raise BadModelFile(name, f"no such file among the {kind}", "one of the names the node offers")
+        return path
+
+    def _one(self, path: Path, part: Any, load: Callable[[], torch.nn.Module], *, on_cpu: bool = False) -> WeightHandle:
+        file = _state_of(path)
+        handles = self._known(file, (part,))
+        if handles is None:
+            self._make_room(file.num_bytes)
+            handles = self._take(file, (part,), (load(),), on_cpu=on_cpu)
+        return handles[0]
+
+    def _known(self, file: FileState, parts: tuple[Any, ...]) -> list[WeightHandle] | None:
+        handles = [self._handles.get((file, part)) for part in parts]
+        found = [handle for handle in handles if handle is not None]
+        if len(found) < len(parts):
+            return None
+        self._recent.use((file, parts))
+        return found
+
+    def _take(
+        self, file: FileState, parts: tuple[Any, ...], networks: tuple[torch.nn.Module, ...], *, on_cpu: bool = False
+    ) -> list[WeightHandle]:
+        handles = []
+        sources = [source_of(network) for network in networks]
+        for part, network, source in zip(parts, networks, sources, strict=True):
+            label = part if isinstance(part, str) else part[0]
+            role = ROLES.get(label, "other")
+            name = f"{Path(file.path).name} {label}"
+            handle = self._keep(name, network, role=role, on_cpu=on_cpu, source=source)
+            self._handles[file, part] = handle
+            handles.append(handle)
+        if None not in sources:  # what cannot be read again would not leave RAM
+            self._recent.note((file, parts), handles)
+        return handles
+
+
+# What can be read before a prompt names it: the folder's kind -> the values of a file of it.
+PRELOADED_KINDS: Mapping[str, Callable[[ModelStore, str], tuple[Any, ...]]] = {
+    "checkpoints": lambda store, name: store.checkpoint(name),
+    "diffusion_models": lambda store, name: (store.unet(name),),
+    "text_encoders": lambda store, name: (store.clip(name),),
+    "vae": lambda store, name: (store.vae(name),),
+    "controlnet": lambda store, name: (store.controlnet(name),),
+    "upscale_models": lambda store, name: (store.upscaler(name),),
+    "clip_vision": lambda store, name: (store.clip_vision(name),),
+}
+
+
+def _patcher(value: Any) -> Model:
+    """Return the object that holds the weights of a MODEL, CLIP, VAE..."""
+    if isinstance(value, ControlBase):
+        return cast(Model, value.get_models()[-1])
+    patcher: Model = getattr(value, "patcher", value)
+    return patcher
+
+
+def _control_value(handle: WeightHandle, path: Path) -> ControlNet | T2IAdapter:
+    if isinstance(handle.module, ControlNetModel):
+        return ControlNet.of(handle, global_average_pooling=averages_globally(path))
+    return T2IAdapter.of(handle)
+
+
+def averages_globally(path: Path) -> bool:
+    """Return True if a ControlNet's additions are averaged over the picture, which only the file's name indicates."""
+    return path.stem.endswith(("_shuffle", "_shuffle_fp16"))
+
+
+def denoiser(loaded: LoadedDenoiser) -> Denoiser:
+    """Return a network under the parameterisation of its file, with the inputs of its variant."""
+    family, unet = loaded.family, loaded.unet
+    config = ModelConfig(
+        family,
+        unet_config=_unet_config(unet.config),
+        sampling_settings=loaded.parameterisation.settings,
+        latent_format=family.latent_format(),
+        memory_usage_factor=family.memory_usage_factor,
+    )
+    return family.denoiser_type(
+        unet,
+        model_sampling=loaded.parameterisation.kind(config),
+        config=config,
+        concat_keys=family.variants[loaded.variant],
+    )
+
+
+def _unet_config(config: Any) -> dict[str, Any]:
+    """Return the properties of a network's configuration that nodes look up by ComfyUI's names."""
+    names = ("model_channels", "in_channels", "context_dim", "num_heads")
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
+
+
+def _state_of(path: Path) -> FileState:
+    """Return the state of a file. Call it before opening the file, so that a change meanwhile is detected."""
+    state = path.stat()
+    return FileState(str(path), state.st_mtime_ns, state.st_size)
+
+
+def _has_changed(file: FileState) -> bool:
+    """Return True if a file changed since it was read. A deleted one did not: the weights read from it stay valid."""
+    try:
+        return _state_of(Path(file.path)) != file
+    except OSError:
+        return False
+
+
+# What a network of a part is to the pool.
+ROLES: Mapping[str, str] = {
+    "unet": "unet", "diffusers unet": "unet", "controlnet": "controlnet", "controlnet upon": "controlnet",
+    "clip": "text_encoder", "clip on the CPU": "text_encoder", "clip vision": "vision", "vae": "vae",
+}  # fmt: skip

@@ -1,0 +1,129 @@
+"""CLIP: a text encoder with its tokenizer. Clones share the weights; each has its own last layer and options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.values.hooks import HookGroup
+from engine.values.model import Model, WeightHandle
+
+
+class Clip:
+    """CLIP with ComfyUI's members. `patcher` carries weight patches and device, as a MODEL does."""
+
+    def __init__(self, weights: WeightHandle, tokenizer: Any) -> None:
+        self.patcher = Model(weights)
+        self.patcher.is_clip = True
+        self.tokenizer = tokenizer
+        self.layer_idx: int | None = None
+        self.tokenizer_options: dict[str, Any] = {}
+        self.use_clip_schedule = False
+        self.apply_hooks_to_conds: Any = None
+
+    def get_ram_usage(self) -> int:
+        """Return the bytes of the weights that are in RAM now."""
+        return self.patcher.get_ram_usage()
+
+    @property
+    def cond_stage_model(self) -> Any:
+        """The network itself (`engine/text/clip_encoding.py::TextEncoderSet`)."""
+        return self.patcher.model
+
+    def clone(self) -> Clip:
+        other = self.__class__.__new__(self.__class__)
+        other.patcher = self.patcher.clone()
+        other.tokenizer = self.tokenizer
+        other.layer_idx = self.layer_idx
+        other.tokenizer_options = dict(self.tokenizer_options)
+        other.use_clip_schedule = self.use_clip_schedule
+        other.apply_hooks_to_conds = self.apply_hooks_to_conds
+        return other
+
+    def add_patches(self, patches: Any, strength_patch: float = 1.0, strength_model: float = 1.0) -> list[Any]:
+        return self.patcher.add_patches(patches, strength_patch, strength_model)
+
+    def get_key_patches(self) -> dict[str, list[Any]]:
+        return self.patcher.get_key_patches()
+
+    def set_tokenizer_option(self, option_name: str, value: Any) -> None:
+        self.tokenizer_options[option_name] = value
+
+    def clip_layer(self, layer_idx: int | None) -> None:
+        """Select the layer whose output is the conditioning: -1 for the last, -2 for the one before it, and so on."""
+        self.layer_idx = layer_idx
+
+    def tokenize(self, text: str, return_word_ids: bool = False, **kwargs: Any) -> dict[str, list[list[Any]]]:
+        """Return `{"l": [[(token, weight), ...77], ...]}`, chunks by the slot of their encoder."""
+        options = {**self.tokenizer_options, **kwargs.pop("tokenizer_options", {})}
+        chunks: dict[str, list[list[Any]]] = self.tokenizer.tokenize_with_weights(
+            text, return_word_ids, tokenizer_options=options, **kwargs
+        )
+        return chunks
+
+    @torch.no_grad()
+    def encode_from_tokens(self, tokens: Any, return_pooled: bool | str = False, return_dict: bool = False) -> Any:
+        """Encode tokens as `[1, T, D]`, float32 on the CPU; with the pooled output `[1, D]`, or as a dictionary.
+
+        `return_pooled="unprojected"` gives the pooled output before the text projection.
+        """
+        with self.patcher.in_use() as encoder:
+            self.patcher.apply_hooks(self.patcher.forced_hooks)
+            cond, pooled = encoder.encode_token_weights(
+                tokens, layer_idx=self.layer_idx, project_pooled=return_pooled != "unprojected"
+            )
+        cond, pooled = cond.to("cpu"), pooled.to("cpu")
+        if return_dict:
+            return self.add_hooks_to_dict({"cond": cond, "pooled_output": pooled})
+        return (cond, pooled) if return_pooled else cond
+
+    def encode_from_tokens_scheduled(
+        self, tokens: Any, unprojected: bool = False, add_dict: dict[str, Any] | None = None, show_pbar: bool = True
+    ) -> list[list[Any]]:
+        """Return CONDITIONING of the tokens with the entries of `add_dict`.
+
+        There is one entry, or one for each range of hook strengths.
+        """
+        if self.patcher.forced_hooks is not None and self.use_clip_schedule:
+            return self._encode_by_schedule(tokens, self.patcher.forced_hooks, unprojected, add_dict or {})
+        options = self.encode_from_tokens(
+            tokens, return_pooled="unprojected" if unprojected else True, return_dict=True
+        )
+        cond = options.pop("cond")
+        return [[cond, {**options, **(add_dict or {})}]]
+
+    @torch.no_grad()
+    def _encode_by_schedule(
+        self, tokens: Any, hooks: HookGroup, unprojected: bool, add_dict: dict[str, Any]
+    ) -> list[list[Any]]:
+        """Return one entry per percent range of constant hook strengths, within the range in `add_dict`."""
+        entries: list[list[Any]] = []
+        hooks.reset()
+        with self.patcher.in_use() as encoder:
+            for (start, end), keyframes in hooks.get_hooks_for_clip_schedule():
+                if end < add_dict.get("start_percent", 0.0) or start > add_dict.get("end_percent", 1.0):
+                    continue
+                for hook, keyframe in keyframes:
+                    hook.hook_keyframe.set_current(keyframe)
+                self.patcher.patch_hooks(hooks)
+                cond, pooled = encoder.encode_token_weights(
+                    tokens, layer_idx=self.layer_idx, project_pooled=not unprojected
+                )
+                options = {"pooled_output": pooled.to("cpu"), "clip_start_percent": start, "clip_end_percent": end}
+                entries.append([cond.to("cpu"), self.add_hooks_to_dict({**options, **add_dict})])
+        hooks.reset()
+        return entries
+
+    def encode(self, text: str) -> torch.Tensor:
+        cond: torch.Tensor = self.encode_from_tokens(self.tokenize(text))
+        return cond
+
+    def add_hooks_to_dict(self, pooled_dict: dict[str, Any]) -> dict[str, Any]:
+        if self.apply_hooks_to_conds:
+            pooled_dict["hooks"] = self.apply_hooks_to_conds
+        return pooled_dict
+
+    def get_sd(self) -> dict[str, torch.Tensor]:
+        """Return all weights by name."""
+        return self.patcher.model_state_dict()

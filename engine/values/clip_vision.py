@@ -1,0 +1,111 @@
+"""CLIP_VISION, CLIP_VISION_OUTPUT and STYLE_MODEL: picture embeddings that take the place of prompt words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
+from engine.values.model import Model, WeightHandle
+from engine.values.network_in_use import NetworkInUse
+
+BYTES_PER_VALUE = 4  # it computes in float32
+
+
+class ClipVisionOutput:
+    """Output of a picture encoder, also readable and writable by item (`output["image_embeds"]`), as packs do."""
+
+    last_hidden_state: torch.Tensor  # [B, T, D]
+    penultimate_hidden_states: torch.Tensor  # [B, T, D] of the last layer but one
+    image_embeds: torch.Tensor  # [B, E]
+    mm_projected: Any
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def __setitem__(self, key: str, item: Any) -> None:
+        setattr(self, key, item)
+
+
+def _working_bytes(network: Any, shape: torch.Size) -> int:
+    """Return the bytes of one layer's inner values, the largest working memory, for pictures [B, 3, H, W]."""
+    config = network.config
+    num_bytes: int = shape[0] * config.num_tokens * config.inner_width * 2 * BYTES_PER_VALUE
+    return num_bytes
+
+
+class ClipVision:
+    """A picture encoder with ComfyUI's members."""
+
+    return_all_hidden_states = False
+    image_mean, image_std = MEAN, DEVIATION
+
+    def __init__(self, weights: WeightHandle) -> None:
+        self.patcher = Model(weights)
+        self.model = NetworkInUse(self.patcher, _working_bytes)
+
+    @property
+    def image_size(self) -> int:
+        """Pixels per side of the network's input."""
+        size: int = self.patcher.model.config.image_px
+        return size
+
+    @property
+    def load_device(self) -> torch.device:
+        return self.patcher.load_device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the layers' weights; computation is in float32."""
+        dtype: torch.dtype = self.patcher.model.vision_model.embeddings.class_embedding.dtype
+        return dtype
+
+    @torch.no_grad()
+    def encode_image(self, image: torch.Tensor, crop: bool = True) -> ClipVisionOutput:
+        """Encode IMAGE [B, H, W, C]; output on the CPU, float32.
+
+        With `crop` only the middle square is used, else the whole picture is squeezed to a square.
+        """
+        pixels = vision_pixels(
+            image.to(self.load_device), self.image_size, self.image_mean, self.image_std, crop=crop
+        ).float()
+        last, penultimate, embeds, projected = self.model(pixel_values=pixels, intermediate_output=-2)
+        output = ClipVisionOutput()
+        output.last_hidden_state = last.to("cpu")
+        output.penultimate_hidden_states = penultimate.to("cpu")
+        output.image_embeds = embeds.to("cpu")
+        output.mm_projected = projected
+        return output
+
+    def get_sd(self) -> dict[str, torch.Tensor]:
+        """Return all weights by name."""
+        return self.patcher.model_state_dict()
+
+
+class StyleModel:
+    """A network that turns a picture's tokens into words of a prompt."""
+
+    def __init__(self, weights: WeightHandle) -> None:
+        self.patcher = Model(weights)
+
+    @property
+    def model(self) -> Any:
+        """The network itself (`engine/architectures/style_adapter.py`)."""
+        return self.patcher.model
+
+    @torch.no_grad()
+    def get_cond(self, input: ClipVisionOutput) -> torch.Tensor:
+        """Return words [B, N, C], float32 on the CPU.
+
+        Raises ValueError when the picture encoder is of another width.
+        """
+        with self.patcher.in_use() as network:
+            tokens = input.last_hidden_state
+            if tokens.shape[-1] != network.config.width:
+                raise ValueError(
+                    f"the style model takes a picture encoder of width {network.config.width}, "
+                    f"this one's is {tokens.shape[-1]}"
+                )
+            words: torch.Tensor = network(tokens.to("cpu", torch.float32))
+        return words

@@ -1,0 +1,211 @@
+"""Handling of hooks by MODEL: it registers those of the conditions before sampling and applies them step by step."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from engine.diffusion.wrappers import merge_options
+from engine.values.hooks import (
+    EnumHookMode,
+    EnumHookType,
+    EnumWeightTarget,
+    HookGroup,
+    WeightHook,
+    create_target_dict,
+)
+
+CALL_ON_APPLY_HOOKS = "on_apply_hooks"
+CALL_ON_REGISTER_ALL_HOOK_PATCHES = "on_register_all_hook_patches"
+REGISTERED = "registered_hooks"
+
+Conditions = Mapping[str, Sequence[dict[str, Any]]]  # side -> conditions
+HookPatches = dict[Any, dict[str, list[Any]]]  # hook_ref -> weight name -> patches
+
+
+class HookedModel:
+    """Mixin with the part of `Model` that handles hooks; it requires the rest of `Model`."""
+
+    weights: Any
+    patches_uuid: object
+    is_clip = False
+
+    def __init__(self) -> None:
+        self.hook_patches: HookPatches = {}
+        self.hook_patches_backup: HookPatches | None = None
+        self.forced_hooks: HookGroup | None = None  # of a text encoder: hooks it always carries
+        self.hook_mode = EnumHookMode.MaxSpeed
+
+    def get_all_callbacks(self, call_type: str) -> list[Callable[..., Any]]:
+        return []
+
+    def copy_hooks_to(self, other: HookedModel) -> None:
+        other.hook_patches = _copied(self.hook_patches)
+        other.hook_patches_backup = None if self.hook_patches_backup is None else _copied(self.hook_patches_backup)
+        other.forced_hooks = None if self.forced_hooks is None else self.forced_hooks.clone()
+        other.hook_mode = self.hook_mode
+        other.is_clip = self.is_clip
+
+    # --- before sampling ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def hooks_registered(self, conds: Conditions, model_options: dict[str, Any]) -> Iterator[None]:
+        """Register the hooks of the conditions (and of their ControlNets) with this model while the context is open.
+
+        Changes `conds`, whose hooks become those that registered, and `model_options`, which hooks may add to.
+        """
+        _join_control_hooks(conds)
+        registered = self._register(conds, model_options)
+        _keep_only(registered, conds)
+        mode = self.hook_mode
+        if len({id(condition.get("hooks")) for conditions in conds.values() for condition in conditions}) <= 1:
+            self.hook_mode = EnumHookMode.MinVram  # they are applied once, so nothing is worth remembering
+        try:
+            yield
+        finally:
+            self.hook_mode = mode
+            self.restore_hook_patches()
+
+    def _register(self, conds: Conditions, model_options: dict[str, Any]) -> HookGroup:
+        hooks = HookGroup(
+            hook
+            for conditions in conds.values()
+            for condition in conditions
+            for hook in (condition["hooks"].hooks if condition.get("hooks") is not None else ())
+        )
+        registered = HookGroup()
+        target = create_target_dict(EnumWeightTarget.Model)
+        for kind in (EnumHookType.TransformerOptions, EnumHookType.AdditionalModels):
+            for hook in hooks.get_type(kind):
+                hook.add_hook_patches(self, model_options, target, registered)
+        self.register_all_hook_patches(hooks, target, model_options, registered)
+        if len(registered):
+            model_options[REGISTERED] = registered
+        return registered
+
+    def register_all_hook_patches(
+        self,
+        hooks: HookGroup,
+        target_dict: Mapping[str, Any],
+        model_options: Any = None,
+        registered: HookGroup | None = None,
+    ) -> HookGroup:
+        """Register the patches of weight hooks until the next call or `restore_hook_patches`."""
+        self.restore_hook_patches()
+        registered = HookGroup() if registered is None else registered
+        new = []
+        for hook in hooks.get_type(EnumHookType.Weight):
+            if hook.hook_ref in self.hook_patches:
+                registered.add(hook)
+            else:
+                new.append(hook)
+        if new:
+            self.hook_patches_backup = _copied(self.hook_patches)
+        for hook in new:
+            hook.add_hook_patches(self, model_options, target_dict, registered)
+        for callback in self.get_all_callbacks(CALL_ON_REGISTER_ALL_HOOK_PATCHES):
+            callback(self, hooks, target_dict, model_options, registered)
+        return registered
+
+    def add_hook_patches(
+        self, hook: WeightHook, patches: Mapping[Any, Any], strength_patch: float = 1.0, strength_model: float = 1.0
+    ) -> list[Any]:
+        """Add patches that take effect when that hook is applied; otherwise as `Model.add_patches`."""
+        known = self.weights.module.state_dict().keys()
+        entries = self.hook_patches.setdefault(hook.hook_ref, {})
+        taken = []
+        for place, patch in patches.items():
+            key, offset, function = (place, None, None) if isinstance(place, str) else (*place, None, None)[:3]
+            if key in known:
+                taken.append(place)
+                entries.setdefault(key, []).append((strength_patch, patch, strength_model, offset, function))
+        self.patches_uuid = uuid.uuid4()
+        return taken
+
+    def restore_hook_patches(self) -> None:
+        """Discard the last registration."""
+        if self.hook_patches_backup is not None:
+            self.hook_patches = self.hook_patches_backup
+            self.hook_patches_backup = None
+
+    def set_hook_mode(self, hook_mode: EnumHookMode) -> None:
+        self.hook_mode = hook_mode
+
+    # --- while in use ------------------------------------------------------------------------------------------------
+
+    def prepare_hook_patches_current_keyframe(
+        self, t: Any, hook_group: HookGroup, model_options: Mapping[str, Any]
+    ) -> None:
+        """Update the strengths of hooks to the noise level of this step."""
+        options = model_options.get("transformer_options", {})
+        for hook in hook_group.hooks:
+            hook.hook_keyframe.prepare_current_keyframe(curr_t=t[0], transformer_options=options)
+
+    def apply_hooks(
+        self, hooks: HookGroup | None, transformer_options: Mapping[str, Any] | None = None, force_apply: bool = False
+    ) -> dict[str, Any]:
+        """Patch the weights as `hooks` require (None: no patches) and return the options the hooks add."""
+        self.patch_hooks(hooks)
+        for callback in self.get_all_callbacks(CALL_ON_APPLY_HOOKS):
+            callback(self, hooks)
+        if hooks is None or self.is_clip:
+            return {}
+        options = merge_options(transformer_options or {}, {})
+        for hook in hooks.get_type(EnumHookType.TransformerOptions):
+            options = hook.on_apply_hooks(self, options)
+        return options
+
+    def patch_hooks(self, hooks: HookGroup | None) -> None:
+        patches = self.get_combined_hook_patches(hooks)
+        if hooks is None or not patches:
+            self.weights.patch_hooks({}, None)
+            return
+        name = (self.patches_uuid, *((hook.hook_ref, hook.strength) for hook in hooks.get_type(EnumHookType.Weight)))
+        fits = self.weights.free_bytes() > self.weights.size_bytes
+        self.weights.patch_hooks(patches, name, keep=fits and self.hook_mode is EnumHookMode.MaxSpeed)
+
+    def get_combined_hook_patches(self, hooks: HookGroup | None) -> dict[str, list[Any]]:
+        """Return a map from weight name to the patches of all hooks, at the strengths of their current keyframes."""
+        combined: dict[str, list[Any]] = {}
+        for hook in [] if hooks is None else hooks.hooks:
+            for key, entries in self.hook_patches.get(hook.hook_ref, {}).items():
+                if not math.isclose(hook.strength, 1.0):
+                    entries = [(entry[0] * hook.strength, *entry[1:]) for entry in entries]
+                combined.setdefault(key, []).extend(entries)
+        return combined
+
+
+def _copied(patches: HookPatches) -> HookPatches:
+    return {ref: {key: list(entries) for key, entries in by_key.items()} for ref, by_key in patches.items()}
+
+
+def _join_control_hooks(conds: Conditions) -> None:
+    """Attach the hooks of a ControlNet to the conditions it controls; equal pairs share one group."""
+    joined: dict[tuple[int, int], HookGroup | None] = {}
+    for conditions in conds.values():
+        for condition in conditions:
+            extra = condition["control"].get_extra_hooks() if "control" in condition else []
+            if not extra:
+                continue
+            own = condition.get("hooks")
+            pair = (id(condition["control"]), id(own))
+            if pair not in joined:
+                joined[pair] = HookGroup.combine_all_hooks([*extra, own])
+            condition["hooks"] = joined[pair]
+
+
+def _keep_only(registered: HookGroup, conds: Conditions) -> None:
+    """Remove hooks that did not register from the conditions. Conditions that shared a group still do."""
+    replaced: dict[int, HookGroup | None] = {}
+    for conditions in conds.values():
+        for condition in conditions:
+            hooks = condition.get("hooks")
+            if hooks is None or (len(registered) and hooks.is_subset_of(registered)):
+                continue
+            if id(hooks) not in replaced:
+                common = hooks.new_with_common_hooks(registered)
+                replaced[id(hooks)] = common if len(common) else None
+            condition["hooks"] = replaced[id(hooks)]

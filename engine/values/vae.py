@@ -1,0 +1,221 @@
+"""VAE: pictures to latents and back. Pictures are IMAGE `[B, H, W, C]` 0..1, latents `[B, C, h, w]` unscaled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.architectures.tiles import run_in_tiles
+from engine.values.model import Model, WeightHandle
+
+LARGEST_TILE_CELLS, SMALLEST_TILE_CELLS = 64, 8
+TILE_SHARE = 0.75  # of the device's room: the rest is for weights
+
+
+class Vae:
+    """VAE with ComfyUI's members."""
+
+    output_channels = 3
+    crop_input = True
+    latent_dim = 2
+
+    def __init__(self, weights: WeightHandle) -> None:
+        self.patcher = Model(weights)
+
+    def get_ram_usage(self) -> int:
+        """Bytes of the weights that are in the machine's memory now."""
+        return self.patcher.get_ram_usage()
+
+    @property
+    def first_stage_model(self) -> Any:
+        """The network itself (`engine/architectures/autoencoder_kl.py::AutoencoderKl`)."""
+        return self.patcher.model
+
+    @property
+    def device(self) -> torch.device:
+        return self.patcher.load_device
+
+    @property
+    def output_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def vae_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = next(self.first_stage_model.parameters()).dtype
+        return dtype
+
+    @property
+    def latent_channels(self) -> int:
+        channels: int = self.first_stage_model.latent_channels
+        return channels
+
+    @property
+    def downscale_ratio(self) -> int:
+        """Pixels a side of one latent cell."""
+        ratio: int = self.first_stage_model.downscale_ratio
+        return ratio
+
+    @property
+    def upscale_ratio(self) -> int:
+        return self.downscale_ratio
+
+    def spacial_compression_encode(self) -> int:
+        return self.downscale_ratio
+
+    def spacial_compression_decode(self) -> int:
+        return self.downscale_ratio
+
+    def temporal_compression_decode(self) -> None:
+        """A VAE of still pictures has none."""
+        return
+
+    def process_input(self, image: torch.Tensor) -> torch.Tensor:
+        return image * 2.0 - 1.0
+
+    def process_output(self, image: torch.Tensor) -> torch.Tensor:
+        return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
+
+    def vae_encode_crop_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
+        """`[B, H, W, C]` with sides cut, evenly, to multiples of a latent cell."""
+        if not self.crop_input:
+            return pixels
+        ratio = self.downscale_ratio
+        for dim in (1, 2):
+            size = pixels.shape[dim]
+            if size % ratio:
+                pixels = pixels.narrow(dim, (size % ratio) // 2, size // ratio * ratio)
+        return pixels
+
+    @torch.no_grad()
+    def decode(self, samples_in: torch.Tensor, vae_options: dict[str, Any] | None = None) -> torch.Tensor:
+        """Latents -> pictures, on the CPU, as many at once as memory allows; in tiles when memory ran out before."""
+        if self.patcher.memory_savings.tiles:
+            tile = self._tile_cells(self._decode_bytes_per_cell())
+            return self.decode_tiled(samples_in, tile_x=tile, tile_y=tile, overlap=tile // 4)
+        dtype = self.vae_dtype
+        item_bytes = self._decode_bytes_per_cell() * samples_in.shape[2] * samples_in.shape[3] * dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            pictures = [
+                self.process_output(network.decode(part.to(self.device, dtype)).to(self.output_device).float())
+                for part in self._batches(samples_in, item_bytes)
+            ]
+        return torch.cat(pictures).movedim(1, -1)
+
+    @torch.no_grad()
+    def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
+        """Pictures -> latents (the mean of the posterior, which is what ComfyUI takes), on the CPU.
+
+        In tiles when memory ran out before.
+        """
+        if self.patcher.memory_savings.tiles:
+            tile = self._tile_cells(self._encode_bytes_per_pixel() * self.downscale_ratio**2) * self.downscale_ratio
+            return self.encode_tiled(pixel_samples, tile_x=tile, tile_y=tile, overlap=tile // 8)
+        pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
+        dtype = self.vae_dtype
+        item_bytes = self._encode_bytes_per_pixel() * pixels.shape[2] * pixels.shape[3] * dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            latents = [
+                network.encode(self.process_input(part).to(self.device, dtype)).to(self.output_device).float()
+                for part in self._batches(pixels, item_bytes)
+            ]
+        return torch.cat(latents).contiguous()  # whatever the network computes in: draws like it follow its memory
+
+    @torch.no_grad()
+    def decode_tiled(
+        self,
+        samples: torch.Tensor,
+        tile_x: int = 64,
+        tile_y: int = 64,
+        overlap: int = 16,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Latents -> pictures, on the CPU: the mean of three passes over tiles of different shapes, sizes in cells.
+
+        `tile_t` and `overlap_t` are for videos.
+        """
+        dtype, ratio = self.vae_dtype, self.upscale_ratio
+        item_bytes = self._decode_bytes_per_cell() * _tile_area(samples, tile_x, tile_y) * dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+
+            def decode(tile: torch.Tensor) -> torch.Tensor:
+                pictures: torch.Tensor = network.decode(tile.to(self.device, dtype)).float()
+                return pictures
+
+            passes = [
+                run_in_tiles(
+                    samples, decode, tile=shape, overlap=overlap, scale=ratio, out_channels=self.output_channels,
+                    output_device=self.output_device,
+                )
+                for shape in _tile_shapes(tile_x, tile_y)
+            ]  # fmt: skip
+        return self.process_output(sum(passes[1:], start=passes[0]) / len(passes)).movedim(1, -1)
+
+    @torch.no_grad()
+    def encode_tiled(
+        self,
+        pixel_samples: torch.Tensor,
+        tile_x: int = 512,
+        tile_y: int = 512,
+        overlap: int = 64,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Pictures -> latents, on the CPU: as `decode_tiled`, sizes in pixels."""
+        pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
+        dtype = self.vae_dtype
+        item_bytes = self._encode_bytes_per_pixel() * _tile_area(pixels, tile_x, tile_y) * dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+
+            def encode(tile: torch.Tensor) -> torch.Tensor:
+                latents: torch.Tensor = network.encode(self.process_input(tile).to(self.device, dtype)).float()
+                return latents
+
+            passes = [
+                run_in_tiles(
+                    pixels, encode, tile=shape, overlap=overlap, scale=1 / self.downscale_ratio,
+                    out_channels=self.latent_channels, output_device=self.output_device,
+                )
+                for shape in _tile_shapes(tile_x, tile_y)
+            ]  # fmt: skip
+        return sum(passes[1:], start=passes[0]) / len(passes)
+
+    def _decode_bytes_per_cell(self) -> int:
+        num_bytes: int = self.first_stage_model.decode_bytes_per_cell
+        return num_bytes
+
+    def _encode_bytes_per_pixel(self) -> int:
+        num_bytes: int = self.first_stage_model.encode_bytes_per_pixel
+        return num_bytes
+
+    def _tile_cells(self, bytes_per_cell: int) -> int:
+        """The side of the largest tiles whose working memory fits beside the smallest part of the weights: 64 cells as
+        in ComfyUI, or less on a small device.
+        """
+        room = self.patcher.free_bytes() + self.patcher.loaded_size()
+        tile = LARGEST_TILE_CELLS
+        while tile > SMALLEST_TILE_CELLS and bytes_per_cell * tile**2 * self.vae_dtype.itemsize > room * TILE_SHARE:
+            tile //= 2
+        return tile
+
+    def _batches(self, items: torch.Tensor, item_bytes: int) -> tuple[torch.Tensor, ...]:
+        """While in use: the items in parts of as many as memory allows, each of which is the work to come."""
+        fitting = max(1, int(min(self.patcher.free_bytes() // max(1, item_bytes), items.shape[0])))
+        self.patcher.weights.begin_work(fitting * item_bytes)
+        return torch.split(items, fitting)
+
+    def get_sd(self) -> dict[str, torch.Tensor]:
+        """All weights by name."""
+        return self.patcher.model_state_dict()
+
+
+def _tile_area(items: torch.Tensor, tile_x: int, tile_y: int) -> int:
+    """Of the largest tile: those that reach over the edge are cut there."""
+    height, width = items.shape[2:]
+    return max(min(shape[0], height) * min(shape[1], width) for shape in _tile_shapes(tile_x, tile_y))
+
+
+def _tile_shapes(tile_x: int, tile_y: int) -> list[tuple[int, int]]:
+    """(height, width) of three kinds of tile, so that no seam of one lies on a seam of another."""
+    return [(tile_y * 2, tile_x // 2), (tile_y // 2, tile_x * 2), (tile_y, tile_x)]

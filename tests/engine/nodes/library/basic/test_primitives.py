@@ -1,0 +1,43 @@
+"""Nodes that hold a plain value, and the one that shows any value as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.nodes.library.basic import primitives
+
+context: Any = None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "a"),
+        (1, "1"),
+        (1.5, "1.5"),
+        (True, "True"),
+        (None, "None"),
+        ([1, "a"], '[1, "a"]'),
+        ({"a": 1}, '{"a": 1}'),
+    ],
+)
+def test_any_value_is_shown_as_text(value: Any, text: str) -> None:
+    assert primitives.preview_any(context, source=value).ui == {"text": (text,)}
+
+
+def test_a_value_without_json_is_shown_as_python_writes_it() -> None:
+    value: list[Any] = [torch.zeros(1)]
+    assert primitives.preview_any(context, source=value).ui == {"text": (str(value),)}
+    value.append(value)
+    assert "..." in primitives.preview_any(context, source=value).ui["text"][0]
+
+
+def test_primitives_pass_their_value_on() -> None:
+    assert primitives.primitive_int(context, value=-3) == -3
+    assert primitives.primitive_float(context, value=1.5) == 1.5
+    assert primitives.primitive_string(context, value="a") == "a"
+    assert primitives.primitive_string_multiline(context, value="a\nb") == "a\nb"
+    assert primitives.primitive_boolean(context, value=False) is False

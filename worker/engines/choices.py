@@ -1,0 +1,50 @@
+"""What an engine offers where an input is a choice, and which of it was probably meant by a wrong one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from names.nearest import nearest_name
+from worker.engines.outcome import allowed_by
+from worker.errors import Problem
+
+MAX_HINTS = 30
+NOT_IN_LIST = "value_not_in_list"
+UNKNOWN_CLASSES = frozenset({"unknown_class", "missing_node_type", "invalid_prompt"})
+
+
+def choices_in(object_info: Mapping[str, Any]) -> Callable[[str, str], Sequence[str] | None]:
+    """A lookup: node class and input -> its choices; None for what is no choice, or takes files that are sent along."""
+
+    def lookup(class_type: str, input_name: str) -> Sequence[str] | None:
+        sections = (object_info.get(class_type) or {}).get("input") or {}
+        for inputs in sections.values():
+            config = inputs.get(input_name) if isinstance(inputs, Mapping) else None
+            if isinstance(config, list | tuple) and config:
+                options = config[1] if len(config) > 1 and isinstance(config[1], Mapping) else {}
+                allowed = allowed_by(config)
+                takes_files = any(name.endswith("_upload") and value for name, value in options.items())
+                return allowed if isinstance(allowed, list) and not takes_files else None
+        return None
+
+    return lookup
+
+
+def with_hints(problems: Iterable[Problem], object_info: Mapping[str, Any]) -> list[Problem]:
+    """The problems, those of a wrong name with the nearest right one in their words.
+
+    Of very many only the first: to compare thousands of names with all that there are takes seconds.
+    """
+    listed = list(problems)
+    return [_with_hint(problem, object_info) for problem in listed[:MAX_HINTS]] + listed[MAX_HINTS:]
+
+
+def _with_hint(problem: Problem, object_info: Mapping[str, Any]) -> Problem:
+    nearest = None
+    if problem.type == NOT_IN_LIST and isinstance(problem.allowed, list):
+        nearest = nearest_name(str((problem.extra or {}).get("received", "")), problem.allowed)
+    elif problem.type in UNKNOWN_CLASSES and problem.class_type and problem.class_type not in object_info:
+        nearest = nearest_name(problem.class_type, object_info)
+    return problem if nearest is None else replace(problem, message=f"{problem.message}; did you mean {nearest!r}?")

@@ -1,0 +1,703 @@
+"""EngineClient: speaks to any server that has ComfyUI's HTTP and WebSocket API, ours or a foreign one.
+
+The history is the truth, the socket only a hint: a message that a prompt has ended makes the client read its history
+entry; when the socket is down or silent, the history is looked at from time to time instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlencode
+
+import structlog
+from websockets.asyncio.client import connect, unix_connect
+from websockets.exceptions import WebSocketException
+
+from worker.backoff import Backoff
+from worker.engines.address import EngineAddress
+from worker.engines.choices import with_hints
+from worker.engines.graph_check import FoundProblems, find_problems, read_problems
+from worker.engines.heartbeat import Heartbeat
+from worker.engines.hidden_folders import prefixes_of, problems_without_folders
+from worker.engines.http import MAX_ANSWER_BYTES, EngineHttp, Reply
+from worker.engines.long_names import find_long_names
+from worker.engines.loss import Loss, LossReason
+from worker.engines.model_folders import Kinds, folders_told, is_missing_model, kinds_told, with_folders
+from worker.engines.outcome import RunOutcome, problems_of_rejection, read_outcome
+from worker.engines.save_names import find_name_problems
+from worker.engines.stopping import RUNNING, StopRequests
+from worker.errors import (
+    DeliveryFailed,
+    DeviceLost,
+    EngineUnreachable,
+    InputRejected,
+    JobTimedOut,
+    Problem,
+    RequestRejected,
+)
+from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+
+LOOK_SECONDS = 5.0
+LOOK_SECONDS_WITHOUT_SOCKET = 0.25
+GIVE_UP_SECONDS = 30.0
+HEARTBEAT_SECONDS = 10.0
+UPLOAD_FOLDER = "darkroom"
+LAST_LOOK_SECONDS = 2.0  # for the history of a prompt whose time is over: it may have ended just now
+LOSS_SECONDS = 1.0  # in which the end of an engine's process is told after its connections broke
+RECALL_LOOK_SECONDS = 0.05
+FEATURE_FLAGS = '{"type": "feature_flags", "data": {"darkroom_saving": true}}'
+ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
+SOCKET_OPEN_SECONDS = 5.0
+SOCKET_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
+
+log = structlog.get_logger("engine.client")
+
+OnMessage = Callable[[str, Mapping[str, Any]], None]
+
+
+class EngineLost(EngineUnreachable):
+    """The engine went away while it had a prompt of ours. `was_running`: that had begun, and may be to blame.
+
+    `is_culprit`: the loss is the prompt's doing. `is_suspect`: it is this one's or that of another one there.
+    `is_spared`: the prompt had begun, and the loss is another one's doing.
+    """
+
+    code = "engine_lost"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        was_running: bool = False,
+        loss: Loss | None = None,
+        is_culprit: bool = False,
+        is_suspect: bool = False,
+        is_spared: bool = False,
+    ) -> None:
+        super().__init__(message, was_running=was_running)
+        self.was_running = was_running
+        self.loss = loss or Loss(LossReason.GONE)
+        self.is_culprit = is_culprit
+        self.is_suspect = is_suspect
+        self.is_spared = is_spared
+
+
+class PromptRecalled(EngineLost):
+    """The prompt was taken back before it began, because it can begin sooner elsewhere."""
+
+    code = "prompt_recalled"
+
+
+@dataclass(slots=True)
+class _Run:
+    """A prompt that the engine has and that somebody awaits."""
+
+    prompt_id: str
+    on_message: OnMessage
+    is_told_of: bool = True  # on our socket; False of what the front before us has sent
+    is_own: bool = False  # of the front itself, no job's
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    should_look: bool = False  # in the history, because it may have ended
+    is_sent: bool = False
+    is_recalled: bool = False
+    is_past_nodes: bool = False  # what the engine still does with it holds nothing up
+    started_at: float | None = None  # the event loop's clock
+    reported_at: float | None = None  # the same: its last progress report
+    longest_gap_seconds: float = 0.0  # between two of them
+    lost: EngineLost | None = None
+
+    def report(self, now: float) -> None:
+        if self.reported_at is not None:
+            self.longest_gap_seconds = max(self.longest_gap_seconds, now - self.reported_at)
+        self.reported_at = now
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFolders:
+    """Where the engine's files lie when they are on this machine."""
+
+    input: Path
+    output: Path
+    temp: Path
+
+    def of(self, kind: str) -> Path | None:
+        return {"input": self.input, "output": self.output, "temp": self.temp}.get(kind)
+
+
+class EngineClient:
+    """One engine. `folders` is None when its disk is not ours; `has_check` tells whether it has our check route.
+
+    `is_supervised`: somebody calls `mark_lost` when it is gone, so that silence alone means nothing.
+    """
+
+    def __init__(
+        self,
+        address: EngineAddress | str,
+        *,
+        folders: LocalFolders | None = None,
+        has_check: bool = False,
+        is_supervised: bool = False,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self.address = EngineAddress.of(address)
+        self.folders = folders
+        self.has_check = has_check
+        self.client_id = uuid.uuid4().hex
+        self.num_run = 0  # prompts sent since the engine's start
+        self.uploaded: dict[str, str] = {}  # files that it has got from us, and what it calls them
+        self.stops = StopRequests(self._withdraw, self._place_in_queue)
+        self.on_fault: Callable[[LossReason], None] = lambda reason: None
+        self.on_completed: Callable[[], None] = lambda: None  # a prompt has run to a good end
+        self._is_supervised = is_supervised
+        self._http = EngineHttp(self.address)
+        self._pulse = EngineHttp(self.address, timeout_seconds=heartbeat_seconds)
+        self._runs: dict[str, _Run] = {}
+        self._faulty: str | None = None  # the prompt under which the device failed
+        self._sending = asyncio.Lock()
+        self._object_info: Mapping[str, Any] | None = None
+        self._reading = asyncio.Lock()
+        self._listener: asyncio.Task[None] | None = None
+        self._is_listening = False
+
+    async def start(self) -> None:
+        """Begins to listen on the engine's socket, now and again after every loss of it."""
+        self._listener = asyncio.create_task(self._listen(), name="engine-socket")
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._listener
+        await self.stops.close()
+        await self._http.close()
+        await self._pulse.close()
+
+    @property
+    def _hidden(self) -> tuple[str, ...]:
+        """The folders of an engine of ours, which no answer names."""
+        folders = self.folders
+        return () if folders is None else prefixes_of((folders.input, folders.output, folders.temp))
+
+    @property
+    def url(self) -> str:
+        """The engine's name in health, metrics and logs."""
+        return self.address.url
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self._runs)
+
+    # what the engine knows
+
+    async def system_stats(self) -> Mapping[str, Any]:
+        return await self._get("/system_stats")
+
+    async def heartbeat(self) -> Heartbeat:
+        """Of our own engine. Raises EngineUnreachable, also when it takes long to answer."""
+        reply = await self._pulse.request("GET", "/api/v1/heartbeat")
+        if reply.status != 200:
+            raise EngineUnreachable(f"The engine answered {reply.status} to its heartbeat")
+        return Heartbeat.of(reply.json_object())
+
+    async def object_info(self) -> Mapping[str, Any]:
+        """What node classes there are; read once, until `forget_object_info`."""
+        if self._object_info is not None:
+            return self._object_info
+        async with self._reading:  # a thousand requests that come together need it once, not a thousand times
+            if self._object_info is None:
+                self._object_info = await self._get("/object_info")
+            return self._object_info
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, timeout_seconds: float = ASK_SECONDS
+    ) -> tuple[int, dict[str, Any]]:
+        """A route of our own engine's beyond ComfyUI's: the status, and the body where that is an object."""
+        http = EngineHttp(self.address, timeout_seconds)
+        try:
+            reply = await http.request(method, path, b"" if body is None else json.dumps(body).encode())
+        finally:
+            await http.close()
+        return reply.status, reply.json_object()
+
+    def forget_object_info(self) -> None:
+        self._object_info = None
+
+    async def history_entry(self, prompt_id: str) -> Mapping[str, Any] | None:
+        entry: Mapping[str, Any] | None = (await self._get(f"/history/{prompt_id}")).get(prompt_id)
+        return entry
+
+    async def knows(self, prompt_id: str) -> bool:
+        """Whether the prompt waits, runs, or has run to its end there."""
+        if await self._place_in_queue(prompt_id) is not None:
+            return True
+        entry = await self.history_entry(prompt_id)
+        return entry is not None and not read_outcome(entry).was_interrupted
+
+    async def _place_in_queue(self, prompt_id: str) -> str | None:
+        queue = await self._get("/queue")
+        for place in ("queue_running", "queue_pending"):
+            if any(item[1] == prompt_id for item in queue.get(place) or ()):
+                return place
+        return None
+
+    # checking and running
+
+    async def check(self, prompt: Mapping[str, Any], pending_files: Collection[str] = ()) -> None:
+        """Raises RequestRejected with every problem of the prompt; spends no time of the GPU."""
+        is_large = len(prompt) >= LARGE_GRAPH_NODES
+        too_long = await off_loop(is_large, find_long_names, prompt)
+        if too_long:
+            raise RequestRejected(too_long)
+        kinds: Kinds = {}
+        if self.has_check:
+            found, kinds = await self._found_by_engine(prompt, pending_files)
+        else:
+            found = await off_loop(is_large, find_problems, prompt, await self.object_info(), pending_files)
+            if found.listed:  # what we know may be old: a model or a node pack may have come since
+                self.forget_object_info()
+                found = await off_loop(is_large, find_problems, prompt, await self.object_info(), pending_files)
+        output_folder = None if self.folders is None else self.folders.output.absolute()
+        names = await off_loop(is_large, find_name_problems, prompt, output_folder)
+        if found.listed or names:
+            hinted = await asyncio.to_thread(with_hints, [*found.listed, *names], await self.object_info())
+            if any(is_missing_model(problem, kinds) for problem in hinted):
+                hinted = with_folders(hinted, kinds, await self._model_folders())
+            raise RequestRejected(problems_without_folders(hinted, self._hidden), num_unlisted=found.num_unlisted)
+
+    async def _found_by_engine(
+        self, prompt: Mapping[str, Any], pending_files: Collection[str]
+    ) -> tuple[FoundProblems, Kinds]:
+        """Return what our engine's check finds, and the kinds of the models that the prompt names."""
+        is_large = len(prompt) >= LARGE_GRAPH_NODES
+        body = await off_loop(is_large, _encoded, {"prompt": prompt, "pending_files": list(pending_files)})
+        response = await self._http.request("POST", "/api/v1/workflow", body)
+        answer = await off_loop(is_large, response.json_object)
+        found = read_problems(answer)
+        if response.status >= 400:  # no prompt at all
+            refused = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
+            found = FoundProblems(tuple(problems_of_rejection(answer) or refused))
+        return found, kinds_told(answer.get("models")) if found.listed else {}
+
+    async def run(
+        self,
+        prompt: Mapping[str, Any],
+        prompt_id: str,
+        on_message: OnMessage,
+        *,
+        timeout_seconds: float,
+        extra_data: Mapping[str, Any] | None = None,
+        is_there: bool = False,
+        is_own: bool = False,
+    ) -> RunOutcome:
+        """Run a prompt to its end. `timeout_seconds` counts from its start in the engine.
+
+        Raises RequestRejected (the engine's 400), EngineLost (also when its device failed), EngineUnreachable,
+        JobTimedOut. When cancelled, the prompt is taken from the engine's queue or interrupted; `stops` has it until it
+        has stopped. `is_there`: it was sent before, only await it. `is_own`: it is the front's own, and an engine that
+        is lost meanwhile is lost by itself.
+        """
+        run = _Run(prompt_id, on_message, is_told_of=not is_there, is_own=is_own)
+        self.stops.forget(prompt_id)
+        self._runs[prompt_id] = run
+        sending = None if is_there else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}))
+        try:
+            if sending is not None:
+                await self._send(run, sending)
+            run.is_sent = True
+            return self._without_fault(run, await self._await_end(run, timeout_seconds))
+        except (asyncio.CancelledError, JobTimedOut):
+            await self._stop(run, sending)
+            raise
+        finally:
+            self._runs.pop(prompt_id, None)
+
+    async def _send(self, run: _Run, sending: asyncio.Future[None]) -> None:
+        """Raises EngineLost; of an engine of ours as its end is told: the prompt may have begun, and be to blame."""
+        try:
+            await asyncio.shield(sending)
+        except EngineLost as lost:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOSS_SECONDS if self._is_supervised else 0):
+                    while run.lost is None:
+                        run.wake.clear()
+                        await run.wake.wait()
+            raise run.lost or lost from None
+
+    async def _stop(self, run: _Run, sending: asyncio.Future[None] | None = None) -> None:
+        await self.stops.stop(
+            run.prompt_id,
+            sending,
+            is_running=not run.is_past_nodes and (run.started_at is not None or self._is_next(run)),
+            is_past_nodes=run.is_past_nodes,
+            longest_gap_seconds=run.longest_gap_seconds,
+        )
+
+    def _is_next(self, run: _Run) -> bool:
+        """True when no other prompt of ours is before this one there: it may have begun without our knowing it."""
+        first = next(iter(_sent(_at_nodes(self._runs.values()))), None)
+        return first is run and not self.stops.running
+
+    async def _withdraw(self, prompt_id: str) -> None:
+        """Take a prompt out of the queue, or interrupt it when it runs. No other prompt is touched."""
+        with contextlib.suppress(EngineUnreachable):
+            await self._request("POST", "/queue", json_body={"delete": [prompt_id]})
+            await self._request("POST", "/interrupt", json_body={"prompt_id": prompt_id})
+
+    async def recall_waiting(self) -> None:
+        """Takes back every prompt that has not begun: its run ends with PromptRecalled. One that begins now stays."""
+        for run in [run for run in self._runs.values() if run.started_at is None]:
+            while not run.is_sent and self._is_awaited(run):  # noqa: ASYNC110 - being sent has no event
+                await asyncio.sleep(RECALL_LOOK_SECONDS)
+            if not self._is_awaited(run):  # it has ended, and its prompt may have been sent here once more since
+                continue
+            with contextlib.suppress(EngineUnreachable):
+                await self._request("POST", "/queue", json_body={"delete": [run.prompt_id]})
+                run.is_recalled = run.should_look = True
+                run.wake.set()
+
+    def _is_awaited(self, run: _Run) -> bool:
+        return self._runs.get(run.prompt_id) is run
+
+    async def free(self) -> None:
+        """Asks the engine to give back all memory that it can do without, before its next prompt."""
+        with contextlib.suppress(EngineUnreachable):
+            await self._request("POST", "/free", json_body={"unload_models": True, "free_memory": True})
+
+    def find_culprit(self, reason: LossReason, running: str | None = None) -> str | None:
+        """Return the prompt of a job whose doing a loss of the engine is; None: the engine's own.
+
+        `running`: the prompt that the engine itself named, as one that hangs and still answers does.
+        """
+        if reason is LossReason.RECYCLED:
+            return None
+        stopping, runs = self.stops.running, _at_nodes(self._runs.values()) or list(self._runs.values())
+        begun = [run for run in runs if run.started_at is not None]
+        if reason is LossReason.HUNG and running is not None:
+            found: str | None = running
+        elif self._faulty is not None:
+            found = self._faulty
+        elif stopping:
+            found = stopping[0].prompt_id
+        else:
+            found = next((run.prompt_id for run in (*reversed(begun), *_sent(runs))), None)
+        is_own = any(run.is_own for run in runs if run.prompt_id == found)
+        return None if is_own else found
+
+    def mark_lost(self, loss: Loss | None = None) -> None:
+        """The engine's process is gone: every run ends at once with EngineLost.
+
+        Where no run is known to have begun, the first that was sent counts as begun, even where its sending was not
+        over: what tells so may be lost, too. The same goes for the first behind one whose nodes have all run. Of an
+        engine that hung, only the culprit counts as begun. Where it answered nothing and another prompt was behind the
+        one known to run, it may be the doing of either. One whose sending was not over may have met an engine that was
+        silent already.
+        """
+        loss = loss or Loss(LossReason.CRASHED)
+        runs = list(self._runs.values())
+        begun = [run for run in runs if run.started_at is not None]
+        culprits = [run for run in runs if run.prompt_id == loss.prompt_id]
+        suspects: list[_Run] = []
+        if loss.reason.is_hang:
+            suspects = self._suspects(culprits) if loss.reason is LossReason.UNRESPONSIVE else []
+            begun = culprits
+        elif not _at_nodes(begun) and (culprits or loss.prompt_id is None):
+            begun += _sent(_at_nodes(runs))[:1]
+        for run in runs:
+            run.lost = EngineLost(
+                loss.sentence,
+                was_running=run in begun,
+                loss=loss,
+                is_culprit=run in culprits and not suspects,
+                is_suspect=run in suspects,
+                is_spared=run.started_at is not None and run not in begun,
+            )
+            run.wake.set()
+        self.forget_object_info()
+        self.stops.clear()
+        self._faulty = None
+        self.num_run = 0
+
+    def _suspects(self, culprits: Sequence[_Run]) -> list[_Run]:
+        """Return the runs one of which made the engine answer nothing; none where that is the culprit for certain."""
+        if not culprits or not culprits[0].is_sent or self.stops.is_any_open:
+            return list(culprits)
+        behind = [run for run in self._runs.values() if run.is_sent and run.started_at is None]
+        return [*culprits, *behind[:1]] if behind and culprits[0].started_at is not None else []
+
+    def _without_fault(self, run: _Run, outcome: RunOutcome) -> RunOutcome:
+        if isinstance(outcome.error, DeviceLost):
+            self._faulty = None if run.is_own else run.prompt_id
+            self.on_fault(LossReason.DEVICE_LOST)
+            loss = Loss(LossReason.DEVICE_LOST, last_words=outcome.error.message, prompt_id=run.prompt_id)
+            raise EngineLost(outcome.error.message, was_running=True, loss=loss, is_culprit=True)
+        if outcome.error is None and not outcome.was_interrupted:
+            self.on_completed()
+        return outcome
+
+    # files
+
+    async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
+        """Copies one of the engine's files to `target`, and stops when that has become larger than `max_bytes`.
+
+        Raises DeliveryFailed when it cannot be written there.
+        """
+        query = urlencode({"filename": filename, "subfolder": subfolder, "type": kind})
+        with _opened(target) as file:
+            async with self._http.stream(f"/view?{query}") as (status, pieces):
+                if 400 <= status < 500:
+                    raise DeliveryFailed(f"The engine does not have {filename} ({status})")
+                if status != 200:
+                    raise EngineUnreachable(f"The engine does not give {filename} ({status})")
+                num_bytes = 0
+                async for piece in pieces:
+                    await asyncio.to_thread(_append, file, piece)
+                    num_bytes += len(piece)
+                    if max_bytes is not None and num_bytes > max_bytes:
+                        break
+
+    async def upload_image(self, path: Path, name: str) -> str:
+        """Puts a file into the engine's input folder; gives the name that a prompt uses for it."""
+        content = await asyncio.to_thread(path.read_bytes)
+        body, content_type = multipart({"subfolder": UPLOAD_FOLDER, "overwrite": "true"}, "image", name, content)
+        response = await self._http.request("POST", "/upload/image", body, content_type)
+        answer = response.json_object()
+        if 400 <= response.status < 500:
+            raise InputRejected(f"The engine does not take {name} ({response.status})", size_bytes=len(content))
+        if response.status != 200:
+            raise EngineUnreachable(f"The engine does not take {name} ({response.status})")
+        return "/".join(part for part in (answer.get("subfolder"), answer.get("name", name)) if part)
+
+    # inside
+
+    async def _submit(self, prompt: Mapping[str, Any], prompt_id: str, extra_data: Mapping[str, Any]) -> None:
+        body = {"prompt": prompt, "prompt_id": prompt_id, "client_id": self.client_id}
+        if extra_data:
+            body["extra_data"] = dict(extra_data)
+        content = await off_loop(len(prompt) >= LARGE_GRAPH_NODES, _encoded, body)
+        try:
+            async with self._sending:  # two at once might overtake each other
+                response = await self._http.request("POST", "/prompt", content)
+        except EngineUnreachable as error:
+            raise EngineLost(error.message, was_running=False) from None
+        answer = response.json_object()
+        problems = problems_without_folders(problems_of_rejection(answer), self._hidden)
+        if response.status >= 500:
+            raise EngineUnreachable(f"The engine answered {response.status} to a prompt")
+        self.num_run += 1
+        if response.status >= 400 or problems:
+            run = self._runs.get(prompt_id)  # None: it is being stopped already
+            if response.status < 400 and run is not None:
+                await self._stop(run)  # it took the good part of a partly good prompt
+            raise RequestRejected(problems or [Problem("The engine refused the workflow", field="workflow_json")])
+
+    async def _await_end(self, run: _Run, timeout_seconds: float) -> RunOutcome:
+        clock = asyncio.get_running_loop().time
+        silent_since: float | None = None
+        while True:
+            is_hearing = self._is_listening and run.is_told_of
+            pause = LOOK_SECONDS if is_hearing else LOOK_SECONDS_WITHOUT_SOCKET
+            if run.started_at is not None:
+                pause = min(pause, max(0.0, run.started_at + timeout_seconds - clock()))
+            was_woken = await _wait(run.wake, pause)
+            run.wake.clear()
+            if run.lost is not None:
+                raise run.lost
+            if was_woken and not run.should_look:
+                continue  # it has only started: the time limit counts from now
+            run.should_look = False
+            asked_at = clock()
+            counted_from = self._counted_from(run, silent_since or asked_at)
+            look_until = None if counted_from is None else max(asked_at, counted_from + timeout_seconds)
+            try:
+                async with asyncio.timeout_at(None if look_until is None else look_until + LAST_LOOK_SECONDS):
+                    outcome = await self._look(run)
+                silent_since = None
+                if outcome is not None:
+                    return outcome
+            except EngineLost as error:
+                if run.is_recalled and run.started_at is None:
+                    raise PromptRecalled("The prompt was taken back before it began") from None
+                raise EngineLost(error.message, was_running=run.started_at is not None) from None
+            except (EngineUnreachable, TimeoutError):
+                silent_since = silent_since or asked_at
+                if run.lost is not None:
+                    raise run.lost from None
+            began = self._counted_from(run, silent_since)
+            is_unread = run.is_past_nodes and silent_since is not None  # another prompt silences the engine
+            if began is not None and clock() >= began + timeout_seconds and not is_unread:
+                raise JobTimedOut(f"The job ran longer than {timeout_seconds:g} s", limit_seconds=timeout_seconds)
+            if silent_since is not None:
+                if not self._is_supervised and clock() - silent_since > GIVE_UP_SECONDS:
+                    message = "The engine answers nothing any more"
+                    raise EngineLost(message, was_running=run.started_at is not None)
+                await asyncio.sleep(LOOK_SECONDS_WITHOUT_SOCKET)
+
+    def _counted_from(self, run: _Run, silent_since: float | None) -> float | None:
+        """Return when a run's time limit began; None: not yet.
+
+        An engine that answers nothing does not say that a prompt has begun either: then its silence counts.
+        """
+        if run.started_at is not None:
+            return run.started_at
+        return silent_since if self._is_next(run) else None
+
+    async def _look(self, run: _Run) -> RunOutcome | None:
+        """Asks the history whether a run has ended. Raises EngineLost when the engine knows nothing of it."""
+        entry = await self.history_entry(run.prompt_id)
+        if entry is None:
+            place = await self._place_in_queue(run.prompt_id)
+            if place == RUNNING and run.started_at is None:
+                run.started_at = run.reported_at = asyncio.get_running_loop().time()
+            if place is not None:
+                return None
+            entry = await self.history_entry(run.prompt_id)  # it may have ended between the two questions
+        if entry is None:
+            raise EngineLost("The engine no longer knows the prompt")
+        return read_outcome(entry, self._hidden)
+
+    async def _listen(self) -> None:
+        num_losses = 0
+        while True:
+            try:
+                async with self._socket() as socket:
+                    if self.has_check:
+                        await socket.send(FEATURE_FLAGS)
+                    self._is_listening, num_losses = True, 0
+                    self._look_everywhere()
+                    async for message in socket:
+                        if isinstance(message, str):
+                            self._hear_text(message)
+            except (OSError, TimeoutError, WebSocketException, ValueError) as error:
+                log.debug("engine socket lost", reason=type(error).__name__)
+            self._is_listening = False
+            self._look_everywhere()
+            num_losses += 1
+            await asyncio.sleep(SOCKET_BACKOFF.seconds(num_losses))
+
+    def _socket(self) -> connect:
+        """The engine's WebSocket, to be entered."""
+        uri = f"ws{self.address.http_url.removeprefix('http')}/ws?clientId={self.client_id}"
+        options: dict[str, Any] = {
+            "max_size": MAX_ANSWER_BYTES,
+            "compression": None,
+            "proxy": None,
+            "open_timeout": SOCKET_OPEN_SECONDS,
+            "additional_headers": self.address.headers,
+        }
+        unix = self.address.socket
+        return connect(uri, **options) if unix is None else unix_connect(str(unix.path), uri, **options)
+
+    def _look_everywhere(self) -> None:
+        for run in self._runs.values():
+            run.should_look = True
+            run.wake.set()
+
+    def _hear_text(self, text: str) -> None:
+        message = json.loads(text)
+        data = message.get("data") if isinstance(message, Mapping) else None
+        if isinstance(data, Mapping):
+            self._hear(str(message.get("type", "")), data)
+
+    def _hear(self, kind: str, data: Mapping[str, Any]) -> None:
+        run = self._runs.get(str(data.get("prompt_id")))
+        if run is None:
+            return
+        run.report(asyncio.get_running_loop().time())
+        if kind == "execution_start" and run.started_at is None:
+            run.started_at = asyncio.get_running_loop().time()
+            run.wake.set()
+        if kind == "darkroom_saving":
+            run.is_past_nodes = True
+            return
+        if kind == "executing" and data.get("node") is None:
+            run.is_past_nodes = run.should_look = True
+            run.wake.set()
+        try:
+            run.on_message(kind, data)
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ):  # a hint, from a node that may send anything
+            log.warning("a message of the engine makes no sense", kind=kind, prompt_id=run.prompt_id)
+
+    async def _model_folders(self) -> dict[str, list[str]]:
+        """Kind -> folders; empty for an engine that does not tell."""
+        reply = await self._request("GET", "/experiment/models")
+        return folders_told(reply.json_value()) if reply.status == 200 else {}
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        response = await self._request("GET", path)
+        if response.status != 200:
+            raise EngineUnreachable(f"The engine answered {response.status} to {path}")
+        return response.json_object()
+
+    async def _request(self, method: str, path: str, *, json_body: Any = None) -> Reply:
+        return await self._http.request(method, path, b"" if json_body is None else _encoded(json_body))
+
+
+def _encoded(body: Any) -> bytes:
+    return json.dumps(body).encode()
+
+
+def multipart(fields: Mapping[str, str], file_field: str, file_name: str, content: bytes) -> tuple[bytes, str]:
+    """A multipart/form-data body and its content type."""
+    boundary = uuid.uuid4().hex
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    ]
+    plain_name = file_name.replace('"', "_").replace("\r", "_").replace("\n", "_")
+    parts.append(
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{file_field}"; filename="{plain_name}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    body = "".join(parts).encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    return body, f"multipart/form-data; boundary={boundary}"
+
+
+def _at_nodes(runs: Iterable[_Run]) -> list[_Run]:
+    """Those that have nodes left to run, as far as is known."""
+    return [run for run in runs if not run.is_past_nodes]
+
+
+def _sent(runs: Sequence[_Run]) -> list[_Run]:
+    """Those whose prompt the engine has; where that is known of none, all that are on their way."""
+    return [run for run in runs if run.is_sent] or list(runs)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event came within the time."""
+    if event.is_set():
+        return True
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _opened(target: Path) -> BinaryIO:
+    try:
+        return target.open("wb")
+    except OSError as error:
+        raise DeliveryFailed(f"An output cannot be kept: {error.strerror or error}") from None
+
+
+def _append(file: BinaryIO, piece: bytes) -> None:
+    """Told from a connection that breaks: a full disk is no fault of the engine's."""
+    try:
+        file.write(piece)
+        file.flush()
+    except OSError as error:
+        raise DeliveryFailed(f"An output cannot be kept: {error.strerror or error}") from None

@@ -1,0 +1,271 @@
+"""EngineFleet: every engine the front works with, from its start to its end.
+
+Makes the clients and, where the engines are ours, the child processes, one for each GPU; watches them; replaces one
+that has grown too large; says when none is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import structlog
+from pydantic import SecretStr
+
+from worker.engines.client import HEARTBEAT_SECONDS, EngineClient
+from worker.engines.command import engine_command, read_processor_flags
+from worker.engines.gpus import find_gpus, share_out
+from worker.engines.heartbeat import HeartbeatLimits
+from worker.engines.loss import CrashStreak, Loss, LossReason, RestartBudget
+from worker.engines.pool import GIVE_UP_SECONDS, EnginePool
+from worker.engines.recycling import MemoryUse, engine_to_recycle, is_too_much, soft_limit_bytes
+from worker.engines.sandbox_start import find_user
+from worker.engines.supervisor import STOP_SECONDS, EngineProcess
+from worker.engines.watch import EngineReport, EngineState, WatchedEngine
+from worker.errors import EngineStartFailed
+from worker.observe.memory import MachineMemory
+from worker.setting_slices import EngineLaunch, SupervisionConfig
+from worker.settings import child_environment
+
+MEMORY_LOOK_SECONDS = 2.0
+HURRIED_SECONDS = 0.5
+TOKEN_FILE = "token"
+
+log = structlog.get_logger("engines")
+
+
+async def _nothing(_client: EngineClient) -> None: ...
+
+
+class EngineFleet:
+    """Use as `await fleet.start()`, `fleet.watch()` as one task, `await fleet.stop()`.
+
+    `on_first_up` is called once, when the first engine can take a prompt; `on_device_lost` when one is replaced because
+    its device failed, or is in doubt because it ended under one job after the other; `on_failed` when one of ours does
+    not come back, `on_all_failed` in its place when it was the last. `prepare` is awaited for one that has come up
+    anew, before it takes prompts.
+    """
+
+    def __init__(
+        self,
+        launch: EngineLaunch,
+        config: SupervisionConfig,
+        *,
+        on_first_up: Callable[[], None],
+        on_device_lost: Callable[[EngineClient], None],
+        on_failed: Callable[[EngineClient], None],
+        on_all_failed: Callable[[], None],
+        prepare: Callable[[EngineClient], Awaitable[None]] = _nothing,
+        memory: MachineMemory | None = None,
+    ) -> None:
+        self._config = config
+        self._on_first_up = on_first_up
+        self._on_device_lost = on_device_lost
+        self._on_failed = on_failed
+        self._on_all_failed = on_all_failed
+        self._prepare = prepare
+        self._memory = memory or MachineMemory()
+        self._limits = HeartbeatLimits(config.stall_seconds, config.silence_seconds)
+        self._starting: set[asyncio.Task[None]] = set()
+        self._token = SecretStr(secrets.token_urlsafe(32))
+        self._private_directory = launch.private_directory
+        self.has_been_up = asyncio.Event()
+        self.engines = self._theirs(launch) if launch.urls else self._ours(launch)
+        self.pool = EnginePool(
+            [engine.client for engine in self.engines], give_up_seconds=GIVE_UP_SECONDS if launch.urls else None
+        )
+        for engine in self.engines:
+            self.pool.set_up(engine.client, False)
+
+    async def start(self) -> None:
+        """Returns when one engine can be asked. Raises EngineStartFailed when every one of ours has ended before that.
+
+        Those that take longer come up later.
+        """
+        for engine in self.engines:
+            await engine.client.start()
+        processes = [engine.process for engine in self.engines if engine.process is not None]
+        for process in processes:
+            await process.prepare()
+        if any(process.has_port for process in processes):
+            await asyncio.to_thread(self._write_token)
+        waiting = {asyncio.create_task(process.start(), name="engine-start") for process in processes}
+        self._starting = set(waiting)
+        failed: list[EngineStartFailed] = []
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            errors = [error for task in done if (error := task.exception()) is not None]
+            for error in errors:
+                if not isinstance(error, EngineStartFailed):
+                    raise error
+                log.error("engine did not start", reason=error.message)
+                failed.append(error)
+            if len(errors) < len(done):
+                for task in waiting:
+                    task.add_done_callback(_tell_failed_start)
+                return
+        if failed:
+            raise failed[0]
+
+    async def watch(self) -> None:
+        """Keeps the pool's knowledge of the engines true, and their memory within its limit, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for engine in self.engines:
+                group.create_task(engine.watch(), name=f"engine-watch-{engine.client.url}")
+            group.create_task(self._tell_first_up(), name="engine-first-up")
+            if any(engine.process is not None for engine in self.engines):
+                group.create_task(self._watch_memory(), name="engine-memory")
+
+    async def stop(self, *, is_in_a_hurry: bool = False) -> None:
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        for engine in self.engines:
+            await engine.client.close()
+        patience = HURRIED_SECONDS if is_in_a_hurry else STOP_SECONDS
+        processes = [engine.process for engine in self.engines if engine.process is not None]
+        await asyncio.gather(*(process.stop(patience) for process in processes))
+        for engine in self.engines:
+            if len(self.engines) > 1 and engine.client.folders is not None:
+                with contextlib.suppress(OSError):  # the folder of this one's temporary files, which it has emptied
+                    await asyncio.to_thread(engine.client.folders.temp.parent.rmdir)
+
+    def reports(self) -> list[EngineReport]:
+        taken = self.pool.prompts_by_url
+        return [engine.report(self._bytes_of(engine), taken[engine.client.url]) for engine in self.engines]
+
+    # making
+
+    def _theirs(self, launch: EngineLaunch) -> list[WatchedEngine]:
+        return [
+            WatchedEngine(EngineClient(url), None, lambda: self.pool, self._limits, self._prepare)
+            for url in launch.urls
+        ]
+
+    def _ours(self, launch: EngineLaunch) -> list[WatchedEngine]:
+        environment = child_environment(launch.environment_names)
+        gpus = [] if launch.is_cpu or "--cpu" in launch.arguments else find_gpus(environment)
+        seen = share_out(gpus, launch.num_engines)
+        sandbox = launch.sandbox
+        if sandbox.level != "off":
+            num_processes = (sandbox.max_processes or 0) * len(seen)  # engines share a user, and its count
+            memory = sandbox.max_memory_bytes or (None if gpus else self._memory.total_bytes())
+            limits = replace(sandbox, max_processes=num_processes, max_memory_bytes=memory)
+            launch = replace(launch, sandbox=limits)
+        return [self._our_engine(launch, environment, index, gpu, len(seen)) for index, gpu in enumerate(seen)]
+
+    def _our_engine(
+        self, launch: EngineLaunch, environment: dict[str, str], index: int, gpu: str | None, num_engines: int
+    ) -> WatchedEngine:
+        flags = read_processor_flags()
+        place = index if num_engines > 1 else None
+        temp_name = f"engine-{index}-{secrets.token_hex(3)}"  # another front may share the folder
+        user = find_user(launch.sandbox.level, launch.sandbox.user)
+        command = engine_command(launch, environment, flags, index=place, temp_name=temp_name, gpu=gpu, user=user)
+        process = EngineProcess(
+            command,
+            lambda loss: self._lost(engine, loss),
+            budget=RestartBudget(self._config.max_restarts, self._config.restart_window_seconds),
+            memory=self._memory,
+            token=self._token,
+        )
+        client = EngineClient(
+            process.address,
+            folders=command.folders,
+            has_check=True,
+            is_supervised=True,
+            heartbeat_seconds=min(HEARTBEAT_SECONDS, self._config.silence_seconds / 4),
+        )
+        engine = WatchedEngine(
+            client,
+            process,
+            lambda: self.pool,
+            self._limits,
+            self._prepare,
+            grace_seconds=self._config.cancel_grace_seconds,
+            crashes=CrashStreak(self._config.max_restarts),
+        )
+        return engine
+
+    def _write_token(self) -> None:
+        """Leave the token of this start where the operator finds it, for ComfyUI's clients."""
+        if self._private_directory is not None:
+            path = self._private_directory / TOKEN_FILE
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.unlink(missing_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(self._token.get_secret_value())
+            log.info("engine port: asks for the token", token_file=str(path))
+
+    # watching
+
+    def _lost(self, engine: WatchedEngine, loss: Loss) -> None:
+        is_in_doubt = engine.lost(loss)
+        if all(other.state is EngineState.FAILED for other in self.engines):
+            self._on_all_failed()
+        elif engine.state is EngineState.FAILED:
+            self._on_failed(engine.client)
+        elif loss.reason is LossReason.DEVICE_LOST or is_in_doubt:
+            self._on_device_lost(engine.client)
+
+    async def _tell_first_up(self) -> None:
+        waiting = {asyncio.ensure_future(engine.wait_until_up()) for engine in self.engines}
+        _, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for other in rest:
+            other.cancel()
+        self.has_been_up.set()
+        self._on_first_up()
+
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(MEMORY_LOOK_SECONDS)
+            name = self._too_large()
+            for engine in self.engines:
+                if engine.client.url == name:
+                    log.info("engine over the memory limit: relieved or replaced when its jobs have ended", url=name)
+                    await engine.recycle(self._is_too_much)
+
+    def _too_large(self) -> str | None:
+        now = time.monotonic()
+        uses = [
+            MemoryUse(
+                name=engine.client.url,
+                rss_bytes=self._bytes_of(engine) or 0,
+                num_prompts=engine.client.num_run,
+                age_seconds=now - max(engine.process.answering_since, engine.freed_at),
+                num_recycled=engine.num_recycled + engine.num_freed,
+            )
+            for engine in self.engines
+            if engine.process is not None and engine.process.is_answering and not self.pool.is_held(engine.client)
+        ]
+        return engine_to_recycle(uses, self._front_bytes(), self._limit_bytes(), is_below_floor=self._is_below_floor())
+
+    def _is_too_much(self) -> bool:
+        engines_bytes = sum(self._bytes_of(engine) or 0 for engine in self.engines)
+        total = self._front_bytes() + engines_bytes
+        return is_too_much(total, self._limit_bytes(), is_below_floor=self._is_below_floor())
+
+    def _limit_bytes(self) -> int | None:
+        return soft_limit_bytes(self._config.soft_limit_bytes, self._memory.total_bytes())
+
+    def _is_below_floor(self) -> bool:
+        left = self._memory.available_bytes()
+        return left is not None and left < self._config.min_free_bytes
+
+    def _front_bytes(self) -> int:
+        return self._memory.process_bytes(os.getpid()) or 0
+
+    def _bytes_of(self, engine: WatchedEngine) -> int | None:
+        pid = None if engine.process is None else engine.process.pid
+        return None if pid is None else self._memory.process_bytes(pid)
+
+
+def _tell_failed_start(task: asyncio.Task[None]) -> None:
+    """Of an engine that came to nothing while another one served already; `/health` shows it as failed."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("engine did not start", reason=str(error))

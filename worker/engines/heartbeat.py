@@ -1,0 +1,60 @@
+"""The engine's heartbeat, and what it says about its health. Pure.
+
+`GET /api/v1/heartbeat` is answered by the loop of the engine's server and counts what the GPU thread reports, so that
+one that answers and does not move is told from one that works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worker.engines.loss import LossReason
+
+MIN_MISSED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """`quiet_seconds`: how long the running prompt has reported nothing; None while none runs."""
+
+    running: str | None = None
+    node_id: str | None = None
+    num_events: int = 0
+    quiet_seconds: float | None = None
+    num_waiting: int = 0
+    is_built: bool = True
+
+    @staticmethod
+    def of(answer: Mapping[str, Any]) -> Heartbeat:
+        return Heartbeat(
+            running=answer.get("running"),
+            node_id=answer.get("node"),
+            num_events=int(answer.get("events") or 0),
+            quiet_seconds=answer.get("seconds_since_event"),
+            num_waiting=int(answer.get("waiting") or 0),
+            is_built=bool(answer.get("engine_ready", True)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatLimits:
+    """`stall_seconds`: without any progress in a node. `silence_seconds`: without any answer."""
+
+    stall_seconds: float
+    silence_seconds: float
+
+
+def find_loss(last: Heartbeat, limits: HeartbeatLimits, *, silent_seconds: float, num_missed: int) -> LossReason | None:
+    """Return why an engine counts as lost, None while it does not.
+
+    `last` is its last heartbeat, `silent_seconds` how old that is, and `num_missed` how many were asked for in vain
+    since.
+    """
+    if num_missed:
+        is_lost = num_missed >= MIN_MISSED and silent_seconds > limits.silence_seconds
+        return LossReason.UNRESPONSIVE if is_lost else None
+    if last.running is None or last.quiet_seconds is None:
+        return None
+    return LossReason.HUNG if last.quiet_seconds > limits.stall_seconds else None

@@ -1,0 +1,232 @@
+"""EngineHttp: HTTP/1.1 to the engine over kept-alive connections, and nothing more.
+
+A job costs three requests to an engine on the same machine, and a general client spends more time on each than the
+engine does (it was most of the front's time), so this one is our own: requests with a length, replies with a length, in
+chunks or to the end of the connection, over TCP or a Unix socket. No redirects, no cookies. An answer that is
+compressed, or whose body is larger than any of an engine's, counts as none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from worker.engines.address import EngineAddress
+from worker.errors import EngineUnreachable
+
+CONNECT_SECONDS = 5.0
+IDLE_SECONDS = 15.0  # shorter than any server keeps a connection, so that one taken up again is alive
+MAX_HEAD_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 256 * 1024 * 1024  # /object_info of a large installation is some 10 MiB
+CHUNK_BYTES = 256 * 1024
+SLOWEST_BYTES_PER_SECOND = 500_000  # at which a large body may be sent
+BACKLOG_PAUSE_SECONDS = 0.01
+
+
+class BadAnswer(Exception):
+    """An answer that is not read: compressed, or too large. The message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    body: bytes
+
+    def json_value(self) -> Any:
+        """None when the body is no JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    def json_object(self) -> dict[str, Any]:
+        """The body as an object; empty when it is none."""
+        value = self.json_value()
+        return value if isinstance(value, dict) else {}
+
+
+@dataclass(slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    idle_since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    status: int
+    length: int | None
+    is_chunked: bool
+    keeps_alive: bool
+
+
+class EngineHttp:
+    """Every failure to get a reply is an EngineUnreachable.
+
+    `timeout_seconds` is for a whole exchange, with more for a large body; of a stream, for each piece. A body that is
+    held in memory has at most `max_answer_bytes`.
+    """
+
+    def __init__(
+        self,
+        address: EngineAddress | str,
+        timeout_seconds: float = 60.0,
+        *,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        self._address = EngineAddress.of(address)
+        parts = urlsplit(self._address.http_url)
+        self._host = parts.hostname or "127.0.0.1"
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._common_lines = [
+            f"Host: {parts.netloc.rpartition('@')[2]}",
+            "Accept-Encoding: identity",
+            *(f"{name}: {value}" for name, value in self._address.headers.items()),
+        ]
+        self._timeout_seconds = timeout_seconds
+        self._max_answer_bytes = max_answer_bytes
+        self._idle: list[_Connection] = []
+
+    async def request(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Reply:
+        async with self._exchange(method, path, body, content_type) as (head, connection, _):
+            body_read = bytearray()
+            async for piece in _body(connection.reader, head):
+                body_read += piece
+                if len(body_read) > self._max_answer_bytes:
+                    raise BadAnswer(f"got over {self._max_answer_bytes} bytes, expected fewer")
+            return Reply(head.status, bytes(body_read))
+
+    @asynccontextmanager
+    async def stream(self, path: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
+        """The status of a GET, and its body piece by piece."""
+        async with self._exchange("GET", path, b"", "") as (head, connection, limit):
+            yield head.status, self._in_time(_body(connection.reader, head), limit)
+
+    async def _in_time(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> AsyncIterator[bytes]:
+        """A large file may take long, as long as something comes."""
+        async for piece in pieces:
+            limit.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
+            yield piece
+
+    async def close(self) -> None:
+        for connection in self._idle:
+            connection.writer.close()
+        self._idle.clear()
+
+    @asynccontextmanager
+    async def _exchange(
+        self, method: str, path: str, body: bytes, content_type: str
+    ) -> AsyncIterator[tuple[_Head, _Connection, asyncio.Timeout]]:
+        connection: _Connection | None = None
+        try:
+            async with asyncio.timeout(self._timeout_seconds + len(body) / SLOWEST_BYTES_PER_SECOND) as limit:
+                connection = await self._connect()
+                connection.writer.write(self._head_of(method, path, body, content_type) + body)
+                await connection.writer.drain()
+                head = _parse_head(await connection.reader.readuntil(b"\r\n\r\n"))
+                yield head, connection, limit
+            if head.keeps_alive:
+                connection.idle_since = time.monotonic()
+                self._idle.append(connection)
+                connection = None
+        except BadAnswer as error:
+            raise EngineUnreachable(f"The engine's answer cannot be used: {error}") from None
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
+            raise EngineUnreachable(f"Cannot connect to the engine: {type(error).__name__}") from None
+        finally:
+            if connection is not None:
+                connection.writer.close()
+
+    async def _connect(self) -> _Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            is_fresh = time.monotonic() - connection.idle_since < IDLE_SECONDS
+            if is_fresh and not connection.reader.at_eof() and not connection.writer.is_closing():
+                return connection
+            connection.writer.close()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            if self._address.socket is not None:
+                connected = await _connected(self._address.socket.path)
+                opened = await asyncio.open_unix_connection(sock=connected, limit=MAX_HEAD_BYTES)
+            else:
+                opened = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=MAX_HEAD_BYTES)
+        return _Connection(*opened)
+
+    def _head_of(self, method: str, path: str, body: bytes, content_type: str) -> bytes:
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", *self._common_lines]
+        if method == "POST":
+            lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _parse_head(raw: bytes) -> _Head:
+    first, *lines = raw.decode("latin-1").split("\r\n")
+    version, status, *_ = first.split(" ", 2)
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip().lower()
+    if headers.get("content-encoding", "") not in ("", "identity"):
+        raise BadAnswer(f"Content-Encoding: got {headers['content-encoding'][:40]!r}, expected identity")
+    length = headers.get("content-length")
+    is_chunked = headers.get("transfer-encoding", "") == "chunked"
+    has_end = length is not None or is_chunked or status == "204"
+    return _Head(
+        status=int(status),
+        length=0 if status == "204" else None if length is None else int(length),
+        is_chunked=is_chunked,
+        keeps_alive=version == "HTTP/1.1" and has_end and headers.get("connection") != "close",
+    )
+
+
+async def _connected(path: Path) -> socket.socket:
+    """A socket connected to a Unix socket. A full backlog is waited out: connecting itself never waits."""
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.setblocking(False)
+        while True:
+            try:
+                opened.connect(str(path))
+                return opened
+            except BlockingIOError:
+                await asyncio.sleep(BACKLOG_PAUSE_SECONDS)
+    except BaseException:  # cancelled, too
+        opened.close()
+        raise
+
+
+async def _body(reader: asyncio.StreamReader, head: _Head) -> AsyncIterator[bytes]:
+    if head.is_chunked:
+        while (size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)) > 0:
+            async for piece in _exactly(reader, size):
+                yield piece
+            await reader.readexactly(2)
+        while await reader.readuntil(b"\r\n") != b"\r\n":
+            pass
+    elif head.length is None:
+        while piece := await reader.read(CHUNK_BYTES):
+            yield piece
+    else:
+        async for piece in _exactly(reader, head.length):
+            yield piece
+
+
+async def _exactly(reader: asyncio.StreamReader, num_bytes: int) -> AsyncIterator[bytes]:
+    """Yield so many bytes in pieces: what a chunk or a length declares is never waited for as one."""
+    while num_bytes > 0:
+        piece = await reader.read(min(num_bytes, CHUNK_BYTES))
+        if not piece:
+            raise EOFError
+        num_bytes -= len(piece)
+        yield piece

@@ -1,0 +1,89 @@
+"""Where an engine looks for a model that it does not have, said in the problem that its name gave. Pure.
+
+Which kind of folder an input's files are in our own engine tells; for another one it is known of ComfyUI's own inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from worker.engines.choices import NOT_IN_LIST
+from worker.errors import Problem
+
+MODELS = "models"
+
+KIND_OF_INPUT: Mapping[str, str] = {
+    "ckpt_name": "checkpoints",
+    "vae_name": "vae",
+    "lora_name": "loras",
+    "control_net_name": "controlnet",
+    "unet_name": "diffusion_models",
+    "clip_name": "text_encoders",
+    "clip_name1": "text_encoders",
+    "clip_name2": "text_encoders",
+    "clip_name3": "text_encoders",
+    "style_model_name": "style_models",
+    "gligen_name": "gligen",
+    "hypernetwork_name": "hypernetworks",
+}
+"""By the names that ComfyUI's loaders give their inputs."""
+
+KIND_OF_CLASS_INPUT: Mapping[tuple[str, str], str] = {
+    ("CLIPVisionLoader", "clip_name"): "clip_vision",
+    ("UpscaleModelLoader", "model_name"): "upscale_models",
+}
+"""Where the name alone would mislead."""
+
+Kinds = Mapping[tuple[str, str], str]
+"""Node id and input -> kind of folder."""
+
+
+def kinds_told(models: Any) -> Kinds:
+    """From the list `models` in the answer of our engine's check; empty where there is none."""
+    entries = [entry for entry in models if isinstance(entry, Mapping)] if isinstance(models, list) else []
+    return {(str(entry.get("node_id")), str(entry.get("input_name"))): str(entry.get("folder")) for entry in entries}
+
+
+def folders_told(body: Any) -> dict[str, list[str]]:
+    """Kind -> folders, from ComfyUI's `/experiment/models`; empty where the engine has no such thing."""
+    entries = [entry for entry in body if isinstance(entry, Mapping)] if isinstance(body, list) else []
+    return {str(entry.get("name")): [str(folder) for folder in entry.get("folders") or ()] for entry in entries}
+
+
+def is_missing_model(problem: Problem, kinds: Kinds) -> bool:
+    return problem.type == NOT_IN_LIST and _kind_of(problem, kinds) is not None
+
+
+def with_folders(problems: Iterable[Problem], kinds: Kinds, folders: Mapping[str, Sequence[str]]) -> list[Problem]:
+    """The problems, those of a model that is not there with the folders in which it was looked for."""
+    return [_with_folders(problem, folders.get(_kind_of(problem, kinds) or "", ())) for problem in problems]
+
+
+def _with_folders(problem: Problem, searched: Sequence[str]) -> Problem:
+    if problem.type != NOT_IN_LIST or not searched:
+        return problem
+    shown = list(dict.fromkeys(map(shown_folder, searched)))
+    message = f"{problem.message.rstrip('.')}; searched in {', '.join(shown)}"
+    return replace(problem, message=message, extra={**(problem.extra or {}), "searched": shown})
+
+
+def shown_folder(folder: str) -> str:
+    """Return a folder of models without the place of the installation: from `models` on, else its last part.
+
+    >>> shown_folder("/srv/ComfyUI/models/checkpoints"), shown_folder("/mnt/disk/sd/loras")
+    ('models/checkpoints', 'loras')
+    """
+    parts = PurePath(folder.replace("\\", "/")).parts
+    start = max((index for index, part in enumerate(parts) if part == MODELS), default=len(parts) - 1)
+    return "/".join(parts[max(start, 0) :])
+
+
+def _kind_of(problem: Problem, kinds: Kinds) -> str | None:
+    told = kinds.get((problem.node_id or "", problem.field or ""))
+    if told is not None or kinds:
+        return told
+    of_class = KIND_OF_CLASS_INPUT.get((problem.class_type or "", problem.field or ""))
+    return of_class or KIND_OF_INPUT.get(problem.field or "")

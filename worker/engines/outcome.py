@@ -1,0 +1,132 @@
+"""What a prompt came to, read from the engine's history entry. Pure.
+
+Also the one place that knows which failures inside the engine are the caller's: a model file that is no model, a
+picture that is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.graph.explain import SUMMARY_TYPE
+from engine.graph.object_info import read_input
+from worker.engines.hidden_folders import without_folders
+from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
+
+OUT_OF_MEMORY_TYPES = frozenset({"OutOfMemoryError", "OutOfMemory", "out_of_memory", "MemoryError"})
+DEVICE_LOST_TYPES = frozenset({"DeviceLost", "device_lost"})
+OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
+LOST_DEVICE_WORDS = (
+    "CUDA error: an illegal memory access", "CUDA error: device-side assert", "CUDA error: unspecified launch failure",
+    "CUDA error: misaligned address", "CUDA error: uncorrectable ECC error", "CUDA error: unknown error",
+    "GPU has fallen off the bus", "CUDA error: the launch timed out",
+)  # fmt: skip
+"""What torch says in an engine that is not ours: it has no type of its own for this."""
+CALLER_TYPES = frozenset(
+    {
+        *("SafetensorError", "BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "foreign_file"),
+        *("UnidentifiedImageError", "PictureTooLarge", "PromptTooDeep", "bad_file_name"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """`outputs`: node id -> what it shows. Exactly one of success, `was_interrupted` and `error` holds."""
+
+    outputs: Mapping[str, Mapping[str, Any]]
+    entry: Mapping[str, Any]
+    was_interrupted: bool = False
+    error: WorkerError | None = None
+
+
+def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOutcome:
+    """`entry` is the value under the prompt's id in `GET /history/{id}`; `hidden` are folders that no error names."""
+    outputs = entry.get("outputs") or {}
+    status = entry.get("status") or {}
+    if status.get("status_str", "success") == "success":
+        return RunOutcome(outputs, entry)
+    for name, data in reversed(status.get("messages") or []):
+        if name == "execution_interrupted":
+            return RunOutcome(outputs, entry, was_interrupted=True)
+        if name == "execution_error":
+            return RunOutcome(outputs, entry, error=error_of(data, hidden))
+    return RunOutcome(outputs, entry, error=NodeFailed("The engine reported an error without saying which"))
+
+
+def error_of(data: Mapping[str, Any], hidden: Sequence[str] = ()) -> WorkerError:
+    """Our error for the data of an `execution_error` message."""
+    kind = str(data.get("exception_type") or "")
+    names = {kind.rsplit(".", 1)[-1], str(data.get("code") or "")}
+    message = without_folders(str(data.get("exception_message") or kind).strip(), hidden)
+    where = {"node_id": data.get("node_id"), "class_type": data.get("node_type")}
+    if names & CALLER_TYPES:
+        problem = Problem(message, node_id=str(where["node_id"]), class_type=where["class_type"], type=kind)
+        return RequestRejected([problem])
+    if names & DEVICE_LOST_TYPES or any(words in message for words in LOST_DEVICE_WORDS):
+        return DeviceLost(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
+    if names & OUT_OF_MEMORY_TYPES or any(words in message.lower() for words in OUT_OF_MEMORY_WORDS):
+        short = f"{where['class_type']} (node {where['node_id']}): out of memory"
+        return OutOfMemory(short, **where, error_type=kind, details=message)
+    return NodeFailed(f"{where['class_type']} (node {where['node_id']}): {message}", **where, error_type=kind)
+
+
+def problems_of_rejection(body: Mapping[str, Any]) -> list[Problem]:
+    """Every problem in the body of ComfyUI's 400 (or of our engine's check): `error` and `node_errors`."""
+    problems: list[Problem] = []
+    for node_id, entry in (body.get("node_errors") or {}).items():
+        for error in entry.get("errors") or []:
+            problems.append(_node_problem(str(node_id), entry.get("class_type"), error))
+    error = body.get("error")
+    if isinstance(error, str) and error:
+        return [Problem(error, field="workflow_json"), *problems]
+    # Our engine's check lists all that is wrong with the prompt itself, ComfyUI's 400 has one thing.
+    about_prompt = body.get("errors") or ([error] if isinstance(error, Mapping) else [])
+    told = [_prompt_problem(item) for item in about_prompt if not problems or item.get("type") != SUMMARY_TYPE]
+    return [*told, *problems]
+
+
+def _prompt_problem(error: Mapping[str, Any]) -> Problem:
+    extra = error.get("extra_info") or {}
+    details = error.get("details") or ""
+    message = str(error.get("message") or "The workflow is not valid")
+    node_id = extra.get("node_id") or _named_node(details)
+    return Problem(
+        f"{message}: {details}" if details and details not in message else message,
+        field=None if node_id else "workflow_json",
+        node_id=node_id,
+        class_type=extra.get("class_type"),
+        type=error.get("type"),
+    )
+
+
+def _named_node(details: str) -> str | None:
+    """ComfyUI says which node has an unknown class only in its words."""
+    found = re.search(r"Node ID '#(.+)'", details)
+    return found[1] if found else None
+
+
+def _node_problem(node_id: str, class_type: str | None, error: Mapping[str, Any]) -> Problem:
+    extra = error.get("extra_info") or {}
+    details = error.get("details") or ""
+    message = str(error.get("message") or error.get("type") or "not valid")
+    received = {"received": extra["received_value"]} if "received_value" in extra else None
+    return Problem(
+        f"{message}: {details}" if details else message,
+        field=extra.get("input_name"),
+        node_id=node_id,
+        class_type=class_type,
+        type=error.get("type"),
+        allowed=allowed_by(extra.get("input_config")),
+        extra=received,
+    )
+
+
+def allowed_by(input_config: Any) -> Any:
+    """What an input's declaration allows, short: its choices, or its type and range."""
+    if not isinstance(input_config, list | tuple) or not input_config:
+        return None
+    return read_input("", input_config).allowed()

@@ -1,0 +1,366 @@
+"""EnginePool: which engine takes the next prompt. At most one running and one waiting prompt each.
+
+A prompt that waits behind another is taken back when an engine has nothing to do, when its own is to be left out, or
+when younger ones begin elsewhere again and again: then it gets the next place there, and a younger one waits instead.
+
+An engine serves when it is up and fit; somebody else decides about both. One that is unfit takes no prompt but those
+that it has already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from worker.engines.client import EngineClient, EngineLost
+from worker.errors import EngineUnreachable, NotReady
+
+PROMPTS_PER_ENGINE = 2
+GIVE_UP_SECONDS = 120.0
+LOOK_SECONDS = 5.0
+LOOK_DOWN_SECONDS = 0.05
+RELIEVE_AGAIN_SECONDS = 0.5
+KEEP_PLACE_SECONDS = 2.0  # for a prompt that is being taken back for it
+MAX_OVERTAKEN = 2  # the first time the other engine may only have been a little sooner
+
+Order = tuple[int, int]
+"""Who goes first: the lower one."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    client: EngineClient
+    is_up: bool = True
+    is_fit: bool = True
+    num_taken: int = 0
+    num_holds: int = 0
+    is_stopping: bool = False  # at a prompt that was told to stop and whose place has been given back
+    is_alone: bool = False  # what is there has the engine for itself
+    last_order: Order = (0, 0)  # of what was handed out last
+    is_relieved: bool = False  # what waits there is being taken back
+    num_overtaken: int = 0  # how many younger prompts have begun elsewhere while it waits there
+    became_idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def serves(self) -> bool:
+        return self.is_up and self.is_fit
+
+    @property
+    def takes(self) -> bool:
+        return self.serves and not self.num_holds and not self.is_stopping
+
+    @property
+    def num_there(self) -> int:
+        """How many prompts the engine has, the one that is to stop among them."""
+        return self.num_taken + self.is_stopping
+
+    @property
+    def is_busy(self) -> bool:
+        """True while somebody's prompt is there. Of an engine that is down nobody can tell whether one has stopped."""
+        return self.num_taken > 0 or (self.is_stopping and self.is_up)
+
+
+@dataclass(order=True, slots=True)
+class _Waiter:
+    order: Order
+    turn: asyncio.Future[EngineClient] = field(compare=False)
+    only: EngineClient | None = field(compare=False, default=None)
+    is_alone: bool = field(compare=False, default=False)
+
+
+@dataclass(slots=True)
+class _KeptPlace:
+    """The next place behind another prompt: for one that is being taken back for it."""
+
+    order: Order
+    is_taken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class EnginePool:
+    """Hands engines out, the least busy one first, to whoever of those that wait has the lowest order.
+
+    Whoever waits gives up when no engine has been up for `give_up_seconds`; None: never, since somebody brings them up.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[EngineClient],
+        prompts_per_engine: int = PROMPTS_PER_ENGINE,
+        give_up_seconds: float | None = GIVE_UP_SECONDS,
+    ) -> None:
+        self._slots = [_Slot(client) for client in clients]
+        self._prompts_per_engine = prompts_per_engine
+        self._give_up_seconds = give_up_seconds
+        self._waiters: list[_Waiter] = []
+        self._is_paused = False
+        self._relieving: set[asyncio.Task[None]] = set()
+        self._kept: _KeptPlace | None = None
+
+    @property
+    def clients(self) -> list[EngineClient]:
+        return [slot.client for slot in self._slots]
+
+    @property
+    def clients_up(self) -> list[EngineClient]:
+        return [slot.client for slot in self._slots if slot.is_up]
+
+    @property
+    def clients_free(self) -> list[EngineClient]:
+        """Those that are up, and at no prompt that was told to stop."""
+        return [slot.client for slot in self._slots if slot.is_up and not slot.is_stopping]
+
+    @property
+    def clients_serving(self) -> list[EngineClient]:
+        return [slot.client for slot in self._slots if slot.serves]
+
+    @property
+    def any_client(self) -> EngineClient:
+        """One to ask what is the same everywhere: one that serves if there is one, else one that is up."""
+        return max(self._slots, key=lambda slot: (slot.serves, slot.is_up)).client
+
+    async def any_up(self) -> EngineClient:
+        """An engine that is up, waited for. Raises EngineUnreachable when none has been for long."""
+        if not await self._wait_for_one(self._give_up_seconds, lambda slot: slot.is_up):
+            raise EngineUnreachable("Cannot connect to the engine: none is up")
+        return self.any_client
+
+    async def any_up_within(self, seconds: float) -> EngineClient:
+        """An engine that serves, waited for as long as a caller may be kept waiting. Raises NotReady."""
+        if not await self._wait_for_one(seconds, lambda slot: slot.serves):
+            raise NotReady("The engine is being started again", retry_after_seconds=5)
+        return self.any_client
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(1 for waiter in self._waiters if not waiter.turn.done())
+
+    @property
+    def prompts_by_url(self) -> dict[str, int]:
+        """How many prompts each engine has."""
+        return {slot.client.url: slot.num_taken for slot in self._slots}
+
+    def set_up(self, client: EngineClient, is_up: bool) -> None:
+        slot = self._slot_of(client)
+        slot.is_up = is_up
+        if not slot.is_busy:
+            slot.became_idle.set()
+        self._hand_out()
+
+    def set_fit(self, client: EngineClient, is_fit: bool) -> None:
+        self._slot_of(client).is_fit = is_fit
+        self._hand_out()
+
+    def set_stopping(self, client: EngineClient, is_stopping: bool) -> None:
+        """While a prompt that was told to stop is still there, the engine takes no other."""
+        slot = self._slot_of(client)
+        slot.is_stopping = is_stopping
+        if not slot.is_busy:
+            slot.became_idle.set()
+        self._hand_out()
+
+    def is_fit(self, client: EngineClient) -> bool:
+        return self._slot_of(client).is_fit
+
+    def is_held(self, client: EngineClient) -> bool:
+        return self._slot_of(client).num_holds > 0
+
+    def pause(self) -> None:
+        """Hands nothing out any more; what has been handed out stays."""
+        self._is_paused = True
+
+    @contextlib.asynccontextmanager
+    async def engine(
+        self, order: Order, only: EngineClient | None = None, *, is_alone: bool = False
+    ) -> AsyncIterator[EngineClient]:
+        """An engine with a free place (`only` this one), when all of lower `order` that wait have theirs.
+
+        `is_alone`: one that has nothing else, and gets nothing else before the block is left.
+        """
+        waiter = _Waiter(order, asyncio.get_running_loop().create_future(), only, is_alone)
+        heapq.heappush(self._waiters, waiter)
+        self._hand_out()
+        try:
+            client = await self._await_turn(waiter)
+        except (asyncio.CancelledError, EngineUnreachable):
+            if waiter.turn.done() and not waiter.turn.cancelled():
+                self._give_back(waiter.turn.result())
+            waiter.turn.cancel()
+            raise
+        try:
+            yield client
+        finally:
+            self._give_back(client)
+
+    @contextlib.asynccontextmanager
+    async def hold(self, client: EngineClient) -> AsyncIterator[None]:
+        """This engine for oneself: entered when its prompts have ended, nobody gets it before the block is left.
+
+        It may be down, and then a prompt that was told to stop may be there still: `clients_free` tells when that is
+        gone. Those who wait for an engine go on waiting.
+        """
+        slot = self._slot_of(client)
+        slot.num_holds += 1
+        self._relieve()
+        try:
+            while slot.is_busy:
+                slot.became_idle.clear()
+                await slot.became_idle.wait()
+            yield
+        finally:
+            slot.num_holds -= 1
+            self._hand_out()
+
+    async def _await_turn(self, waiter: _Waiter) -> EngineClient:
+        """Raises EngineUnreachable when no engine (or not the one wanted) has been up for long."""
+        clock = asyncio.get_running_loop().time
+        down_since: float | None = None
+        while True:
+            done, _ = await asyncio.wait({waiter.turn}, timeout=LOOK_SECONDS)
+            if done:
+                return waiter.turn.result()
+            if any(_may_take(slot, waiter) for slot in self._slots):
+                down_since = None
+                continue
+            if waiter.only is not None and self._give_up_seconds is None:  # ours: with its process went its prompts
+                raise EngineLost("The engine that had the prompt is gone")
+            down_since = down_since or clock() - LOOK_SECONDS
+            if self._give_up_seconds is not None and clock() - down_since >= self._give_up_seconds:
+                waiter.turn.cancel()
+                raise EngineUnreachable("Cannot connect to the engine: none is up")
+
+    async def _wait_for_one(self, seconds: float | None, is_wanted: Callable[[_Slot], bool]) -> bool:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while not any(map(is_wanted, self._slots)):
+            if seconds is not None and clock() - began >= seconds:
+                return False
+            await asyncio.sleep(LOOK_DOWN_SECONDS)
+        return True
+
+    def _give_back(self, client: EngineClient) -> None:
+        slot = self._slot_of(client)
+        slot.num_taken -= 1
+        if not slot.num_taken:
+            slot.is_alone = False
+        if not slot.is_busy:
+            slot.became_idle.set()
+        elif slot.num_taken and not slot.is_relieved:
+            self._begins(slot, slot.last_order)
+        self._hand_out()
+
+    def _slot_of(self, client: EngineClient) -> _Slot:
+        return next(slot for slot in self._slots if slot.client is client)
+
+    def _begins(self, at: _Slot, order: Order) -> None:
+        for slot in self._slots:
+            if slot is not at and slot.num_taken > 1 and slot.last_order < order:
+                slot.num_overtaken += 1
+
+    def _hand_out(self) -> None:
+        self._give_places()
+        self._relieve()
+
+    def _give_places(self) -> None:
+        passed_over: list[_Waiter] = []
+        while self._waiters and not self._is_paused:
+            free = [slot for slot in self._slots if self._has_place(slot)]
+            if not free:
+                break
+            waiter = heapq.heappop(self._waiters)
+            if waiter.turn.done():
+                continue
+            fitting = [slot for slot in free if _may_take(slot, waiter) and not _is_disturbed(slot, waiter)]
+            if not fitting:
+                passed_over.append(waiter)
+                if waiter.is_alone and waiter.only is None:  # else those behind it would keep every engine busy
+                    break
+                continue
+            slot = min(fitting, key=lambda slot: (slot.num_taken, slot.is_relieved))
+            if slot.num_taken and waiter.only is None and self._is_kept_from(waiter.order):
+                passed_over.append(waiter)
+                break
+            if not slot.num_taken:
+                self._begins(slot, waiter.order)
+            slot.num_taken += 1
+            slot.is_alone = waiter.is_alone
+            slot.last_order, slot.num_overtaken = waiter.order, 0
+            if self._kept is not None and waiter.order == self._kept.order:
+                self._kept.is_taken.set()
+                self._kept = None
+            waiter.turn.set_result(slot.client)
+        for waiter in passed_over:
+            heapq.heappush(self._waiters, waiter)
+
+    def _has_place(self, slot: _Slot) -> bool:
+        is_open = slot.is_up and not slot.num_holds and not slot.is_stopping and not slot.is_alone
+        return is_open and slot.num_taken < self._prompts_per_engine
+
+    def _is_kept_from(self, order: Order) -> bool:
+        """Whether a place behind another prompt is for an older one, which is taken back from another engine for it."""
+        if self._kept is None:
+            overtaken = _overtaken(self._slots, order)
+            if overtaken is None:
+                return False
+            self._kept = _KeptPlace(overtaken.last_order)
+            self._begin_to_relieve(overtaken, self._kept)
+        return order > self._kept.order
+
+    def _relieve(self) -> None:
+        for slot in () if self._is_paused else _to_relieve(self._slots):
+            self._begin_to_relieve(slot)
+
+    def _begin_to_relieve(self, slot: _Slot, kept: _KeptPlace | None = None) -> None:
+        """What is taken back comes here again as its job's turn for an engine."""
+        slot.is_relieved = True
+        task = asyncio.create_task(self._take_back(slot, kept), name=f"recall-{slot.client.url}")
+        self._relieving.add(task)
+        task.add_done_callback(self._relieving.discard)
+
+    async def _take_back(self, slot: _Slot, kept: _KeptPlace | None) -> None:
+        """What could not be taken back, as it was still on its way or the engine did not answer, is asked for again."""
+        try:
+            await slot.client.recall_waiting()
+            if kept is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(KEEP_PLACE_SECONDS):
+                        await kept.is_taken.wait()
+        finally:
+            slot.is_relieved, slot.num_overtaken = False, 0
+            if self._kept is kept:
+                self._kept = None
+        self._give_places()
+        await asyncio.sleep(RELIEVE_AGAIN_SECONDS)
+        self._relieve()
+
+
+def _to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
+    """Where a prompt waits that would begin sooner elsewhere: at all that are left out while others serve, and for one
+    that is idle at the one whose prompt comes first. Pure.
+    """
+    crowded = [slot for slot in slots if slot.is_up and slot.num_taken and slot.num_there > 1 and not slot.is_relieved]
+    taking = [slot for slot in slots if slot.takes]
+    left_out = [slot for slot in crowded if not slot.serves or slot.num_holds] if taking else []
+    is_any_idle = any(not slot.num_taken for slot in taking)
+    is_on_its_way = any(slot.is_relieved for slot in slots)
+    if left_out or not is_any_idle or is_on_its_way or not crowded:
+        return left_out
+    return [min(crowded, key=lambda slot: slot.last_order)]
+
+
+def _overtaken(slots: Sequence[_Slot], order: Order) -> _Slot | None:
+    """Where an older prompt waits that younger ones overtake, the oldest of them. Pure."""
+    crowded = [slot for slot in slots if slot.is_up and slot.num_taken and slot.num_there > 1 and not slot.is_relieved]
+    overtaken = [slot for slot in crowded if slot.num_overtaken >= MAX_OVERTAKEN and slot.last_order < order]
+    return min(overtaken, key=lambda slot: slot.last_order, default=None)
+
+
+def _is_disturbed(slot: _Slot, waiter: _Waiter) -> bool:
+    return waiter.is_alone and waiter.only is None and slot.num_there > 0
+
+
+def _may_take(slot: _Slot, waiter: _Waiter) -> bool:
+    """Whoever wants one engine alone has a prompt there, whatever was found of it since."""
+    return slot.serves if waiter.only is None else slot.is_up and slot.client is waiter.only

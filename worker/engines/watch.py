@@ -1,0 +1,298 @@
+"""WatchedEngine: one engine, ours or not, and all that is known about its life.
+
+Ours is asked for its heartbeat and replaced when that says that it hangs, or when a prompt that was told to stop goes
+on for too long; one that is not ours is only asked whether it answers, and is busy until such a prompt is gone. Either
+way the pool is told whether it can take prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import structlog
+
+from worker.engines.client import EngineClient
+from worker.engines.heartbeat import Heartbeat, HeartbeatLimits, find_loss
+from worker.engines.loss import CrashStreak, Loss, LossReason
+from worker.engines.pool import EnginePool
+from worker.engines.stopping import StopRequest, stop_limit_seconds
+from worker.engines.supervisor import EngineProcess, ProcessState
+from worker.errors import EngineUnreachable
+
+LOOK_SECONDS = 1.0
+LOOK_SECONDS_FOREIGN = 2.0
+LOOK_DOWN_SECONDS = 0.1
+DEFAULT_GRACE_SECONDS = 15.0
+DEFAULT_CRASHES = 10
+FREE_LOOKS = 20  # in these pauses, before giving memory back has not been enough
+
+log = structlog.get_logger("engines")
+
+
+class EngineState(StrEnum):
+    STARTING = "starting"
+    UP = "up"
+    DRAINING = "draining"  # takes no further prompt, to be replaced when it has none left
+    STOPPING = "stopping"  # takes no further prompt until one that was told to stop has stopped
+    UNFIT = "unfit"  # up, and takes no prompt: it has not proved itself, and others serve
+    RESTARTING = "restarting"
+    DOWN = "down"  # not ours, and it does not answer
+    FAILED = "failed"  # ours, and it does not come back
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """One engine as `/health` and `/metrics` show it. None: not known, or not ours to know."""
+
+    url: str
+    state: EngineState
+    num_prompts: int
+    pid: int | None
+    heartbeat_age_seconds: float | None
+    running: str | None
+    node_id: str | None
+    quiet_seconds: float | None
+    memory_bytes: int | None
+    restarts: Mapping[LossReason, int]
+    last_loss: Loss | None
+    is_stuck: bool
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """What the last looks gave. Times are monotonic seconds."""
+
+    last: Heartbeat = field(default_factory=Heartbeat)
+    at: float | None = None
+    num_missed: int = 0
+
+
+class WatchedEngine:
+    """`process` None: the engine is not ours. `watch()` is its task, for ever.
+
+    `prepare` is awaited when the engine has come up anew, before it takes prompts.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        process: EngineProcess | None,
+        pool: Callable[[], EnginePool],
+        limits: HeartbeatLimits,
+        prepare: Callable[[EngineClient], Awaitable[None]],
+        *,
+        grace_seconds: float = DEFAULT_GRACE_SECONDS,
+        crashes: CrashStreak | None = None,
+    ) -> None:
+        self.client = client
+        self.process = process
+        self.num_recycled = 0
+        self.num_freed = 0  # how often giving memory back was enough
+        self.freed_at = 0.0  # the last time, monotonic
+        self._pool = pool
+        self._limits = limits
+        self._prepare = prepare
+        self._pulse = _Pulse()
+        self._has_been_up = asyncio.Event()
+        self._is_draining = False
+        self._grace_seconds = grace_seconds
+        self._crashes = crashes or CrashStreak(DEFAULT_CRASHES)
+        self._stop_timers: dict[StopRequest, asyncio.TimerHandle] = {}
+        client.on_fault = self._at_fault
+        client.on_completed = self._crashes.end
+        client.stops.on_change = self._at_stops
+        if process is not None:
+            process.find_culprit = self._find_culprit
+
+    @property
+    def state(self) -> EngineState:
+        if self.process is not None and self.process.state is ProcessState.FAILED:
+            return EngineState.FAILED
+        if self.is_up and not self._pool().is_fit(self.client) and self._pool().clients_serving:
+            return EngineState.UNFIT
+        if self.is_up:
+            if self._is_draining:
+                return EngineState.DRAINING
+            return EngineState.STOPPING if self.client.stops.running else EngineState.UP
+        if not self._has_been_up.is_set():
+            return EngineState.STARTING
+        return EngineState.DOWN if self.process is None else EngineState.RESTARTING
+
+    @property
+    def is_up(self) -> bool:
+        return self.client in self._pool().clients_up
+
+    async def wait_until_up(self) -> None:
+        """For the first time."""
+        await self._has_been_up.wait()
+
+    async def watch(self) -> None:
+        while True:
+            if self.process is not None:
+                await self.process.wait_until_answering()
+            is_up = await (self._look_foreign() if self.process is None else self._look())
+            if is_up != self.is_up:
+                log.info("engine is up" if is_up else "engine is down", url=self.client.url)
+                self.client.forget_object_info()
+                self.client.uploaded.clear()  # what comes up may be another server, with another disk
+                if is_up and self._has_been_up.is_set():
+                    is_up = await self._is_prepared()
+            self._pool().set_up(self.client, is_up)
+            if is_up:
+                self._has_been_up.set()
+            pause = LOOK_SECONDS_FOREIGN if self.process is None else LOOK_SECONDS
+            await asyncio.sleep(pause if is_up else LOOK_DOWN_SECONDS)
+
+    async def _is_prepared(self) -> bool:
+        """Whether it is still there when it has been prepared. One that hangs at that is replaced as at a job."""
+        num_restarts = None if self.process is None else self.process.num_restarts
+        preparing = asyncio.ensure_future(self._prepare(self.client))
+        try:
+            while not preparing.done():
+                await asyncio.wait({preparing}, timeout=LOOK_SECONDS)
+                if self.process is not None and self.process.is_answering:
+                    await self._look()
+        finally:
+            preparing.cancel()
+        await preparing
+        return self.process is None or (self.process.is_answering and self.process.num_restarts == num_restarts)
+
+    def lost(self, loss: Loss) -> bool:
+        """Its process has ended: report it to the pool and to every run at once.
+
+        True when it has ended under so many jobs that the engine itself is in doubt.
+        """
+        self._pulse = _Pulse()
+        self._pool().set_up(self.client, False)
+        self.client.mark_lost(loss)
+        return self._crashes.add(loss)
+
+    async def recycle(self, is_still_needed: Callable[[], bool] = lambda: True) -> None:
+        """Replaces our engine between jobs: it gets no further prompt, ends those that it has, and starts anew.
+
+        Before that it is asked for all the memory that it can do without; it stays if then `is_still_needed` says no.
+        Returns when an engine is up. Nothing is lost: what waits in the front goes on waiting there.
+        """
+        assert self.process is not None
+        self._is_draining = True
+        num_restarts = self.process.num_restarts
+        try:
+            async with self._pool().hold(self.client):
+                if self.process.num_restarts != num_restarts:  # it has been replaced already, for another reason
+                    return
+                if await self._is_enough_given_back(is_still_needed):
+                    return
+                self.num_recycled += 1
+                self.process.replace(LossReason.RECYCLED)
+                while self.process.num_restarts == num_restarts:  # noqa: ASYNC110 - its end and its return have no event
+                    await asyncio.sleep(LOOK_DOWN_SECONDS)
+                while self.state is EngineState.RESTARTING:  # noqa: ASYNC110 - the same
+                    await asyncio.sleep(LOOK_DOWN_SECONDS)
+        finally:
+            self._is_draining = False
+
+    async def _is_enough_given_back(self, is_still_needed: Callable[[], bool]) -> bool:
+        await self.client.free()
+        for _ in range(FREE_LOOKS):
+            if not is_still_needed():
+                self.num_freed += 1
+                self.freed_at = time.monotonic()
+                log.info("engine gave enough memory back: not replaced", url=self.client.url)
+                return True
+            await asyncio.sleep(LOOK_DOWN_SECONDS)
+        return False
+
+    def report(self, memory_bytes: int | None, num_prompts: int) -> EngineReport:
+        pulse, process = self._pulse, self.process
+        stop = next(iter(self.client.stops.running), None) if process is None else None
+        stopping_seconds = None if stop is None else round(time.monotonic() - stop.asked_at, 3)
+        quiet_seconds = pulse.last.quiet_seconds if stop is None else stopping_seconds
+        return EngineReport(
+            url=self.client.url,
+            state=self.state,
+            num_prompts=num_prompts,
+            pid=None if process is None else process.pid,
+            heartbeat_age_seconds=None if pulse.at is None else round(time.monotonic() - pulse.at, 3),
+            running=pulse.last.running if stop is None else stop.prompt_id,
+            node_id=pulse.last.node_id,
+            quiet_seconds=quiet_seconds,
+            memory_bytes=memory_bytes,
+            restarts=Counter() if process is None else Counter(process.restarts),
+            last_loss=None if process is None else process.last_loss,
+            is_stuck=quiet_seconds is not None and quiet_seconds > self._limits.stall_seconds,
+        )
+
+    async def _look(self) -> bool:
+        """Whether our engine can take prompts; one that hangs is replaced."""
+        pulse, client = self._pulse, self.client
+        try:
+            pulse.last = await client.heartbeat()
+            pulse.at, pulse.num_missed = time.monotonic(), 0
+        except EngineUnreachable:
+            pulse.num_missed += 1
+        assert self.process is not None
+        if pulse is not self._pulse or not self.process.is_answering:  # it was lost meanwhile
+            return False
+        loss = find_loss(
+            pulse.last,
+            self._limits,
+            silent_seconds=time.monotonic() - (pulse.at or self.process.answering_since),
+            num_missed=pulse.num_missed,
+        )
+        if loss is not None:
+            log.error("the engine hangs", reason=loss.value, prompt_id=pulse.last.running, node_id=pulse.last.node_id)
+            self.process.replace(loss)
+            return False
+        if pulse.num_missed or not pulse.last.is_built:
+            return self.is_up
+        return self.is_up or await self._has_nodes()
+
+    async def _look_foreign(self) -> bool:
+        try:
+            await self.client.system_stats()
+        except EngineUnreachable:
+            return False
+        self._pulse.at = time.monotonic()
+        return await self._has_nodes()
+
+    async def _has_nodes(self) -> bool:
+        """An engine counts as up when it tells what it has: it answers before that."""
+        try:
+            await self.client.object_info()
+        except EngineUnreachable:
+            return False
+        return True
+
+    def _find_culprit(self, reason: LossReason) -> str | None:
+        return self.client.find_culprit(reason, self._pulse.last.running)
+
+    def _at_stops(self) -> None:
+        """A prompt was told to stop, or has stopped."""
+        running = self.client.stops.running
+        self._pool().set_stopping(self.client, bool(running))
+        for request in [request for request in self._stop_timers if request not in running]:
+            self._stop_timers.pop(request).cancel()
+        for request in running if self.process is not None else ():
+            if request not in self._stop_timers:
+                limit = stop_limit_seconds(self._grace_seconds, request.longest_gap_seconds)
+                timer = asyncio.get_running_loop().call_later(limit, self._end_of_grace, request, limit)
+                self._stop_timers[request] = timer
+
+    def _end_of_grace(self, request: StopRequest, limit_seconds: float) -> None:
+        """Replace our engine, whose prompt has not stopped in time. What waits there is sent to the next one."""
+        assert self.process is not None
+        prompt_id, node_id = request.prompt_id, self._pulse.last.node_id
+        log.error("cancellation ignored", prompt_id=prompt_id, node_id=node_id, limit_seconds=round(limit_seconds, 3))
+        self._pool().set_up(self.client, False)
+        self.process.replace(LossReason.STOP_IGNORED)
+
+    def _at_fault(self, reason: LossReason) -> None:
+        """A run says that the engine cannot be used any more. One that is not ours can only be shown as it is."""
+        if self.process is not None:
+            self.process.replace(reason)
+            self._pool().set_up(self.client, False)
