@@ -12,30 +12,30 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from worker.jobs.job import Job
-from worker.jobs.places import PlacesByName
+from worker.jobs.priority_semaphore import PrioritySemaphores
 
 
 class FairTurns:
-    """A limit of places per caller.
+    """A limit of slots per caller.
 
-    `num_places` None: no limit. `turn_ms` returns the turn of a job from its arrival time and its priority.
+    `num_slots` None: no limit. `turn_ms` returns the turn of a job from its arrival time and its priority.
     """
 
-    def __init__(self, num_places: int | None, turn_ms: Callable[[int, int], int]) -> None:
-        self._num_places = num_places
+    def __init__(self, num_slots: int | None, turn_ms: Callable[[int, int], int]) -> None:
+        self._num_slots = num_slots
         self._turn_ms = turn_ms
-        self._places = PlacesByName(num_places or 1)
+        self._slots = PrioritySemaphores(num_slots or 1)
         self._num_inside: Counter[str] = Counter()
 
     @asynccontextmanager
     async def turn(self, job: Job, *, is_inside: bool = False) -> AsyncIterator[None]:
-        """Wait for one of the caller's places and hold it. `is_inside`: the job is at the stage already."""
+        """Wait for one of the caller's slots and hold it. `is_inside`: the job is at the stage already."""
         caller = job.request.caller
-        if self._num_places is None or not caller or is_inside:
+        if self._num_slots is None or not caller or is_inside:
             yield
             return
-        has_to_wait = self._num_inside[caller] >= self._num_places
-        async with self._places.place(caller, job.order):
+        has_to_wait = self._num_inside[caller] >= self._num_slots
+        async with self._slots.acquire(caller, job.order):
             self._num_inside[caller] += 1
             if has_to_wait:
                 job.turn_ms = max(job.turn_ms, self._turn_ms(int(time.time() * 1000), job.request.priority))

@@ -36,7 +36,7 @@ from worker.errors import (
 )
 from worker.jobs.fair_turns import FairTurns
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
-from worker.jobs.places import Places
+from worker.jobs.priority_semaphore import PrioritySemaphore
 from worker.jobs.stages import InputStage, OutputRecord, OutputStage
 from worker.jobs.store import ChangeUnwritable, JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
@@ -124,7 +124,7 @@ class Pipeline:
         self._make_webhook = make_webhook
         self._on_start = on_start
         self._on_end = on_end
-        self._fetching = Places(limits.num_fetching)
+        self._fetching = PrioritySemaphore(limits.num_fetching)
         self._fetch_turns = FairTurns(limits.num_fetching_of_caller, store.turn_ms)
         self._run_turns = FairTurns(limits.num_running_of_caller, store.turn_ms)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -355,7 +355,7 @@ class Pipeline:
         object_info = await _object_info(engine)
         if not self._inputs.plan(job.prompt, object_info).pending_files:
             return job.prompt
-        async with self._fetch_turns.turn(job), self._fetching.place(job.order):
+        async with self._fetch_turns.turn(job), self._fetching.acquire(job.order):
             return await self._inputs.fetch(job, engine)
 
     def _queue_for_engine(self, job: Job) -> None:

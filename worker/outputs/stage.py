@@ -18,7 +18,7 @@ from worker.engines.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.errors import DeliveryFailed, WorkerError
 from worker.jobs.job import Job
-from worker.jobs.places import PlacesByName
+from worker.jobs.priority_semaphore import PrioritySemaphores
 from worker.jobs.stages import OutputRecord
 from worker.observe.traffic import Traffic
 from worker.outputs.collect import collect_outputs
@@ -80,7 +80,7 @@ class DeliveredOutputs:
         self._taken_over = taken_over or TakenOver(keeps=True)
         self._uploader = S3Uploader(stores)
         self._traffic = traffic or Traffic()
-        self._delivering = PlacesByName(num_delivering)
+        self._delivering = PrioritySemaphores(num_delivering)
         self._converting = asyncio.Semaphore(CONVERSIONS_AT_ONCE)
 
     async def collect(
@@ -129,7 +129,7 @@ class DeliveredOutputs:
         keys = make_keys(asked.get("key_template") or self._config.key_template, job.id, files)
         seconds = int(asked.get("presign_seconds") or self._config.presign_seconds)
         at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
-        async with self._delivering.place(target.endpoint_url, job.order):
+        async with self._delivering.acquire(target.endpoint_url, job.order):
             until = asyncio.get_running_loop().time() + self._config.upload_timeout_seconds
             sent = await asyncio.gather(
                 *(

@@ -1,6 +1,6 @@
 """Semaphore with priorities: a limited number of jobs at a stage, admitted by `Job.order` instead of arrival.
 
-`PlacesByName` has a separate semaphore for each name, so that a host that hangs blocks only the jobs that need it.
+`PrioritySemaphores` has a separate semaphore for each name, so that a host that hangs blocks only the jobs that need it.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ class _Waiter:
     turn: asyncio.Future[None] = field(compare=False)
 
 
-class Places:
-    def __init__(self, num_places: int) -> None:
-        self._num_places = self._num_free = num_places
+class PrioritySemaphore:
+    def __init__(self, num_slots: int) -> None:
+        self._num_slots = self._num_free = num_slots
         self._waiters: list[_Waiter] = []
 
     @asynccontextmanager
-    async def place(self, order: tuple[int, int]) -> AsyncIterator[None]:
-        """Hold one place, after all waiting jobs of lower `order` have theirs."""
+    async def acquire(self, order: tuple[int, int]) -> AsyncIterator[None]:
+        """Hold one slot, after all waiting jobs of lower `order` have theirs."""
         waiter = _Waiter(order, asyncio.get_running_loop().create_future())
         heapq.heappush(self._waiters, waiter)
-        self._hand_out()
+        self._wake_waiters()
         try:
             await waiter.turn
         except asyncio.CancelledError:
             if waiter.turn.done() and not waiter.turn.cancelled():
-                self._give_back()
+                self._release()
             waiter.turn.cancel()
             raise
         try:
             yield
         finally:
-            self._give_back()
+            self._release()
 
     @property
     def are_all_free(self) -> bool:
-        return self._num_free == self._num_places
+        return self._num_free == self._num_slots
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         self._num_free += 1
-        self._hand_out()
+        self._wake_waiters()
 
-    def _hand_out(self) -> None:
+    def _wake_waiters(self) -> None:
         while self._waiters and self._num_free:
             waiter = heapq.heappop(self._waiters)
             if not waiter.turn.done():
@@ -57,18 +57,18 @@ class Places:
                 waiter.turn.set_result(None)
 
 
-class PlacesByName:
-    def __init__(self, num_places: int) -> None:
-        self._num_places = num_places
-        self._places: dict[str, Places] = {}
+class PrioritySemaphores:
+    def __init__(self, num_slots: int) -> None:
+        self._num_slots = num_slots
+        self._semaphores: dict[str, PrioritySemaphore] = {}
 
     @asynccontextmanager
-    async def place(self, name: str, order: tuple[int, int]) -> AsyncIterator[None]:
-        """Hold one of the places of `name`, in order of `order`."""
-        places = self._places.setdefault(name, Places(self._num_places))
+    async def acquire(self, name: str, order: tuple[int, int]) -> AsyncIterator[None]:
+        """Hold one of the slots of `name`, in order of `order`."""
+        semaphore = self._semaphores.setdefault(name, PrioritySemaphore(self._num_slots))
         try:
-            async with places.place(order):
+            async with semaphore.acquire(order):
                 yield
         finally:
-            if places.are_all_free:  # then none waits either
-                self._places.pop(name, None)
+            if semaphore.are_all_free:  # then none waits either
+                self._semaphores.pop(name, None)
