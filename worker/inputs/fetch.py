@@ -31,7 +31,7 @@ from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
 from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, InputTooLarge, disk_low
 from worker.inputs.s3_source import S3Source, parse_s3_url
-from worker.inputs.shared_calls import SharedCalls
+from worker.inputs.single_flight import SingleFlight
 from worker.observe.traffic import Traffic
 from worker.s3_targets import S3Target
 from worker.setting_slices import InputLimits
@@ -69,7 +69,7 @@ class InputFetcher:
         self._s3 = s3
         self._min_free_bytes = min_free_bytes
         self._traffic = traffic or Traffic()
-        self._shared: SharedCalls[FetchedInput] = SharedCalls()
+        self._shared: SingleFlight[FetchedInput] = SingleFlight()
         self._http = plain_client(
             transport=guard.transport(),
             trust_env=False,
@@ -126,7 +126,7 @@ class InputFetcher:
             return await self._bring(reference, None)
         target = self._s3_target(reference, asked_s3, is_operators) if reference.source == "s3" else None
         key = (reference.value, reference.media, target)
-        if self._shared.is_under_way(key):
+        if self._shared.is_in_flight(key):
             self._traffic.input_shared(reference.source)
         return await self._shared.run(key, lambda: self._bring(reference, target))
 

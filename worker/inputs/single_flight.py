@@ -16,13 +16,13 @@ class _Call(Generic[Value]):
     num_waiting: int = 0
 
 
-class SharedCalls(Generic[Value]):
+class SingleFlight(Generic[Value]):
     """Calls in flight by key. A cancelled caller leaves the call running for the others; the last one cancels it."""
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, _Call[Value]] = {}
 
-    def is_under_way(self, key: Hashable) -> bool:
+    def is_in_flight(self, key: Hashable) -> bool:
         return key in self._calls
 
     async def run(self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
