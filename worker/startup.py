@@ -47,8 +47,8 @@ from worker.observe.engine_metrics import EngineMetrics
 from worker.observe.health import Floor
 from worker.observe.memory import MachineMemory
 from worker.observe.metrics import Metrics
-from worker.observe.recent import Recent
 from worker.observe.traffic import Traffic
+from worker.observe.ttl_cached import TtlCached
 from worker.observe.words import say
 from worker.outputs.public import public_record
 from worker.qualification.phases import StartUpPhases
@@ -144,8 +144,8 @@ class Front:
             clock,
             lambda priority: self.store.turn_ms(int(time.time() * 1000), priority),
         )
-        free_bytes = Recent(free_bytes_of(settings.state_path(), self._edges.input_directory))
-        available_bytes = Recent(self._memory.available_bytes)
+        free_bytes = TtlCached(free_bytes_of(settings.state_path(), self._edges.input_directory))
+        available_bytes = TtlCached(self._memory.available_bytes)
         admission = Admission(self.store, gate, limits, queue_info, free_bytes, available_bytes)
         pipeline = Pipeline(
             self.store,

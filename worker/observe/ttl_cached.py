@@ -11,11 +11,11 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
-RECENT_SECONDS = 0.2
+TTL_SECONDS = 0.2
 
 
-class Recent(Generic[Value]):
-    """TTL cache of one function: returns the result of `read` that is at most `RECENT_SECONDS` old."""
+class TtlCached(Generic[Value]):
+    """TTL cache of one function: returns the result of `read` that is at most `TTL_SECONDS` old."""
 
     def __init__(self, read: Callable[[], Value], clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
@@ -24,6 +24,6 @@ class Recent(Generic[Value]):
 
     def __call__(self) -> Value:
         now = self._clock()
-        if self._held is None or now - self._held[0] > RECENT_SECONDS:
+        if self._held is None or now - self._held[0] > TTL_SECONDS:
             self._held = now, self._read()
         return self._held[1]
