@@ -16,7 +16,7 @@ from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
 from worker.inputs.stage import FOLDER, FetchedInputs
 from worker.inputs.uploads import UploadedFiles
-from worker.observe.traffic import Traffic
+from worker.observe.io_metrics import IoMetrics
 from worker.outputs.stage import DeliveredOutputs
 from worker.outputs.taken_over import TakenOver
 from worker.outputs.webhook import WebhookSender
@@ -26,7 +26,7 @@ from worker.settings import Settings
 
 
 class Edges:
-    def __init__(self, settings: Settings, traffic: Traffic, own_key: SecretStr) -> None:
+    def __init__(self, settings: Settings, io_metrics: IoMetrics, own_key: SecretStr) -> None:
         self._addresses = AddressGuard(settings.allowed_private_hosts, own_urls=settings.engine_url)
         launch = settings.engine_launch()
         folder = settings.state_path() / "inputs" if launch.urls else input_folder_of(launch) / FOLDER
@@ -36,7 +36,7 @@ class Edges:
         limits = settings.input_limits()
         input_folder = InputFolder(folder)
         source = S3Source(stores, s3, limits)
-        fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes, traffic)
+        fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes, io_metrics)
         self.inputs = FetchedInputs(fetcher, input_folder, shares_files=settings.shared_files)
         self.taken_over = TakenOver(keeps=settings.keeps_engine_output or bool(launch.urls))
         self.uploads = UploadedFiles(input_folder, limits, settings.min_free_disk_bytes)
@@ -46,7 +46,7 @@ class Edges:
             settings.metadata,
             self.taken_over,
             num_delivering=settings.postprocess_workers,
-            traffic=traffic,
+            io_metrics=io_metrics,
             max_bytes=settings.prompt_max_output_bytes,
         )
         self.webhook_sender = WebhookSender(self._addresses)

@@ -45,9 +45,9 @@ from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import fitting, num_open_files
 from worker.observe.engine_metrics import EngineMetrics
 from worker.observe.health import Floor
+from worker.observe.io_metrics import IoMetrics
 from worker.observe.memory import MachineMemory
 from worker.observe.metrics import Metrics
-from worker.observe.traffic import Traffic
 from worker.observe.ttl_cached import TtlCached
 from worker.observe.words import say
 from worker.outputs.public import public_record
@@ -89,10 +89,10 @@ class Front:
             memory=self._memory,
         )
         self.store = JobStore(settings.state_path(), settings.queue_limits().priority_step_seconds)
-        self._traffic = Traffic()
+        self._io_metrics = IoMetrics()
         self._own_key = OwnKey(settings.state_path())
-        self._edges = Edges(settings, self._traffic, self._own_key.secret)
-        self._outbox = Outbox(self.store, self._edges.webhook_sender, settings.webhook_config(), self._traffic)
+        self._edges = Edges(settings, self._io_metrics, self._own_key.secret)
+        self._outbox = Outbox(self.store, self._edges.webhook_sender, settings.webhook_config(), self._io_metrics)
         self.services = self._build_services()
         self._readiness = self._build_readiness()
         self._notices = EventNotices(self.services.pipeline.feed, self._edges.webhook_sender, settings.webhook_config())
@@ -160,7 +160,7 @@ class Front:
             on_end=self._job_ended,
         )
         engine_metrics = EngineMetrics(self._fleet.reports, self._memory)
-        metrics = Metrics(pipeline.counts, engine_metrics, *self._traffic.counters)
+        metrics = Metrics(pipeline.counts, engine_metrics, *self._io_metrics.counters)
         return Services(
             store=self.store,
             pool=pool,

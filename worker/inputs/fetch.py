@@ -32,7 +32,7 @@ from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
 from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, InputTooLarge, disk_low
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.single_flight import SingleFlight
-from worker.observe.traffic import Traffic
+from worker.observe.io_metrics import IoMetrics
 from worker.s3_targets import S3Target
 from worker.setting_slices import InputLimits
 
@@ -61,14 +61,14 @@ class InputFetcher:
         limits: InputLimits,
         s3: S3Source,
         min_free_bytes: int = 0,
-        traffic: Traffic | None = None,
+        io_metrics: IoMetrics | None = None,
     ) -> None:
         self._guard = guard
         self._folder = folder
         self._limits = limits
         self._s3 = s3
         self._min_free_bytes = min_free_bytes
-        self._traffic = traffic or Traffic()
+        self._io_metrics = io_metrics or IoMetrics()
         self._shared: SingleFlight[FetchedInput] = SingleFlight()
         self._http = plain_client(
             transport=guard.transport(),
@@ -113,7 +113,7 @@ class InputFetcher:
                 if self._folder.hold(fetched.file_name, job_id):
                     return fetched
         except (InputRejected, DiskLow) as refused:
-            self._traffic.input_failed(reference.source)
+            self._io_metrics.input_failed(reference.source)
             # The error may be shared with other jobs, whose nodes have other ids.
             raise type(refused)(refused.message, **(where | refused.fields)) from None
 
@@ -127,7 +127,7 @@ class InputFetcher:
         target = self._s3_target(reference, asked_s3, is_operators) if reference.source == "s3" else None
         key = (reference.value, reference.media, target)
         if self._shared.is_in_flight(key):
-            self._traffic.input_shared(reference.source)
+            self._io_metrics.input_shared(reference.source)
         return await self._shared.run(key, lambda: self._bring(reference, target))
 
     def _s3_target(
@@ -160,7 +160,7 @@ class InputFetcher:
             else:
                 digest, size_bytes = await asyncio.to_thread(self._decode, reference, partial)
             kept = await asyncio.to_thread(self._keep, reference, partial, digest, size_bytes)
-            self._traffic.input_fetched(reference.source, size_bytes)
+            self._io_metrics.input_fetched(reference.source, size_bytes)
             return kept
         except OSError as error:
             if error.errno not in FULL_DISK:

@@ -30,7 +30,7 @@ from worker.jobs.webhook_rows import (
     webhook_counts_query,
     webhooks_query,
 )
-from worker.observe.traffic import Traffic
+from worker.observe.io_metrics import IoMetrics
 from worker.setting_slices import WebhookConfig
 
 IDLE_SECONDS = 60.0
@@ -112,11 +112,13 @@ WEBHOOK_FIELDS = frozenset({"id", "status", "message", "output", "timings", "err
 
 
 class Outbox:
-    def __init__(self, store: JobStore, sender: Sender, config: WebhookConfig, traffic: Traffic | None = None) -> None:
+    def __init__(
+        self, store: JobStore, sender: Sender, config: WebhookConfig, io_metrics: IoMetrics | None = None
+    ) -> None:
         self._store = store
         self._sender = sender
         self._config = config
-        self._traffic = traffic or Traffic()
+        self._io_metrics = io_metrics or IoMetrics()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: dict[str, asyncio.Task[None]] = {}
@@ -251,7 +253,7 @@ class Outbox:
     async def _send(self, row: WebhookRow) -> None:
         try:
             tried = after_try(row, await self._sender.deliver(signed_row(row, self._config)), int(time.time() * 1000))
-            self._traffic.webhook_tried(tried.state)
+            self._io_metrics.webhook_tried(tried.state)
             log.info(
                 "webhook tried", webhook_id=row.id, state=tried.state, attempts=tried.attempts, reason=tried.last_error
             )

@@ -1,6 +1,6 @@
 """Semaphore with priorities: a limited number of jobs at a stage, admitted by `Job.order` instead of arrival.
 
-`PrioritySemaphores` has a separate semaphore for each name, so that a host that hangs blocks only the jobs that need it.
+`PrioritySemaphores` has one semaphore for each name, so that a host that hangs blocks only the jobs that need it.
 """
 
 from __future__ import annotations

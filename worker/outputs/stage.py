@@ -20,7 +20,7 @@ from worker.errors import DeliveryFailed, WorkerError
 from worker.jobs.job import Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
 from worker.jobs.stages import OutputRecord
-from worker.observe.traffic import Traffic
+from worker.observe.io_metrics import IoMetrics
 from worker.outputs.collect import collect_outputs
 from worker.outputs.delivered import Finish, delivered_names, finish, may_change
 from worker.outputs.keys import make_keys
@@ -71,7 +71,7 @@ class DeliveredOutputs:
         taken_over: TakenOver | None = None,
         *,
         num_delivering: int = 8,
-        traffic: Traffic | None = None,
+        io_metrics: IoMetrics | None = None,
         max_bytes: int | None = None,
     ) -> None:
         self._config = config
@@ -79,7 +79,7 @@ class DeliveredOutputs:
         self._default_metadata = default_metadata
         self._taken_over = taken_over or TakenOver(keeps=True)
         self._uploader = S3Uploader(stores)
-        self._traffic = traffic or Traffic()
+        self._io_metrics = io_metrics or IoMetrics()
         self._delivering = PrioritySemaphores(num_delivering)
         self._converting = asyncio.Semaphore(CONVERSIONS_AT_ONCE)
 
@@ -174,10 +174,10 @@ class DeliveredOutputs:
                     presign_seconds=upload.presign_seconds,
                     until=upload.until,
                 )
-                self._traffic.output_uploaded(is_good=True)
+                self._io_metrics.output_uploaded(is_good=True)
                 return {"url": link}
         except WorkerError as failed:
-            self._traffic.output_uploaded(is_good=False)
+            self._io_metrics.output_uploaded(is_good=False)
             log.warning("upload failed", key=upload.key, reason=failed.message)
             return {"upload_error": failed.message}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import Counter
 
 
-class Traffic:
+class IoMetrics:
     """Counters of fetched inputs, uploads and webhooks. Created before its users; `counters` go into the registry."""
 
     def __init__(self) -> None:
