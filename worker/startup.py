@@ -23,11 +23,11 @@ from worker.api.links import LinkSigner
 from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.autoscaler.vast.timing import VastTiming
-from worker.edges import Edges
 from worker.engines.client import EngineClient
 from worker.engines.fleet import EngineFleet
 from worker.errors import EngineStartFailed, WorkerError
 from worker.expiry import Expiry
+from worker.external_io import ExternalIo
 from worker.guard.own_key import OwnKey
 from worker.guard.rate_limits import RateLimits
 from worker.jobs.admission import Admission, Gate, free_bytes_of
@@ -91,11 +91,13 @@ class Front:
         self.store = JobStore(settings.state_path(), settings.queue_limits().priority_step_seconds)
         self._io_metrics = IoMetrics()
         self._own_key = OwnKey(settings.state_path())
-        self._edges = Edges(settings, self._io_metrics, self._own_key.secret)
-        self._outbox = Outbox(self.store, self._edges.webhook_sender, settings.webhook_config(), self._io_metrics)
+        self._external_io = ExternalIo(settings, self._io_metrics, self._own_key.secret)
+        self._outbox = Outbox(self.store, self._external_io.webhook_sender, settings.webhook_config(), self._io_metrics)
         self.services = self._build_services()
         self._readiness = self._build_readiness()
-        self._notices = EventNotices(self.services.pipeline.feed, self._edges.webhook_sender, settings.webhook_config())
+        self._notices = EventNotices(
+            self.services.pipeline.feed, self._external_io.webhook_sender, settings.webhook_config()
+        )
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -103,12 +105,12 @@ class Front:
         await self.store.open()
         self._own_key.publish()
         for job in self.store.jobs.values():
-            self._edges.uploads.hold(job.prompt, job.id)  # they cannot be fetched again
+            self._external_io.uploads.hold(job.prompt, job.id)  # they cannot be fetched again
         await self.services.caller_quota.load(self.store)
         await self.services.platform.start()
         self._outbox.start()
         self._spawn(self._bring_up())
-        self._spawn(self._edges.outputs.look_at_store())
+        self._spawn(self._external_io.outputs.look_at_store())
         expiry = self._build_expiry()
         await expiry.remove_orphans()
         self._spawn(expiry.run_forever())
@@ -144,14 +146,14 @@ class Front:
             clock,
             lambda priority: self.store.turn_ms(int(time.time() * 1000), priority),
         )
-        free_bytes = TtlCached(free_bytes_of(settings.state_path(), self._edges.input_directory))
+        free_bytes = TtlCached(free_bytes_of(settings.state_path(), self._external_io.input_directory))
         available_bytes = TtlCached(self._memory.available_bytes)
         admission = Admission(self.store, gate, limits, queue_info, free_bytes, available_bytes)
         pipeline = Pipeline(
             self.store,
             pool,
-            self._edges.inputs,
-            self._edges.outputs,
+            self._external_io.inputs,
+            self._external_io.outputs,
             PipelineLimits(
                 limits.job_timeout_seconds, settings.preprocess_workers, settings.caller_limits().jobs_running
             ),
@@ -168,12 +170,12 @@ class Front:
             pipeline=pipeline,
             admission=admission,
             gate=gate,
-            inputs=self._edges.inputs,
-            uploads=self._edges.uploads,
+            inputs=self._external_io.inputs,
+            uploads=self._external_io.uploads,
             modifiers=self._modifiers(),
             links=LinkSigner(self._link_key(), settings.output_config().link_seconds),
             metrics=metrics,
-            guard=self._edges.guard,
+            guard=self._external_io.guard,
             qualification=Qualification(),
             outputs=settings.output_config(),
             webhook=settings.webhook_config(),
@@ -195,8 +197,8 @@ class Front:
             bodies=Bodies(settings.body_limits()),
             connections=ConnectionTable(fitting(settings.connection_limits(), num_open_files()), trusted_proxies()),
             hsts_seconds=settings.hsts_seconds,
-            check_webhook_url=self._edges.check_webhook_url,
-            check_s3=self._edges.check_s3,
+            check_webhook_url=self._external_io.check_webhook_url,
+            check_s3=self._external_io.check_s3,
             platform=build_platform(settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing),
             queue_info=queue_info,
             metrics_are_open=settings.metrics_open,
@@ -220,7 +222,7 @@ class Front:
         )
 
     async def _fetch_inputs(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
-        return await self._edges.inputs.fetch_for(prompt, "benchmark", None, engine)
+        return await self._external_io.inputs.fetch_for(prompt, "benchmark", None, engine)
 
     def _modifiers(self) -> ModifierRegistry:
         registry = build_registry(self._settings.modifiers_path())
@@ -233,8 +235,8 @@ class Front:
             self.store,
             self._outbox,
             self._settings.retention_config(),
-            self._edges.inputs,
-            self._edges.taken_over,
+            self._external_io.inputs,
+            self._external_io.taken_over,
             [client.folders.temp for client in self.services.pool.clients if client.folders is not None],
             self.services.caller_quota.files_removed,
         )
@@ -377,7 +379,7 @@ class Front:
         await self._outbox.stop()
         await self._fleet.stop(is_in_a_hurry=self.services.pipeline.is_in_a_hurry)
         await self.services.platform.close()
-        await self._edges.close()
+        await self._external_io.close()
         self._own_key.withdraw()
         with contextlib.suppress(WorkerError):
             await self.store.close()

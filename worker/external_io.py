@@ -25,7 +25,7 @@ from worker.s3_targets import find_write_problem
 from worker.settings import Settings
 
 
-class Edges:
+class ExternalIo:
     def __init__(self, settings: Settings, io_metrics: IoMetrics, own_key: SecretStr) -> None:
         self._addresses = AddressGuard(settings.allowed_private_hosts, own_urls=settings.engine_url)
         launch = settings.engine_launch()
