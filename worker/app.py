@@ -12,12 +12,12 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from worker.api import benchmark, documentation, generate, health, jobs, runpod, stream, vast, webhooks
-from worker.api.attendance import Attendance
 from worker.api.kept_document import KeptDocument
 from worker.api.page_headers import PageHeaders
 from worker.api.results import refuse
 from worker.api.schemas import problem_of, refusal
 from worker.api.small_bodies import SmallBodies
+from worker.api.sync_waiters import SyncWaiters
 from worker.errors import MethodNotAllowed, RequestRejected, RouteNotFound, WorkerError
 from worker.services import Services
 
@@ -34,7 +34,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
 
     app = FastAPI(openapi_url=None, lifespan=None if lifespan is None else enter)
     app.state.services = services
-    app.state.attendance = Attendance(services.pipeline, services.limits.sync_grace_seconds)
+    app.state.sync_waiters = SyncWaiters(services.pipeline, services.limits.sync_grace_seconds)
     app.state.openapi = KeptDocument()
     app.add_middleware(SmallBodies, limits=services.bodies.limits.json)
     app.add_middleware(PageHeaders, hsts_seconds=services.hsts_seconds)

@@ -22,8 +22,8 @@ from worker.jobs.database import JOBS
 from worker.jobs.job import JobState
 from worker.jobs.outbox import Outbox
 from worker.jobs.store import JobStore
+from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.job_folders import JobFolder, folders_in, remove_older, remove_orphans, surplus_folders
-from worker.outputs.taken_over import TakenOver
 from worker.setting_slices import RetentionConfig
 
 EXPIRY_SECONDS = 60.0
@@ -50,7 +50,7 @@ class Expiry:
         outbox: Outbox,
         config: RetentionConfig,
         inputs: ForgetsInputs,
-        taken_over: TakenOver,
+        claimed_outputs: ClaimedOutputs,
         temporary_folders: Sequence[Path],
         on_removed: Callable[[str], None] = lambda job_id: None,
     ) -> None:
@@ -58,7 +58,7 @@ class Expiry:
         self._outbox = outbox
         self._config = config
         self._inputs = inputs
-        self._taken_over = taken_over
+        self._claimed_outputs = claimed_outputs
         self._temporary_folders = temporary_folders
         self._on_removed = on_removed
         self._measured: dict[str, JobFolder] = {}  # folders of ended jobs, which do not change any more
@@ -90,7 +90,7 @@ class Expiry:
         for folder in self._temporary_folders:
             await asyncio.to_thread(remove_older, folder, now - TEMPORARY_SECONDS)
         if not any(job.state is JobState.GENERATING for job in self._store.jobs.values()):
-            self._taken_over.remove_all()
+            self._claimed_outputs.remove_all()
 
     async def _keep_sum_of_outputs(self) -> None:
         """Remove the files of the oldest results over the limit; the state of their jobs is kept."""

@@ -17,8 +17,8 @@ from worker.inputs.s3_source import S3Source
 from worker.inputs.stage import FOLDER, FetchedInputs
 from worker.inputs.uploads import UploadedFiles
 from worker.observe.io_metrics import IoMetrics
+from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.stage import DeliveredOutputs
-from worker.outputs.taken_over import TakenOver
 from worker.outputs.webhook import WebhookSender
 from worker.s3_stores import S3Stores
 from worker.s3_targets import find_write_problem
@@ -38,13 +38,13 @@ class ExternalIo:
         source = S3Source(stores, s3, limits)
         fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes, io_metrics)
         self.inputs = FetchedInputs(fetcher, input_folder, shares_files=settings.shared_files)
-        self.taken_over = TakenOver(keeps=settings.keeps_engine_output or bool(launch.urls))
+        self.claimed_outputs = ClaimedOutputs(keeps=settings.keeps_engine_output or bool(launch.urls))
         self.uploads = UploadedFiles(input_folder, limits, settings.min_free_disk_bytes)
         self.outputs = DeliveredOutputs(
             s3,
             stores,
             settings.metadata,
-            self.taken_over,
+            self.claimed_outputs,
             num_delivering=settings.postprocess_workers,
             io_metrics=io_metrics,
             max_bytes=settings.prompt_max_output_bytes,

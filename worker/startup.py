@@ -236,7 +236,7 @@ class Front:
             self._outbox,
             self._settings.retention_config(),
             self._external_io.inputs,
-            self._external_io.taken_over,
+            self._external_io.claimed_outputs,
             [client.folders.temp for client in self.services.pool.clients if client.folders is not None],
             self.services.caller_quota.files_removed,
         )

@@ -18,7 +18,7 @@ from worker.jobs.job import Job, JobRequest, JobState, JobTimes
 from worker.jobs.outbox import Outbox
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
-from worker.outputs.taken_over import TakenOver
+from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.webhook import WebhookSender
 from worker.setting_slices import RetentionConfig, WebhookConfig
 
@@ -43,7 +43,7 @@ async def store(tmp_path: Path) -> AsyncIterator[JobStore]:
 def expiry_of(store: JobStore, config: RetentionConfig = CONFIG, *temporary: Path) -> Expiry:
     webhooks = WebhookConfig("", SecretStr(""), 3.0)
     outbox = Outbox(store, WebhookSender(AddressGuard()), webhooks)
-    return Expiry(store, outbox, config, NoInputs(), TakenOver(keeps=True), temporary)
+    return Expiry(store, outbox, config, NoInputs(), ClaimedOutputs(keeps=True), temporary)
 
 
 async def ended_job(store: JobStore, job_id: str, *, seconds_ago: float = 0, num_bytes: int = 100) -> None:

@@ -27,7 +27,7 @@ async def generate(request: Request) -> Response:
     if isinstance(submitted, Response):
         return submitted
     admitted, is_vast = submitted
-    request.app.state.attendance.keep(admitted.job)
+    request.app.state.sync_waiters.detach(admitted.job)
     if admitted.job.state.is_terminal:
         return await reply_with(admitted.job, request, is_vast=is_vast)
     return await reply_with(admitted.job, request, status=202)
@@ -41,7 +41,7 @@ async def generate_sync(request: Request) -> Response:
         return submitted
     admitted, is_vast = submitted
     services = services_of(request)
-    with request.app.state.attendance.attend(admitted.job, is_owner=admitted.is_new):
+    with request.app.state.sync_waiters.waiting(admitted.job, is_owner=admitted.is_new):
         if not await _ends_before_client_leaves(services, admitted.job, request):
             return Response(status_code=499)
     return await reply_with(admitted.job, request, is_vast=is_vast)
@@ -54,7 +54,7 @@ async def generate_stream(request: Request) -> Response:
     if isinstance(submitted, Response):
         return submitted
     admitted, _ = submitted
-    request.app.state.attendance.keep(admitted.job)
+    request.app.state.sync_waiters.detach(admitted.job)
     return stream_of(admitted.job, request, is_new=admitted.is_new)
 
 

@@ -25,8 +25,8 @@ from typing import Any, Protocol
 
 from worker.errors import DeliveryFailed, OutputsTooLarge, WorkerError
 from worker.inputs.file_kinds import HEAD_BYTES, kind_of
+from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.engine_files import check_regular, opened_file, opened_folder
-from worker.outputs.taken_over import TakenOver
 
 SKIPPED_TYPES = frozenset({"temp", "preview"})
 SKIPPED_LISTS = frozenset({"animated"})  # only a flag of whether the pictures are animated
@@ -173,7 +173,7 @@ async def collect_outputs(
     outputs: Mapping[str, Mapping[str, Any]],
     job_directory: Path,
     source: FileSource,
-    taken_over: TakenOver | None = None,
+    claimed_outputs: ClaimedOutputs | None = None,
     max_bytes: int | None = None,
 ) -> list[Output | Said]:
     """Bring every listed file into `job_directory`, in the order of the list, with the short texts in between.
@@ -181,14 +181,16 @@ async def collect_outputs(
     Files of an earlier run are removed first. Raises DeliveryFailed for a file that the engine lists but does not have,
     and if the disk is full; OutputsTooLarge if the total exceeds `max_bytes`; EngineUnreachable from the source.
     """
-    taken_over = taken_over or TakenOver(keeps=True)
+    claimed_outputs = claimed_outputs or ClaimedOutputs(keeps=True)
     budget = ByteBudget(max_bytes)
     try:
         listed = listed_outputs(outputs)
-        here = await asyncio.to_thread(_take_what_is_here, listed, job_directory, source, taken_over.holder_of, budget)
+        here = await asyncio.to_thread(
+            _take_what_is_here, listed, job_directory, source, claimed_outputs.holder_of, budget
+        )
         for taken in here:
             if taken.origin is not None and isinstance(taken.item, Output):
-                taken_over.take_over(taken.origin, taken.item.path)
+                claimed_outputs.claim(taken.origin, taken.item.path)
         items = (taken.item for taken in here)
         return [
             await _take_from_afar(item, job_directory, source, budget) if isinstance(item, Listed) else item

@@ -21,13 +21,13 @@ from worker.jobs.job import Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
 from worker.jobs.stages import OutputRecord
 from worker.observe.io_metrics import IoMetrics
+from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.collect import collect_outputs
 from worker.outputs.delivered import Finish, delivered_names, finish, may_change
 from worker.outputs.keys import make_keys
 from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
 from worker.outputs.s3 import S3Uploader
-from worker.outputs.taken_over import TakenOver
 from worker.s3_stores import S3Stores
 from worker.s3_targets import S3Target, choose_target, find_write_problem
 from worker.setting_slices import S3Config
@@ -68,7 +68,7 @@ class DeliveredOutputs:
         config: S3Config,
         stores: S3Stores,
         default_metadata: MetadataLevel,
-        taken_over: TakenOver | None = None,
+        claimed_outputs: ClaimedOutputs | None = None,
         *,
         num_delivering: int = 8,
         io_metrics: IoMetrics | None = None,
@@ -77,7 +77,7 @@ class DeliveredOutputs:
         self._config = config
         self._max_bytes = max_bytes
         self._default_metadata = default_metadata
-        self._taken_over = taken_over or TakenOver(keeps=True)
+        self._claimed_outputs = claimed_outputs or ClaimedOutputs(keeps=True)
         self._uploader = S3Uploader(stores)
         self._io_metrics = io_metrics or IoMetrics()
         self._delivering = PrioritySemaphores(num_delivering)
@@ -87,7 +87,7 @@ class DeliveredOutputs:
         self, job: Job, outcome: RunOutcome, directory: Path, engine: EngineClient
     ) -> Sequence[OutputRecord]:
         outputs = await collect_outputs(
-            outcome.outputs, directory, _EngineFiles(engine), self._taken_over, self._max_bytes
+            outcome.outputs, directory, _EngineFiles(engine), self._claimed_outputs, self._max_bytes
         )
         if self._level(job) != "none" and outputs:
             await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))

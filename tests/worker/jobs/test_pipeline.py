@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.worker.databases import opened
-from worker.api.attendance import Attendance
+from worker.api.sync_waiters import SyncWaiters
 from worker.engines.client import EngineClient
 from worker.engines.pool import EnginePool
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
@@ -89,7 +89,7 @@ async def test_a_job_that_is_cancelled_while_the_front_drains_does_not_go_on_at_
         await store.insert(job)
         pipeline.start(job)
         await pipeline.drain(0)
-        with Attendance(pipeline, 0).attend(job, is_owner=True):
+        with SyncWaiters(pipeline, 0).waiting(job, is_owner=True):
             pass  # a client who was told that the job is kept
         await asyncio.sleep(0.01)
         assert pipeline.is_left(job)

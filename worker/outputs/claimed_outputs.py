@@ -1,4 +1,4 @@
-"""TakenOver: files in the engine's output folder that jobs have claimed, and their removal from that folder.
+"""ClaimedOutputs: files in the engine's output folder that jobs have claimed, and their removal from that folder.
 
 It is active only with KEEP_ENGINE_OUTPUT=false and an engine of our own. Files that no job of ours made are never
 removed. Two failures are prevented:
@@ -20,7 +20,7 @@ REMEMBERED = 10_000
 _Family = tuple[Path, str]
 
 
-class TakenOver:
+class ClaimedOutputs:
     """Claimed output files. They change only on the event loop, so no prompt is sent between a check and a removal."""
 
     def __init__(self, *, keeps: bool) -> None:
@@ -32,7 +32,7 @@ class TakenOver:
         """Return the job's path of a file that was removed from the engine's folder; None if it is not claimed."""
         return self._holders.get(origin)
 
-    def take_over(self, origin: Path, held_at: Path) -> None:
+    def claim(self, origin: Path, held_at: Path) -> None:
         """Record that a job has a file.
 
         The file is removed from the engine's folder once a file with a higher number exists.

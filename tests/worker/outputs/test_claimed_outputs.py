@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from worker.outputs.claimed_outputs import ClaimedOutputs, family_of, numbers_of
 from worker.outputs.collect import Output, collect_outputs
-from worker.outputs.taken_over import TakenOver, family_of, numbers_of
 
 
 class Engine:
@@ -28,26 +28,26 @@ def engine_with(tmp_path: Path, *names: str) -> Engine:
     return Engine(folder)
 
 
-async def collect(engine: Engine, job: Path, taken_over: TakenOver, *names: str) -> list[str]:
+async def collect(engine: Engine, job: Path, claimed_outputs: ClaimedOutputs, *names: str) -> list[str]:
     outputs = {"9": {"images": [{"filename": name, "subfolder": "", "type": "output"} for name in names]}}
-    collected = await collect_outputs(outputs, job, engine, taken_over)
+    collected = await collect_outputs(outputs, job, engine, claimed_outputs)
     return [item.path.read_text() for item in collected if isinstance(item, Output)]
 
 
 async def test_by_default_everything_stays(tmp_path: Path) -> None:
     engine = engine_with(tmp_path, "a_00001_.png", "a_00002_.png")
-    taken_over = TakenOver(keeps=True)
-    await collect(engine, tmp_path / "job", taken_over, "a_00001_.png", "a_00002_.png")
-    taken_over.remove_all()
+    claimed_outputs = ClaimedOutputs(keeps=True)
+    await collect(engine, tmp_path / "job", claimed_outputs, "a_00001_.png", "a_00002_.png")
+    claimed_outputs.remove_all()
     assert len(os.listdir(engine.folder)) == 2
 
 
 async def test_the_highest_number_stays_until_no_job_is_at_the_engine(tmp_path: Path) -> None:
     engine = engine_with(tmp_path, "a_00001_.png", "a_00002_.png", "b_00001_.png", "of the user.png")
-    taken_over = TakenOver(keeps=False)
-    await collect(engine, tmp_path / "job", taken_over, "a_00001_.png", "a_00002_.png", "b_00001_.png")
+    claimed_outputs = ClaimedOutputs(keeps=False)
+    await collect(engine, tmp_path / "job", claimed_outputs, "a_00001_.png", "a_00002_.png", "b_00001_.png")
     assert sorted(os.listdir(engine.folder)) == ["a_00002_.png", "b_00001_.png", "of the user.png"]
-    taken_over.remove_all()
+    claimed_outputs.remove_all()
     assert os.listdir(engine.folder) == ["of the user.png"]
     assert len(os.listdir(tmp_path / "job")) == 3
 
@@ -56,18 +56,18 @@ async def test_a_cached_answer_that_names_a_file_which_has_left_gets_it_from_the
     tmp_path: Path,
 ) -> None:
     engine = engine_with(tmp_path, "a_00001_.png", "a_00002_.png")
-    taken_over = TakenOver(keeps=False)
-    await collect(engine, tmp_path / "one", taken_over, "a_00001_.png", "a_00002_.png")
-    assert await collect(engine, tmp_path / "two", taken_over, "a_00001_.png") == ["a_00001_.png"]
+    claimed_outputs = ClaimedOutputs(keeps=False)
+    await collect(engine, tmp_path / "one", claimed_outputs, "a_00001_.png", "a_00002_.png")
+    assert await collect(engine, tmp_path / "two", claimed_outputs, "a_00001_.png") == ["a_00001_.png"]
 
 
 async def test_a_name_that_is_used_again_is_the_new_file(tmp_path: Path) -> None:
     engine = engine_with(tmp_path, "a_00001_.png")
-    taken_over = TakenOver(keeps=False)
-    await collect(engine, tmp_path / "one", taken_over, "a_00001_.png")
-    taken_over.remove_all()
+    claimed_outputs = ClaimedOutputs(keeps=False)
+    await collect(engine, tmp_path / "one", claimed_outputs, "a_00001_.png")
+    claimed_outputs.remove_all()
     (engine.folder / "a_00001_.png").write_text("another")
-    assert await collect(engine, tmp_path / "two", taken_over, "a_00001_.png") == ["another"]
+    assert await collect(engine, tmp_path / "two", claimed_outputs, "a_00001_.png") == ["another"]
 
 
 def test_files_are_numbered_together_by_all_but_their_digits() -> None:
