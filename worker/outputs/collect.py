@@ -57,7 +57,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class InlineOutput:
     """A text or another JSON value that a node shows, in the list `output_type`."""
 
     node_id: str
@@ -142,11 +142,11 @@ class _Taken:
     was taken from.
     """
 
-    item: Output | Said | Listed
+    item: Output | InlineOutput | Listed
     origin: Path | None = None
 
 
-def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed | Said]:
+def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed | InlineOutput]:
     """List everything in a history entry's `outputs`, whatever the list's name, except temporary files and previews.
 
     A node that lists `files` lists its pictures there too, so its `images` are skipped then.
@@ -154,7 +154,7 @@ def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed | Sa
     return [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
 
 
-def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed | Said]:
+def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed | InlineOutput]:
     for output_type, items in shown.items():
         is_pictures_of_files = output_type == "images" and shown.get("files")
         if not isinstance(items, list) or output_type in SKIPPED_LISTS or is_pictures_of_files:
@@ -162,7 +162,7 @@ def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed | Said
         for item in items:
             if not isinstance(item, Mapping) or "filename" not in item:
                 if item is not None:
-                    yield Said(node_id, output_type, item)
+                    yield InlineOutput(node_id, output_type, item)
                 continue
             kind = str(item.get("type") or "output")
             if isinstance(item["filename"], str) and item["filename"] and kind not in SKIPPED_TYPES:
@@ -175,7 +175,7 @@ async def collect_outputs(
     source: FileSource,
     claimed_outputs: ClaimedOutputs | None = None,
     max_bytes: int | None = None,
-) -> list[Output | Said]:
+) -> list[Output | InlineOutput]:
     """Bring every listed file into `job_directory`, in the order of the list, with the short texts in between.
 
     Files of an earlier run are removed first. Raises DeliveryFailed for a file that the engine lists but does not have,
@@ -186,14 +186,14 @@ async def collect_outputs(
     try:
         listed = listed_outputs(outputs)
         here = await asyncio.to_thread(
-            _take_what_is_here, listed, job_directory, source, claimed_outputs.holder_of, budget
+            _take_local_files, listed, job_directory, source, claimed_outputs.holder_of, budget
         )
         for taken in here:
             if taken.origin is not None and isinstance(taken.item, Output):
                 claimed_outputs.claim(taken.origin, taken.item.path)
         items = (taken.item for taken in here)
         return [
-            await _take_from_afar(item, job_directory, source, budget) if isinstance(item, Listed) else item
+            await _download_files(item, job_directory, source, budget) if isinstance(item, Listed) else item
             for item in items
         ]
     except OSError as error:
@@ -204,8 +204,8 @@ async def collect_outputs(
         raise
 
 
-def _take_what_is_here(
-    listed: Sequence[Listed | Said],
+def _take_local_files(
+    listed: Sequence[Listed | InlineOutput],
     directory: Path,
     source: FileSource,
     holder_of: Callable[[Path], Path | None],
@@ -213,20 +213,20 @@ def _take_what_is_here(
 ) -> list[_Taken]:
     """Take all local files in one thread call, since each call costs as much as a link."""
     _make_empty(directory)
-    return [_take_here(item, directory, source, holder_of, budget) for item in listed]
+    return [_take_one_locally(item, directory, source, holder_of, budget) for item in listed]
 
 
-def _take_here(
-    item: Listed | Said,
+def _take_one_locally(
+    item: Listed | InlineOutput,
     directory: Path,
     source: FileSource,
     holder_of: Callable[[Path], Path | None],
     budget: ByteBudget,
 ) -> _Taken:
-    if isinstance(item, Said):
+    if isinstance(item, InlineOutput):
         content = item.content
         budget.spend(len(content), item.node_id)
-        return _Taken(item if len(content) <= MAX_INLINE_BYTES else _write_down(item, directory))
+        return _Taken(item if len(content) <= MAX_INLINE_BYTES else _write_inline(item, directory))
     folder = source.folder_of(item.kind)
     if folder is None:
         return _Taken(item)
@@ -234,7 +234,7 @@ def _take_here(
     return _Taken(_output(item, path), origin if item.kind == "output" else None)
 
 
-async def _take_from_afar(listed: Listed, directory: Path, source: FileSource, budget: ByteBudget) -> Output:
+async def _download_files(listed: Listed, directory: Path, source: FileSource, budget: ByteBudget) -> Output:
     path = await asyncio.to_thread(_reserve, directory, clean_name(listed.filename))
     await source.view(listed.filename, listed.subfolder, listed.kind, path, budget.left)
     output = await asyncio.to_thread(_output, listed, path)
@@ -242,17 +242,17 @@ async def _take_from_afar(listed: Listed, directory: Path, source: FileSource, b
     return output
 
 
-def _write_down(said: Said, directory: Path) -> Output:
-    is_text = isinstance(said.value, str)
-    path = _reserve(directory, clean_name(f"{said.output_type}_{said.node_id}.{'txt' if is_text else 'json'}"))
-    path.write_text(said.content, encoding="utf-8", errors="replace")
+def _write_inline(inline: InlineOutput, directory: Path) -> Output:
+    is_text = isinstance(inline.value, str)
+    path = _reserve(directory, clean_name(f"{inline.output_type}_{inline.node_id}.{'txt' if is_text else 'json'}"))
+    path.write_text(inline.content, encoding="utf-8", errors="replace")
     return Output(
         filename=path.name,
         path=path,
         subfolder="",
         kind="output",
-        node_id=said.node_id,
-        output_type=said.output_type,
+        node_id=inline.node_id,
+        output_type=inline.output_type,
         media_type="text/plain" if is_text else "application/json",
         size_bytes=path.stat().st_size,
     )

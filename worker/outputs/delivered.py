@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from worker.jobs.stages import OutputRecord
-from worker.outputs.blanks import UNTOUCHED_TYPES, blank
 from worker.outputs.convert import EXTENSIONS, ConversionFailed, convert, make_thumbnail, reason
 from worker.outputs.embedded import REWRITTEN_TYPES, rewrite, wanted_texts
 from worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
+from worker.outputs.strip_metadata import UNTOUCHED_TYPES, strip_metadata
 
 DELIVERED, THUMBNAILS = "delivered", "thumbnails"
 MEDIA_TYPES: Mapping[ImageFormat, str] = {
@@ -114,7 +114,7 @@ def _retold(source: Path, folder: Path, name: str, media_type: str, wanted: Fini
 def _rewrite(source: Path, target: Path, media_type: str, wanted: Finish) -> bool:
     if media_type in REWRITTEN_TYPES:
         return rewrite(source, target, media_type, wanted.level, wanted.texts)
-    return wanted.level != "full" and blank(source, target)  # only pictures get the prompt embedded
+    return wanted.level != "full" and strip_metadata(source, target)  # only pictures get the prompt embedded
 
 
 def _thumbnail(record: Mapping[str, Any], folder: Path, name: str, size: int) -> OutputRecord:

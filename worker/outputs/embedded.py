@@ -39,17 +39,17 @@ def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, t
     wanted, drops = wanted_texts(level, texts), level != "full"
     if media_type == "image/png":
         contents = contents_of_png(source)
-        said = {key for key, _ in contents}
+        present = {key for key, _ in contents}
         # A file cached by a foreign engine may contain an earlier job's prompt under the same name.
-        if sorted(contents, key=str) == sorted(wanted.items(), key=str) if drops else said >= wanted.keys():
+        if sorted(contents, key=str) == sorted(wanted.items(), key=str) if drops else present >= wanted.keys():
             return False
-        added = wanted if drops else {key: text for key, text in wanted.items() if key not in said}
+        added = wanted if drops else {key: text for key, text in wanted.items() if key not in present}
         target.parent.mkdir(mode=0o700, exist_ok=True)
         rewrite_png(source, target, drops=drops, texts=added)
         return True
     holder = jpeg_segments if media_type == "image/jpeg" else webp_chunks
-    says_something = holder.says_something(source)
-    if (not says_something and not wanted) or (says_something and not drops):
+    has_metadata = holder.has_metadata(source)
+    if (not has_metadata and not wanted) or (has_metadata and not drops):
         return False
     target.parent.mkdir(mode=0o700, exist_ok=True)
     exif = exif_of(wanted, _orientation_in(holder.exif_in(source)))

@@ -20,10 +20,10 @@ class BrokenJpeg(ValueError):
     """A file that is not a JPEG, or that ends before its image data."""
 
 
-def says_something(path: Path) -> bool:
+def has_metadata(path: Path) -> bool:
     """Return True if the file contains anything that `rewrite_jpeg` would drop."""
     with path.open("rb") as file:
-        return any(_is_saying(marker, content) for marker, content in _segments(file))
+        return any(_is_metadata(marker, content) for marker, content in _segments(file))
 
 
 def exif_in(path: Path) -> bytes:
@@ -47,7 +47,7 @@ def rewrite_jpeg(source: Path, target: Path, *, drops: bool, exif: bytes) -> Non
             if is_due and marker != APP0:  # JFIF requires APP0 to be first
                 out.write(_segment(APP1, exif))
                 is_due = False
-            if not (drops and _is_saying(marker, content)):
+            if not (drops and _is_metadata(marker, content)):
                 out.write(_segment(marker, content))
         shutil.copyfileobj(file, out)  # the rest of the picture
 
@@ -75,7 +75,7 @@ def _segment(marker: int, content: bytes) -> bytes:
     return bytes((0xFF, marker)) + (len(content) + 2).to_bytes(2, "big") + content
 
 
-def _is_saying(marker: int, content: bytes) -> bool:
+def _is_metadata(marker: int, content: bytes) -> bool:
     if marker == APP2:
         return not content.startswith(b"ICC_PROFILE\0")
     return marker == COM or (marker in APP_SEGMENTS and marker not in (APP0, APP14))

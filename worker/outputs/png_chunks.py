@@ -23,7 +23,7 @@ class BrokenPng(ValueError):
     """A file that is not a PNG, or that ends within a chunk."""
 
 
-def said_in_png(path: Path) -> list[str]:
+def texts_in_png(path: Path) -> list[str]:
     """Return the key of every text in the file, and the type of every other metadata chunk."""
     return [key for key, _ in contents_of_png(path)]
 
@@ -35,15 +35,15 @@ def contents_of_png(path: Path) -> list[tuple[str, str | None]]:
     every other metadata chunk.
     """
     with path.open("rb") as file:
-        said: list[tuple[str, str | None]] = []
+        texts: list[tuple[str, str | None]] = []
         for kind, size_bytes in _chunks(file):
             start = file.tell()
             if kind in TEXT_CHUNKS:
-                said.append(_text_in(kind, file.read(size_bytes)))
+                texts.append(_text_in(kind, file.read(size_bytes)))
             elif kind in SAYING_CHUNKS:
-                said.append((kind.decode(), None))
+                texts.append((kind.decode(), None))
             file.seek(start + size_bytes + 4)
-        return said
+        return texts
 
 
 def _text_in(kind: bytes, content: bytes) -> tuple[str, str | None]:

@@ -16,7 +16,7 @@ class BrokenWebp(ValueError):
     """A file that is not a WebP, or that ends within a chunk."""
 
 
-def says_something(path: Path) -> bool:
+def has_metadata(path: Path) -> bool:
     return any(kind in (b"EXIF", b"XMP ") for kind, _ in _chunks(path.read_bytes()))
 
 

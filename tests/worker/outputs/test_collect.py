@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from worker.errors import DeliveryFailed, OutputsTooLarge
-from worker.outputs.collect import Listed, Output, Said, clean_name, clean_subfolder, collect_outputs, listed_outputs
+from worker.outputs.collect import (
+    InlineOutput,
+    Listed,
+    Output,
+    clean_name,
+    clean_subfolder,
+    collect_outputs,
+    listed_outputs,
+)
 
 
 def write(path: Path, text: str) -> None:
@@ -69,10 +77,10 @@ def test_every_list_counts_and_previews_do_not() -> None:
     assert listed_outputs(outputs) == [
         Listed("9", "images", "a.png", "", "output"),
         Listed("12", "gifs", "a.gif", "", "output"),
-        Said("12", "text", "words"),
+        InlineOutput("12", "text", "words"),
         Listed("13", "files", "a.mp4", "", "output"),
         Listed("14", "audio", "a.flac", "", "output"),
-        Said("14", "audio", {"subfolder": "x"}),
+        InlineOutput("14", "audio", {"subfolder": "x"}),
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from worker.outputs.embedded import EXIF_MAKE, EXIF_MODEL, EXIF_ORIENTATION, rewrite
-from worker.outputs.png_chunks import said_in_png
+from worker.outputs.png_chunks import texts_in_png
 
 PROMPT = json.dumps({"1": {"class_type": "Draw", "inputs": {"text": "planted words"}}})
 TEXTS = {"prompt": PROMPT, "workflow": json.dumps({"nodes": ["planted node"]})}
@@ -124,7 +124,7 @@ def test_every_frame_of_an_animated_png_stays(tmp_path: Path) -> None:
     info.add_text("prompt", PROMPT)
     info.add(b"comf", b"prompt\0planted", after_idat=True)
     noise().save(tmp_path / "a.png", save_all=True, append_images=[noise(), noise()], pnginfo=info)
-    assert "comf" in said_in_png(tmp_path / "a.png")
+    assert "comf" in texts_in_png(tmp_path / "a.png")
     assert rewrite(tmp_path / "a.png", tmp_path / "b.png", "image/png", "none", {})
     with Image.open(tmp_path / "b.png") as picture:
         assert getattr(picture, "n_frames", 1) == 3

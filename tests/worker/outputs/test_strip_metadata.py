@@ -13,17 +13,17 @@ from PIL import Image, ImageSequence
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from worker.outputs.blanks import BrokenContainer, blank
+from worker.outputs.strip_metadata import BrokenContainer, strip_metadata
 
 PLANTED = b"planted-prompt"
 
 
 def blanked(folder: Path, name: str, content: bytes) -> bytes:
     (folder / name).write_bytes(content)
-    assert blank(folder / name, folder / "blank")
+    assert strip_metadata(folder / name, folder / "blank")
     made = (folder / "blank").read_bytes()
     assert PLANTED in content and PLANTED not in made
-    assert not blank(folder / "blank", folder / "again")  # nothing is left to take out
+    assert not strip_metadata(folder / "blank", folder / "again")  # nothing is left to take out
     return made
 
 
@@ -112,10 +112,10 @@ def nested_boxes(depth: int) -> bytes:
 def test_a_file_that_is_broken_is_named_so_and_not_written(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(BrokenContainer):
-        blank(tmp_path / "a", tmp_path / "blank")
+        strip_metadata(tmp_path / "a", tmp_path / "blank")
     assert not (tmp_path / "blank").exists()
 
 
 def test_what_is_of_no_known_kind_stays(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"just a text, " + PLANTED)
-    assert not blank(tmp_path / "a", tmp_path / "blank")
+    assert not strip_metadata(tmp_path / "a", tmp_path / "blank")

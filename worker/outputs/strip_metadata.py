@@ -25,7 +25,7 @@ MAX_HEADER_BYTES = 32 << 20  # parsed at once
 MAX_BOX_DEPTH = 8
 UNTOUCHED_TYPES = frozenset({"image/tiff", "image/avif", "audio/ogg"})
 KEPT_OF_SAFETENSORS = ("format", "modelspec.")  # describe the model, not how it was made
-SPOKEN_BOXES = frozenset({b"udta", b"meta", b"uuid"})
+METADATA_BOXES = frozenset({b"udta", b"meta", b"uuid"})
 BOXES_WITH_BOXES = frozenset({b"moov", b"trak"})
 EBML_SEGMENT, EBML_TAGS, EBML_VOID = 0x18538067, 0x1254C367, b"\xec"
 FLAC_PADDING, FLAC_COMMENT = 1, 4
@@ -45,7 +45,7 @@ class Edit:
     num_zeros: int = 0
 
 
-def blank(source: Path, target: Path) -> bool:
+def strip_metadata(source: Path, target: Path) -> bool:
     """Copy a file to `target` without its metadata.
 
     Returns False if the file has no metadata or its format is not supported. Raises BrokenContainer.
@@ -92,15 +92,15 @@ def _in_gif(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
         if introducer == b"!":
             label = file.read(1)
             first = _sub_block(file)
-            says = label == b"\xfe" or (label == b"\xff" and first.startswith(b"XMP Data"))
+            is_metadata = label == b"\xfe" or (label == b"\xff" and first.startswith(b"XMP Data"))
         elif introducer == b",":
             file.seek(_palette_bytes(file.read(9)[8]) + 1, os.SEEK_CUR)  # and the LZW minimum code size
-            first, says = _sub_block(file), False
+            first, is_metadata = _sub_block(file), False
         else:
-            raise BrokenContainer("has a block that is none")
+            raise BrokenContainer("has an unknown block")
         while first:
             first = _sub_block(file)
-        if says:
+        if is_metadata:
             yield Edit(start, file.tell(), b"")
 
 
@@ -121,9 +121,9 @@ def _in_safetensors(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
         header = json.loads(file.read(length))
     except ValueError:
         raise BrokenContainer("has a header that is no JSON") from None
-    said = header.get("__metadata__") if isinstance(header, Mapping) else None
-    kept = {key: text for key, text in (said or {}).items() if key.startswith(KEPT_OF_SAFETENSORS)}
-    if kept == (said or {}):
+    metadata = header.get("__metadata__") if isinstance(header, Mapping) else None
+    kept = {key: text for key, text in (metadata or {}).items() if key.startswith(KEPT_OF_SAFETENSORS)}
+    if kept == (metadata or {}):
         return
     plain = {key: value for key, value in header.items() if key != "__metadata__"}
     rest = {"__metadata__": kept} if kept else {}
@@ -149,7 +149,7 @@ def _boxes_between(file: BinaryIO, start: int, end: int, depth: int = 0) -> Iter
         size = size or end - start  # 0: to the end
         if size < head or start + size > end:
             raise BrokenContainer("has a box larger than itself")
-        if kind in SPOKEN_BOXES:
+        if kind in METADATA_BOXES:
             yield Edit(start + 4, start + 8, b"free")
             yield Edit(start + head, start + size, b"", size - head)
         elif kind in BOXES_WITH_BOXES:
@@ -177,7 +177,7 @@ def _number(file: BinaryIO, *, keeps_marker: bool = False) -> int | None:
     """Read an EBML variable-length integer; None for the reserved value of an unknown size."""
     first = file.read(1)[0]
     if not first:
-        raise BrokenContainer("has a number that is none")
+        raise BrokenContainer("has an invalid EBML variable-length integer")
     width = 9 - first.bit_length()
     rest = file.read(width - 1)
     if len(rest) < width - 1:
@@ -221,12 +221,12 @@ def _in_id3(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
     if 10 + length > size_bytes:
         raise BrokenContainer("has a tag larger than itself")
     file.seek(10)
-    if _says(file, length):
+    if _has_content(file, length):
         yield Edit(5, 6, b"\0")  # no flags: only padding follows
         yield Edit(10, 10 + length, b"", length)
 
 
-def _says(file: BinaryIO, length: int) -> bool:
+def _has_content(file: BinaryIO, length: int) -> bool:
     """Return True if any of the next bytes is not zero."""
     while length > 0:
         block = file.read(min(length, COPY_BYTES))
