@@ -64,8 +64,8 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     @app.exception_handler(405)
     async def _no_such_method(request: Request, error: HTTPException) -> Response:
         allowed = (error.headers or {}).get("Allow", "")
-        said = MethodNotAllowed(f"{request.method} is not for this route, {allowed} is", allowed=allowed.split(", "))
-        response = refuse(said)
+        refused = MethodNotAllowed(f"{request.method} is not for this route, {allowed} is", allowed=allowed.split(", "))
+        response = refuse(refused)
         response.headers["Allow"] = allowed
         return response
 

@@ -101,8 +101,8 @@ class Problem:
         """Return the message, preceded by the field's name if it refers to a field of the request without naming it."""
         field = self.field or ""
         name = next((field.removeprefix(place) for place in PLACES if field.startswith(place)), field)
-        is_said = name == field or name in self.message
-        return str(shortened(self.message if is_said else f"{name}: {self.message}"))
+        names_field = name == field or name in self.message
+        return str(shortened(self.message if names_field else f"{name}: {self.message}"))
 
     def as_json(self) -> dict[str, Any]:
         shown = {

@@ -99,14 +99,14 @@ def fetch_model(name: str, models_directory: Path, say: Callable[[str], None], *
     if target.is_file():
         say(f"{target} is here already")
         return target
-    told = ask_hub(known, endpoint)
-    size = f" ({told.size_bytes / 1e9:.2f} GB)" if told.size_bytes else ""
+    on_hub = ask_hub(known, endpoint)
+    size = f" ({on_hub.size_bytes / 1e9:.2f} GB)" if on_hub.size_bytes else ""
     say(f"Downloading {known.file_name}{size} from {known.repository}")
     partial = _download(known, models_directory / ".downloads", endpoint)
     digest = sha256_of(partial)
-    if told.sha256 is not None and digest != told.sha256:
+    if on_hub.sha256 is not None and digest != on_hub.sha256:
         partial.unlink()
-        raise ModelBroken(f"{known.file_name} has SHA-256 {digest}, the hub says {told.sha256}; it was removed")
+        raise ModelBroken(f"{known.file_name} has SHA-256 {digest}, the hub says {on_hub.sha256}; it was removed")
     problem = find_file_problem(partial)
     if problem:
         partial.unlink()
@@ -128,10 +128,10 @@ def ask_hub(known: KnownModel, endpoint: str | None = None) -> HubFile:
     def ask() -> HubFile:
         _read_plain()
         url = hf_hub_url(known.repository, known.file_name, endpoint=endpoint)
-        told = get_hf_file_metadata(url, timeout=REACH_SECONDS, endpoint=endpoint, token=token)
-        etag = (told.etag or "").lower()
+        on_hub = get_hf_file_metadata(url, timeout=REACH_SECONDS, endpoint=endpoint, token=token)
+        etag = (on_hub.etag or "").lower()
         is_sha256 = len(etag) == 64 and all(letter in "0123456789abcdef" for letter in etag)
-        return HubFile(etag if is_sha256 else None, told.size)
+        return HubFile(etag if is_sha256 else None, on_hub.size)
 
     try:
         return _within(REACH_SECONDS, ask)

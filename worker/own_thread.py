@@ -24,7 +24,7 @@ async def in_own_thread(function: Callable[Given, Result], *arguments: Given.arg
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Result] = loop.create_future()
 
-    def tell(result: Result | None, error: BaseException | None) -> None:
+    def resolve(result: Result | None, error: BaseException | None) -> None:
         if ended.done():
             return
         if error is not None:
@@ -39,7 +39,7 @@ async def in_own_thread(function: Callable[Given, Result], *arguments: Given.arg
         except BaseException as error:  # noqa: BLE001 - the thread: the awaiting task gets it
             raised = error
         with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
-            loop.call_soon_threadsafe(tell, result, raised)
+            loop.call_soon_threadsafe(resolve, result, raised)
 
     threading.Thread(target=call, name=function.__name__, daemon=True).start()
     return await ended

@@ -162,11 +162,11 @@ def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> Re
 def _challenge(error: WorkerError) -> dict[str, str]:
     """Return the WWW-Authenticate header of a refusal, by RFC 6750: it distinguishes a wrong key from a missing one."""
     if isinstance(error, ScopeMissing):
-        said = f', error="insufficient_scope", scope="{error.fields["scope"]}"'
+        details = f', error="insufficient_scope", scope="{error.fields["scope"]}"'
     elif isinstance(error, WrongKey):
-        said = ', error="invalid_token"'
+        details = ', error="invalid_token"'
     elif isinstance(error, Unauthorized):
-        said = ""
+        details = ""
     else:
         return {}
-    return {"WWW-Authenticate": f'Bearer realm="{REALM}"{said}'}
+    return {"WWW-Authenticate": f'Bearer realm="{REALM}"{details}'}

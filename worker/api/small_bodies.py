@@ -42,8 +42,8 @@ class SmallBodies:
                 break
         try:
             if len(body) > MAX_SMALL_BYTES:
-                told = f"The body is too large; got {len(body)} bytes or more, expected at most {MAX_SMALL_BYTES}"
-                raise RequestTooLarge(told, limit_bytes=MAX_SMALL_BYTES)
+                problem = f"The body is too large; got {len(body)} bytes or more, expected at most {MAX_SMALL_BYTES}"
+                raise RequestTooLarge(problem, limit_bytes=MAX_SMALL_BYTES)
             check_json(body, self._limits)
         except (RequestTooLarge, RequestRejected) as error:
             await refuse(error)(scope, receive, send)

@@ -55,7 +55,7 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
         yield _event(0, first)
     with services.pipeline.feed.watch(job.id) as changed:
         shown: dict[str, Any] = {}
-        told_at = began
+        sent_at = began
         while not services.pipeline.has_ended(job):
             changed.clear()
             if services.pipeline.is_left(job):
@@ -66,11 +66,11 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
                 return
             snapshot = _snapshot(services, job)
             if snapshot != shown:
-                shown, told_at, seq = snapshot, time.monotonic(), job.seq
+                shown, sent_at, seq = snapshot, time.monotonic(), job.seq
                 await services.store.settle(job)
                 yield _event(seq, {**snapshot, **_times(began)})
-            elif time.monotonic() - told_at > KEEP_ALIVE_SECONDS:
-                told_at = time.monotonic()
+            elif time.monotonic() - sent_at > KEEP_ALIVE_SECONDS:
+                sent_at = time.monotonic()
                 yield ": keep-alive\n\n"
             await asyncio.sleep(MIN_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):

@@ -29,7 +29,7 @@ from worker.engines.hidden_folders import prefixes_of, problems_without_folders
 from worker.engines.http import MAX_ANSWER_BYTES, EngineHttp, Reply
 from worker.engines.long_names import find_long_names
 from worker.engines.loss import Loss, LossReason
-from worker.engines.model_folders import Kinds, folders_told, is_missing_model, kinds_told, with_folders
+from worker.engines.model_folders import Kinds, is_missing_model, parse_folders, parse_kinds, with_folders
 from worker.engines.outcome import RunOutcome, problems_of_rejection, read_outcome
 from worker.engines.save_names import find_name_problems
 from worker.engines.stopping import RUNNING, StopRequests
@@ -101,7 +101,7 @@ class _Run:
 
     prompt_id: str
     on_message: OnMessage
-    is_told_of: bool = True  # on our socket; False of what the front before us has sent
+    has_events: bool = True  # on our socket; False for a prompt of the front before this one
     is_own: bool = False  # of the front itself, no job's
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     should_look: bool = False  # in the history, because it may have ended
@@ -152,7 +152,7 @@ class EngineClient:
         self.client_id = uuid.uuid4().hex
         self.num_run = 0  # prompts sent since the engine's start
         self.uploaded: dict[str, str] = {}  # files that it has got from us, and what it calls them
-        self.stops = StopRequests(self._withdraw, self._place_in_queue)
+        self.stops = StopRequests(self._withdraw, self._queue_position)
         self.on_fault: Callable[[LossReason], None] = lambda reason: None
         self.on_completed: Callable[[], None] = lambda: None  # a prompt has run to a good end
         self._is_supervised = is_supervised
@@ -235,12 +235,12 @@ class EngineClient:
 
     async def knows(self, prompt_id: str) -> bool:
         """Whether the prompt waits, runs, or has run to its end there."""
-        if await self._place_in_queue(prompt_id) is not None:
+        if await self._queue_position(prompt_id) is not None:
             return True
         entry = await self.history_entry(prompt_id)
         return entry is not None and not read_outcome(entry).was_interrupted
 
-    async def _place_in_queue(self, prompt_id: str) -> str | None:
+    async def _queue_position(self, prompt_id: str) -> str | None:
         queue = await self._get("/queue")
         for place in ("queue_running", "queue_pending"):
             if any(item[1] == prompt_id for item in queue.get(place) or ()):
@@ -283,7 +283,7 @@ class EngineClient:
         if response.status >= 400:  # no prompt at all
             refused = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
             found = FoundProblems(tuple(problems_of_rejection(answer) or refused))
-        return found, kinds_told(answer.get("models")) if found.listed else {}
+        return found, parse_kinds(answer.get("models")) if found.listed else {}
 
     async def run(
         self,
@@ -303,7 +303,7 @@ class EngineClient:
         has stopped. `is_there`: it was sent before, only await it. `is_own`: it is the front's own, and an engine that
         is lost meanwhile is lost by itself.
         """
-        run = _Run(prompt_id, on_message, is_told_of=not is_there, is_own=is_own)
+        run = _Run(prompt_id, on_message, has_events=not is_there, is_own=is_own)
         self.stops.forget(prompt_id)
         self._runs[prompt_id] = run
         sending = None if is_there else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}))
@@ -501,8 +501,8 @@ class EngineClient:
         clock = asyncio.get_running_loop().time
         silent_since: float | None = None
         while True:
-            is_hearing = self._is_listening and run.is_told_of
-            pause = LOOK_SECONDS if is_hearing else LOOK_SECONDS_WITHOUT_SOCKET
+            is_receiving = self._is_listening and run.has_events
+            pause = LOOK_SECONDS if is_receiving else LOOK_SECONDS_WITHOUT_SOCKET
             if run.started_at is not None:
                 pause = min(pause, max(0.0, run.started_at + timeout_seconds - clock()))
             was_woken = await _wait(run.wake, pause)
@@ -552,7 +552,7 @@ class EngineClient:
         """Asks the history whether a run has ended. Raises EngineLost when the engine knows nothing of it."""
         entry = await self.history_entry(run.prompt_id)
         if entry is None:
-            place = await self._place_in_queue(run.prompt_id)
+            place = await self._queue_position(run.prompt_id)
             if place == RUNNING and run.started_at is None:
                 run.started_at = run.reported_at = asyncio.get_running_loop().time()
             if place is not None:
@@ -573,7 +573,7 @@ class EngineClient:
                     self._look_everywhere()
                     async for message in socket:
                         if isinstance(message, str):
-                            self._hear_text(message)
+                            self._on_text(message)
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 log.debug("engine socket lost", reason=type(error).__name__)
             self._is_listening = False
@@ -599,13 +599,13 @@ class EngineClient:
             run.should_look = True
             run.wake.set()
 
-    def _hear_text(self, text: str) -> None:
+    def _on_text(self, text: str) -> None:
         message = json.loads(text)
         data = message.get("data") if isinstance(message, Mapping) else None
         if isinstance(data, Mapping):
-            self._hear(str(message.get("type", "")), data)
+            self._on_message(str(message.get("type", "")), data)
 
-    def _hear(self, kind: str, data: Mapping[str, Any]) -> None:
+    def _on_message(self, kind: str, data: Mapping[str, Any]) -> None:
         run = self._runs.get(str(data.get("prompt_id")))
         if run is None:
             return
@@ -633,7 +633,7 @@ class EngineClient:
     async def _model_folders(self) -> dict[str, list[str]]:
         """Kind -> folders; empty for an engine that does not tell."""
         reply = await self._request("GET", "/experiment/models")
-        return folders_told(reply.json_value()) if reply.status == 200 else {}
+        return parse_folders(reply.json_value()) if reply.status == 200 else {}
 
     async def _get(self, path: str) -> dict[str, Any]:
         response = await self._request("GET", path)

@@ -107,7 +107,7 @@ class EngineFleet:
                 failed.append(error)
             if len(errors) < len(done):
                 for task in waiting:
-                    task.add_done_callback(_tell_failed_start)
+                    task.add_done_callback(_log_failed_start)
                 return
         if failed:
             raise failed[0]
@@ -117,7 +117,7 @@ class EngineFleet:
         async with asyncio.TaskGroup() as group:
             for engine in self.engines:
                 group.create_task(engine.watch(), name=f"engine-watch-{engine.client.url}")
-            group.create_task(self._tell_first_up(), name="engine-first-up")
+            group.create_task(self._report_first_up(), name="engine-first-up")
             if any(engine.process is not None for engine in self.engines):
                 group.create_task(self._watch_memory(), name="engine-memory")
 
@@ -213,7 +213,7 @@ class EngineFleet:
         elif loss.reason is LossReason.DEVICE_LOST or is_in_doubt:
             self._on_device_lost(engine.client)
 
-    async def _tell_first_up(self) -> None:
+    async def _report_first_up(self) -> None:
         waiting = {asyncio.ensure_future(engine.wait_until_up()) for engine in self.engines}
         _, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for other in rest:
@@ -265,7 +265,7 @@ class EngineFleet:
         return None if pid is None else self._memory.process_bytes(pid)
 
 
-def _tell_failed_start(task: asyncio.Task[None]) -> None:
+def _log_failed_start(task: asyncio.Task[None]) -> None:
     """Of an engine that came to nothing while another one served already; `/health` shows it as failed."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("engine did not start", reason=str(error))

@@ -41,13 +41,13 @@ Kinds = Mapping[tuple[str, str], str]
 """Node id and input -> kind of folder."""
 
 
-def kinds_told(models: Any) -> Kinds:
+def parse_kinds(models: Any) -> Kinds:
     """From the list `models` in the answer of our engine's check; empty where there is none."""
     entries = [entry for entry in models if isinstance(entry, Mapping)] if isinstance(models, list) else []
     return {(str(entry.get("node_id")), str(entry.get("input_name"))): str(entry.get("folder")) for entry in entries}
 
 
-def folders_told(body: Any) -> dict[str, list[str]]:
+def parse_folders(body: Any) -> dict[str, list[str]]:
     """Kind -> folders, from ComfyUI's `/experiment/models`; empty where the engine has no such thing."""
     entries = [entry for entry in body if isinstance(entry, Mapping)] if isinstance(body, list) else []
     return {str(entry.get("name")): [str(folder) for folder in entry.get("folders") or ()] for entry in entries}
@@ -82,8 +82,8 @@ def shown_folder(folder: str) -> str:
 
 
 def _kind_of(problem: Problem, kinds: Kinds) -> str | None:
-    told = kinds.get((problem.node_id or "", problem.field or ""))
-    if told is not None or kinds:
-        return told
+    kind = kinds.get((problem.node_id or "", problem.field or ""))
+    if kind is not None or kinds:
+        return kind
     of_class = KIND_OF_CLASS_INPUT.get((problem.class_type or "", problem.field or ""))
     return of_class or KIND_OF_INPUT.get(problem.field or "")

@@ -85,8 +85,8 @@ def problems_of_rejection(body: Mapping[str, Any]) -> list[Problem]:
         return [Problem(error, field="workflow_json"), *problems]
     # Our engine's check lists all that is wrong with the prompt itself, ComfyUI's 400 has one thing.
     about_prompt = body.get("errors") or ([error] if isinstance(error, Mapping) else [])
-    told = [_prompt_problem(item) for item in about_prompt if not problems or item.get("type") != SUMMARY_TYPE]
-    return [*told, *problems]
+    of_prompt = [_prompt_problem(item) for item in about_prompt if not problems or item.get("type") != SUMMARY_TYPE]
+    return [*of_prompt, *problems]
 
 
 def _prompt_problem(error: Mapping[str, Any]) -> Problem:

@@ -310,8 +310,8 @@ class EngineProcess:
         words = "" if reason is LossReason.RECYCLED else self._words()
         self.last_loss = Loss(reason, code, words, self.find_culprit(reason))
         self.restarts[reason] += 1
-        tell = supervisor_log.info if self.last_loss.is_planned else supervisor_log.error
-        tell("engine process ended", code=code, reason=reason.value, prompt_id=self.last_loss.prompt_id)
+        log_end = supervisor_log.info if self.last_loss.is_planned else supervisor_log.error
+        log_end("engine process ended", code=code, reason=reason.value, prompt_id=self.last_loss.prompt_id)
         self._on_lost(self.last_loss)
         return True
 

@@ -109,7 +109,7 @@ def _too_much(kind: str, message: str, unit: str, found: int, limit: int) -> Req
 
     `found` is the count when the limit was exceeded; the whole text may have more.
     """
-    told = f"{message}; got {found} {unit} or more, expected at most {limit}"
+    text = f"{message}; got {found} {unit} or more, expected at most {limit}"
     return RequestRejected(
-        [Problem(told, field="body", type=kind, allowed={"maximum": limit}, extra={"received": found})]
+        [Problem(text, field="body", type=kind, allowed={"maximum": limit}, extra={"received": found})]
     )

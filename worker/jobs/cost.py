@@ -169,10 +169,10 @@ class _Graph:
             )
             return Area(_side(area.width_px + left + right), _side(area.height_px + top + bottom), area.batch)
         if "width" in inputs and "height" in inputs:
-            return self._said(inputs, area)
+            return self._size_of_inputs(inputs, area)
         return Area(area.width_px, area.height_px, self._batch(inputs, area, kind))
 
-    def _said(self, inputs: Mapping[str, Any], area: Area) -> Area:
+    def _size_of_inputs(self, inputs: Mapping[str, Any], area: Area) -> Area:
         """Return the size of a node with `width` and `height`; a side of 0 keeps the proportions, as in ComfyUI."""
         width = self._number(inputs["width"], area.width_px, 0, MAX_SIDE_PX)
         height = self._number(inputs["height"], area.height_px, 0, MAX_SIDE_PX)

@@ -31,7 +31,7 @@ log = structlog.get_logger("webhooks")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SentNotices:
     """The state of a job as last sent to the receiver. `at_seconds` is monotonic."""
 
     has_started: bool = False
@@ -39,12 +39,14 @@ class Told:
     at_seconds: float = float("-inf")
 
 
-def next_notice(job: Job, events: tuple[WebhookEvent, ...], told: Told, now_seconds: float) -> WebhookEvent | None:
+def next_notice(
+    job: Job, events: tuple[WebhookEvent, ...], sent: SentNotices, now_seconds: float
+) -> WebhookEvent | None:
     """Return the event to send now, or None. Pure."""
-    if not told.has_started and "started" in events:
+    if not sent.has_started and "started" in events:
         return "started"
-    is_time = now_seconds >= told.at_seconds + PROGRESS_SECONDS
-    return "progress" if "progress" in events and is_time and job.progress.percent > told.percent else None
+    is_time = now_seconds >= sent.at_seconds + PROGRESS_SECONDS
+    return "progress" if "progress" in events and is_time and job.progress.percent > sent.percent else None
 
 
 def notice_body(job: Job, event: WebhookEvent, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class EventNotices:
         target = job.request.webhook
         if target is None or not target.events or job.id in self._tasks:
             return
-        task = asyncio.create_task(self._tell(job, target), name=f"events-{job.id}")
+        task = asyncio.create_task(self._notify(job, target), name=f"events-{job.id}")
         self._tasks[job.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
 
@@ -99,20 +101,20 @@ class EventNotices:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell(self, job: Job, target: WebhookTarget) -> None:
-        told = Told()
+    async def _notify(self, job: Job, target: WebhookTarget) -> None:
+        sent = SentNotices()
         with self._feed.watch(job.id) as changed:
             while not job.state.is_terminal:
                 changed.clear()
                 now = self._clock()
-                event = next_notice(job, target.events, told, now)
+                event = next_notice(job, target.events, sent, now)
                 if event is not None:
-                    told = Told(True, job.progress.percent if event == "progress" else told.percent, now)
+                    sent = SentNotices(True, job.progress.percent if event == "progress" else sent.percent, now)
                     await self._send(job, target, event)
                     continue
-                pause = max(0.05, told.at_seconds + PROGRESS_SECONDS - now) if "progress" in target.events else None
+                pause = max(0.05, sent.at_seconds + PROGRESS_SECONDS - now) if "progress" in target.events else None
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pause if job.progress.percent > told.percent else None):
+                    async with asyncio.timeout(pause if job.progress.percent > sent.percent else None):
                         await changed.wait()
 
     async def _send(self, job: Job, target: WebhookTarget, event: WebhookEvent) -> None:
@@ -122,7 +124,7 @@ class EventNotices:
             log.exception("event notice failed", job_id=job.id)
             return
         if not outcome.is_delivered:
-            log.info("event notice rejected", job_id=job.id, event_told=event, reason=outcome.error)
+            log.info("event notice rejected", job_id=job.id, event=event, reason=outcome.error)
 
     def _row(self, job: Job, target: WebhookTarget, event: WebhookEvent) -> WebhookRow:
         secret, source = secret_of(job.credentials, self._config, target.url)

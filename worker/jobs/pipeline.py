@@ -92,7 +92,7 @@ class JobFeed:
             if not waiters:
                 self._waiters.pop(job_id, None)
 
-    def tell(self, job_id: str) -> None:
+    def notify(self, job_id: str) -> None:
         for event in self._waiters.get(job_id, ()):
             event.set()
 
@@ -384,7 +384,7 @@ class Pipeline:
             outcome = await engine.run(
                 prompt,
                 job.prompt_id,
-                lambda kind, data: self._hear(job, kind, data),
+                lambda kind, data: self._on_message(job, kind, data),
                 timeout_seconds=self._limits.job_timeout_seconds,
                 extra_data={**job.request.extra, **self._inputs.scope(prompt, engine)},
                 is_there=holder is not None,
@@ -451,7 +451,7 @@ class Pipeline:
         shown = job.failure.as_json() if job.failure else {}
         log.info("job ended", job_id=job.id, state=job.state.value, **shown)
         self._on_end(job)
-        self.feed.tell(job.id)
+        self.feed.notify(job.id)
 
     async def _store_end(self, job: Job, kept: Credentials | None) -> bool:
         """Returns when the job's end is on disk, its webhook with it. False when it can never be."""
@@ -471,11 +471,11 @@ class Pipeline:
         elif not task.cancelled() and (error := task.exception()) is not None:
             log.error("the task of a job ended", job_id=job.id, exc_info=error)
             self._broken = [*self._broken, f"the task of {job.id} ended: {type(error).__name__}"][-MAX_BROKEN:]
-        self.feed.tell(job.id)
+        self.feed.notify(job.id)
 
     # small changes
 
-    def _hear(self, job: Job, kind: str, data: Mapping[str, Any]) -> None:
+    def _on_message(self, job: Job, kind: str, data: Mapping[str, Any]) -> None:
         progress = job.progress
         progress.begin(job.prompt)
         if kind == "execution_start" and job.stage is not Stage.RUNNING:
@@ -485,14 +485,14 @@ class Pipeline:
             self._on_start(job)
         elif kind == "execution_cached":
             progress.skip(data.get("nodes") or ())
-            self.feed.tell(job.id)
+            self.feed.notify(job.id)
         elif kind == "executing" and data.get("node") is not None:
             progress.enter(str(data["node"]))
-            self.feed.tell(job.id)
+            self.feed.notify(job.id)
         elif kind == "progress" and data.get("max"):
             progress.step(str(data.get("node")), data.get("value", 0), data["max"])
             job.message = f"Progress: {progress.percent:.1f}% ({progress.value:g}/{progress.maximum:g})"
-            self.feed.tell(job.id)
+            self.feed.notify(job.id)
 
     def _move(self, job: Job, state: JobState, message: str, stage: Stage) -> None:
         if job.state is not state:
@@ -503,7 +503,7 @@ class Pipeline:
 
     def _changed(self, job: Job) -> None:
         self._store.save_soon(job)
-        self.feed.tell(job.id)
+        self.feed.notify(job.id)
 
     def _has_begun(self, job_id: str) -> bool:
         job = self._store.jobs.get(job_id)

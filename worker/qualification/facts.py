@@ -46,25 +46,25 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
     stats = await engine.system_stats()
     device = (stats.get("devices") or [{}])[0]
     system = stats.get("system") or {}
-    told = await _told_device(engine)
+    probed = await _read_device(engine)
     names, folder = checkpoint_names(info), models / "checkpoints"
     return EngineFacts(
         device=DeviceFact(name=str(device.get("name", "unknown")), kind=str(device.get("type", "cpu"))),
-        uuid=told.get("uuid"),
-        address=None if told else engine.url,
+        uuid=probed.get("uuid"),
+        address=None if probed else engine.url,
         checkpoints=await asyncio.to_thread(lambda: tuple(look_into(folder / name, name) for name in names)),
         has_random_checkpoint=RANDOM_CHECKPOINT in info,
-        has_probe=bool(told),
+        has_probe=bool(probed),
         versions={
-            "engine": f"darkroom {told['darkroom'] or 'from source'}" if told else foreign_version(system),
-            "torch": told.get("torch") or system.get("pytorch_version"),
-            "cuda": told.get("cuda"),
-            "precision": told.get("unet_dtype"),
+            "engine": f"darkroom {probed['darkroom'] or 'from source'}" if probed else foreign_version(system),
+            "torch": probed.get("torch") or system.get("pytorch_version"),
+            "cuda": probed.get("cuda"),
+            "precision": probed.get("unet_dtype"),
         },
     )
 
 
-async def _told_device(engine: EngineClient) -> dict[str, Any]:
+async def _read_device(engine: EngineClient) -> dict[str, Any]:
     """Return the device facts that only our own engine reports; empty for a foreign one."""
     if not engine.has_check:
         return {}

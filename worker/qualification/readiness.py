@@ -211,7 +211,7 @@ class Readiness:
             if not up and self._pool.clients_free and (is_away or self._asked.is_set()):
                 return []
             if is_away:
-                self._tell_those_who_asked(NotReady(f"No engine has come up within {AWAY_SECONDS:g} s"))
+                self._fail_waiting_requests(NotReady(f"No engine has come up within {AWAY_SECONDS:g} s"))
             await asyncio.sleep(LOOK_SECONDS)
 
     def _forget(self, away: set[EngineClient]) -> None:
@@ -219,7 +219,7 @@ class Readiness:
         for client in away:
             self._found.pop(client, None)
 
-    def _tell_those_who_asked(self, error: NotReady) -> None:
+    def _fail_waiting_requests(self, error: NotReady) -> None:
         """The round that they asked for goes on waiting without them."""
         for future in (*self._waiting, *(self._sharing or ())):
             if not future.done():

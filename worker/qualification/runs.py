@@ -32,7 +32,7 @@ class StepWatch:
         self.first_step_seconds: float | None = None
         self._has_begun = False
 
-    def hear(self, kind: str, data: Mapping[str, Any]) -> None:
+    def on_message(self, kind: str, data: Mapping[str, Any]) -> None:
         self._has_begun = self._has_begun or kind == "execution_start"
         if kind == "executing":
             self._end_sampler()
@@ -71,7 +71,7 @@ async def run_timed(engine: EngineClient, prompt: Mapping[str, Any]) -> RunTimin
     """
     watch = StepWatch(prompt)
     name = f"benchmark-{uuid.uuid4()}"
-    outcome = await engine.run(prompt, name, watch.hear, timeout_seconds=TIMEOUT_SECONDS, is_own=True)
+    outcome = await engine.run(prompt, name, watch.on_message, timeout_seconds=TIMEOUT_SECONDS, is_own=True)
     timing = watch.timing()
     await asyncio.to_thread(remove_outputs, outcome.outputs, engine.folders)
     if outcome.error is not None:

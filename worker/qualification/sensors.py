@@ -121,22 +121,22 @@ class GpuSensors:
 
     def read(self) -> Reading:
         nvml, handle = self._nvml, self._handle
-        bits = self._told(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        bits = self._read_or_none(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         power, limit = (
-            self._told(lambda: nvml.nvmlDeviceGetPowerUsage(handle)),
-            self._told(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle)),
+            self._read_or_none(lambda: nvml.nvmlDeviceGetPowerUsage(handle)),
+            self._read_or_none(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle)),
         )
         return Reading(
-            sm_clock_mhz=self._told(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            memory_clock_mhz=self._told(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-            max_sm_clock_mhz=self._told(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            temperature_c=self._told(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            sm_clock_mhz=self._read_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            memory_clock_mhz=self._read_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            max_sm_clock_mhz=self._read_or_none(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            temperature_c=self._read_or_none(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
             power_w=None if power is None else power / 1000,
             power_limit_w=None if limit is None else limit / 1000,
             throttle_reasons=reasons_in(bits or 0),
         )
 
-    def _told(self, ask: Callable[[], int]) -> int | None:
+    def _read_or_none(self, ask: Callable[[], int]) -> int | None:
         try:
             return ask()
         except self._nvml.NVMLError:  # cards differ in their sensors

@@ -50,14 +50,14 @@ class WarmUp:
         began = time.monotonic()
         try:
             if not engine.has_check:
-                return _told({**model, "seconds": 0.0, "error": "A foreign engine cannot be told to read models"})
+                return _logged({**model, "seconds": 0.0, "error": "A foreign engine cannot be told to read models"})
             status, body = await engine.ask("POST", "/api/v1/preload", {"models": [model], "keep": True})
         except WorkerError as error:
-            return _told({**model, "seconds": _since(began), "error": error.message})
-        told = body.get("models")
-        if isinstance(told, list) and told and isinstance(told[0], dict):
-            return _told({"seconds": _since(began), **told[0]})
-        return _told({**model, "seconds": _since(began), "error": f"The engine answered {status}"})
+            return _logged({**model, "seconds": _since(began), "error": error.message})
+        read = body.get("models")
+        if isinstance(read, list) and read and isinstance(read[0], dict):
+            return _logged({"seconds": _since(began), **read[0]})
+        return _logged({**model, "seconds": _since(began), "error": f"The engine answered {status}"})
 
     async def _run(self, engine: EngineClient, path: Path) -> dict[str, Any]:
         began = time.monotonic()
@@ -67,11 +67,11 @@ class WarmUp:
             await engine.check(prompt)
             await run_timed(engine, prompt)
         except WorkerError as error:
-            return _told({"file": str(path), "seconds": _since(began), "error": error.message})
+            return _logged({"file": str(path), "seconds": _since(began), "error": error.message})
         except Exception as error:  # noqa: BLE001 - the warm-up: a user's modifier may raise anything
             log.exception("warm-up failed", file=str(path))
-            return _told({"file": str(path), "seconds": _since(began), "error": f"{type(error).__name__}: {error}"})
-        return _told({"file": str(path), "seconds": _since(began)})
+            return _logged({"file": str(path), "seconds": _since(began), "error": f"{type(error).__name__}: {error}"})
+        return _logged({"file": str(path), "seconds": _since(began)})
 
 
 def split_kind(name: str) -> dict[str, str]:
@@ -80,7 +80,7 @@ def split_kind(name: str) -> dict[str, str]:
     return {"kind": head, "name": tail} if slash and head in KINDS else {"kind": "checkpoints", "name": name}
 
 
-def _told(entry: dict[str, Any]) -> dict[str, Any]:
+def _logged(entry: dict[str, Any]) -> dict[str, Any]:
     if "error" in entry:
         log.error("warm-up failed", **entry)
     else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from worker.engines.model_folders import folders_told, is_missing_model, kinds_told, with_folders
+from worker.engines.model_folders import is_missing_model, parse_folders, parse_kinds, with_folders
 from worker.errors import Problem
 
-FOLDERS = folders_told(
+FOLDERS = parse_folders(
     [
         {"name": "checkpoints", "folders": ["/a/models/checkpoints", "/b"]},
         {"name": "upscale_models", "folders": ["/a/up"]},
@@ -26,7 +26,7 @@ def missing(class_type: str = "CheckpointLoaderSimple", field: str = "ckpt_name"
 
 
 def test_a_missing_model_names_the_folders_it_was_looked_for_in() -> None:
-    kinds = kinds_told([{"node_id": "1", "input_name": "odd", "folder": "checkpoints", "name": "x"}])
+    kinds = parse_kinds([{"node_id": "1", "input_name": "odd", "folder": "checkpoints", "name": "x"}])
     (found,) = with_folders([missing("Odd", "odd")], kinds, FOLDERS)
     assert found.message == "Value 'x' not in list; searched in models/checkpoints, b"
     assert found.extra == {"received": "x", "searched": ["models/checkpoints", "b"]}
@@ -40,5 +40,5 @@ def test_of_an_engine_that_does_not_tell_comfyuis_own_inputs_are_known() -> None
 
 def test_other_problems_and_engines_without_folders_stay_as_they_are() -> None:
     other = Problem("too small", field="ckpt_name", node_id="1", type="value_smaller_than_min")
-    assert with_folders([other, missing()], {}, folders_told({"no": "list"})) == [other, missing()]
+    assert with_folders([other, missing()], {}, parse_folders({"no": "list"})) == [other, missing()]
     assert with_folders([other], {}, FOLDERS) == [other]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.jobs.event_notices import PROGRESS_SECONDS, Told, next_notice
+from worker.jobs.event_notices import PROGRESS_SECONDS, SentNotices, next_notice
 from worker.jobs.job import Job, JobRequest, JobTimes
 
 
@@ -13,14 +13,14 @@ def job_at(percent: float) -> Job:
 
 
 def test_the_start_is_told_once_and_first() -> None:
-    assert next_notice(job_at(50), ("started", "progress"), Told(), 0) == "started"
-    assert next_notice(job_at(0), ("started",), Told(has_started=True, at_seconds=0), 100) is None
+    assert next_notice(job_at(50), ("started", "progress"), SentNotices(), 0) == "started"
+    assert next_notice(job_at(0), ("started",), SentNotices(has_started=True, at_seconds=0), 100) is None
 
 
 def test_progress_is_told_when_there_is_some_and_not_too_often() -> None:
-    told = Told(has_started=True, percent=10, at_seconds=100)
+    sent = SentNotices(has_started=True, percent=10, at_seconds=100)
     later = 100 + PROGRESS_SECONDS
-    assert next_notice(job_at(20), ("progress",), told, later) == "progress"
-    assert next_notice(job_at(20), ("progress",), told, later - 0.1) is None
-    assert next_notice(job_at(10), ("progress",), told, later) is None
-    assert next_notice(job_at(20), ("started",), told, later) is None
+    assert next_notice(job_at(20), ("progress",), sent, later) == "progress"
+    assert next_notice(job_at(20), ("progress",), sent, later - 0.1) is None
+    assert next_notice(job_at(10), ("progress",), sent, later) is None
+    assert next_notice(job_at(20), ("started",), sent, later) is None

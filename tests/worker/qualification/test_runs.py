@@ -23,7 +23,7 @@ def heard(*messages: tuple[float, str, dict[str, Any]]) -> StepWatch:
     watch = StepWatch(PROMPT, clock)
     for seconds, kind, data in messages:
         clock.now = seconds
-        watch.hear(kind, data)
+        watch.on_message(kind, data)
     return watch
 
 

@@ -93,7 +93,7 @@ class Handler:
                 async for event in _events(response):
                     if event.get("status") == "final_result":
                         return 200, dict(event["result"])
-                    progress.hear(event)
+                    progress.on_event(event)
         except (httpx.HTTPError, ValueError) as error:
             raise FrontGone(f"The worker ended during the job ({type(error).__name__})") from None
         raise FrontGone("The worker ended during the job")
@@ -115,7 +115,7 @@ class Progress:
         self._told_at = float("-inf")
         self._threads: list[threading.Thread] = []
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: dict[str, Any]) -> None:
         progress = event.get("progress") or {}
         shown = {
             "status": event.get("status"),

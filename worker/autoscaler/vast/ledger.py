@@ -99,12 +99,12 @@ class Ledger:
     _reqnums: OrderedDict[int, None] = field(default_factory=OrderedDict)
     _num_received: int = 0
     _revision: int = 0
-    _told_revision: int = 0
+    _reported_revision: int = 0
 
     @property
     def has_news(self) -> bool:
         """Return True if anything has changed since the last delivered reading."""
-        return self._revision != self._told_revision
+        return self._revision != self._reported_revision
 
     def accept(self, key: str, entry: Entry) -> None:
         """Open a request under the id of its job or session. A further one for the same job adds no load."""
@@ -154,7 +154,7 @@ class Ledger:
     def delivered(self, reading: Reading) -> None:
         """Subtract a reading that has been delivered to the autoscaler."""
         self._sums = self._sums.minus(reading.sums)
-        self._told_revision = reading.revision
+        self._reported_revision = reading.revision
 
     @property
     def ended(self) -> tuple[Entry, ...]:
@@ -162,8 +162,8 @@ class Ledger:
         return tuple(self._ended)
 
     def ends_delivered(self, entries: Iterable[Entry]) -> None:
-        told = {id(entry) for entry in entries}
-        self._ended = deque((entry for entry in self._ended if id(entry) not in told), maxlen=MAX_ENDED)
+        reported = {id(entry) for entry in entries}
+        self._ended = deque((entry for entry in self._ended if id(entry) not in reported), maxlen=MAX_ENDED)
 
     def _leave(self, entry: Entry) -> None:
         self._revision += 1

@@ -57,7 +57,7 @@ class Reporter:
         self._http = http
         self._timing = timing
         self._is_touched = True
-        self._last_told: float | None = None
+        self._last_sent: float | None = None
         self._disk_told_gib = _disk_used_gib()
         self.status = WorkerStatus()
 
@@ -93,7 +93,7 @@ class Reporter:
                 log.exception("autoscaler report failed")
 
     def _is_due(self) -> bool:
-        if self._last_told is None or time.monotonic() - self._last_told >= self._timing.at_least_every:
+        if self._last_sent is None or time.monotonic() - self._last_sent >= self._timing.at_least_every:
             return True
         return self._is_touched or (self.status.is_loaded and self._ledger.has_news)
 
@@ -123,7 +123,7 @@ class Reporter:
         if await self._send("worker_status/", body, self._addresses, num_tries):
             self._ledger.delivered(reading)
             self._disk_told_gib = disk_gib
-            self._last_told = time.monotonic()
+            self._last_sent = time.monotonic()
         else:
             self._is_touched = True
 
