@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from worker.api.busy import busy
 from worker.app import create_app
-from worker.autoscaler.vast.beacon import report_error_until_stopped
+from worker.autoscaler.vast.launch_failure import report_error_until_stopped
 from worker.errors import SettingsInvalid, WorkerError
 from worker.guard.api_keys import HASHED
 from worker.guard.loopback import LOOPBACK
@@ -25,8 +25,8 @@ from worker.listener.certificate import Certificate
 from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import raise_open_files
 from worker.listener.server import GuardedServer
+from worker.observe.log_markers import write_marker
 from worker.observe.logs import set_up_logs
-from worker.observe.words import say
 from worker.setting_slices import TlsFiles
 from worker.settings import Settings, check_may_listen, load_settings
 from worker.startup import Front
@@ -88,7 +88,7 @@ def serve(**overrides: Any) -> int:
         return run_front(settings)
     except CannotStart as error:
         sys.stderr.write(f"{error}\n")
-        say("Application startup failed")
+        write_marker("Application startup failed")
         if settings.is_under_vast:
             report_error_until_stopped(settings.vast_config(), str(error))
         return EXIT_UNUSABLE

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from worker.api import benchmark, documentation, generate, health, jobs, runpod, stream, vast, webhooks
-from worker.api.kept_document import KeptDocument
+from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import PageHeaders
 from worker.api.results import refuse
 from worker.api.schemas import problem_of, refusal
@@ -35,7 +35,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app = FastAPI(openapi_url=None, lifespan=None if lifespan is None else enter)
     app.state.services = services
     app.state.sync_waiters = SyncWaiters(services.pipeline, services.limits.sync_grace_seconds)
-    app.state.openapi = KeptDocument()
+    app.state.openapi = DocumentCache()
     app.add_middleware(SmallBodies, limits=services.bodies.limits.json)
     app.add_middleware(PageHeaders, hsts_seconds=services.hsts_seconds)
     app.include_router(documentation.router)

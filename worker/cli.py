@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from worker.child_environment import INSTALLERS
-from worker.client_stream import NobodyAnswers, ResultStream
+from worker.client_stream import ResultStream, WorkerUnreachable
 from worker.errors import SettingsInvalid, WorkerError
 from worker.guard.api_keys import KeyMalformed, new_key, read_scopes
 from worker.guard.loopback import is_loopback
@@ -118,7 +118,7 @@ def _result_of(worker: _Worker, request: dict[str, Any], api_key: str, console: 
 
         try:
             return ResultStream(worker.url, request, show, api_key=api_key, verify=worker.verify).run()
-        except NobodyAnswers as error:
+        except WorkerUnreachable as error:
             console.print(f"[red]{escape(worker.no_answer(error))}[/red]")
             raise typer.Exit(2) from None
 

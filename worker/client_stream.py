@@ -27,7 +27,7 @@ NOT_NOW = frozenset({502, 503, 504})
 OnEvent = Callable[[Mapping[str, Any]], None]
 
 
-class NobodyAnswers(Exception):
+class WorkerUnreachable(Exception):
     """The front could not be reached, or not again; `reason` is the last failure."""
 
     def __init__(self, reason: str) -> None:
@@ -65,7 +65,7 @@ class ResultStream:
         self._num_failures = 0
 
     def run(self) -> dict[str, Any]:
-        """The result envelope, or that of a refusal. Raises NobodyAnswers."""
+        """The result envelope, or that of a refusal. Raises WorkerUnreachable."""
         timeout = httpx.Timeout(10.0, read=SILENCE_SECONDS)
         with worker_client(api_key=self._api_key, timeout=timeout, verify=self._verify) as http:
             while True:
@@ -77,7 +77,7 @@ class ResultStream:
     def _wait_after(self, error: Exception) -> None:
         is_first_contact = not self._was_taken and isinstance(error, httpx.ConnectError)
         if is_first_contact or self._num_failures >= MAX_FAILURES:
-            raise NobodyAnswers(str(error)) from None
+            raise WorkerUnreachable(str(error)) from None
         self._on_event({"message": "the connection dropped; trying again"})
         self._num_failures += 1
         self._pause(BACKOFF.seconds(self._num_failures))

@@ -46,10 +46,10 @@ from worker.listener.open_files import fitting, num_open_files
 from worker.observe.engine_metrics import EngineMetrics
 from worker.observe.health import Floor
 from worker.observe.io_metrics import IoMetrics
+from worker.observe.log_markers import write_marker
 from worker.observe.memory import MachineMemory
 from worker.observe.metrics import Metrics
 from worker.observe.ttl_cached import TtlCached
-from worker.observe.words import say
 from worker.outputs.public import public_record
 from worker.qualification.phases import StartUpPhases
 from worker.qualification.qualifier import Qualifier
@@ -131,7 +131,7 @@ class Front:
         if self._loop is None:
             self._stop_server(0)
         else:
-            self._loop.call_soon_threadsafe(self._drain_or_hurry)
+            self._loop.call_soon_threadsafe(self._on_drain_signal)
 
     # construction
 
@@ -263,7 +263,7 @@ class Front:
         except EngineStartFailed as error:
             log.error("engine did not start", reason=error.message)
             self.services.platform.autoscaler.error_set(f"The engine did not start: {error.message}")
-            say("BACKEND_UNRECOVERABLE")
+            write_marker("BACKEND_UNRECOVERABLE")
             self._stop_server(1)
             return
         self._spawn(self._fleet.watch())
@@ -279,12 +279,12 @@ class Front:
         self.services.run_clock.expect(0.0 if is_estimate else measured / num_engines)
         platform.autoscaler.loaded(measured or assumed_speed(self._settings.assumed_speed, platform.workload))
         if was_closed:
-            say("BACKENDS_READY")
+            write_marker("BACKENDS_READY")
 
     def not_ready(self, reason: str, *, is_new: bool) -> None:
         self.services.platform.autoscaler.error_set(reason)
         if is_new:
-            say("BACKENDS_READY_TIMEOUT")
+            write_marker("BACKENDS_READY_TIMEOUT")
 
     def unqualified(self, exit_code: int) -> None:
         self._stop_server(exit_code)
@@ -303,7 +303,7 @@ class Front:
         """Shut down because no engine of ours comes back. The jobs stay on disk for the front that replaces it."""
         self.services.gate.close("No engine can be started any more")
         self.services.platform.autoscaler.error_set("No engine can be started any more")
-        say("BACKEND_UNRECOVERABLE")
+        write_marker("BACKEND_UNRECOVERABLE")
         self._stop_server(EXIT_UNRECOVERABLE)
 
     def _go_on(self) -> None:
@@ -323,7 +323,7 @@ class Front:
 
     def _cancel(self, job_id: str) -> None:
         job = self.store.jobs.get(job_id)
-        if job is not None and not self.services.pipeline.is_left(job):
+        if job is not None and not self.services.pipeline.is_deferred(job):
             self.services.pipeline.cancel(job)
 
     def _job_started(self, job: Job) -> None:
@@ -354,9 +354,9 @@ class Front:
             log.error("a task of the front ended", exc_info=task.exception())
             self._stop_server(1)
 
-    def _drain_or_hurry(self) -> None:
+    def _on_drain_signal(self) -> None:
         if self.services.gate.is_draining:
-            self.services.pipeline.hurry()
+            self.services.pipeline.end_drain()
         else:
             self.services.gate.is_draining = True
             self._spawn(self._drain())
@@ -377,7 +377,7 @@ class Front:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._notices.stop()
         await self._outbox.stop()
-        await self._fleet.stop(is_in_a_hurry=self.services.pipeline.is_in_a_hurry)
+        await self._fleet.stop(is_immediate=self.services.pipeline.has_drain_ended)
         await self.services.platform.close()
         await self._external_io.close()
         self._own_key.withdraw()

@@ -16,12 +16,12 @@ from tests.security.front_process import FrontProcess, front_process
 from tests.security.raw_http import RawClient
 from tests.worker.running_front import RunningFront, running_front
 from worker.listener.connections import (
-    OWN_PROBE_PLACES,
-    PROBE_PLACES,
-    PROBE_PLACES_PER_ADDRESS,
+    OWN_PROBE_SLOTS,
+    PROBE_SLOTS,
+    PROBE_SLOTS_PER_ADDRESS,
     Connection,
     ConnectionTable,
-    Place,
+    Slot,
     group_of,
 )
 from worker.listener.open_files import fitting
@@ -240,13 +240,13 @@ def test_an_address_over_its_share_takes_the_place_of_its_own_oldest_idle_connec
         assert item is not None
         item.close = partial(closed.append, item)
     young = table.admit("203.0.113.9")
-    assert young is not None and young.place is Place.PROBE
+    assert young is not None and young.slot is Slot.PROBE
     clock.now = 2.0
     assert held[0] is not None
     held[0].is_idle = False
     newest = table.admit("203.0.113.9")
-    assert newest is not None and newest.place is Place.FULL and closed == [held[1]]
-    assert table.admit("203.0.113.10").place is Place.FULL  # type: ignore[union-attr]
+    assert newest is not None and newest.slot is Slot.FULL and closed == [held[1]]
+    assert table.admit("203.0.113.10").slot is Slot.FULL  # type: ignore[union-attr]
 
 
 def test_with_all_places_taken_the_address_with_the_most_gives_one() -> None:
@@ -258,7 +258,7 @@ def test_with_all_places_taken_the_address_with_the_most_gives_one() -> None:
         assert item is not None
         item.close = partial(closed.append, f"{host} {number}")
     clock.now = 2.0
-    assert table.admit("203.0.113.4").place is Place.FULL  # type: ignore[union-attr]
+    assert table.admit("203.0.113.4").slot is Slot.FULL  # type: ignore[union-attr]
     assert closed == ["203.0.113.2 1"]
 
 
@@ -267,21 +267,21 @@ def test_places_for_probes_are_few_and_this_machine_has_its_own() -> None:
     table.admit("203.0.113.1")
     taken = [table.admit(f"203.0.113.{number}") for number in range(2, 60) for _ in range(3)]
     given = [item for item in taken if item is not None]
-    assert len(given) == PROBE_PLACES and all(item.place is Place.PROBE for item in given)
-    assert sum(item.address == "203.0.113.2" for item in given) == PROBE_PLACES_PER_ADDRESS
-    own = [table.admit("127.0.0.1") for _ in range(OWN_PROBE_PLACES)]
+    assert len(given) == PROBE_SLOTS and all(item.slot is Slot.PROBE for item in given)
+    assert sum(item.address == "203.0.113.2" for item in given) == PROBE_SLOTS_PER_ADDRESS
+    own = [table.admit("127.0.0.1") for _ in range(OWN_PROBE_SLOTS)]
     assert None not in own and table.admit("127.0.0.1") is None
     for item in given:
         table.release(item)
         table.release(item)
-    assert table.num_connections == 1 + OWN_PROBE_PLACES
+    assert table.num_connections == 1 + OWN_PROBE_SLOTS
 
 
 def test_proxies_and_this_machine_bring_many_clients() -> None:
     table = ConnectionTable(limits(total=100, per_address=2), proxies=("10.0.0.0/8", "nonsense"))
     for host in ("127.0.0.1", "::1", "10.1.2.3"):
-        assert {table.admit(host).place for _ in range(9)} == {Place.FULL}  # type: ignore[union-attr]
-    assert [table.admit("192.0.2.1").place for _ in range(3)][-1] is Place.PROBE  # type: ignore[union-attr]
+        assert {table.admit(host).slot for _ in range(9)} == {Slot.FULL}  # type: ignore[union-attr]
+    assert [table.admit("192.0.2.1").slot for _ in range(3)][-1] is Slot.PROBE  # type: ignore[union-attr]
 
 
 def test_a_network_of_ipv6_is_one_client() -> None:

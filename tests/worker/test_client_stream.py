@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from worker.client_stream import NobodyAnswers, ResultStream
+from worker.client_stream import ResultStream, WorkerUnreachable
 
 
 class ScriptedFront:
@@ -135,5 +135,5 @@ def test_a_refusal_is_handed_on(fronts: list[ScriptedFront]) -> None:
 
 def test_a_front_that_stays_away_is_given_up(fronts: list[ScriptedFront]) -> None:
     fronts.append(ScriptedFront(stream_of((3, RUNNING))))
-    with pytest.raises(NobodyAnswers):
+    with pytest.raises(WorkerUnreachable):
         follow(fronts[0])

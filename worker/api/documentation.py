@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 
 from modifiers.modifier import Choices
 from modifiers.registry import ModifierRegistry
-from worker.api.kept_document import KeptDocument
+from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import policy_for
 from worker.api.results import services_of
 from worker.api.schemas import GenerateRequest
@@ -78,7 +78,7 @@ async def openapi(request: Request) -> Response:
         examples = {} if object_info is None else examples_of(services.modifiers, choices_in(object_info))
         return _document(app.routes, examples)
 
-    kept: KeptDocument = app.state.openapi
+    kept: DocumentCache = app.state.openapi
     return await kept.reply(request, object_info, make)
 
 

@@ -12,7 +12,7 @@ from worker.demo_model import suited_example
 from worker.engines.choices import choices_in
 from worker.engines.watch import EngineState
 from worker.errors import EngineUnreachable
-from worker.observe.health import engine_as_json, find_troubles
+from worker.observe.health import engine_as_json, find_worker_problems
 
 router = APIRouter()
 
@@ -43,13 +43,15 @@ async def health(request: Request) -> JSONResponse:
     services = services_of(request)
     engines = services.fleet.reports()
     floors = services.floors()
-    troubles = find_troubles(engines, floors, services.pipeline.check_integrity(), services.supervision.silence_seconds)
+    problems = find_worker_problems(
+        engines, floors, services.pipeline.check_integrity(), services.supervision.silence_seconds
+    )
     backends = [engine_as_json(engine) for engine in engines]
     num_up = sum(1 for backend in backends if backend["healthy"])
     failed = [engine for engine in engines if engine.state is EngineState.FAILED]
     loss = next((engine.last_loss for engine in failed), None)
     body: dict[str, Any] = {
-        "status": "unhealthy" if troubles else "healthy" if num_up == len(backends) else "degraded",
+        "status": "unhealthy" if problems else "healthy" if num_up == len(backends) else "degraded",
         "cache_type": "sqlite",
         "queues": services.queue_info.sizes(),
         "backends_healthy": f"{num_up}/{len(backends)}",
@@ -59,9 +61,9 @@ async def health(request: Request) -> JSONResponse:
         "restarts": sum(sum(engine.restarts.values()) for engine in engines),
         **{floor.name: floor.as_json() for floor in floors},
     }
-    if troubles:
-        body["problems"] = troubles
-    return JSONResponse(body, status_code=503 if troubles else 200)
+    if problems:
+        body["problems"] = problems
+    return JSONResponse(body, status_code=503 if problems else 200)
 
 
 @router.get("/metrics")

@@ -13,7 +13,7 @@ IDENTITY: Final = "darkroom.identity"
 """Key in a request's ASGI scope, which no client can write to."""
 
 
-def asking_as(app: ASGIApp, caller: Identity) -> ASGIApp:
+def acting_as(app: ASGIApp, caller: Identity) -> ASGIApp:
     """Return the application wrapped so that every request has this caller's identity."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:

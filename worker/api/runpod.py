@@ -17,7 +17,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from worker.api.bodies import Sender
-from worker.api.own_requests import asking_as
+from worker.api.own_requests import acting_as
 from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.api.schemas import nested_too_deeply, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
@@ -90,7 +90,7 @@ async def _submit(request: Request) -> Job | Response:
         )
     if translated.is_comfyui_shape:
         translated.body["input"]["request_id"] = job_id = f"{COMFYUI_MARK}{job_id}"
-    transport = httpx.ASGITransport(app=asking_as(request.app, caller), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(app=acting_as(request.app, caller), raise_app_exceptions=False)
     try:
         async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
             content = await asyncio.to_thread(lambda: json.dumps(translated.body).encode())

@@ -220,7 +220,7 @@ def problem_of(entry: Any) -> Problem:
     )
 
 
-def says_yes(header: str | None) -> bool:
+def is_true(header: str | None) -> bool:
     return header is not None and header.strip().lower() in YES
 
 

@@ -58,7 +58,7 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
         sent_at = began
         while not services.pipeline.has_ended(job):
             changed.clear()
-            if services.pipeline.is_left(job):
+            if services.pipeline.is_deferred(job):
                 message = "The worker is shutting down; the job is kept and goes on when it starts again"
                 yield _event(
                     job.seq, {"request_id": job.public_id, "status": "error", "message": message, **_times(began)}

@@ -29,10 +29,10 @@ from worker.api.schemas import (
     GenerateInput,
     ParsedRequest,
     WebhookInput,
+    is_true,
     nested_too_deeply,
     parse_generate,
     parse_json,
-    says_yes,
 )
 from worker.autoscaler.autoscaler import Caller
 from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
@@ -229,8 +229,8 @@ def _parse(
         raw={**payload["input"], **sent_along},
         files=files,
         is_vast=is_vast,
-        wants_base64=parsed.return_outputs_as_base64 or says_yes(header("x-return-outputs-as-base64")),
-        wants_engine_response=says_yes(header("x-include-comfyui-response")),
+        wants_base64=parsed.return_outputs_as_base64 or is_true(header("x-return-outputs-as-base64")),
+        wants_engine_response=is_true(header("x-include-comfyui-response")),
         base_url=str(request.base_url).rstrip("/"),
     )
 

@@ -53,5 +53,5 @@ class SyncWaiters:
 
     def _cancel_abandoned(self, job: Job) -> None:
         self._timers.pop(job.id, None)
-        if not self._pipeline.is_left(job):  # its client has been informed that the job resumes at the next start
+        if not self._pipeline.is_deferred(job):  # its client has been informed that the job resumes at the next start
             self._pipeline.cancel(job)

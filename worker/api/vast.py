@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse, Response
 from worker.api.bodies import Sender
 from worker.api.busy import busy
 from worker.api.callers import sender_of
-from worker.api.own_requests import asking_as
+from worker.api.own_requests import acting_as
 from worker.api.results import check_caller, refuse, services_of
 from worker.autoscaler.vast.autoscaler import Attachments, VastAutoscaler
 from worker.autoscaler.vast.envelope import EnvelopeRejected, caller_of
@@ -59,7 +59,7 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
         if route not in ON_CLOSE_ROUTES:
             log.warning("a session asked for a route that it may not", route=route[:200])
             return
-        transport = httpx.ASGITransport(app=asking_as(app, maker), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(app=acting_as(app, maker), raise_app_exceptions=False)
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=None) as client:
                 reply = await client.post(route, json=dict(body))

@@ -19,7 +19,7 @@ from worker.autoscaler.vast.envelope import Envelope, EnvelopeOpener
 from worker.autoscaler.vast.ledger import Ledger
 from worker.autoscaler.vast.public_key import PublicKeySource
 from worker.autoscaler.vast.reports import Reporter
-from worker.autoscaler.vast.sessions import SessionBook
+from worker.autoscaler.vast.sessions import SessionStore
 from worker.autoscaler.vast.timing import VastTiming
 from worker.errors import SessionGone, SettingsInvalid
 from worker.guard.plain_answers import plain_client
@@ -136,5 +136,5 @@ def _build_vast(
 ) -> VastAutoscaler:
     ledger = Ledger()
     reporter = Reporter(config, ledger, http, timing)
-    sessions = SessionBook(config.max_sessions, config.max_session_seconds)
+    sessions = SessionStore(config.max_sessions, config.max_session_seconds)
     return VastAutoscaler(reporter, ledger, sessions, keys, cancel_job, timing)

@@ -66,7 +66,7 @@ class EngineLost(EngineUnreachable):
     """The engine went away while it had a prompt of ours. `was_running`: that had begun, and may be to blame.
 
     `is_culprit`: the loss is the prompt's doing. `is_suspect`: it is this one's or that of another one there.
-    `is_spared`: the prompt had begun, and the loss is another one's doing.
+    `is_bystander`: the prompt had begun, and the loss is another one's doing.
     """
 
     code = "engine_lost"
@@ -79,14 +79,14 @@ class EngineLost(EngineUnreachable):
         loss: Loss | None = None,
         is_culprit: bool = False,
         is_suspect: bool = False,
-        is_spared: bool = False,
+        is_bystander: bool = False,
     ) -> None:
         super().__init__(message, was_running=was_running)
         self.was_running = was_running
         self.loss = loss or Loss(LossReason.GONE)
         self.is_culprit = is_culprit
         self.is_suspect = is_suspect
-        self.is_spared = is_spared
+        self.is_bystander = is_bystander
 
 
 class PromptRecalled(EngineLost):
@@ -416,7 +416,7 @@ class EngineClient:
                 loss=loss,
                 is_culprit=run in culprits and not suspects,
                 is_suspect=run in suspects,
-                is_spared=run.started_at is not None and run not in begun,
+                is_bystander=run.started_at is not None and run not in begun,
             )
             run.wake.set()
         self.forget_object_info()

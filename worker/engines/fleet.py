@@ -33,7 +33,7 @@ from worker.setting_slices import EngineLaunch, SupervisionConfig
 from worker.settings import child_environment
 
 MEMORY_LOOK_SECONDS = 2.0
-HURRIED_SECONDS = 0.5
+IMMEDIATE_STOP_SECONDS = 0.5
 TOKEN_FILE = "token"
 
 log = structlog.get_logger("engines")
@@ -121,13 +121,13 @@ class EngineFleet:
             if any(engine.process is not None for engine in self.engines):
                 group.create_task(self._watch_memory(), name="engine-memory")
 
-    async def stop(self, *, is_in_a_hurry: bool = False) -> None:
+    async def stop(self, *, is_immediate: bool = False) -> None:
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         for engine in self.engines:
             await engine.client.close()
-        patience = HURRIED_SECONDS if is_in_a_hurry else STOP_SECONDS
+        patience = IMMEDIATE_STOP_SECONDS if is_immediate else STOP_SECONDS
         processes = [engine.process for engine in self.engines if engine.process is not None]
         await asyncio.gather(*(process.stop(patience) for process in processes))
         for engine in self.engines:

@@ -72,7 +72,7 @@ class _Waiter:
 
 
 @dataclass(slots=True)
-class _KeptPlace:
+class _ReservedSlot:
     """The next place behind another prompt: for one that is being taken back for it."""
 
     order: Order
@@ -97,7 +97,7 @@ class EnginePool:
         self._waiters: list[_Waiter] = []
         self._is_paused = False
         self._relieving: set[asyncio.Task[None]] = set()
-        self._kept: _KeptPlace | None = None
+        self._reserved: _ReservedSlot | None = None
 
     @property
     def clients(self) -> list[EngineClient]:
@@ -147,11 +147,11 @@ class EnginePool:
         slot.is_up = is_up
         if not slot.is_busy:
             slot.became_idle.set()
-        self._hand_out()
+        self._wake_waiters()
 
     def set_fit(self, client: EngineClient, is_fit: bool) -> None:
         self._slot_of(client).is_fit = is_fit
-        self._hand_out()
+        self._wake_waiters()
 
     def set_stopping(self, client: EngineClient, is_stopping: bool) -> None:
         """While a prompt that was told to stop is still there, the engine takes no other."""
@@ -159,7 +159,7 @@ class EnginePool:
         slot.is_stopping = is_stopping
         if not slot.is_busy:
             slot.became_idle.set()
-        self._hand_out()
+        self._wake_waiters()
 
     def is_fit(self, client: EngineClient) -> bool:
         return self._slot_of(client).is_fit
@@ -181,18 +181,18 @@ class EnginePool:
         """
         waiter = _Waiter(order, asyncio.get_running_loop().create_future(), only, is_alone)
         heapq.heappush(self._waiters, waiter)
-        self._hand_out()
+        self._wake_waiters()
         try:
             client = await self._await_turn(waiter)
         except (asyncio.CancelledError, EngineUnreachable):
             if waiter.turn.done() and not waiter.turn.cancelled():
-                self._give_back(waiter.turn.result())
+                self._release(waiter.turn.result())
             waiter.turn.cancel()
             raise
         try:
             yield client
         finally:
-            self._give_back(client)
+            self._release(client)
 
     @contextlib.asynccontextmanager
     async def hold(self, client: EngineClient) -> AsyncIterator[None]:
@@ -211,7 +211,7 @@ class EnginePool:
             yield
         finally:
             slot.num_holds -= 1
-            self._hand_out()
+            self._wake_waiters()
 
     async def _await_turn(self, waiter: _Waiter) -> EngineClient:
         """Raises EngineUnreachable when no engine (or not the one wanted) has been up for long."""
@@ -240,7 +240,7 @@ class EnginePool:
             await asyncio.sleep(LOOK_DOWN_SECONDS)
         return True
 
-    def _give_back(self, client: EngineClient) -> None:
+    def _release(self, client: EngineClient) -> None:
         slot = self._slot_of(client)
         slot.num_taken -= 1
         if not slot.num_taken:
@@ -249,7 +249,7 @@ class EnginePool:
             slot.became_idle.set()
         elif slot.num_taken and not slot.is_relieved:
             self._begins(slot, slot.last_order)
-        self._hand_out()
+        self._wake_waiters()
 
     def _slot_of(self, client: EngineClient) -> _Slot:
         return next(slot for slot in self._slots if slot.client is client)
@@ -259,14 +259,14 @@ class EnginePool:
             if slot is not at and slot.num_taken > 1 and slot.last_order < order:
                 slot.num_overtaken += 1
 
-    def _hand_out(self) -> None:
-        self._give_places()
+    def _wake_waiters(self) -> None:
+        self._assign_engines()
         self._relieve()
 
-    def _give_places(self) -> None:
+    def _assign_engines(self) -> None:
         passed_over: list[_Waiter] = []
         while self._waiters and not self._is_paused:
-            free = [slot for slot in self._slots if self._has_place(slot)]
+            free = [slot for slot in self._slots if self._has_room(slot)]
             if not free:
                 break
             waiter = heapq.heappop(self._waiters)
@@ -279,7 +279,7 @@ class EnginePool:
                     break
                 continue
             slot = min(fitting, key=lambda slot: (slot.num_taken, slot.is_relieved))
-            if slot.num_taken and waiter.only is None and self._is_kept_from(waiter.order):
+            if slot.num_taken and waiter.only is None and self._is_reserved_against(waiter.order):
                 passed_over.append(waiter)
                 break
             if not slot.num_taken:
@@ -287,39 +287,39 @@ class EnginePool:
             slot.num_taken += 1
             slot.is_alone = waiter.is_alone
             slot.last_order, slot.num_overtaken = waiter.order, 0
-            if self._kept is not None and waiter.order == self._kept.order:
-                self._kept.is_taken.set()
-                self._kept = None
+            if self._reserved is not None and waiter.order == self._reserved.order:
+                self._reserved.is_taken.set()
+                self._reserved = None
             waiter.turn.set_result(slot.client)
         for waiter in passed_over:
             heapq.heappush(self._waiters, waiter)
 
-    def _has_place(self, slot: _Slot) -> bool:
+    def _has_room(self, slot: _Slot) -> bool:
         is_open = slot.is_up and not slot.num_holds and not slot.is_stopping and not slot.is_alone
         return is_open and slot.num_taken < self._prompts_per_engine
 
-    def _is_kept_from(self, order: Order) -> bool:
+    def _is_reserved_against(self, order: Order) -> bool:
         """Whether a place behind another prompt is for an older one, which is taken back from another engine for it."""
-        if self._kept is None:
+        if self._reserved is None:
             overtaken = _overtaken(self._slots, order)
             if overtaken is None:
                 return False
-            self._kept = _KeptPlace(overtaken.last_order)
-            self._begin_to_relieve(overtaken, self._kept)
-        return order > self._kept.order
+            self._reserved = _ReservedSlot(overtaken.last_order)
+            self._begin_slot_to_relieve(overtaken, self._reserved)
+        return order > self._reserved.order
 
     def _relieve(self) -> None:
-        for slot in () if self._is_paused else _to_relieve(self._slots):
-            self._begin_to_relieve(slot)
+        for slot in () if self._is_paused else _slot_to_relieve(self._slots):
+            self._begin_slot_to_relieve(slot)
 
-    def _begin_to_relieve(self, slot: _Slot, kept: _KeptPlace | None = None) -> None:
+    def _begin_slot_to_relieve(self, slot: _Slot, kept: _ReservedSlot | None = None) -> None:
         """What is taken back comes here again as its job's turn for an engine."""
         slot.is_relieved = True
-        task = asyncio.create_task(self._take_back(slot, kept), name=f"recall-{slot.client.url}")
+        task = asyncio.create_task(self._recall(slot, kept), name=f"recall-{slot.client.url}")
         self._relieving.add(task)
         task.add_done_callback(self._relieving.discard)
 
-    async def _take_back(self, slot: _Slot, kept: _KeptPlace | None) -> None:
+    async def _recall(self, slot: _Slot, kept: _ReservedSlot | None) -> None:
         """What could not be taken back, as it was still on its way or the engine did not answer, is asked for again."""
         try:
             await slot.client.recall_waiting()
@@ -329,14 +329,14 @@ class EnginePool:
                         await kept.is_taken.wait()
         finally:
             slot.is_relieved, slot.num_overtaken = False, 0
-            if self._kept is kept:
-                self._kept = None
-        self._give_places()
+            if self._reserved is kept:
+                self._reserved = None
+        self._assign_engines()
         await asyncio.sleep(RELIEVE_AGAIN_SECONDS)
         self._relieve()
 
 
-def _to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
+def _slot_to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
     """Where a prompt waits that would begin sooner elsewhere: at all that are left out while others serve, and for one
     that is idle at the one whose prompt comes first. Pure.
     """

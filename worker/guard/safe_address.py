@@ -16,9 +16,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
+from worker.dedicated_thread import run_in_dedicated_thread
 from worker.errors import InputRejected
 from worker.guard.special_addresses import Address, is_public
-from worker.own_thread import in_own_thread
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -162,7 +162,7 @@ async def resolve_host(host: str, port: int) -> list[str]:
     of a shared pool.
     """
     try:
-        found = await in_own_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await run_in_dedicated_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # a label that is empty or too long
         raise OSError(str(error)) from None
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))

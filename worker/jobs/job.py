@@ -66,7 +66,7 @@ class Stage(StrEnum):
     QUEUED = "queued"
     FETCHING = "fetching"
     WAITING = "waiting"  # for the engine, or in its queue: the loss of an engine here costs no attempt
-    SPARING = "sparing"  # waiting to run again with less memory after it ran out of memory
+    LOW_MEMORY_RETRY = "sparing"  # waiting to run again with less memory after it ran out of memory
     RUNNING = "running"  # the engine has started it
     DELIVERING = "delivering"
     DONE = "done"
@@ -174,7 +174,7 @@ class Job:
     cost: float = UNIT_COST  # recomputed after a restart
     began_at: float = 0.0  # monotonic clock: when the engine began, as far as is known
     run_seconds: float | None = None  # run time on the engine, without its queue
-    is_sparing: bool = False  # it ran out of memory and runs again with less
+    needs_less_memory: bool = False  # it ran out of memory and runs again with less
     last_loss: Loss | None = None  # the last loss of an engine during its run
     runs_alone: bool = False  # it, or a prompt running beside it, made an engine hang
     turn_ms: int = 0  # set by the store, see `turn_ms_of`
@@ -197,7 +197,7 @@ class Job:
 
     @property
     def waiting_stage(self) -> Stage:
-        return Stage.SPARING if self.is_sparing else Stage.WAITING
+        return Stage.LOW_MEMORY_RETRY if self.needs_less_memory else Stage.WAITING
 
     @property
     def http_status(self) -> int:

@@ -21,9 +21,9 @@ from worker.backoff import Backoff
 from worker.demo_model import note_on
 from worker.engines.client import EngineClient, EngineLost, PromptRecalled
 from worker.engines.loss import Loss, LossReason, error_of_loss
+from worker.engines.low_memory_retry import with_tiles
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
-from worker.engines.sparing import with_tiles
 from worker.errors import (
     Draining,
     EngineUnreachable,
@@ -133,7 +133,7 @@ class Pipeline:
         self._broken: list[str] = []
         self._has_recovered = False
         self._is_draining = False
-        self._hurried = asyncio.Event()
+        self._drain_ended = asyncio.Event()
 
     def start(self, job: Job) -> None:
         """Begins, or after a restart goes on with, a job that is on disk. While draining it is left there, unless
@@ -141,8 +141,8 @@ class Pipeline:
 
         A cancel may have begun, and ended, a job that is just being admitted: it is never begun twice.
         """
-        is_left = self._is_draining and job.id not in self._cancelled
-        if is_left or job.state.is_terminal or job.id in self._tasks:
+        is_deferred = self._is_draining and job.id not in self._cancelled
+        if is_deferred or job.state.is_terminal or job.id in self._tasks:
             return
         task = asyncio.create_task(self._run_job(job), name=f"job-{job.id}")
         self._tasks[job.id] = task
@@ -174,7 +174,7 @@ class Pipeline:
         """Returns when the job's last state is on disk. Raises Draining when it is left for the next start."""
         with self.feed.watch(job.id) as changed:
             while not self.has_ended(job):
-                if self.is_left(job):
+                if self.is_deferred(job):
                     message = "The worker is shutting down; the job is kept and goes on when it starts again"
                     raise Draining(message, retry_after_seconds=30, request_id=job.public_id)
                 changed.clear()
@@ -184,12 +184,12 @@ class Pipeline:
         """Whether the job's last state is on disk."""
         return job.state.is_terminal and job.id not in self._tasks
 
-    def is_left(self, job: Job) -> bool:
+    def is_deferred(self, job: Job) -> bool:
         """Whether nothing more comes of the job before the front's next start."""
         return self._is_draining and job.id not in self._tasks and not job.state.is_terminal
 
     async def drain(self, seconds: float) -> None:
-        """Lets running jobs end, for at most `seconds` or until `hurry`; the rest stays on disk for the next start.
+        """Lets running jobs end, for at most `seconds` or until `end_drain`; the rest stays on disk for the next start.
 
         What waits, for inputs or for an engine, is left at once. A job that is interrupted here costs no attempt.
         """
@@ -197,28 +197,28 @@ class Pipeline:
         self._pool.pause()
         for job_id in [job_id for job_id in self._tasks if not self._has_begun(job_id)]:
             self._tasks[job_id].cancel()
-        hurried = asyncio.ensure_future(self._hurried.wait())
+        ended = asyncio.ensure_future(self._drain_ended.wait())
         try:
             async with asyncio.timeout(seconds):
-                while self._tasks and not hurried.done():
-                    await asyncio.wait({*self._tasks.values(), hurried}, return_when=asyncio.FIRST_COMPLETED)
+                while self._tasks and not ended.done():
+                    await asyncio.wait({*self._tasks.values(), ended}, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             log.warning("jobs are left for the next start", count=len(self._tasks))
         finally:
-            hurried.cancel()
+            ended.cancel()
         rest = list(self._tasks.values())
         for task in rest:
             task.cancel()
         if rest:  # one whose last state the disk refuses does not hold up the end
             await asyncio.wait(rest, timeout=STOP_SECONDS)
 
-    def hurry(self) -> None:
+    def end_drain(self) -> None:
         """Ends `drain` now."""
-        self._hurried.set()
+        self._drain_ended.set()
 
     @property
-    def is_in_a_hurry(self) -> bool:
-        return self._hurried.is_set()
+    def has_drain_ended(self) -> bool:
+        return self._drain_ended.is_set()
 
     def counts(self) -> dict[JobState, int]:
         counts = dict.fromkeys(JobState, 0)
@@ -288,7 +288,7 @@ class Pipeline:
                 began = time.monotonic()
                 outcome, engine = await self._run_on_engine(job, prompt, may_be_there)
                 job.times.generation_ms = _since(began)
-                if not isinstance(outcome.error, OutOfMemory) or not await self._spare_memory(job, engine):
+                if not isinstance(outcome.error, OutOfMemory) or not await self._retry_with_less_memory(job, engine):
                     break
                 may_be_there, prompt = False, None
             except PromptRecalled:
@@ -308,7 +308,7 @@ class Pipeline:
                     job.last_loss = lost.loss
                     job.note(QUEUED_WORDS, Stage.RUNNING)
                 elif (
-                    lost.is_spared or job.stage is not Stage.RUNNING
+                    lost.is_bystander or job.stage is not Stage.RUNNING
                 ):  # else it was lost while it ran, and now once more before it could
                     job.note(QUEUED_WORDS, job.waiting_stage)
                 self._changed(job)
@@ -376,7 +376,7 @@ class Pipeline:
             job.is_recovered, job.is_at_engine = False, True
             try:
                 prompt = await self._inputs.place(prompt, engine)
-                if job.is_sparing:
+                if job.needs_less_memory:
                     prompt = with_tiles(prompt, await engine.object_info())
             except EngineUnreachable as error:
                 raise EngineLost(error.message) from None
@@ -403,9 +403,9 @@ class Pipeline:
                 raise EngineLost(error.message) from None
         return None
 
-    async def _spare_memory(self, job: Job, engine: EngineClient) -> bool:
+    async def _retry_with_less_memory(self, job: Job, engine: EngineClient) -> bool:
         """Prepares the next attempt of a job that ran out of memory. False when there is none."""
-        job.is_sparing = True
+        job.needs_less_memory = True
         if not job.begin_retry(QUEUED_WORDS):
             return False
         log.warning("out of memory: once more with caches freed and tiles", job_id=job.id)
@@ -417,7 +417,7 @@ class Pipeline:
         """Takes the next attempt. Raises what the loss of the engine means when there is none."""
         loss = job.last_loss or Loss(LossReason.GONE)
         if loss.reason is LossReason.OUT_OF_MEMORY:
-            job.is_sparing = True
+            job.needs_less_memory = True
         if not job.begin_retry(QUEUED_WORDS):
             raise self._error_of_loss(job, loss)
         reason, where = loss.reason.value, job.progress.node_id

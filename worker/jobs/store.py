@@ -500,7 +500,7 @@ class JobStore:
         for row in self._connection.execute(unfinished):
             job = job_of(row)
             job.is_recovered = True
-            job.is_sparing = job.stage is Stage.SPARING
+            job.needs_less_memory = job.stage is Stage.LOW_MEMORY_RETRY
             self._erasure.begin(job)
             self._give_turn(job)
             self.jobs[job.id] = job

@@ -1,7 +1,7 @@
 """ConnectionTable: client connections counted in total and by address, with some kept free for probes.
 
 Over a limit a new connection replaces the oldest idle one: of its own address, or of the address that has the most
-where all places are taken. Where none is idle it may request `/live`, `/ready` and `/health` and nothing else, on one
+where all slots are taken. Where none is idle it may request `/live`, `/ready` and `/health` and nothing else, on one
 of a few short-lived connections that are counted separately.
 """
 
@@ -17,10 +17,10 @@ from typing import Final
 from worker.guard.loopback import is_loopback
 from worker.setting_slices import ConnectionLimits
 
-PROBE_PLACES: Final = 32
-PROBE_PLACES_PER_ADDRESS: Final = 2
-OWN_PROBE_PLACES: Final = 8
-"""Additional places for probes from this machine."""
+PROBE_SLOTS: Final = 32
+PROBE_SLOTS_PER_ADDRESS: Final = 2
+OWN_PROBE_SLOTS: Final = 8
+"""Additional slots for probes from this machine."""
 
 MIN_IDLE_SECONDS: Final = 1.0
 """Minimum idle time before replacement: the request of a younger connection may be on the way."""
@@ -28,7 +28,7 @@ MIN_IDLE_SECONDS: Final = 1.0
 _IPV6_NETWORK_BITS: Final = 64
 
 
-class Place(Enum):
+class Slot(Enum):
     """Permitted use of a connection."""
 
     FULL = "full"
@@ -40,7 +40,7 @@ class Connection:
     """One client connection. `close` ends it at once; `is_idle` while no request of it is being answered."""
 
     address: str
-    place: Place
+    slot: Slot
     opened_at: float
     close: Callable[[], object] = field(default=lambda: None)
     is_idle: bool = True
@@ -78,18 +78,18 @@ class ConnectionTable:
             return self._admit_probe(address, is_own=False)
         if self._num_full >= self.limits.max_connections and not self._replace_anywhere(address):
             return self._admit_probe(address, is_own=is_loopback(host))
-        connection = Connection(address, Place.FULL, self._clock())
+        connection = Connection(address, Slot.FULL, self._clock())
         self._full.setdefault(address, {})[connection] = None
         self._num_full += 1
         return connection
 
     def release(self, connection: Connection) -> None:
-        """Release a connection's place. May be called twice."""
+        """Release a connection's slot. May be called twice."""
         if connection.is_released:
             return
         connection.is_released = True
         address = connection.address
-        if connection.place is Place.PROBE:
+        if connection.slot is Slot.PROBE:
             self._probes[address] -= 1
             if not self._probes[address]:
                 del self._probes[address]
@@ -100,12 +100,12 @@ class ConnectionTable:
             del self._full[address]
 
     def _admit_probe(self, address: str, *, is_own: bool) -> Connection | None:
-        places = PROBE_PLACES + (OWN_PROBE_PLACES if is_own else 0)
-        per_address = places if is_own else PROBE_PLACES_PER_ADDRESS
-        if sum(self._probes.values()) >= places or self._probes.get(address, 0) >= per_address:
+        slots = PROBE_SLOTS + (OWN_PROBE_SLOTS if is_own else 0)
+        per_address = slots if is_own else PROBE_SLOTS_PER_ADDRESS
+        if sum(self._probes.values()) >= slots or self._probes.get(address, 0) >= per_address:
             return None
         self._probes[address] = self._probes.get(address, 0) + 1
-        return Connection(address, Place.PROBE, self._clock())
+        return Connection(address, Slot.PROBE, self._clock())
 
     def _replace_anywhere(self, newcomer: str) -> bool:
         """Close an idle connection of the address with the most, if it has more than the new connection's address."""

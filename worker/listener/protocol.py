@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from worker.listener.connections import Connection, ConnectionTable, Place
+from worker.listener.connections import Connection, ConnectionTable, Slot
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -57,7 +57,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._max_head_bytes = limits.max_head_bytes
         self._body_idle_seconds = limits.body_idle_seconds
         self._body_bytes_per_second = limits.body_bytes_per_second
-        self._head_seconds = limits.head_seconds if connection.place is Place.FULL else PROBE_SECONDS
+        self._head_seconds = limits.head_seconds if connection.slot is Slot.FULL else PROBE_SECONDS
         self.timeout_keep_alive = limits.keep_alive_seconds  # type: ignore[assignment]  # integer seconds in uvicorn
         self._is_over = False  # refused: later data is ignored
         self._is_in_head = True
@@ -77,7 +77,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._set_timer(self._head_seconds, self._head_timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the connection's place."""
+        """Release the connection's slot."""
         self._table.release(self._connection)
         self._is_over = True
         self._stop_timer()
@@ -143,12 +143,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._num_head_bytes = self._num_body_bytes = 0
         self._stop_timer()
         self._connection.is_idle = False
-        if self._connection.place is Place.PROBE:
+        if self._connection.slot is Slot.PROBE:
             path = self.url.partition(b"?")[0].decode("latin-1")
             is_probe = self.parser.get_method() in (b"GET", b"HEAD") and path in PROBE_PATHS
             self.app = self._real_app if is_probe else self._busy
         super().on_headers_complete()
-        if self._connection.place is Place.PROBE:
+        if self._connection.slot is Slot.PROBE:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:

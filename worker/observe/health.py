@@ -13,7 +13,7 @@ from typing import Any
 from worker.engines.watch import EngineReport, EngineState
 
 SERVING = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)
-STATES_OF_TROUBLE = {
+PROBLEM_STATES = {
     EngineState.STARTING: "has not answered yet",
     EngineState.DOWN: "does not answer",
     EngineState.FAILED: "does not come back",
@@ -36,25 +36,25 @@ class Floor:
         return {"free_bytes": self.free_bytes, "floor_bytes": self.least_bytes, "low": self.is_reached}
 
 
-def find_troubles(
+def find_worker_problems(
     engines: Sequence[EngineReport], floors: Sequence[Floor], wrong_inside: Sequence[str], silence_seconds: float
 ) -> list[str]:
     """Return one line for each problem; an empty list means healthy."""
-    troubles = list(wrong_inside)
+    problems = list(wrong_inside)
     is_serving = any(engine.state in SERVING for engine in engines)
     for engine in engines:
         if engine.state is EngineState.STARTING and is_serving:
             continue  # starting takes longer than the other states
-        if engine.state in STATES_OF_TROUBLE:
-            troubles.append(f"the engine at {engine.url} {STATES_OF_TROUBLE[engine.state]}")
+        if engine.state in PROBLEM_STATES:
+            problems.append(f"the engine at {engine.url} {PROBLEM_STATES[engine.state]}")
         elif engine.is_stuck:
-            troubles.append(
+            problems.append(
                 f"node {engine.node_id} of {engine.running} has made no progress for {engine.quiet_seconds:.0f} s"
             )
         elif engine.heartbeat_age_seconds is not None and engine.heartbeat_age_seconds > silence_seconds:
-            troubles.append(f"the engine at {engine.url} was last heard {engine.heartbeat_age_seconds:.0f} s ago")
-    troubles += [f"{floor.name} is below its floor" for floor in floors if floor.is_reached]
-    return troubles
+            problems.append(f"the engine at {engine.url} was last heard {engine.heartbeat_age_seconds:.0f} s ago")
+    problems += [f"{floor.name} is below its floor" for floor in floors if floor.is_reached]
+    return problems
 
 
 def engine_as_json(engine: EngineReport) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from modifiers.registry import ModifierRegistry
 from worker.engines.address import UNIX_PREFIX
 from worker.engines.client import EngineClient
 from worker.errors import SettingsInvalid, WorkerError
+from worker.qualification.benchmark_cache import BenchmarkCache, CachedBenchmark
 from worker.qualification.expectation import (
     PastRun,
     append_history,
@@ -53,7 +54,6 @@ from worker.qualification.expectation import (
     read_reference,
 )
 from worker.qualification.facts import EngineFacts, read_facts
-from worker.qualification.kept import KeptResult, KeptResults
 from worker.qualification.own_workload import find_own_workload
 from worker.qualification.runs import run_timed
 from worker.qualification.sensors import GpuSensors, SensorLog, open_sensors, watching
@@ -67,7 +67,7 @@ FetchInputs = Callable[[Mapping[str, Any], EngineClient], Awaitable[Mapping[str,
 log = structlog.get_logger("benchmark")
 
 
-class NothingVaries(SettingsInvalid):
+class NoStepsMeasured(SettingsInvalid):
     """Error when every run after the first came from the engine's cache."""
 
     code = "nothing_varies"
@@ -114,7 +114,7 @@ class Qualifier:
         self._places = (base_directory, base_directory.parent, PROJECT)
         self._registry = registry
         self._fetch_inputs = fetch_inputs
-        self._kept = KeptResults(state_directory)
+        self._cache = BenchmarkCache(state_directory)
         self._rng = random.Random()
 
     async def qualify(
@@ -157,10 +157,10 @@ class Qualifier:
             product=facts.device.product,
         )
         key = cache_key(facts, workload, None if sensors is None else sensors.driver)
-        kept = None if is_forced else await asyncio.to_thread(self._find_kept, key, workload, facts)
-        if kept is not None:
-            log.info("benchmark reused", age_seconds=round(time.time() - kept.measured_at))
-            return Qualified(kept.report, True, kept.measured_at)
+        cached = None if is_forced else await asyncio.to_thread(self._find_cached, key, workload, facts)
+        if cached is not None:
+            log.info("benchmark reused", age_seconds=round(time.time() - cached.measured_at))
+            return Qualified(cached.report, True, cached.measured_at)
         report, ran = await self._measure(engine, facts, workload, sensors, missing, preloaded)
         report = report.model_copy(update={"cache_key": key})
         made = Qualified(report, False, time.time(), has_emptied_memory=await forget_network(engine, ran))
@@ -168,10 +168,10 @@ class Qualifier:
         return made
 
     def forget(self, made: Qualified) -> None:
-        """Remove the kept result of an engine whose device was lost, at once: the front may end before the next run."""
+        """Remove the cached result of an engine whose device was lost, in case the front ends before the next run."""
         try:
             if made.report.cache_key is not None:
-                self._kept.forget(made.report.cache_key)
+                self._cache.remove(made.report.cache_key)
         except OSError as error:
             log.error("the benchmark's result cannot be forgotten", reason=str(error))
 
@@ -190,21 +190,21 @@ class Qualifier:
         await engine.check(fetched.prompt("a photograph", self._rng))
         return fetched
 
-    def _find_kept(self, key: str, workload: Workload, facts: EngineFacts) -> KeptResult | None:
-        """Return a kept result that is good by today's settings, too."""
-        kept = self._kept.find(key, time.time(), self._config.ttl_seconds)
-        if kept is None or kept.report.seconds_per_picture is None:
+    def _find_cached(self, key: str, workload: Workload, facts: EngineFacts) -> CachedBenchmark | None:
+        """Return a cached result that today's settings accept, too."""
+        cached = self._cache.find(key, time.time(), self._config.ttl_seconds)
+        if cached is None or cached.report.seconds_per_picture is None:
             return None
         speed = Speed(
-            its_per_second=kept.report.its_per_second,
-            seconds_per_picture=kept.report.seconds_per_picture,
-            best_seconds_per_picture=kept.report.best_seconds_per_picture or kept.report.seconds_per_picture,
-            spread=kept.report.spread or 0.0,
-            num_runs=kept.report.num_runs,
+            its_per_second=cached.report.its_per_second,
+            seconds_per_picture=cached.report.seconds_per_picture,
+            best_seconds_per_picture=cached.report.best_seconds_per_picture or cached.report.seconds_per_picture,
+            spread=cached.report.spread or 0.0,
+            num_runs=cached.report.num_runs,
         )
         expectation = expect(self._config, workload, facts.device, self._history(), read_reference())
         judged = judge(speed, expectation, Evidence(is_cpu=facts.device.is_cpu))
-        return kept if judged.verdict.is_good else None
+        return cached if judged.verdict.is_good else None
 
     async def _measure(
         self,
@@ -293,7 +293,7 @@ class Qualifier:
         while wants_another(timings, is_cpu=is_cpu):
             timings.append(await one(ran))
             if timings[-1].is_from_cache:
-                raise NothingVaries(
+                raise NoStepsMeasured(
                     "The benchmark's workflow has no seed, so its runs come from the engine's cache: "
                     'put "__RANDOM_INT__" where something random belongs'
                 )
@@ -315,13 +315,13 @@ class Qualifier:
         report, now = made.report, made.measured_at
         try:
             if report.verdict.is_good:
-                self._kept.keep(key, report, now)
+                self._cache.store(key, report, now)
             else:
-                self._kept.forget(key)
+                self._cache.remove(key)
             if self._config.history is not None:
                 append_history(self._config.history, history_line(report, facts.device, ran, now))
         except OSError as error:
-            log.error("the benchmark's result cannot be kept", reason=str(error))
+            log.error("benchmark result not stored", reason=str(error))
 
 
 def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str:

@@ -102,8 +102,8 @@ async def test_a_prompt_that_only_saves_is_not_what_silences_the_engine(runs: Ru
     await asyncio.sleep(0.1)
     assert [request.prompt_id for request in runs.client.stops.running] == ["stuck-1"]
     await runs.lose(LossReason.STOP_IGNORED)
-    assert runs.lost("saving").is_spared and not runs.lost("saving").was_running
-    assert not runs.lost("behind").is_spared and not runs.lost("behind").was_running
+    assert runs.lost("saving").is_bystander and not runs.lost("saving").was_running
+    assert not runs.lost("behind").is_bystander and not runs.lost("behind").was_running
 
 
 async def test_a_crash_costs_the_one_that_saves_and_the_next_an_attempt(runs: Runs, engine: FakeEngine) -> None:

@@ -92,7 +92,7 @@ async def test_a_job_that_is_cancelled_while_the_front_drains_does_not_go_on_at_
         with SyncWaiters(pipeline, 0).waiting(job, is_owner=True):
             pass  # a client who was told that the job is kept
         await asyncio.sleep(0.01)
-        assert pipeline.is_left(job)
+        assert pipeline.is_deferred(job)
         assert pipeline.cancel(job)
         async with asyncio.timeout(10):
             await pipeline.wait_for_end(job)

@@ -8,7 +8,7 @@ import pytest
 
 from worker.engines.loss import Loss, LossReason
 from worker.engines.watch import EngineReport, EngineState
-from worker.observe.health import Floor, engine_as_json, find_troubles
+from worker.observe.health import Floor, engine_as_json, find_worker_problems
 
 UP = EngineReport(
     url="http://engine",
@@ -27,7 +27,7 @@ UP = EngineReport(
 
 
 def troubles(*engines: EngineReport, floors: tuple[Floor, ...] = (), wrong: tuple[str, ...] = ()) -> list[str]:
-    return find_troubles(engines, floors, wrong, silence_seconds=60)
+    return find_worker_problems(engines, floors, wrong, silence_seconds=60)
 
 
 @pytest.mark.parametrize("state", [EngineState.UP, EngineState.DRAINING, EngineState.RESTARTING])

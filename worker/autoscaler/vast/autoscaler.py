@@ -22,7 +22,7 @@ from worker.autoscaler.vast.ledger import Ending, Entry, Ledger
 from worker.autoscaler.vast.listener import PlainListener
 from worker.autoscaler.vast.public_key import PublicKeySource
 from worker.autoscaler.vast.reports import Reporter
-from worker.autoscaler.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionBook
+from worker.autoscaler.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionStore
 from worker.autoscaler.vast.timing import VastTiming
 from worker.errors import CallerError, Problem, SessionGone, TooManySessions, TryLater, Unauthorized, WorkerError
 from worker.guard.identity import Identity
@@ -54,7 +54,7 @@ class VastAutoscaler:
         self,
         reporter: Reporter,
         ledger: Ledger,
-        sessions: SessionBook,
+        sessions: SessionStore,
         keys: PublicKeySource | None,
         cancel_job: Callable[[str], None],
         timing: VastTiming,

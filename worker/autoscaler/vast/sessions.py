@@ -1,4 +1,4 @@
-"""SessionBook: Vast's sessions. A client reserves a worker for a while; each request adds one lifetime.
+"""SessionStore: Vast's sessions. A client reserves a worker for a while; each request adds one lifetime.
 
 Expiry is decided on the monotonic clock; clients get Unix time. Closing is the caller's work: `close` only removes the
 session and returns it.
@@ -44,7 +44,7 @@ class Session:
         return f"Session(request_idx={self.auth_data.get('request_idx')!r})"
 
 
-class SessionBook:
+class SessionStore:
     """Open sessions, each at most `max_seconds` long. `max_sessions` 0: no limit. `now` is the monotonic clock."""
 
     def __init__(

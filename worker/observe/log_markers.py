@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 
-def say(word: str) -> None:
-    sys.stdout.write(f"{word}\n")
+def write_marker(marker: str) -> None:
+    """Write a marker line and flush it."""
+    sys.stdout.write(f"{marker}\n")
     sys.stdout.flush()

@@ -15,42 +15,42 @@ from worker import finite_json
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Built:
     source: object
     content: bytes
     etag: str
 
 
-class KeptDocument:
+class DocumentCache:
     """Cache of one document for its newest source; a client that has it gets 304."""
 
     def __init__(self, media_type: str = "application/json") -> None:
         self._media_type = media_type
-        self._made: _Made | None = None
-        self._making = asyncio.Lock()
+        self._built: _Built | None = None
+        self._building = asyncio.Lock()
 
-    async def reply(self, request: Request, source: object, make: Callable[[], Any]) -> Response:
-        """Reply with the document that `make` builds from `source`.
+    async def reply(self, request: Request, source: object, build: Callable[[], Any]) -> Response:
+        """Reply with the document that `build` builds from `source`.
 
         `source` is replaced by another value and never mutated.
         """
-        made = self._made
-        if made is None or made.source is not source:
-            async with self._making:  # concurrent requests share one build
-                made = self._made
-                if made is None or made.source is not source:
-                    made = self._made = await asyncio.to_thread(_make, source, make, made)
-        headers = {"ETag": made.etag, "Cache-Control": "no-cache"}
-        if _names(request.headers.get("if-none-match", ""), made.etag):
+        built = self._built
+        if built is None or built.source is not source:
+            async with self._building:  # concurrent requests share one build
+                built = self._built
+                if built is None or built.source is not source:
+                    built = self._built = await asyncio.to_thread(_build, source, build, built)
+        headers = {"ETag": built.etag, "Cache-Control": "no-cache"}
+        if _names(request.headers.get("if-none-match", ""), built.etag):
             return Response(status_code=304, headers=headers)
-        return Response(made.content, media_type=self._media_type, headers=headers)
+        return Response(built.content, media_type=self._media_type, headers=headers)
 
 
-def _make(source: object, make: Callable[[], Any], last: _Made | None) -> _Made:
+def _build(source: object, build: Callable[[], Any], last: _Built | None) -> _Built:
     if last is not None and last.source == source:  # reloaded, but equal
         return replace(last, source=source)
-    content = finite_json.dumps(make()).encode()
-    return _Made(source, content, f'"{sha256(content).hexdigest()[:32]}"')
+    content = finite_json.dumps(build()).encode()
+    return _Built(source, content, f'"{sha256(content).hexdigest()[:32]}"')
 
 
 def _names(header: str, etag: str) -> bool:

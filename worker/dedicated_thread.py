@@ -16,7 +16,9 @@ Result = TypeVar("Result")
 Given = ParamSpec("Given")
 
 
-async def in_own_thread(function: Callable[Given, Result], *arguments: Given.args, **named: Given.kwargs) -> Result:
+async def run_in_dedicated_thread(
+    function: Callable[Given, Result], *arguments: Given.args, **named: Given.kwargs
+) -> Result:
     """Run `function` in a thread of its own and return or raise its outcome.
 
     When cancelled, the call goes on and its outcome is dropped.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engines.sparing import with_tiles
+from worker.engines.low_memory_retry import with_tiles
 
 TILED = {"input": {"required": {"samples": ["LATENT"], "tile_size": ["INT", {"default": 512}], "overlap": ["INT", {}]}}}
 PROMPT = {

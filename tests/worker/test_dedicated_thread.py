@@ -9,18 +9,18 @@ import threading
 
 import pytest
 
-from worker.own_thread import in_own_thread
+from worker.dedicated_thread import run_in_dedicated_thread
 
 
 async def test_gives_what_the_call_returns_or_raises() -> None:
-    assert await in_own_thread(divmod, 7, 2) == (3, 1)
+    assert await run_in_dedicated_thread(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
-        await in_own_thread(divmod, 7, 0)
+        await run_in_dedicated_thread(divmod, 7, 0)
 
 
 async def test_calls_that_hang_leave_the_shared_threads_free() -> None:
     release = threading.Event()
-    hanging = [asyncio.create_task(in_own_thread(release.wait)) for _ in range(50)]
+    hanging = [asyncio.create_task(run_in_dedicated_thread(release.wait)) for _ in range(50)]
     await asyncio.sleep(0)
     assert await asyncio.to_thread(threading.active_count) > 50
     release.set()
@@ -29,7 +29,7 @@ async def test_calls_that_hang_leave_the_shared_threads_free() -> None:
 
 async def test_one_that_ends_after_it_was_given_up_disturbs_nobody() -> None:
     release = threading.Event()
-    hanging = asyncio.create_task(in_own_thread(release.wait))
+    hanging = asyncio.create_task(run_in_dedicated_thread(release.wait))
     await asyncio.sleep(0)
     hanging.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -40,9 +40,9 @@ async def test_one_that_ends_after_it_was_given_up_disturbs_nobody() -> None:
 
 def test_the_end_of_the_process_does_not_wait_for_one_that_hangs() -> None:
     code = (
-        "import asyncio, threading; from worker.own_thread import in_own_thread\n"
+        "import asyncio, threading; from worker.dedicated_thread import run_in_dedicated_thread\n"
         "async def main():\n"
-        "    task = asyncio.create_task(in_own_thread(threading.Event().wait)); await asyncio.sleep(0.01)\n"
+        "    task = asyncio.create_task(run_in_dedicated_thread(threading.Event().wait)); await asyncio.sleep(0.01)\n"
         "asyncio.run(main())"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

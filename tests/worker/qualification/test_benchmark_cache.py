@@ -8,55 +8,55 @@ import pytest
 
 from benchmark.qualify.verdict import BenchmarkReport, Verdict
 from benchmark.qualify.workload import CheckpointFact, DeviceFact, TextToImage
+from worker.qualification.benchmark_cache import MAX_RESULTS, BenchmarkCache
 from worker.qualification.facts import EngineFacts
-from worker.qualification.kept import MAX_RESULTS, KeptResults
 from worker.qualification.qualifier import cache_key
 
 REPORT = BenchmarkReport(verdict=Verdict.PASS, its_per_second=43.0, seconds_per_picture=0.5)
 
 
 def test_a_result_stands_for_its_time_and_no_longer(tmp_path: Path) -> None:
-    KeptResults(tmp_path).keep("key", REPORT, 1000.0)
-    found = KeptResults(tmp_path).find("key", 1060.0, 60.0)
+    BenchmarkCache(tmp_path).store("key", REPORT, 1000.0)
+    found = BenchmarkCache(tmp_path).find("key", 1060.0, 60.0)
     assert found is not None and found.report == REPORT and found.measured_at == 1000
-    assert KeptResults(tmp_path).find("key", 1060.1, 60.0) is None
-    assert KeptResults(tmp_path).find("key", 999.0, 60.0) is None  # the clock was set back
-    assert KeptResults(tmp_path).find("other", 1000.0, 60.0) is None
+    assert BenchmarkCache(tmp_path).find("key", 1060.1, 60.0) is None
+    assert BenchmarkCache(tmp_path).find("key", 999.0, 60.0) is None  # the clock was set back
+    assert BenchmarkCache(tmp_path).find("other", 1000.0, 60.0) is None
 
 
 def test_a_result_can_be_forgotten(tmp_path: Path) -> None:
-    kept = KeptResults(tmp_path)
-    kept.keep("a", REPORT, 1000.0)
-    kept.keep("b", REPORT, 1000.0)
-    kept.forget("a")
-    assert kept.find("a", 1000.0, 60.0) is None and kept.find("b", 1000.0, 60.0) is not None
+    cache = BenchmarkCache(tmp_path)
+    cache.store("a", REPORT, 1000.0)
+    cache.store("b", REPORT, 1000.0)
+    cache.remove("a")
+    assert cache.find("a", 1000.0, 60.0) is None and cache.find("b", 1000.0, 60.0) is not None
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"version": 2, "results": {"key": {}}}', '{"version": 1, "results": 3}'])
 def test_a_file_that_cannot_be_read_counts_as_empty_and_is_written_anew(tmp_path: Path, content: str) -> None:
     (tmp_path / "benchmark.json").write_text(content)
-    kept = KeptResults(tmp_path)
-    assert kept.find("key", 1000.0, 60.0) is None
-    kept.keep("key", REPORT, 1000.0)
-    assert kept.find("key", 1000.0, 60.0) is not None
+    cache = BenchmarkCache(tmp_path)
+    assert cache.find("key", 1000.0, 60.0) is None
+    cache.store("key", REPORT, 1000.0)
+    assert cache.find("key", 1000.0, 60.0) is not None
 
 
 def test_an_entry_of_another_shape_is_none(tmp_path: Path) -> None:
     (tmp_path / "benchmark.json").write_text(
         '{"version": 1, "results": {"key": {"measured_at": 1000, "report": {"verdict": "new"}}}}'
     )
-    assert KeptResults(tmp_path).find("key", 1000.0, 60.0) is None
+    assert BenchmarkCache(tmp_path).find("key", 1000.0, 60.0) is None
 
 
 def test_the_oldest_results_make_room(tmp_path: Path) -> None:
-    kept = KeptResults(tmp_path)
+    cache = BenchmarkCache(tmp_path)
     for number in range(MAX_RESULTS + 2):
-        kept.keep(str(number), REPORT, 1000.0)
-    assert kept.find("1", 1000.0, 60.0) is None and kept.find("2", 1000.0, 60.0) is not None
+        cache.store(str(number), REPORT, 1000.0)
+    assert cache.find("1", 1000.0, 60.0) is None and cache.find("2", 1000.0, 60.0) is not None
 
 
 def test_only_the_worker_may_read_the_file(tmp_path: Path) -> None:
-    KeptResults(tmp_path).keep("key", REPORT, 1000.0)
+    BenchmarkCache(tmp_path).store("key", REPORT, 1000.0)
     assert (tmp_path / "benchmark.json").stat().st_mode & 0o777 == 0o600
 
 

@@ -1,4 +1,4 @@
-"""KeptResults: results of earlier benchmarks by cache key, in one file of the state directory."""
+"""Results of earlier benchmarks by cache key, in one file of the state directory."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ MAX_RESULTS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class KeptResult:
+class CachedBenchmark:
     report: BenchmarkReport
     measured_at: float
 
 
-class KeptResults:
+class BenchmarkCache:
     """Stored results. A file that is unreadable, or of another version, counts as empty: the benchmark then runs."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
 
-    def find(self, key: str, now_seconds: float, ttl_seconds: float) -> KeptResult | None:
+    def find(self, key: str, now_seconds: float, ttl_seconds: float) -> CachedBenchmark | None:
         """Return the result that was measured under this key at most `ttl_seconds` ago."""
         entry = self._read().get(key)
         try:
             measured_at = float(entry["measured_at"]) if entry else 0.0
             if entry is None or not 0 <= now_seconds - measured_at <= ttl_seconds:
                 return None
-            return KeptResult(BenchmarkReport.model_validate(entry["report"]), measured_at)
+            return CachedBenchmark(BenchmarkReport.model_validate(entry["report"]), measured_at)
         except (KeyError, TypeError, ValueError, ValidationError):
             return None
 
-    def keep(self, key: str, report: BenchmarkReport, now_seconds: float) -> None:
+    def store(self, key: str, report: BenchmarkReport, now_seconds: float) -> None:
         """Store a result atomically. Raises OSError."""
         results = self._read()
         results.pop(key, None)
@@ -47,7 +47,7 @@ class KeptResults:
         newest = dict(list(results.items())[-MAX_RESULTS:])
         self._write({"version": 1, "results": newest})
 
-    def forget(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         """Remove a result that is no longer valid: the machine has since done worse, or its device was lost."""
         results = self._read()
         if results.pop(key, None) is not None:
