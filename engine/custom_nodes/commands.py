@@ -68,7 +68,7 @@ def check_packs(given: argparse.Namespace) -> int:
 def table(rows: Sequence[tuple[Pack, TrialResult]]) -> str:
     """Return the results as a Markdown table."""
     lines = [
-        "| Pack | Nodes | Import, s | Lacking names it asks for at import | Package it misses | Failure |",
+        "| Pack | Nodes | Import, s | Missing symbols at import | Package it misses | Failure |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for pack, result in rows:

@@ -19,7 +19,7 @@ from typing import Any
 
 from engine.custom_nodes.compat import node_classes
 from engine.custom_nodes.compat.host import HOST
-from engine.custom_nodes.compat.missing_symbol import lacking, not_supported
+from engine.custom_nodes.compat.missing_symbol import missing_symbol, not_supported
 from engine.custom_nodes.compat.replaceable_names import is_replaceable
 from engine.diffusion.choices import CHOICES
 from engine.diffusion.replaced import REPLACED
@@ -69,7 +69,7 @@ class CompatModule(ModuleType):
             return importlib.import_module(LIBRARIES[name])
         if name in host.known.modules.get(foreign, ()):
             host.ask(full)
-            placeholder = lacking(full)
+            placeholder = missing_symbol(full)
             vars(self)[name] = placeholder
             return placeholder
         raise AttributeError(f"module {foreign!r} has no attribute {name!r}")

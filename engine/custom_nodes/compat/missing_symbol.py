@@ -30,35 +30,35 @@ def not_supported(name: str) -> NotSupported:
     return NotSupported(name, host.calling_pack())
 
 
-class Lacking(type):
+class MissingSymbol(type):
     """Metaclass of placeholders: they can be named, subclassed and used in `isinstance`, and nothing else.
 
     A placeholder equals only itself: no value of this engine is a ComfyUI value that it lacks.
     """
 
-    lacking_name: str
+    symbol_name: str
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        raise not_supported(cls.lacking_name)
+        raise not_supported(cls.symbol_name)
 
     def __getattr__(cls, name: str) -> type:
         """Return a placeholder for a part of a missing name, and record it as used."""
         if name.startswith("__"):
             raise AttributeError(name)
-        part = f"{cls.lacking_name}.{name}"
+        part = f"{cls.symbol_name}.{name}"
         HOST.get().ask(part)
-        return lacking(part)
+        return missing_symbol(part)
 
     def __bool__(cls) -> bool:
-        raise not_supported(cls.lacking_name)
+        raise not_supported(cls.symbol_name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        if not name.startswith("__") and "lacking_name" in vars(cls):  # the placeholder itself, not a class made of it
-            raise not_supported(f"{cls.lacking_name}.{name}")
+        if not name.startswith("__") and "symbol_name" in vars(cls):  # the placeholder itself, not a class made of it
+            raise not_supported(f"{cls.symbol_name}.{name}")
         super().__setattr__(name, value)
 
     def __iter__(cls) -> NoReturn:
-        raise not_supported(cls.lacking_name)
+        raise not_supported(cls.symbol_name)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return False
@@ -67,6 +67,6 @@ class Lacking(type):
         return cls  # an annotation such as Name[int]
 
 
-def lacking(name: str) -> type:
+def missing_symbol(name: str) -> type:
     """Return a placeholder for one of ComfyUI's names."""
-    return Lacking(name.rpartition(".")[2], (), {"lacking_name": name, "__module__": __name__})
+    return MissingSymbol(name.rpartition(".")[2], (), {"symbol_name": name, "__module__": __name__})
