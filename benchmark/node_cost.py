@@ -30,7 +30,7 @@ from rich.table import Table
 
 from benchmark.machine import describe_cpu
 from engine.engine import Engine, RunRequest
-from engine.nodes.base import Int, NodeClass, NodeContext, Shown, Socket, node
+from engine.nodes.base import Int, NodeClass, NodeContext, NodeOutput, Socket, node
 from engine.server.app import create_app
 from engine.server.engine_start import EngineStart
 from engine.settings import EngineSettings
@@ -55,8 +55,8 @@ def trivial_add(context: NodeContext, *, number: NUMBER, value: Annotated[int, I
 
 
 @node("TrivialShow", category="benchmark", is_output=True)
-def trivial_show(context: NodeContext, *, number: NUMBER) -> Shown:
-    return Shown({"number": [number]})
+def trivial_show(context: NodeContext, *, number: NUMBER) -> NodeOutput:
+    return NodeOutput({"number": [number]})
 
 
 TRIVIAL_NODES: tuple[NodeClass, ...] = (trivial_source, trivial_add, trivial_show)

@@ -96,7 +96,7 @@ class NodeText:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeOutput:
+class OutputReady:
     """Displayable output of a node (`ui` in ComfyUI): a map from kind of output to a list of items.
 
     Also sent for a cached output node, whose `output` is None when it has nothing to show.
@@ -182,7 +182,7 @@ Event = (
     | MemoryRelieved
     | PreviewMade
     | NodeText
-    | NodeOutput
+    | OutputReady
     | NodeFinished
     | NodeBlocked
     | RunSaving

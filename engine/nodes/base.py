@@ -13,8 +13,8 @@ A built-in node is one typed function; `@node` derives its declaration from the 
 - A widget's default value is the parameter's default. An input is optional (ComfyUI's section of that name) when its
   annotation also has `Optional()`, hidden when it is `Annotated[..., Hidden("PROMPT")]`.
 - The return type gives the outputs: one socket type, a `tuple[...]` of them, or `None`. `Annotated[IMAGE, Out("name")]`
-  names an output otherwise than its type. An output node returns a `Shown`; one that also has outputs returns
-  `Shown(ui, result=(...))`.
+  names an output otherwise than its type. An output node returns a `NodeOutput`; one that also has outputs returns
+  `NodeOutput(ui, result=(...))`.
 
 - `Annotated[..., Socket("IMAGE"), Lazy()]` is an input the engine computes only when `needs(**inputs)` names it.
 - A node may return `Expanded(graph, result)` to be replaced by a graph of other nodes, or an `ExecutionBlocker` as (or
@@ -225,7 +225,7 @@ class Out:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class NodeOutput:
     """Result of an output node: its outputs, and a map from kind (`images`, `text`, ...) to JSON-ready items."""
 
     ui: Mapping[str, Sequence[Any]]
@@ -413,7 +413,7 @@ class FunctionNode(NodeClass):
         return self.function(context, **inputs)
 
     def returned(self, outcome: Any) -> Returned:
-        if isinstance(outcome, Shown):
+        if isinstance(outcome, NodeOutput):
             return Returned(outcome.result if self.outputs else None, outcome.ui)
         if isinstance(outcome, Expanded):
             return Returned(outcome.result, outcome.ui, outcome.graph)
@@ -557,7 +557,7 @@ def _parameter(class_type: str, item: inspect.Parameter, hint: Any) -> Parameter
 
 
 def _outputs(class_type: str, hint: Any) -> tuple[OutputSpec, ...]:
-    if hint is None or hint is type(None) or hint is Shown:
+    if hint is None or hint is type(None) or hint is NodeOutput:
         return ()
     items = get_args(hint) if get_origin(hint) is tuple else (hint,)
     return tuple(_output(class_type, item) for item in items)

@@ -25,12 +25,12 @@ from engine.events import (
     MemoryRelieved,
     NodeBlocked,
     NodeFinished,
-    NodeOutput,
     NodeProgress,
     NodeRef,
     NodesCached,
     NodeStarted,
     NodeText,
+    OutputReady,
     PreviewMade,
     RunFailed,
     RunInterrupted,
@@ -243,7 +243,7 @@ class _Run:
         try:
             with self.services.device_errors():
                 self.files.join()
-            self.emit(NodeOutput(self.prompt_id, ref, self.shown.get(ref.node_id), is_cached=False))
+            self.emit(OutputReady(self.prompt_id, ref, self.shown.get(ref.node_id), is_cached=False))
             self.executed.append(ref.node_id)
             self.emit(NodeFinished(self.prompt_id, ref))
             self.emit(RunSucceeded(self.prompt_id, _now_ms()))
@@ -280,7 +280,7 @@ class _Run:
         ref = self.prompt.ref(node_id)
         known = self.graph.known(node_id)
         if known is not None:
-            self.emit(NodeOutput(self.prompt_id, ref, known.ui, is_cached=True))
+            self.emit(OutputReady(self.prompt_id, ref, known.ui, is_cached=True))
             self.emit(NodeFinished(self.prompt_id, ref))
             return True
         node = self.prompt.node(node_id)
@@ -495,7 +495,7 @@ class _Run:
             self.files.join()
         if ui is not None:
             self.shown[ref.node_id] = ui
-            self.emit(NodeOutput(self.prompt_id, ref, ui, is_cached=False))
+            self.emit(OutputReady(self.prompt_id, ref, ui, is_cached=False))
         if _expands(returns):
             await self._expand(ref.node_id, rules, returns)
             return False

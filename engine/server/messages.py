@@ -14,12 +14,12 @@ from typing import Any
 from engine.events import (
     Event,
     MemoryRelieved,
-    NodeOutput,
     NodeProgress,
     NodeRef,
     NodesCached,
     NodeStarted,
     NodeText,
+    OutputReady,
     PreviewMade,
     RunFailed,
     RunInterrupted,
@@ -56,7 +56,7 @@ def message_of(event: Event) -> Message | None:
         case MemoryRelieved(prompt_id, node, step, freed_bytes, changes_arithmetic):
             told = {"step": step, "freed_bytes": freed_bytes, "changes_arithmetic": changes_arithmetic}
             return MEMORY_RELIEVED, {"prompt_id": prompt_id, "node": node.node_id, **told}
-        case NodeOutput(prompt_id, node, output, _):
+        case OutputReady(prompt_id, node, output, _):
             shown = {"node": node.node_id, "display_node": node.display_node_id, "output": output}
             return "executed", {**shown, "prompt_id": prompt_id}
         case RunSucceeded(prompt_id, timestamp):

@@ -15,9 +15,9 @@ from engine.nodes.base import (
     Lazy,
     NodeClass,
     NodeContext,
+    NodeOutput,
     Optional,
     Out,
-    Shown,
     Socket,
     Text,
     node,
@@ -63,16 +63,16 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
         return sum(a)
 
     @node("Show", category="test", is_output=True)
-    def show(context: NodeContext, *, a: NUMBER) -> Shown:
+    def show(context: NodeContext, *, a: NUMBER) -> NodeOutput:
         called(context)
-        return Shown({"number": [a]})
+        return NodeOutput({"number": [a]})
 
     @node("Save", category="test", is_output=True)
-    def save(context: NodeContext, *, a: NUMBER, prefix: Annotated[str, Text()] = "file") -> Shown:
+    def save(context: NodeContext, *, a: NUMBER, prefix: Annotated[str, Text()] = "file") -> NodeOutput:
         called(context)
         file = context.files.save_path(prefix, suffix=".txt")
         context.files.submit(lambda: file.path.write_text(str(a)) and None)
-        return Shown({"texts": [file.shown()]})
+        return NodeOutput({"texts": [file.shown()]})
 
     @node("Steps", category="test")
     def steps(context: NodeContext, *, count: Annotated[int, Int()] = 3) -> NUMBER:
@@ -175,8 +175,8 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
         raise LEAVING[how](2)
 
     @node("ShowOdd", category="test", is_output=True)
-    def show_odd(context: NodeContext) -> Shown:
-        return Shown({"odd": [b"no text", {1, 2}]})
+    def show_odd(context: NodeContext) -> NodeOutput:
+        return NodeOutput({"odd": [b"no text", {1, 2}]})
 
     @node("AsyncGreedy", category="test")
     async def async_greedy(context: NodeContext, *, times: Annotated[int, Int()] = 1000) -> NUMBER:
@@ -195,8 +195,8 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
         prompt: Annotated[Any, Hidden("PROMPT")],
         extra: Annotated[Any, Hidden("EXTRA_PNGINFO")],
         dynamic: Annotated[Any, Hidden("DYNPROMPT")],
-    ) -> Shown:
-        return Shown({"who": [me, prompt[me]["is_changed"], extra, dynamic.get_node(me)["class_type"]]})
+    ) -> NodeOutput:
+        return NodeOutput({"who": [me, prompt[me]["is_changed"], extra, dynamic.get_node(me)["class_type"]]})
 
     return (
         number, add, make_range, total, show, save, steps, fail, greedy, chosen, block, expand_sum, countdown, tangle,

@@ -12,10 +12,10 @@ from engine.cancel import CancelToken
 from engine.events import (
     MemoryRelieved,
     NodeBlocked,
-    NodeOutput,
     NodeProgress,
     NodesCached,
     NodeStarted,
+    OutputReady,
     PreviewMade,
     RunFailed,
     RunInterrupted,
@@ -65,7 +65,7 @@ def test_a_run_tells_its_story_in_comfyuis_order(bench: Bench) -> None:
         "NodeStarted 3",
         "NodeFinished 3",
         "NodeStarted 4",
-        "NodeOutput 4",
+        "OutputReady 4",
         "NodeFinished 4",
         "RunSucceeded",
     ]
@@ -77,9 +77,9 @@ def test_the_same_prompt_again_runs_nothing_and_shows_the_same(bench: Bench, cal
     result = bench.run(SUM, "4")
     assert calls == []
     assert result.outputs == {"4": {"number": [5]}}
-    assert bench.story() == ["RunStarted", "NodesCached", "NodeOutput 4", "NodeFinished 4", "RunSucceeded"]
+    assert bench.story() == ["RunStarted", "NodesCached", "OutputReady 4", "NodeFinished 4", "RunSucceeded"]
     assert bench.of(NodesCached)[0].node_ids == ["1", "2", "3", "4"]
-    assert bench.of(NodeOutput)[0].is_cached
+    assert bench.of(OutputReady)[0].is_cached
 
 
 def test_only_what_follows_a_change_runs_again(bench: Bench, calls: Calls) -> None:

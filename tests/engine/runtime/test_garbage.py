@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from engine.nodes.base import NodeContext, Shown, Socket, node
+from engine.nodes.base import NodeContext, NodeOutput, Socket, node
 from engine.runtime.cache.none import NoCache
 from engine.runtime.garbage import COLLECT_EVERY_SECONDS, THRESHOLDS, GarbageCollection
 from tests.engine.graph import declared
@@ -79,10 +79,10 @@ def test_a_runs_values_go_with_it_without_a_collection(
         return value
 
     @node("Look", category="test", is_output=True)
-    def look(context: NodeContext, *, value: VALUE) -> Shown:
+    def look(context: NodeContext, *, value: VALUE) -> NodeOutput:
         if fails:
             raise ValueError
-        return Shown({})
+        return NodeOutput({})
 
     bench = Bench(tmp_path, (make, look), NoCache())
     gc.collect()

@@ -13,7 +13,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from engine.engine import Engine
-from engine.nodes.base import Int, NodeClass, NodeContext, Shown, Socket, node
+from engine.nodes.base import Int, NodeClass, NodeContext, NodeOutput, Socket, node
 from engine.nodes.library.image import image_batches, images
 from engine.nodes.library.model.loaders import NODES as LOADERS
 from engine.server.app import create_app
@@ -90,8 +90,8 @@ async def serving(tmp_path: Path, *more: NodeClass, **flags: Any) -> AsyncIterat
         return value
 
     @node("Show", category="test", is_output=True)
-    def show(context: NodeContext, *, number: NUMBER) -> Shown:
-        return Shown({"number": [number]})
+    def show(context: NodeContext, *, number: NUMBER) -> NodeOutput:
+        return NodeOutput({"number": [number]})
 
     classes = (number, held_number, show, *images.NODES, *image_batches.NODES, *LOADERS, *more)
     settings = EngineSettings(base_directory=tmp_path, cpu=True, max_upload_mb=0.5, **flags)

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from engine.architectures.tiny_decoder import TinyDecoder
-from engine.nodes.base import NodeContext, Shown, Socket, node
+from engine.nodes.base import NodeContext, NodeOutput, Socket, node
 from engine.settings import PreviewMethod
 from tests.engine.server.conftest import Server, serving
 
@@ -41,11 +41,11 @@ def paint(context: NodeContext) -> NUMBER:
 
 
 @node("Photograph", category="test", is_output=True)
-def photograph(context: NodeContext, *, number: NUMBER) -> Shown:
+def photograph(context: NodeContext, *, number: NUMBER) -> NodeOutput:
     if context.report_preview is not None:
         context.report_preview(("PNG", Image.new("RGBA", (100, 50), "blue"), 20))
     context.report_progress(1, 1)
-    return Shown({"number": [number]})
+    return NodeOutput({"number": [number]})
 
 
 PROMPT = {

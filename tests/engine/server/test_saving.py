@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.nodes.base import NodeContext, Shown, node
+from engine.nodes.base import NodeContext, NodeOutput, node
 from tests.engine.server.conftest import NUMBER, Server, held, serving, shown
 from tests.engine.server.test_prompts import entered, finished
 from tests.engine.server.test_websocket import until
@@ -25,7 +25,7 @@ def disk() -> threading.Event:
 @pytest.fixture
 async def server(tmp_path: Path, disk: threading.Event) -> AsyncIterator[Server]:
     @node("Save", category="test", is_output=True)
-    def save(context: NodeContext, *, number: NUMBER) -> Shown:
+    def save(context: NodeContext, *, number: NUMBER) -> NodeOutput:
         file = context.files.save_path("number", suffix=".txt")
 
         def write() -> None:
@@ -36,7 +36,7 @@ async def server(tmp_path: Path, disk: threading.Event) -> AsyncIterator[Server]
             file.path.write_text(str(number))
 
         context.files.submit(write)
-        return Shown({"files": [file.shown()]})
+        return NodeOutput({"files": [file.shown()]})
 
     async with serving(tmp_path, save) as made:
         yield made

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Annotated, Any
 
-from engine.nodes.base import Flag, Float, Int, NodeContext, Shown, Text, node
+from engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Text, node
 from engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
 
 CATEGORY = "utils/primitive"
@@ -51,12 +51,12 @@ def primitive_boolean(context: NodeContext, *, value: Annotated[bool, Flag()]) -
     is_output=True,
     python_module="comfy_extras.nodes_preview_any",
 )
-def preview_any(context: NodeContext, *, source: ANY) -> Shown:
+def preview_any(context: NodeContext, *, source: ANY) -> NodeOutput:
     """Show any value as text.
 
     Text is unchanged, numbers are as Python writes them, other values are JSON, or `str` if JSON cannot represent them.
     """
-    return Shown({"text": (_as_text(source),)})
+    return NodeOutput({"text": (_as_text(source),)})
 
 
 def _as_text(value: Any) -> str:

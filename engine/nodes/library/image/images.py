@@ -21,7 +21,7 @@ from engine.nodes.base import (
     Int,
     NodeContext,
     NodeEnvironment,
-    Shown,
+    NodeOutput,
     Text,
     node,
 )
@@ -128,7 +128,7 @@ def save_image(
     filename_prefix: FilenamePrefix = "ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     """Save pictures as PNG with the prompt in their metadata."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     return save_all(context, images, filename_prefix, "output", texts, PNG_LEVEL)
@@ -137,7 +137,7 @@ def save_image(
 @node("PreviewImage", display_name="Preview Image", category="image", is_output=True)
 def preview_image(
     context: NodeContext, *, images: IMAGE, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
-) -> Shown:
+) -> NodeOutput:
     """Show pictures: save them to the temporary folder with less compression."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     return save_all(context, images, "ComfyUI", "temp", texts, PREVIEW_PNG_LEVEL)
@@ -150,7 +150,7 @@ def save_all(
     kind: Literal["output", "temp"],
     texts: dict[str, str],
     level: int,
-) -> Shown:
+) -> NodeOutput:
     """Save pictures [B, H, W, C] as PNG, each to its own file, with `texts` in their metadata."""
     shown = []
     height, width = images.shape[1:3]
@@ -159,7 +159,7 @@ def save_all(
         output = context.files.save_path(prefix, width, height, kind, batch_index=index)
         context.files.submit(partial(write_png, output.path, image, texts, level))
         shown.append(output.shown())
-    return Shown({"images": shown})
+    return NodeOutput({"images": shown})
 
 
 @node("SaveAnimatedPNG", category="image/animation", is_output=True, python_module=IMAGES_MODULE)
@@ -172,12 +172,12 @@ def save_animated_png(
     compress_level: Annotated[int, Int(min=0, max=9)] = 4,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1])
     pixels = images.detach().cpu()
     context.files.submit(lambda: write_animated_png(output.path, pixels, texts, fps, compress_level))
-    return Shown({"images": [output.shown()], "animated": (True,)})
+    return NodeOutput({"images": [output.shown()], "animated": (True,)})
 
 
 @node("SaveAnimatedWEBP", category="image/animation", is_output=True, python_module=IMAGES_MODULE)
@@ -192,14 +192,14 @@ def save_animated_webp(
     method: Annotated[str, Choice(tuple(WEBP_METHODS))],
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1], suffix=".webp")
     pixels, effort = images.detach().cpu(), WEBP_METHODS[method]
     context.files.submit(
         lambda: write_animated_webp(output.path, pixels, texts, fps, lossless=lossless, quality=quality, method=effort)
     )
-    return Shown({"images": [output.shown()], "animated": (images.shape[0] != 1,)})
+    return NodeOutput({"images": [output.shown()], "animated": (images.shape[0] != 1,)})
 
 
 NODES = (

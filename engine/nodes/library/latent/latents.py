@@ -9,7 +9,7 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.nodes.base import Hidden, InputFile, Int, NodeContext, NodeEnvironment, Shown, Text, node
+from engine.nodes.base import Hidden, InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Text, node
 from engine.nodes.library.image.file_content import content_hash
 from engine.nodes.sockets import IMAGE, LATENT, VAE
 
@@ -48,7 +48,7 @@ def save_latent(
     filename_prefix: Annotated[str, Text()] = "latents/ComfyUI",
     prompt: Annotated[Any, Hidden("PROMPT")] = None,
     extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
-) -> Shown:
+) -> NodeOutput:
     output = context.files.save_path(filename_prefix, suffix=".latent")
     metadata: dict[str, str] = {}
     if context.embed_metadata:
@@ -59,7 +59,7 @@ def save_latent(
         "latent_format_version_0": torch.tensor([]),
     }
     context.files.submit(lambda: write_safetensors(output.path, tensors, metadata))
-    return Shown({"latents": [output.shown()]})
+    return NodeOutput({"latents": [output.shown()]})
 
 
 def _latent_content(environment: NodeEnvironment, latent: Any) -> str | None:

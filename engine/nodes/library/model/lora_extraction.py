@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 
 from engine.formats.safetensors_file import write_safetensors
-from engine.nodes.base import Combo, Flag, Hidden, Int, NodeContext, Optional, Shown, Text, node
+from engine.nodes.base import Combo, Flag, Hidden, Int, NodeContext, NodeOutput, Optional, Text, node
 from engine.nodes.sockets import CLIP, MODEL
 from engine.values.model import Model
 
@@ -79,7 +79,7 @@ def lora_save(
     text_encoder_diff: Annotated[CLIP | None, Optional()] = None,
     prompt: Annotated[Any, Hidden("PROMPT")] = None,
     extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
-) -> Shown:
+) -> NodeOutput:
     """Save the difference as a LoRA: float16, without metadata, as in ComfyUI.
 
     `rank` is that of each weight; a full difference has none.
@@ -90,7 +90,7 @@ def lora_save(
     if text_encoder_diff is not None:
         parts.append((text_encoder_diff.patcher, "", TEXT_PREFIX))
     if not parts:
-        return Shown({})
+        return NodeOutput({})
     tensors = {}
     for model, prefix, named in parts:
         entries = _extracted(model, prefix, named, rank, as_difference=lora_type == "full_diff", with_biases=bias_diff)
@@ -99,7 +99,7 @@ def lora_save(
             tensors[name] = weight.to("cpu", torch.float16, copy=True, memory_format=torch.contiguous_format)
     path: Path = context.files.save_path(filename_prefix, suffix=".safetensors").path
     write_safetensors(path, tensors, {})
-    return Shown({})
+    return NodeOutput({})
 
 
 NODES = (lora_save,)

@@ -12,7 +12,7 @@ import torch
 from engine.checkpoints import saved_layout
 from engine.diffusion.model_sampling import Edm, VPrediction
 from engine.formats.safetensors_file import write_safetensors
-from engine.nodes.base import Hidden, NodeContext, Shown, Text, node
+from engine.nodes.base import Hidden, NodeContext, NodeOutput, Text, node
 from engine.nodes.sockets import CLIP, MODEL, VAE
 from engine.values.clip import Clip
 from engine.values.model import Model
@@ -93,16 +93,16 @@ def _metadata(context: NodeContext, prompt: Any, extra_pnginfo: Any, **more: str
     return texts
 
 
-def _save(context: NodeContext, prefix: str, tensors: Tensors, metadata: Mapping[str, str]) -> Shown:
+def _save(context: NodeContext, prefix: str, tensors: Tensors, metadata: Mapping[str, str]) -> NodeOutput:
     """Write tensors to a file at once, so that gigabytes are not held in memory while other nodes run."""
     path: Path = context.files.save_path(prefix, suffix=".safetensors").path
     write_safetensors(path, tensors, metadata)
-    return Shown({})
+    return NodeOutput({})
 
 
 def _save_checkpoint(
     context: NodeContext, prefix: str, model: Model, clip: Clip | None, vae: Vae | None, prompt: Any, extra: Any
-) -> Shown:
+) -> NodeOutput:
     predicted = "v" if _predicts_v(model) else "epsilon"
     metadata = _metadata(context, prompt, extra, **{"modelspec.predict_key": predicted})
     return _save(context, prefix, checkpoint_tensors(model, clip, vae), metadata)
@@ -118,7 +118,7 @@ def checkpoint_save(
     filename_prefix: Annotated[str, Text()] = "checkpoints/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     return _save_checkpoint(context, filename_prefix, model, clip, vae, prompt, extra_pnginfo)
 
 
@@ -130,7 +130,7 @@ def model_save(
     filename_prefix: Annotated[str, Text()] = "diffusion_models/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     return _save_checkpoint(context, filename_prefix, model, None, None, prompt, extra_pnginfo)
 
 
@@ -142,7 +142,7 @@ def clip_save(
     filename_prefix: Annotated[str, Text()] = "clip/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     """Save each encoder of the text encoder to its own file, named after the encoder."""
     tensors = text_encoder_tensors(clip)
     metadata = _metadata(context, prompt, extra_pnginfo, **({"format": "pt"} if context.embed_metadata else {}))
@@ -154,7 +154,7 @@ def clip_save(
             if name.startswith(start)
         }
         _save(context, f"{filename_prefix}_{key}", own, metadata)
-    return Shown({})
+    return NodeOutput({})
 
 
 @node("VAESave", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
@@ -165,7 +165,7 @@ def vae_save(
     filename_prefix: Annotated[str, Text()] = "vae/ComfyUI_vae",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     return _save(context, filename_prefix, vae_tensors(vae), _metadata(context, prompt, extra_pnginfo))
 
 
