@@ -15,10 +15,11 @@ from worker.api import benchmark, documentation, generate, health, jobs, runpod,
 from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import PageHeaders
 from worker.api.results import refuse
-from worker.api.schemas import problem_of, refusal
+from worker.api.schemas import problem_of
 from worker.api.small_bodies import SmallBodies
 from worker.api.sync_waiters import SyncWaiters
 from worker.errors import MethodNotAllowed, RequestRejected, RouteNotFound, WorkerError
+from worker.jobs.envelope import refusal
 from worker.services import Services
 
 MAX_PATH_LENGTH = 200

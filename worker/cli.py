@@ -24,10 +24,10 @@ from rich.progress import Progress
 from worker.child_environment import INSTALLERS
 from worker.client_stream import ResultStream, WorkerUnreachable
 from worker.errors import SettingsInvalid, WorkerError
-from worker.guard.api_keys import KeyMalformed, new_key, read_scopes
-from worker.guard.loopback import is_loopback
 from worker.guard.own_certificate import trusting
-from worker.guard.own_key import read_own_key
+from worker.identity.api_keys import KeyMalformed, new_key, read_scopes
+from worker.identity.loopback import is_loopback
+from worker.identity.own_key import read_own_key
 from worker.models import commands as model_commands
 from worker.settings import child_environment, load_settings
 from worker.worker_client import worker_client
@@ -63,8 +63,8 @@ def serve(
     cpu: Annotated[bool, typer.Option("--cpu", help="run the engine on the CPU")] = False,
 ) -> None:
     """Run the front, and the engine as its child unless ENGINE_URL is set."""
-    from worker.__main__ import leave  # the server's modules take half a second; the other commands need none
-    from worker.__main__ import serve as run
+    from worker.serve import leave  # the server's modules take half a second; the other commands need none
+    from worker.serve import serve as run
 
     given: dict[str, Any] = {"worker_host": host, "worker_port": port, "engine_url": engine_url}
     given |= {"base_directory": base_directory, "cpu": cpu or None}

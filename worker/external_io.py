@@ -14,14 +14,14 @@ from worker.guard.safe_address import AddressGuard
 from worker.inputs.fetch import InputFetcher
 from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
-from worker.inputs.stage import FOLDER, FetchedInputs
 from worker.inputs.uploads import UploadedFiles
+from worker.jobs.delivered_outputs import DeliveredOutputs
+from worker.jobs.fetched_inputs import FOLDER, FetchedInputs
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
-from worker.outputs.stage import DeliveredOutputs
 from worker.outputs.webhook import WebhookSender
-from worker.s3_stores import S3Stores
-from worker.s3_targets import find_write_problem
+from worker.s3.stores import S3Stores
+from worker.s3.targets import find_write_problem
 from worker.settings import Settings
 
 

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from modifiers.registry import ModifierRegistry
-from worker.api.bodies import Bodies
-from worker.api.links import LinkSigner
 from worker.autoscaler.platform import Platform
 from worker.engines.fleet import EngineFleet
+from worker.engines.health import Floor
 from worker.engines.pool import EnginePool
-from worker.guard.identity import Identity
+from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
+from worker.identity.caller import Identity
 from worker.inputs.uploads import UploadedFiles
 from worker.jobs.admission import Admission, Gate
 from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.outbox import Outbox
 from worker.jobs.pipeline import Pipeline
 from worker.jobs.prompt_rules import PromptRules
+from worker.jobs.protocols import JobInputs
 from worker.jobs.queue_info import QueueInfo
-from worker.jobs.stages import InputStage
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.listener.connections import ConnectionTable
-from worker.observe.health import Floor
 from worker.observe.metrics import Metrics
+from worker.outputs.links import LinkSigner
 from worker.qualification.state import Qualification
 from worker.setting_slices import CallerLimits, OutputConfig, QueueLimits, SupervisionConfig, WebhookConfig
 
@@ -47,7 +47,7 @@ class Services:
     pipeline: Pipeline
     admission: Admission
     gate: Gate
-    inputs: InputStage
+    inputs: JobInputs
     uploads: UploadedFiles
     modifiers: ModifierRegistry
     links: LinkSigner

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from pydantic import SecretStr
 
-from worker.guard.api_keys import ApiKey, KeyFile
-from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS
+from worker.identity.api_keys import ApiKey, KeyFile
+from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

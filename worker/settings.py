@@ -26,13 +26,12 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, Sett
 from names.nearest import nearest_name
 from worker.child_environment import find_pattern_problem, listed_environment
 from worker.errors import SettingsInvalid
-from worker.guard.api_keys import ApiKey, KeyFile, KeyMalformed, KeyRing, check_distinct, parse_keys
-from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES
-from worker.guard.loopback import is_loopback
-from worker.guard.own_key import own_key_path
-from worker.jobs.cost import Workload
-from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS
-from worker.outputs.keys import find_template_problem
+from worker.identity.api_keys import ApiKey, KeyFile, KeyMalformed, KeyRing, check_distinct, parse_keys
+from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES
+from worker.identity.loopback import is_loopback
+from worker.identity.own_key import own_key_path
+from worker.object_keys import find_template_problem
+from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS
 from worker.setting_slices import (
     AuthConfig,
     BenchmarkConfig,
@@ -56,6 +55,7 @@ from worker.setting_slices import (
     WarmUpConfig,
     WebhookConfig,
 )
+from worker.workload import Workload
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

@@ -18,21 +18,22 @@ from typing import Any
 import structlog
 
 from modifiers.registry import ModifierRegistry, build_registry
-from worker.api.bodies import Bodies
-from worker.api.links import LinkSigner
 from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.autoscaler.vast.timing import VastTiming
 from worker.engines.client import EngineClient
 from worker.engines.fleet import EngineFleet
+from worker.engines.health import Floor
+from worker.engines.metrics import EngineMetrics
 from worker.errors import EngineStartFailed, WorkerError
-from worker.expiry import Expiry
 from worker.external_io import ExternalIo
-from worker.guard.own_key import OwnKey
+from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
+from worker.identity.own_key import OwnKey
 from worker.jobs.admission import Admission, Gate, free_bytes_of
 from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.event_notices import EventNotices
+from worker.jobs.expiry import Expiry
 from worker.jobs.job import Credentials, Job
 from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
@@ -43,13 +44,12 @@ from worker.jobs.wait_estimate import RunClock
 from worker.jobs.webhook_rows import WebhookRow
 from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import fitting, num_open_files
-from worker.observe.engine_metrics import EngineMetrics
-from worker.observe.health import Floor
 from worker.observe.io_metrics import IoMetrics
 from worker.observe.log_markers import write_marker
 from worker.observe.memory import MachineMemory
 from worker.observe.metrics import Metrics
 from worker.observe.ttl_cached import TtlCached
+from worker.outputs.links import LinkSigner
 from worker.outputs.public import public_record
 from worker.qualification.phases import StartUpPhases
 from worker.qualification.qualifier import Qualifier
@@ -336,7 +336,7 @@ class Front:
     def _job_ended(self, job: Job) -> None:
         self.services.platform.autoscaler.job_ended(job.id, job.state)
         self._notices.leave(job)
-        self.services.metrics.job_ended(job)
+        self.services.metrics.job_ended(job.state.value, job.times.stage_ms)
         self.services.caller_quota.job_ended(job)
         if job.run_seconds is not None:
             self.services.run_clock.add(job.run_seconds, job.cost)

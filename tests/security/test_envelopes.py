@@ -16,7 +16,7 @@ from tests.security.raw_http import STRANGER, RawClient
 from tests.worker.autoscaler.vast.stand_in import StandIn
 from tests.worker.autoscaler.vast.test_worker import QUICK, VastFront, vast_settings
 from tests.worker.running_front import running_front, until
-from worker.api.bodies import UNKNOWN_ELEMENTS
+from worker.guard.bodies import UNKNOWN_ELEMENTS
 
 MIB = 1024 * 1024
 BOUNDARY = {"Content-Type": "multipart/form-data; boundary=x"}

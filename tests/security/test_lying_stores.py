@@ -32,8 +32,8 @@ from worker.guard.safe_address import AddressGuard
 from worker.inputs.refusals import DownloadFailed, InputTooLarge
 from worker.inputs.s3_source import S3Source
 from worker.outputs.s3 import S3Uploader, UploadFailed
-from worker.s3_stores import PART_BYTES, S3Stores
-from worker.s3_targets import S3Target
+from worker.s3.stores import PART_BYTES, S3Stores
+from worker.s3.targets import S3Target
 from worker.setting_slices import InputLimits, S3Config
 
 NO_STORE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")

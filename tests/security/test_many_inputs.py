@@ -15,7 +15,7 @@ from tests.security.lying_server import LyingServer, Wire, answer
 from tests.worker.inputs.test_fetch import picture
 from tests.worker.running_front import running_front
 from worker.guard.safe_address import resolve_host
-from worker.inputs.stage import FETCHED_AT_ONCE
+from worker.jobs.fetched_inputs import FETCHED_AT_ONCE
 
 NUM_INPUTS = 3 * FETCHED_AT_ONCE
 

@@ -18,7 +18,7 @@ from tests.worker.inputs.test_fetch import picture
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import RunningFront, running_front
 from worker.jobs.webhook_rows import SecretSource, WebhookRow, webhook_insert
-from worker.s3_targets import choose_target, find_write_problem, may_read
+from worker.s3.targets import choose_target, find_write_problem, may_read
 from worker.setting_slices import S3Config
 from worker.settings import Settings
 

@@ -18,8 +18,8 @@ from tests.worker.running_front import running_front
 from tests.worker.test_recovery import front_process
 from worker.autoscaler.runpod.loop import Handler
 from worker.cli import app
-from worker.guard.api_keys import find_key, parse_key
-from worker.guard.own_key import own_key_path, read_own_key
+from worker.identity.api_keys import find_key, parse_key
+from worker.identity.own_key import own_key_path, read_own_key
 
 KEYS: dict[str, Any] = {"api_keys": ("shop:planted-shop",)}
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes import draw, running_engine
 from tests.worker.running_front import running_front, settings_for
-from worker.__main__ import server_config
+from worker.serve import server_config
 
 
 @pytest.mark.parametrize("own", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])

@@ -162,7 +162,7 @@ async def test_a_second_front_on_the_same_state_ends_at_once_and_names_the_first
 
 async def test_the_front_never_loads_torch_or_more_of_the_engine_than_its_graph_checker() -> None:
     heavy = {"torch", "numpy", "engine.engine", "engine.nodes", "engine.memory", "boto3", "cryptography"}
-    code = f"import sys, worker.__main__, worker.cli; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, worker.serve, worker.cli; print(sorted({heavy} & set(sys.modules)))"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     stdout, _ = await process.communicate()
     assert stdout.strip() == b"[]"

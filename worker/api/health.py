@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse, Response
 from worker.api.results import check_operator, services_of
 from worker.demo_model import suited_example
 from worker.engines.choices import choices_in
+from worker.engines.health import engine_as_json, find_worker_problems
 from worker.engines.watch import EngineState
 from worker.errors import EngineUnreachable
-from worker.observe.health import engine_as_json, find_worker_problems
 
 router = APIRouter()
 

@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from worker.api.results import check_caller, not_found, refuse, reply_with, services_of
 from worker.api.schemas import Result
 from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
-from worker.inputs.file_kinds import HEAD_BYTES
+from worker.files.kinds import HEAD_BYTES
 from worker.jobs.job import JobState
 from worker.jobs.ownership import find_job, id_in_path
 from worker.outputs.collect import media_type_of

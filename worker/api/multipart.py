@@ -14,8 +14,8 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from worker.api.bodies import Bodies, Lease
 from worker.errors import Problem, RequestRejected
+from worker.guard.bodies import Bodies, Lease
 from worker.guard.json_scan import JsonScan
 from worker.inputs.uploads import ReceivedFile, Upload, UploadedFiles
 

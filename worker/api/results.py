@@ -10,7 +10,6 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from worker.api.own_requests import identity_given
-from worker.api.schemas import refusal, result_of
 from worker.autoscaler.vast.envelope import EnvelopeRejected, SignatureRejected
 from worker.errors import (
     Forbidden,
@@ -29,9 +28,10 @@ from worker.errors import (
 from worker.finite_json import FiniteJSONResponse
 from worker.guard.auth import require
 from worker.guard.foreign_page import is_of_foreign_page
-from worker.guard.identity import Identity, Scope
-from worker.guard.loopback import direct_host, is_loopback
 from worker.guard.rate_limits import caller_name
+from worker.identity.caller import Identity, Scope
+from worker.identity.loopback import direct_host, is_loopback
+from worker.jobs.envelope import refusal, result_of
 from worker.jobs.job import Job
 from worker.outputs.inline import with_data
 from worker.outputs.public import public_record

@@ -16,13 +16,14 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.bodies import Sender
 from worker.api.own_requests import acting_as
 from worker.api.results import check_caller, public_outputs, refuse, services_of
-from worker.api.schemas import nested_too_deeply, result_of
 from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
 from worker.errors import Problem, RequestRejected, WorkerError
 from worker.finite_json import FiniteJSONResponse
+from worker.guard.bodies import Sender
+from worker.guard.json_body import nested_too_deeply
+from worker.jobs.envelope import result_of
 from worker.jobs.job import Job, JobState, Stage
 from worker.jobs.ownership import find_job
 

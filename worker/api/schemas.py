@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from worker import long_json
 from worker.errors import Problem, RequestRejected
 from worker.inputs.uploads import ReceivedFile
-from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job, WebhookEvent
-from worker.outputs.keys import find_template_problem
+from worker.jobs.job import WebhookEvent
+from worker.object_keys import find_template_problem
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
+from worker.priority import MAX_PRIORITY, MIN_PRIORITY
 from worker.settings import MAX_PRESIGN_SECONDS
 
 YES = frozenset({"1", "true", "yes", "on"})
@@ -145,40 +143,6 @@ class ParsedRequest:
     files: Mapping[str, ReceivedFile] = field(default_factory=dict)
 
 
-def parse_json(body: bytes | bytearray) -> dict[str, Any]:
-    """Return the JSON object of a body. Raises RequestRejected."""
-    try:
-        value = long_json.loads(body, parse_constant=_no_number, parse_float=_finite)
-    except NumberRefused as error:
-        raise RequestRejected([Problem(str(error), field="body", type="not_a_number")]) from None
-    except (ValueError, RecursionError):
-        raise RequestRejected([Problem("invalid JSON", field="body")]) from None
-    if not isinstance(value, dict):
-        raise RequestRejected([Problem("the body must be a JSON object", field="body")])
-    return value
-
-
-class NumberRefused(ValueError):
-    """Number in a JSON text that JSON has no form for."""
-
-
-def _no_number(name: str) -> None:
-    raise NumberRefused(f"a number is not finite; got {name}, expected a finite number")
-
-
-def _finite(text: str) -> float:
-    """Return a number. Raises NumberRefused for one that is read as infinite: JSON cannot represent it."""
-    value = float(text)
-    if math.isinf(value):
-        raise NumberRefused(f"a number is too large; got {text[:40]}, expected at most {sys.float_info.max:.4g}")
-    return value
-
-
-def nested_too_deeply() -> RequestRejected:
-    """Return the rejection of a body that parses but is nested too deeply to traverse."""
-    return RequestRejected([Problem("is nested too deeply", field="body")])
-
-
 def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:
     """Validate the form of a request. Raises RequestRejected with its problems."""
     given = payload.get("input")
@@ -222,31 +186,3 @@ def problem_of(entry: Any) -> Problem:
 
 def is_true(header: str | None) -> bool:
     return header is not None and header.strip().lower() in YES
-
-
-def result_of(job: Job, outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the result envelope of a job; `outputs` are its public records."""
-    shown: dict[str, Any] = {
-        "id": job.public_id,
-        "message": job.message,
-        "status": job.state.value,
-        "comfyui_response": dict(job.engine_response),
-        "output": outputs,
-        "timings": job.times.as_json(),
-    }
-    if job.failure is not None:
-        shown["error"] = job.failure.as_json()
-    return shown
-
-
-def refusal(job_id: str, message: str, error: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result envelope for a request that did not become a job."""
-    return {
-        "id": job_id,
-        "message": message,
-        "status": "failed",
-        "comfyui_response": {},
-        "output": [],
-        "timings": {},
-        "error": dict(error),
-    }

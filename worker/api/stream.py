@@ -18,7 +18,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from worker import finite_json
 from worker.api.results import check_caller, not_found, public_outputs, services_of
-from worker.api.schemas import Result, result_of
+from worker.api.schemas import Result
+from worker.jobs.envelope import result_of
 from worker.jobs.job import Job
 from worker.jobs.ownership import find_job
 from worker.services import Services

@@ -21,19 +21,10 @@ from starlette.requests import ClientDisconnect
 
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import UnknownModifier
-from worker.api.bodies import LARGE_BODY_BYTES, Lease
 from worker.api.callers import sender_of
 from worker.api.multipart import Received, is_multipart, read_multipart
 from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
-from worker.api.schemas import (
-    GenerateInput,
-    ParsedRequest,
-    WebhookInput,
-    is_true,
-    nested_too_deeply,
-    parse_generate,
-    parse_json,
-)
+from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput, is_true, parse_generate
 from worker.autoscaler.autoscaler import Caller
 from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
 from worker.demo_model import modifier_defaults
@@ -46,6 +37,8 @@ from worker.errors import (
     SubmissionFailed,
     WorkerError,
 )
+from worker.guard.bodies import LARGE_BODY_BYTES, Lease
+from worker.guard.json_body import nested_too_deeply, parse_json
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash

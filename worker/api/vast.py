@@ -17,7 +17,6 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.bodies import Sender
 from worker.api.busy import busy
 from worker.api.callers import sender_of
 from worker.api.own_requests import acting_as
@@ -27,7 +26,8 @@ from worker.autoscaler.vast.envelope import EnvelopeRejected, caller_of
 from worker.autoscaler.vast.listener import PlainListener
 from worker.autoscaler.vast.sessions import Session
 from worker.errors import RequestRejected, RequestTooLarge, TooManySessions, WorkerError, http_status
-from worker.guard.identity import Identity
+from worker.guard.bodies import Sender
+from worker.identity.caller import Identity
 from worker.services import Services
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024

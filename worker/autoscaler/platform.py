@@ -23,10 +23,11 @@ from worker.autoscaler.vast.sessions import SessionStore
 from worker.autoscaler.vast.timing import VastTiming
 from worker.errors import SessionGone, SettingsInvalid
 from worker.guard.plain_answers import plain_client
-from worker.jobs.cost import Workload, cost_of
+from worker.jobs.cost import cost_of
 from worker.jobs.job import Job
 from worker.setting_slices import RunPodConfig, VastConfig
 from worker.settings import Settings, runpod_environment
+from worker.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from worker.jobs.cost import UNIT_COST, Workload
+from worker.jobs.cost import UNIT_COST
+from worker.workload import Workload
 
 
 def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from worker.engines.client import LocalFolders
 from worker.engines.sandbox import EngineUser, Places, Sandbox
 from worker.errors import SettingsInvalid
-from worker.inputs.picture_bounds import MAX_INPUT_PIXELS
+from worker.files.picture_bounds import MAX_INPUT_PIXELS
 from worker.setting_slices import EngineLaunch, SandboxConfig
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -15,9 +15,9 @@ from typing import Final
 from pydantic import SecretStr
 
 from worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
-from worker.guard.api_keys import KeyRing
-from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES, Identity, Scope
-from worker.guard.loopback import direct_host, is_loopback, is_own_name
+from worker.identity.api_keys import KeyRing
+from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity, Scope
+from worker.identity.loopback import direct_host, is_loopback, is_own_name
 from worker.setting_slices import AuthConfig
 
 MAX_SHOWN_HOST: Final = 100

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from worker.errors import LimitReached, Problem, RequestRejected
-from worker.guard.identity import Identity
-from worker.guard.loopback import is_loopback
+from worker.identity.caller import Identity
+from worker.identity.loopback import is_loopback
 from worker.setting_slices import CallerLimits
 
 if TYPE_CHECKING:

@@ -24,16 +24,16 @@ from typing import Any
 import httpx
 
 from worker.errors import DiskLow, InputRejected
+from worker.files.kinds import HEAD_BYTES, BrokenFile, check_file, check_kind
 from worker.guard.plain_answers import EncodedAnswer, plain_chunks, plain_client
 from worker.guard.safe_address import AddressGuard, shown_url
-from worker.inputs.file_kinds import HEAD_BYTES, BrokenFile, check_file, check_kind
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
 from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, InputTooLarge, disk_low
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.single_flight import SingleFlight
 from worker.observe.io_metrics import IoMetrics
-from worker.s3_targets import S3Target
+from worker.s3.targets import S3Target
 from worker.setting_slices import InputLimits
 
 CONNECT_SECONDS = 10.0

@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from worker.files.kinds import Media
+
 Source = Literal["url", "s3", "data", "base64", "upload"]
-Media = Literal["image", "latent", "file"]
 
 PLAIN_FILE_INPUTS: Mapping[tuple[str, str], Media] = {("LoadLatent", "latent"): "latent"}
 """Inputs that take a file of the input folder without declaring it."""

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from worker.inputs.refusals import DownloadFailed, InputTooLarge
-from worker.s3_stores import S3Stores, StoreFailed
-from worker.s3_targets import S3Target, choose_target, may_read
+from worker.s3.stores import S3Stores, StoreFailed
+from worker.s3.targets import S3Target, choose_target, may_read
 from worker.setting_slices import InputLimits, S3Config
 
 BLOCK_BYTES = 4 * 1024 * 1024  # bytes hashed and written at a time

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from worker.errors import Problem, RequestRejected, RequestTooLarge
-from worker.inputs.file_kinds import BrokenFile, check_file
+from worker.files.kinds import BrokenFile, check_file
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import UPLOAD_PREFIX, find_named, replace_references
 from worker.inputs.refusals import FULL_DISK, disk_low

@@ -13,8 +13,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
+
+from worker.workload import Workload
 
 UNIT_COST: Final = 100.0
 UNIT_PIXELS: Final = 512 * 512
@@ -46,14 +47,6 @@ EVALUATIONS_PER_STEP: Final[Mapping[str, int]] = {
 
 SOURCES: Final = ("latent_image", "samples", "latent", "pixels", "image", "images", "samples1", "samples_to", "input")
 """Names of inputs that pass a latent or a picture through a node, the likeliest first."""
-
-
-class Workload(StrEnum):
-    """The cost model of requests: by their prompt, or the same for each, as in earlier wrappers."""
-
-    COMPUTED = "computed"
-    STATIC = "static"
-    ONE = "1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,6 @@ from worker.long_json import canonical_pieces
 from worker.outputs.options import OutputOptions
 
 MAX_ATTEMPTS = 2
-MIN_PRIORITY, MAX_PRIORITY = -10, 10
-DEFAULT_PRIORITY_STEP_SECONDS = 60.0
 
 WebhookEvent = Literal["started", "progress"]
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -139,6 +137,15 @@ class JobTimes:
     generation_ms: int | None = None
     postprocess_ms: int | None = None
 
+    @property
+    def stage_ms(self) -> dict[str, int | None]:
+        """Duration of each stage by its name; None for a stage that the job did not have."""
+        return {
+            "preprocess": self.preprocess_ms,
+            "generation": self.generation_ms,
+            "postprocess": self.postprocess_ms,
+        }
+
     def as_json(self) -> dict[str, int | None]:
         total = None if self.completed_at_ms is None else max(0, self.completed_at_ms - self.queued_at_ms)
         return {
@@ -240,15 +247,6 @@ class Job:
         self.progress.begin_again()
         self.note(message, self.waiting_stage)
         return True
-
-
-def turn_ms_of(since_ms: int, priority: int, step_ms: int) -> int:
-    """Return a job's position in time: its arrival, earlier by one step for each degree of its priority.
-
-    A higher priority overtakes, yet no job starves: after a while, new jobs of the highest priority have a later turn
-    than the oldest job of the lowest. The order of two jobs never changes.
-    """
-    return since_ms - priority * step_ms
 
 
 def body_hash(

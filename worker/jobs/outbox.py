@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import structlog
 
 from worker import finite_json
-from worker.api.schemas import result_of
 from worker.errors import WebhookNotFound, WebhookNotReady
 from worker.guard.url_secrets import without_url_secrets
+from worker.jobs.envelope import result_of
 from worker.jobs.job import Credentials, Job
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import (
@@ -31,6 +31,7 @@ from worker.jobs.webhook_rows import (
     webhooks_query,
 )
 from worker.observe.io_metrics import IoMetrics
+from worker.outputs.webhook import DeliveryOutcome
 from worker.setting_slices import WebhookConfig
 
 IDLE_SECONDS = 60.0
@@ -38,17 +39,6 @@ FAULT_SECONDS = 5.0
 MAX_AT_ONCE = 32
 
 log = structlog.get_logger("webhooks")
-
-
-class DeliveryOutcome(Protocol):
-    """The outcome of one try: delivered, to be retried at `retry_in_seconds`, or dead (None)."""
-
-    @property
-    def is_delivered(self) -> bool: ...
-    @property
-    def retry_in_seconds(self) -> float | None: ...
-    @property
-    def error(self) -> str: ...
 
 
 class Sender(Protocol):

@@ -10,7 +10,7 @@ import re
 from hashlib import sha256
 from typing import Final
 
-from worker.guard.identity import Identity
+from worker.identity.caller import Identity
 from worker.jobs.admission import clean_id
 from worker.jobs.job import Job
 from worker.jobs.store import JobStore

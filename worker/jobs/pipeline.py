@@ -37,9 +37,10 @@ from worker.errors import (
 from worker.jobs.fair_turns import FairTurns
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.priority_semaphore import PrioritySemaphore
-from worker.jobs.stages import InputStage, OutputRecord, OutputStage
+from worker.jobs.protocols import JobInputs, JobOutputs
 from worker.jobs.store import ChangeUnwritable, JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
+from worker.outputs.delivered import OutputRecord
 
 log = structlog.get_logger("jobs")
 
@@ -107,8 +108,8 @@ class Pipeline:
         self,
         store: JobStore,
         pool: EnginePool,
-        inputs: InputStage,
-        outputs: OutputStage,
+        inputs: JobInputs,
+        outputs: JobOutputs,
         limits: PipelineLimits,
         *,
         make_webhook: Callable[[Job, Credentials | None], WebhookRow | None],
@@ -220,10 +221,12 @@ class Pipeline:
     def has_drain_ended(self) -> bool:
         return self._drain_ended.is_set()
 
-    def counts(self) -> dict[JobState, int]:
-        counts = dict.fromkeys(JobState, 0)
+    def counts(self) -> dict[str, int]:
+        """Return the number of jobs in each state that is not terminal."""
+        counts = {state.value: 0 for state in JobState if not state.is_terminal}
         for job in self._store.jobs.values():
-            counts[job.state] += 1
+            if not job.state.is_terminal:
+                counts[job.state.value] += 1
         return counts
 
     def check_integrity(self) -> list[str]:

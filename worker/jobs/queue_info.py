@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.guard.identity import Identity
-from worker.jobs.job import MAX_PRIORITY, MIN_PRIORITY, Job, JobState, Stage
+from worker.identity.caller import Identity
+from worker.jobs.job import Job, JobState, Stage
 from worker.jobs.wait_estimate import RunClock, seconds_until_start
+from worker.priority import MAX_PRIORITY, MIN_PRIORITY
 
 QUEUE_NAMES = {
     JobState.PENDING: "preprocessing",

@@ -29,8 +29,9 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from worker.errors import StateUnusable
 from worker.jobs.database import FACTS, JOBS, WEBHOOKS, changing_row, job_of, open_engine, whole_row
 from worker.jobs.erasure import TRUNCATE_SECONDS, Erasure
-from worker.jobs.job import DEFAULT_PRIORITY_STEP_SECONDS, Job, Stage, turn_ms_of
+from worker.jobs.job import Job, Stage
 from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, is_due, webhook_update
+from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS, turn_ms_of
 
 FINISHED_IN_MEMORY = 200
 LAZY_SECONDS = 0.05

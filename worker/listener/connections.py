@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from worker.guard.loopback import is_loopback
+from worker.identity.loopback import is_loopback
 from worker.setting_slices import ConnectionLimits
 
 PROBE_SLOTS: Final = 32

@@ -10,13 +10,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
-from worker.jobs.job import Job, JobState
-
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 class Metrics:
-    def __init__(self, count_states: Callable[[], Mapping[JobState, int]], *collectors: Collector) -> None:
+    def __init__(self, count_states: Callable[[], Mapping[str, int]], *collectors: Collector) -> None:
         self._registry = CollectorRegistry()
         for collector in collectors:
             self._registry.register(collector)
@@ -53,14 +51,10 @@ class Metrics:
         """Registry for metrics of other components."""
         return self._registry
 
-    def job_ended(self, job: Job) -> None:
-        self._ended.labels(job.state.value).inc()
-        times = job.times
-        for stage, milliseconds in (
-            ("preprocess", times.preprocess_ms),
-            ("generation", times.generation_ms),
-            ("postprocess", times.postprocess_ms),
-        ):
+    def job_ended(self, state: str, stage_ms: Mapping[str, int | None]) -> None:
+        """Count a job by its final state, and record the milliseconds of each stage that it had."""
+        self._ended.labels(state).inc()
+        for stage, milliseconds in stage_ms.items():
             if milliseconds is not None:
                 self._stage.labels(stage).observe(milliseconds / 1000)
 
@@ -79,8 +73,7 @@ class Metrics:
     def text(self, *, is_ready: bool) -> bytes:
         """Return the current values in Prometheus' text format. Called on the event loop."""
         for state, count in self._count_states().items():
-            if not state.is_terminal:
-                self._jobs.labels(state.value).set(count)
+            self._jobs.labels(state).set(count)
         self._tasks.set(len(asyncio.all_tasks()))
         self._threads.set(threading.active_count())
         self._ready.set(1 if is_ready else 0)

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from worker.errors import DeliveryFailed, OutputsTooLarge, WorkerError
-from worker.inputs.file_kinds import HEAD_BYTES, kind_of
+from worker.files.kinds import HEAD_BYTES, kind_of
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.engine_files import check_regular, opened_file, opened_folder
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker.inputs.file_kinds import HEAD_BYTES, kind_of
-from worker.inputs.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
+from worker.files.kinds import HEAD_BYTES, kind_of
+from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from worker.outputs.embedded import exif_of
 from worker.outputs.options import ImageFormat
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.jobs.stages import OutputRecord
 from worker.outputs.convert import EXTENSIONS, ConversionFailed, convert, make_thumbnail, reason
 from worker.outputs.embedded import REWRITTEN_TYPES, rewrite, wanted_texts
 from worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
@@ -24,6 +23,10 @@ MEDIA_TYPES: Mapping[ImageFormat, str] = {
     "webp": "image/webp",
     "avif": "image/avif",
 }
+
+
+OutputRecord = dict[str, Any]
+"""One output as stored with the job: the public fields of the result, and `path` below the job's folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from worker.errors import DeliveryFailed, InputRejected
-from worker.s3_stores import S3Stores, StoreFailed
-from worker.s3_targets import S3Target
+from worker.s3.stores import S3Stores, StoreFailed
+from worker.s3.targets import S3Target
 
 LOOK_SECONDS = 60.0
 

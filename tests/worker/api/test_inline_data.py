@@ -11,7 +11,7 @@ import pytest
 from modifiers.example_picture import EXAMPLE_PICTURE
 from tests.fakes import FakeEngine, draw, paint
 from tests.worker.running_front import RunningFront, running_front
-from worker.api import bodies
+from worker.guard import bodies
 from worker.inputs.fetch import decode_data_uri
 
 PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))

@@ -6,10 +6,10 @@ import pytest
 from pydantic import SecretStr
 
 from worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
-from worker.guard.api_keys import parse_keys
 from worker.guard.auth import Gatekeeper, require
-from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES, Identity, Scope
-from worker.guard.loopback import direct_host, is_loopback, is_own_name
+from worker.identity.api_keys import parse_keys
+from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity, Scope
+from worker.identity.loopback import direct_host, is_loopback, is_own_name
 from worker.setting_slices import AuthConfig
 
 PUBLIC = "203.0.113.7"

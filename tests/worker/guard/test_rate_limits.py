@@ -8,8 +8,8 @@ from fractions import Fraction
 import pytest
 
 from worker.errors import LimitReached, RequestRejected
-from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES, Identity
 from worker.guard.rate_limits import EXEMPT, PROXIED, RateLimits, caller_name, window_of
+from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity
 from worker.setting_slices import CallerLimits
 
 

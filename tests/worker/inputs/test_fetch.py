@@ -18,13 +18,14 @@ from PIL import Image
 from pydantic import SecretStr
 
 from worker.errors import DiskLow, InputRejected, http_status
+from worker.files.kinds import Media
 from worker.guard.safe_address import AddressGuard, AddressRefused
 from worker.inputs.fetch import InputFetcher
 from worker.inputs.folder import InputFolder
-from worker.inputs.references import Media, Reference
+from worker.inputs.references import Reference
 from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
 from worker.inputs.s3_source import S3Source
-from worker.s3_stores import S3Stores
+from worker.s3.stores import S3Stores
 from worker.setting_slices import InputLimits, S3Config
 
 

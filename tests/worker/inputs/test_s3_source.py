@@ -13,8 +13,8 @@ from tests.s3_server import S3Server, client
 from worker.guard.safe_address import AddressGuard, AddressRefused
 from worker.inputs.refusals import DownloadFailed, InputTooLarge
 from worker.inputs.s3_source import S3Address, S3Source, parse_s3_url
-from worker.s3_stores import S3Stores
-from worker.s3_targets import S3Target
+from worker.s3.stores import S3Stores
+from worker.s3.targets import S3Target
 from worker.setting_slices import InputLimits, S3Config
 
 NO_STORE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")

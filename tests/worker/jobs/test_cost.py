@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from worker.jobs.cost import Workload, cost_of
+from worker.jobs.cost import cost_of
+from worker.workload import Workload
 
 
 def node(class_type: str, **inputs: Any) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import asyncio
 import random
 
 from worker.jobs.fair_turns import FairTurns
-from worker.jobs.job import Job, JobRequest, JobTimes, turn_ms_of
+from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.priority import turn_ms_of
 
 
 def job(number: int, caller: str, priority: int = 0) -> Job:

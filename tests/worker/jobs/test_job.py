@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.jobs.job import LEGAL_MOVES, IllegalMove, Job, JobRequest, JobState, JobTimes, body_hash, turn_ms_of
+from worker.jobs.job import LEGAL_MOVES, IllegalMove, Job, JobRequest, JobState, JobTimes, body_hash
+from worker.priority import turn_ms_of
 
 ORDER = [JobState.PENDING, JobState.PROCESSING, JobState.GENERATING, JobState.GENERATED, JobState.COMPLETED]
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from worker.guard.identity import CUSTOMER_SCOPES, Identity
+from worker.identity.caller import CUSTOMER_SCOPES, Identity
 from worker.jobs import database
 from worker.jobs.ownership import find_job, id_to_use
 from worker.jobs.store import JobStore

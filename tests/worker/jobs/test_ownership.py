@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.databases import opened
-from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES, Identity
+from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity
 from worker.jobs.admission import PLAIN_ID, clean_id
 from worker.jobs.job import Job, JobRequest, JobTimes
 from worker.jobs.ownership import OWN_ID, find_job, id_in_path, id_to_use, own_id

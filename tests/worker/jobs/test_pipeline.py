@@ -15,7 +15,7 @@ from worker.engines.client import EngineClient
 from worker.engines.pool import EnginePool
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
 from worker.jobs.pipeline import Pipeline, PipelineLimits
-from worker.jobs.stages import InputStage, OutputStage
+from worker.jobs.protocols import JobInputs, JobOutputs
 from worker.jobs.store import JobStore
 
 
@@ -29,8 +29,8 @@ def pipeline_of(store: JobStore, ended: list[str]) -> Pipeline:
     return Pipeline(
         store,
         pool,
-        cast(InputStage, NoInputs()),
-        cast(OutputStage, None),
+        cast(JobInputs, NoInputs()),
+        cast(JobOutputs, None),
         PipelineLimits(60.0, 2),
         make_webhook=lambda job, kept: None,
         on_start=lambda job: None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from worker.guard.identity import ALL_SCOPES, Identity
-from worker.jobs.job import Job, JobRequest, JobState, JobTimes, Stage, turn_ms_of
+from worker.identity.caller import ALL_SCOPES, Identity
+from worker.jobs.job import Job, JobRequest, JobState, JobTimes, Stage
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.wait_estimate import RunClock
+from worker.priority import turn_ms_of
 
 STEP_MS, NOW_MS = 1000, 100
 

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from tests.s3_server import S3Server, client
 from worker.guard.safe_address import AddressGuard
 from worker.outputs.s3 import S3Uploader, UploadFailed
-from worker.s3_stores import PART_BYTES, S3Stores
-from worker.s3_targets import S3Target, choose_target
+from worker.s3.stores import PART_BYTES, S3Stores
+from worker.s3.targets import S3Target, choose_target
 from worker.setting_slices import S3Config
 
 FROM_ENVIRONMENT = S3Config(

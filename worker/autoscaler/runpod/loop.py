@@ -22,7 +22,7 @@ import httpx
 
 from worker.autoscaler.runpod.shapes import InputRefused, Translated, reply_of, translate
 from worker.guard.own_certificate import trusting
-from worker.guard.own_key import read_own_key
+from worker.identity.own_key import read_own_key
 
 PROGRESS_SECONDS: Final = 1.0  # at least, between two updates of one job
 JOIN_SECONDS: Final = 5.0

@@ -25,7 +25,7 @@ from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionStore
 from worker.autoscaler.vast.timing import VastTiming
 from worker.errors import CallerError, Problem, SessionGone, TooManySessions, TryLater, Unauthorized, WorkerError
-from worker.guard.identity import Identity
+from worker.identity.caller import Identity
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.job import JobState
 

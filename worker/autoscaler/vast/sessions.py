@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from worker.errors import SessionGone
-from worker.guard.identity import Identity
+from worker.identity.caller import Identity
 
 ID_LETTERS: Final = string.ascii_letters + string.digits
 ID_LENGTH: Final = 13

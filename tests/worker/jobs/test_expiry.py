@@ -12,8 +12,8 @@ import pytest
 from pydantic import SecretStr
 
 from tests.worker.databases import opened
-from worker.expiry import Expiry
 from worker.guard.safe_address import AddressGuard
+from worker.jobs.expiry import Expiry
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
 from worker.jobs.outbox import Outbox
 from worker.jobs.store import JobStore

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from worker.inputs.latent_header import BadLatent, check_latent_header
-from worker.inputs.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
-from worker.inputs.references import Media
+from worker.files.latent_header import BadLatent, check_latent_header
+from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 
 HEAD_BYTES = 32
 MAX_SIDE_PX = 16_384
 MAX_DECODED_PX = 4096 * 4096  # the front decodes at most 48 MiB for a check
+Media = Literal["image", "latent", "file"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import pytest
 from pydantic import SecretStr
 
 from worker.guard.safe_address import AddressGuard, AddressRefused
-from worker.s3_signer import NotSignable, make_signer
-from worker.s3_stores import S3Stores, StoreFailed
-from worker.s3_targets import AddressingStyle, S3Target
+from worker.s3.signer import NotSignable, make_signer
+from worker.s3.stores import S3Stores, StoreFailed
+from worker.s3.targets import AddressingStyle, S3Target
 
 PUBLIC = "93.184.216.34"
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from worker.engines.client import EngineClient
 from worker.errors import InputRejected, Problem, RequestRejected
+from worker.files.kinds import Media
 from worker.inputs.fetch import InputFetcher
 from worker.inputs.file_names import FETCHED_FOLDER, find_foreign_names
 from worker.inputs.folder import InputFolder
-from worker.inputs.references import INLINE, UPLOAD_PREFIX, Media, Reference, find_references, replace_references
+from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference, find_references, replace_references
 from worker.jobs.job import Credentials, Job
-from worker.jobs.stages import PlannedInputs
+from worker.jobs.protocols import PlannedInputs
 
 FETCHED_AT_ONCE = 8  # per job
 FOLDER = FETCHED_FOLDER
@@ -24,7 +25,7 @@ _PENDING_EXTENSION: Mapping[Media, str] = {"image": "png", "latent": "latent", "
 
 
 class FetchedInputs:
-    """An InputStage that fetches over HTTP and S3.
+    """An JobInputs that fetches over HTTP and S3.
 
     The folder is `darkroom` in the engine's input folder if the engine is on this machine.
     """

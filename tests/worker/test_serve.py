@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.server.certificate import write_certificate
-from worker.__main__ import CannotStart, open_certificate
+from worker.serve import CannotStart, open_certificate
 from worker.setting_slices import TlsFiles
 
 

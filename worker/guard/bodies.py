@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from worker.api.schemas import parse_json
 from worker.errors import MemoryLow, RequestTooLarge
+from worker.guard.json_body import parse_json
 from worker.guard.json_scan import JsonScan
 from worker.setting_slices import BodyLimits, JsonLimits
 

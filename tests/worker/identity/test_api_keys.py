@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 from worker.errors import SettingsInvalid
-from worker.guard.api_keys import KeyFile, KeyMalformed, KeyRing, find_key, new_key, parse_key, parse_keys, read_scopes
-from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES, Scope
+from worker.identity.api_keys import (
+    KeyFile,
+    KeyMalformed,
+    KeyRing,
+    find_key,
+    new_key,
+    parse_key,
+    parse_keys,
+    read_scopes,
+)
+from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Scope
 
 DIGEST = sha256(b"hush-hush").hexdigest()
 

@@ -10,9 +10,7 @@ from typing import Any, Protocol
 from worker.engines.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.jobs.job import Credentials, Job
-
-OutputRecord = dict[str, Any]
-"""One output as stored with the job: the public fields of the result, and `path` below the job's folder."""
+from worker.outputs.delivered import OutputRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +21,7 @@ class PlannedInputs:
     pending_files: Collection[str]
 
 
-class InputStage(Protocol):
+class JobInputs(Protocol):
     def plan(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> PlannedInputs: ...
 
     def check(
@@ -75,7 +73,7 @@ class InputStage(Protocol):
         ...
 
 
-class OutputStage(Protocol):
+class JobOutputs(Protocol):
     async def collect(
         self, job: Job, outcome: RunOutcome, directory: Path, engine: EngineClient
     ) -> Sequence[OutputRecord]: ...

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import SecretStr
 
 from worker.errors import Problem
-from worker.outputs.keys import OWN_PREFIX
+from worker.object_keys import OWN_PREFIX
 from worker.setting_slices import S3Config
 
 AddressingStyle = Literal["auto", "path", "virtual"]

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from worker.engines.health import Floor, engine_as_json, find_worker_problems
 from worker.engines.loss import Loss, LossReason
 from worker.engines.watch import EngineReport, EngineState
-from worker.observe.health import Floor, engine_as_json, find_worker_problems
 
 UP = EngineReport(
     url="http://engine",

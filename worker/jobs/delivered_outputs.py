@@ -19,17 +19,16 @@ from worker.engines.outcome import RunOutcome
 from worker.errors import DeliveryFailed, WorkerError
 from worker.jobs.job import Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
-from worker.jobs.stages import OutputRecord
+from worker.object_keys import make_keys
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.collect import collect_outputs
-from worker.outputs.delivered import Finish, delivered_names, finish, may_change
-from worker.outputs.keys import make_keys
+from worker.outputs.delivered import Finish, OutputRecord, delivered_names, finish, may_change
 from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
 from worker.outputs.s3 import S3Uploader
-from worker.s3_stores import S3Stores
-from worker.s3_targets import S3Target, choose_target, find_write_problem
+from worker.s3.stores import S3Stores
+from worker.s3.targets import S3Target, choose_target, find_write_problem
 from worker.setting_slices import S3Config
 
 UPLOADS_AT_ONCE = 4
@@ -61,7 +60,7 @@ class _Upload:
 
 
 class DeliveredOutputs:
-    """An OutputStage: outputs are the job's own files, with links to S3 if there is a target."""
+    """An JobOutputs: outputs are the job's own files, with links to S3 if there is a target."""
 
     def __init__(
         self,

@@ -20,9 +20,9 @@ from worker.guard.safe_address import AddressGuard, AddressRefused
 from worker.inputs.fetch import InputFetcher
 from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
-from worker.inputs.stage import FetchedInputs
+from worker.jobs.fetched_inputs import FetchedInputs
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
-from worker.s3_stores import S3Stores
+from worker.s3.stores import S3Stores
 from worker.setting_slices import InputLimits, S3Config
 
 INFO = {"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}}}

@@ -22,7 +22,7 @@ from typing import Final
 import structlog
 
 from worker.errors import SettingsInvalid
-from worker.guard.identity import ALL_SCOPES, CUSTOMER_SCOPES, Scope
+from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Scope
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")

@@ -25,8 +25,8 @@ from worker.backoff import Backoff
 from worker.errors import WorkerError
 from worker.guard.plain_answers import AnswerTooLarge, EncodedAnswer, check_is_plain, plain_body, plain_client
 from worker.guard.safe_address import AddressGuard
-from worker.s3_signer import NotSignable, S3Signer, make_signer
-from worker.s3_targets import S3Target
+from worker.s3.signer import NotSignable, S3Signer, make_signer
+from worker.s3.targets import S3Target
 
 READ_TIMEOUT_SECONDS = 60.0  # without a byte, either way
 SIGNERS_KEPT = 8

@@ -12,9 +12,9 @@ from pydantic import SecretStr
 
 from tests.s3_server import S3Server
 from worker.guard.safe_address import AddressGuard
+from worker.jobs.delivered_outputs import DeliveredOutputs
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
-from worker.outputs.stage import DeliveredOutputs
-from worker.s3_stores import S3Stores
+from worker.s3.stores import S3Stores
 from worker.setting_slices import S3Config
 
 NOWHERE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{request_id}/{filename}")

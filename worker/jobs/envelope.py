@@ -1,0 +1,36 @@
+"""Envelope of a result, as every generate route, `/result` and a webhook have it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from worker.jobs.job import Job
+
+
+def result_of(job: Job, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the result envelope of a job; `outputs` are its public records."""
+    shown: dict[str, Any] = {
+        "id": job.public_id,
+        "message": job.message,
+        "status": job.state.value,
+        "comfyui_response": dict(job.engine_response),
+        "output": outputs,
+        "timings": job.times.as_json(),
+    }
+    if job.failure is not None:
+        shown["error"] = job.failure.as_json()
+    return shown
+
+
+def refusal(job_id: str, message: str, error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result envelope for a request that did not become a job."""
+    return {
+        "id": job_id,
+        "message": message,
+        "status": "failed",
+        "comfyui_response": {},
+        "output": [],
+        "timings": {},
+        "error": dict(error),
+    }

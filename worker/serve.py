@@ -1,0 +1,177 @@
+"""Process of the front: reads the settings, builds the front and its application, and runs the HTTP server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+import structlog
+import uvicorn
+from pydantic import SecretStr
+
+from worker.api.busy import busy
+from worker.app import create_app
+from worker.autoscaler.vast.launch_failure import report_error_until_stopped
+from worker.errors import SettingsInvalid, WorkerError
+from worker.identity.api_keys import HASHED
+from worker.identity.loopback import LOOPBACK
+from worker.listener.certificate import Certificate
+from worker.listener.connections import ConnectionTable
+from worker.listener.open_files import raise_open_files
+from worker.listener.server import GuardedServer
+from worker.observe.log_markers import write_marker
+from worker.observe.logs import set_up_logs
+from worker.setting_slices import TlsFiles
+from worker.settings import Settings, check_may_listen, load_settings
+from worker.startup import Front
+
+BACKLOG = 1024
+GOODBYE_SECONDS = 2  # for replies that are still being sent when all jobs have ended
+EXIT_UNUSABLE = 1
+EXIT_BAD_SETTING = 2
+
+
+class FrontServer(GuardedServer):
+    """Uvicorn's server that keeps replying while it drains, with our exit code instead of the signal's.
+
+    The first signal begins to drain, the second stops draining, the third exits without waiting.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        connections: ConnectionTable,
+        drain: Callable[[], None],
+        certificate: Certificate | None = None,
+    ) -> None:
+        super().__init__(config, connections, busy, certificate)
+        self._drain = drain
+        self._num_signals = 0
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        def handle(number: int, frame: FrameType | None) -> None:
+            self._num_signals += 1
+            if self._num_signals > 2:
+                self.should_exit = self.force_exit = True
+            else:
+                self._drain()
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def serve(**overrides: Any) -> int:
+    """Run the front until it is stopped; return the exit code."""
+    try:
+        loaded = load_settings(**overrides)
+        check_may_listen(loaded.settings)
+    except SettingsInvalid as error:
+        sys.stderr.write(f"Settings: {error.message}\n")
+        return EXIT_BAD_SETTING
+    settings = loaded.settings
+    set_up_logs(settings.log_format, is_debug=settings.debug, known_secrets=known_secrets(settings))
+    log = structlog.get_logger("main")
+    for warning in loaded.warnings:
+        log.warning(warning)
+    try:
+        return run_front(settings)
+    except CannotStart as error:
+        sys.stderr.write(f"{error}\n")
+        write_marker("Application startup failed")
+        if settings.is_under_vast:
+            report_error_until_stopped(settings.vast_config(), str(error))
+        return EXIT_UNUSABLE
+
+
+class CannotStart(Exception):
+    """Error when the server could not begin to listen. The message has the reason."""
+
+
+def run_front(settings: Settings) -> int:
+    """Serve until stopped; return the exit code. Raises CannotStart."""
+    server: list[FrontServer] = []
+    exit_codes = [0]
+
+    def stop(code: int) -> None:
+        exit_codes.append(code)
+        server[0].should_exit = True
+
+    try:
+        raise_open_files()
+        front = Front(settings, stop)
+        front.take_state_directory()
+        certificate = open_certificate(settings.tls_files())
+        config, connections = server_config(settings, front), front.services.connections
+        server.append(FrontServer(config, connections, front.begin_to_drain, certificate))
+        structlog.get_logger("main").info("listening", host=settings.listen_host, port=settings.worker_port)
+        server[0].run()
+    except (WorkerError, OSError) as error:
+        raise CannotStart(str(error)) from error
+    except SystemExit as left:  # uvicorn exits so when it cannot have the port, after logging the reason
+        raise CannotStart(f"cannot listen on {settings.listen_host}:{settings.worker_port}") from left
+    if not server[0].started:
+        raise CannotStart("the log says why")
+    return max(exit_codes)
+
+
+def open_certificate(files: TlsFiles | None) -> Certificate | None:
+    """Return the certificate for TLS, None without. Raises CannotStart naming its files."""
+    if files is None:
+        return None
+    try:
+        return Certificate(files)
+    except OSError as error:
+        reason = error.strerror or error
+        raise CannotStart(
+            f"SSL_CERTFILE {files.certificate} and SSL_KEYFILE {files.key} cannot be used: {reason}"
+        ) from error
+
+
+def server_config(settings: Settings, front: Front) -> uvicorn.Config:
+    """Return uvicorn's configuration; TLS and connections are GuardedServer's."""
+    config = uvicorn.Config(
+        create_app(front.services, front.lifespan()),
+        host=settings.listen_host,
+        port=settings.worker_port,
+        ws="none",
+        backlog=min(BACKLOG, front.services.connections.limits.max_connections),
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=GOODBYE_SECONDS,
+    )
+    if config.forwarded_allow_ips != "*":  # uvicorn's default contains one of the three forms of this machine's address
+        named = config.forwarded_allow_ips or ()
+        config.forwarded_allow_ips = [*(named.split(",") if isinstance(named, str) else named), *LOOPBACK]
+    return config
+
+
+def known_secrets(settings: Settings) -> list[str]:
+    """Return every secret value of the settings, for redaction in the log."""
+    values: list[Any] = [getattr(settings, name) for name in Settings.model_fields]
+    flat = [item for value in values for item in (value if isinstance(value, tuple) else (value,))]
+    whole = [item.get_secret_value() for item in flat if isinstance(item, SecretStr) and item.get_secret_value()]
+    keys = [key.get_secret_value().split(":") for key in (*settings.api_keys, *settings.admin_api_keys)]
+    return whole + [parts[1] for parts in keys if len(parts) > 1 and parts[1].lower() != HASHED]
+
+
+def leave(code: int) -> NoReturn:
+    """End the process of a front that has stopped: everything is closed, and on disk.
+
+    The interpreter's shutdown would take half a second more, and wait for the threads of an upload that hangs.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
