@@ -215,7 +215,7 @@ def is_allowed(item: Import) -> bool:
 
 
 def package_of(module: str) -> str:
-    """A file with a rule of its own may import its package's neighbours, unless the package is engine or worker itself."""
+    """A file with a rule of its own may import its package's neighbours, unless that is engine or worker itself."""
     package = module.rpartition(".")[0]
     return module if package in ("engine", "worker", "benchmark") else package
 
