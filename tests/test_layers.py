@@ -313,6 +313,52 @@ def test_no_function_assigns_globals() -> None:
     assert not wrong
 
 
+def attributes_assigned(tree: ast.AST) -> Iterator[tuple[ast.Attribute, ast.expr | None]]:
+    """Every attribute that a statement assigns, with the value where it is one for one target."""
+    for item in ast.walk(tree):
+        if not isinstance(item, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            continue
+        for target in item.targets if isinstance(item, ast.Assign) else [item.target]:
+            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(part, ast.Attribute):
+                    yield part, item.value if part is target else None
+
+
+def own_attributes(path: Path) -> tuple[set[str], set[str]]:
+    """The names that a file's classes declare as fields of a record, and those that their methods set on themselves."""
+    fields, private = set(), set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for definition in ast.walk(tree):
+        if isinstance(definition, ast.ClassDef):
+            declared = (item.target for item in definition.body if isinstance(item, ast.AnnAssign))
+            fields |= {target.id for target in declared if isinstance(target, ast.Name)}
+    private |= {part.attr for part, _ in attributes_assigned(tree) if ast.unparse(part.value) == "self"}
+    return fields, private
+
+
+def test_an_object_of_the_front_changes_only_by_its_own_methods() -> None:
+    """No attribute that another file's class declares is set from outside, but for fields of a record that was handed
+    over; and nobody hangs a callback on an object that exists already."""
+    paths = sources("worker")
+    owned = {path: own_attributes(path) for path in paths}
+    fields = set().union(*(found for found, _ in owned.values()))
+    declared = fields.union(*(found for _, found in owned.values()))
+    wrong = []
+    for path in paths:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        methods = {item.name for item in ast.walk(tree) if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
+        here = owned[path][0] | owned[path][1]
+        for target, value in attributes_assigned(tree):
+            if ast.unparse(target.value) in ("self", "cls", "app.state"):  # the last is Starlette's, made to be filled
+                continue
+            is_callback = isinstance(value, ast.Lambda) or (isinstance(value, ast.Attribute) and value.attr in methods)
+            is_handed_record = isinstance(target.value, ast.Name) and target.attr in fields
+            is_foreign = target.attr in declared - here and not is_handed_record
+            if target.attr in declared and (is_callback or is_foreign):
+                wrong.append(f"{module_name(path)}:{target.lineno} {ast.unparse(target)}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_a_family_is_imported_by_nobody() -> None:
     """The registry finds the folders."""
     wrong = [

@@ -105,7 +105,7 @@ def run_front(settings: Settings) -> int:
 
     def stop(code: int) -> None:
         exit_codes.append(code)
-        server[0].should_exit = True
+        server[0].request_exit()
 
     try:
         raise_open_files()

@@ -176,7 +176,7 @@ class Front:
             links=LinkSigner(self._link_key(), settings.output_config().link_seconds),
             metrics=metrics,
             guard=self._external_io.guard,
-            qualification=Qualification(),
+            qualification=Qualification(self._benchmark_now),
             outputs=settings.output_config(),
             webhook=settings.webhook_config(),
             limits=limits,
@@ -220,6 +220,9 @@ class Front:
             config.on_fail,
             self,
         )
+
+    async def _benchmark_now(self) -> None:
+        await self._readiness.benchmark_now()
 
     async def _fetch_inputs(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
         return await self._external_io.inputs.fetch_for(prompt, "benchmark", None, engine)
@@ -336,7 +339,7 @@ class Front:
     def _job_ended(self, job: Job) -> None:
         self.services.platform.autoscaler.job_ended(job.id, job.state)
         self._notices.leave(job)
-        self.services.metrics.job_ended(job.state.value, job.times.stage_ms)
+        self.services.metrics.job_ended(job.state.value, job.times.phase_ms)
         self.services.caller_quota.job_ended(job)
         if job.run_seconds is not None:
             self.services.run_clock.add(job.run_seconds, job.cost)
@@ -358,7 +361,7 @@ class Front:
         if self.services.gate.is_draining:
             self.services.pipeline.end_drain()
         else:
-            self.services.gate.is_draining = True
+            self.services.gate.drain()
             self._spawn(self._drain())
 
     async def _drain(self) -> None:
@@ -369,7 +372,7 @@ class Front:
 
     async def _shut_down(self) -> None:
         is_drained = self.services.gate.is_draining
-        self.services.gate.is_draining = True
+        self.services.gate.drain()
         self.services.platform.autoscaler.draining()
         await self.services.pipeline.drain(0 if is_drained else self._settings.drain_timeout)
         for task in list(self._tasks):

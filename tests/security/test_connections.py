@@ -238,12 +238,12 @@ def test_an_address_over_its_share_takes_the_place_of_its_own_oldest_idle_connec
     held = [table.admit("203.0.113.9") for _ in range(4)]
     for item in held:
         assert item is not None
-        item.close = partial(closed.append, item)
+        item.held_by(partial(closed.append, item))
     young = table.admit("203.0.113.9")
     assert young is not None and young.slot is Slot.PROBE
     clock.now = 2.0
     assert held[0] is not None
-    held[0].is_idle = False
+    held[0].begin_request()
     newest = table.admit("203.0.113.9")
     assert newest is not None and newest.slot is Slot.FULL and closed == [held[1]]
     assert table.admit("203.0.113.10").slot is Slot.FULL  # type: ignore[union-attr]
@@ -256,7 +256,7 @@ def test_with_all_places_taken_the_address_with_the_most_gives_one() -> None:
     for number, host in enumerate(["203.0.113.1", *["203.0.113.2"] * 4, "203.0.113.3"]):
         item = table.admit(host)
         assert item is not None
-        item.close = partial(closed.append, f"{host} {number}")
+        item.held_by(partial(closed.append, f"{host} {number}"))
     clock.now = 2.0
     assert table.admit("203.0.113.4").slot is Slot.FULL  # type: ignore[union-attr]
     assert closed == ["203.0.113.2 1"]

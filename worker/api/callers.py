@@ -41,7 +41,7 @@ class EnvelopeSender(Sender):
             except (ValueError, RecursionError):
                 return False
             self._envelopes.open({"auth_data": auth_data, "payload": {}})
-            self.is_known = True
+            self.identify()
         return True
 
 

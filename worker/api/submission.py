@@ -201,7 +201,7 @@ async def _receive(request: Request, services: Services, lease: Lease) -> Receiv
             body = parse_json(content or b"{}")
             check_caller(request, has_vast_envelope=is_envelope(body))
             services.platform.envelopes.open(body)
-            sender.is_known = True
+            sender.identify()
 
     return await read_multipart(request, services.uploads, services.bodies, lease, check_before_file)
 

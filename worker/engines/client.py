@@ -132,9 +132,12 @@ class LocalFolders:
 
 
 class EngineClient:
-    """One engine. `folders` is None when its disk is not ours; `has_check` tells whether it has our check route.
+    """Connection to one engine.
 
-    `is_supervised`: somebody calls `mark_lost` when it is gone, so that silence alone means nothing.
+    `folders` is None when its disk is not ours; `has_check`: it has our check route. `is_supervised`: a supervisor
+    calls `mark_lost` when it is gone, so that silence alone means nothing. `on_fault` is called when the engine cannot
+    be used any more, `on_completed` when a prompt has succeeded, `on_stops_changed` when a prompt was asked to stop or
+    has stopped.
     """
 
     def __init__(
@@ -145,6 +148,9 @@ class EngineClient:
         has_check: bool = False,
         is_supervised: bool = False,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        on_fault: Callable[[LossReason], None] = lambda reason: None,
+        on_completed: Callable[[], None] = lambda: None,
+        on_stops_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.address = EngineAddress.of(address)
         self.folders = folders
@@ -152,9 +158,9 @@ class EngineClient:
         self.client_id = uuid.uuid4().hex
         self.num_run = 0  # prompts sent since the engine's start
         self.uploaded: dict[str, str] = {}  # files that it has got from us, and what it calls them
-        self.stops = StopRequests(self._withdraw, self._queue_position)
-        self.on_fault: Callable[[LossReason], None] = lambda reason: None
-        self.on_completed: Callable[[], None] = lambda: None  # a prompt has run to a good end
+        self.stops = StopRequests(self._withdraw, self._queue_position, on_stops_changed)
+        self._on_fault = on_fault
+        self._on_completed = on_completed
         self._is_supervised = is_supervised
         self._http = EngineHttp(self.address)
         self._pulse = EngineHttp(self.address, timeout_seconds=heartbeat_seconds)
@@ -434,11 +440,11 @@ class EngineClient:
     def _without_fault(self, run: _Run, outcome: RunOutcome) -> RunOutcome:
         if isinstance(outcome.error, DeviceLost):
             self._faulty = None if run.is_own else run.prompt_id
-            self.on_fault(LossReason.DEVICE_LOST)
+            self._on_fault(LossReason.DEVICE_LOST)
             loss = Loss(LossReason.DEVICE_LOST, last_words=outcome.error.message, prompt_id=run.prompt_id)
             raise EngineLost(outcome.error.message, was_running=True, loss=loss, is_culprit=True)
         if outcome.error is None and not outcome.was_interrupted:
-            self.on_completed()
+            self._on_completed()
         return outcome
 
     # files

@@ -142,10 +142,17 @@ class EngineFleet:
     # making
 
     def _theirs(self, launch: EngineLaunch) -> list[WatchedEngine]:
-        return [
-            WatchedEngine(EngineClient(url), None, lambda: self.pool, self._limits, self._prepare)
-            for url in launch.urls
-        ]
+        return [self._their_engine(url) for url in launch.urls]
+
+    def _their_engine(self, url: str) -> WatchedEngine:
+        client = EngineClient(
+            url,
+            on_fault=lambda reason: engine.on_fault(reason),
+            on_completed=lambda: engine.on_completed(),
+            on_stops_changed=lambda: engine.on_stops_changed(),
+        )
+        engine = WatchedEngine(client, None, lambda: self.pool, self._limits, self._prepare)
+        return engine
 
     def _ours(self, launch: EngineLaunch) -> list[WatchedEngine]:
         environment = child_environment(launch.environment_names)
@@ -173,6 +180,7 @@ class EngineFleet:
             budget=RestartBudget(self._config.max_restarts, self._config.restart_window_seconds),
             memory=self._memory,
             token=self._token,
+            find_culprit=lambda reason: engine.find_culprit(reason),
         )
         client = EngineClient(
             process.address,
@@ -180,6 +188,9 @@ class EngineFleet:
             has_check=True,
             is_supervised=True,
             heartbeat_seconds=min(HEARTBEAT_SECONDS, self._config.silence_seconds / 4),
+            on_fault=lambda reason: engine.on_fault(reason),
+            on_completed=lambda: engine.on_completed(),
+            on_stops_changed=lambda: engine.on_stops_changed(),
         )
         engine = WatchedEngine(
             client,

@@ -34,13 +34,20 @@ class StopRequest:
 
 
 class StopRequests:
-    """`ask` sends a request to stop, `place_of` says where in the engine's queue a prompt is (None: nowhere).
+    """Requests to stop prompts, each repeated until its prompt is gone.
+
+    `ask` sends a request, `place_of` returns a prompt's place in the engine's queue (None: nowhere).
 
     `on_change` is called whenever `running` may have changed.
     """
 
-    def __init__(self, ask: Callable[[str], Awaitable[None]], place_of: Callable[[str], Awaitable[str | None]]) -> None:
-        self.on_change: Callable[[], None] = lambda: None
+    def __init__(
+        self,
+        ask: Callable[[str], Awaitable[None]],
+        place_of: Callable[[str], Awaitable[str | None]],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_change = on_change
         self._ask = ask
         self._place_of = place_of
         self._requests: dict[str, StopRequest] = {}
@@ -81,7 +88,7 @@ class StopRequests:
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self.on_change()
+        self._on_change()
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 await was_asked.wait()
@@ -91,12 +98,12 @@ class StopRequests:
     def forget(self, prompt_id: str) -> None:
         """The prompt is sent once more: what is there now is not what was to stop."""
         if self._requests.pop(prompt_id, None) is not None:
-            self.on_change()
+            self._on_change()
 
     def clear(self) -> None:
         """The engine's process is gone, and every prompt with it."""
         self._requests.clear()
-        self.on_change()
+        self._on_change()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -122,7 +129,7 @@ class StopRequests:
             was_asked.set()
             if self.is_open(request):
                 del self._requests[request.prompt_id]
-                self.on_change()
+                self._on_change()
 
     async def _look_until_gone(self, request: StopRequest) -> None:
         num_looks, asked_at = 0, time.monotonic()
@@ -133,7 +140,7 @@ class StopRequests:
                     return
                 if place == RUNNING and not request.is_running:  # it began in the moment in which it was asked
                     request.is_running, request.asked_at = True, time.monotonic()
-                    self.on_change()
+                    self._on_change()
                 if time.monotonic() - asked_at >= ASK_AGAIN_SECONDS:
                     await self._ask(request.prompt_id)
                     asked_at = time.monotonic()

@@ -54,11 +54,11 @@ def free_port() -> int:
 
 
 class EngineProcess:
-    """One engine, kept alive. `on_lost` is called at once when the process has ended without `stop` being called.
+    """Child process of one engine, restarted when it ends.
 
-    `token` is asked for by an engine that listens on a port; one on a Unix socket needs none.
-    `find_culprit` is asked before that whose doing it was. `budget` is for losses that were nobody's; starts that come
-    to nothing have one of the same size.
+    `on_lost` is called at once when the process has ended without `stop` being called; before it, `find_culprit`
+    returns the prompt that caused the loss. `token` is for an engine that listens on a port; one on a Unix socket needs
+    none. `budget` is for losses without a culprit; failed starts have one of the same size.
     """
 
     def __init__(
@@ -69,12 +69,13 @@ class EngineProcess:
         budget: RestartBudget | None = None,
         memory: MachineMemory | None = None,
         token: SecretStr = NO_TOKEN,
+        find_culprit: Callable[[LossReason], str | None] = lambda reason: None,
     ) -> None:
         self._command = command
         self._on_lost = on_lost
         self._budget = budget or RestartBudget(*DEFAULT_RESTARTS)
         self._start_budget = RestartBudget(self._budget.max_restarts, self._budget.window_seconds)
-        self.find_culprit: Callable[[LossReason], str | None] = lambda reason: None
+        self._find_culprit = find_culprit
         self._memory = memory or MachineMemory()
         self._process: asyncio.subprocess.Process | None = None
         self._status: StatusPipe | None = None
@@ -308,7 +309,7 @@ class EngineProcess:
         num_oom_kills = self._memory.num_oom_kills() - self._oom_kills_before
         reason = self._replaced_for or reason_of_exit(code, num_oom_kills)
         words = "" if reason is LossReason.RECYCLED else self._words()
-        self.last_loss = Loss(reason, code, words, self.find_culprit(reason))
+        self.last_loss = Loss(reason, code, words, self._find_culprit(reason))
         self.restarts[reason] += 1
         log_end = supervisor_log.info if self.last_loss.is_planned else supervisor_log.error
         log_end("engine process ended", code=code, reason=reason.value, prompt_id=self.last_loss.prompt_id)

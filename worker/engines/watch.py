@@ -73,9 +73,10 @@ class _Pulse:
 
 
 class WatchedEngine:
-    """`process` None: the engine is not ours. `watch()` is its task, for ever.
+    """Supervision of one engine. `process` None: the engine is not ours. `watch()` is its task and never ends.
 
-    `prepare` is awaited when the engine has come up anew, before it takes prompts.
+    `prepare` is awaited when the engine has come up anew, before it takes prompts. Client and process are created with
+    this object's `on_fault`, `on_completed`, `on_stops_changed` and `find_culprit` as callbacks.
     """
 
     def __init__(
@@ -103,11 +104,6 @@ class WatchedEngine:
         self._grace_seconds = grace_seconds
         self._crashes = crashes or CrashStreak(DEFAULT_CRASHES)
         self._stop_timers: dict[StopRequest, asyncio.TimerHandle] = {}
-        client.on_fault = self._at_fault
-        client.on_completed = self._crashes.end
-        client.stops.on_change = self._at_stops
-        if process is not None:
-            process.find_culprit = self._find_culprit
 
     @property
     def state(self) -> EngineState:
@@ -268,11 +264,16 @@ class WatchedEngine:
             return False
         return True
 
-    def _find_culprit(self, reason: LossReason) -> str | None:
+    def find_culprit(self, reason: LossReason) -> str | None:
+        """Return the prompt that caused a loss, None if there is none."""
         return self.client.find_culprit(reason, self._pulse.last.running)
 
-    def _at_stops(self) -> None:
-        """A prompt was told to stop, or has stopped."""
+    def on_completed(self) -> None:
+        """End the streak of crashes: a prompt has succeeded."""
+        self._crashes.end()
+
+    def on_stops_changed(self) -> None:
+        """Update the pool and the grace periods: a prompt was asked to stop, or has stopped."""
         running = self.client.stops.running
         self._pool().set_stopping(self.client, bool(running))
         for request in [request for request in self._stop_timers if request not in running]:
@@ -291,8 +292,8 @@ class WatchedEngine:
         self._pool().set_up(self.client, False)
         self.process.replace(LossReason.STOP_IGNORED)
 
-    def _at_fault(self, reason: LossReason) -> None:
-        """A run says that the engine cannot be used any more. One that is not ours can only be shown as it is."""
+    def on_fault(self, reason: LossReason) -> None:
+        """Replace an engine of ours that cannot be used any more; a foreign one can only be reported."""
         if self.process is not None:
             self.process.replace(reason)
             self._pool().set_up(self.client, False)

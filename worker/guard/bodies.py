@@ -33,14 +33,22 @@ class Sender:
     """Caller of one request, as far as reading its body requires it. A known caller may send large bodies."""
 
     def __init__(self, *, is_known: bool) -> None:
-        self.is_known = is_known
+        self._is_known = is_known
+
+    @property
+    def is_known(self) -> bool:
+        return self._is_known
+
+    def identify(self) -> None:
+        """Record that the caller is known."""
+        self._is_known = True
 
     def prove(self, start: bytes | bytearray) -> bool:
         """Try to identify the caller from the start of the body. Return True once the caller is known.
 
         Raises Unauthorized for a proof that is wrong.
         """
-        return self.is_known
+        return self._is_known
 
 
 class Lease:
@@ -125,7 +133,7 @@ class Bodies:
             may_pass_elements = scan.num_elements + len(chunk) > scan.limits.max_elements
             if not sender.is_known and (may_pass_elements or len(body) > self.max_bytes(sender)):
                 sender.prove(body)
-                scan.limits = self.json_limits(sender)
+                scan.set_limits(self.json_limits(sender))
             self.check_size(len(body), sender, max_bytes)
             await _scan_in_pieces(scan, chunk)
         return body

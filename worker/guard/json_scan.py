@@ -28,10 +28,10 @@ _NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in _OPENING 
 
 
 class JsonScan:
-    """Running counts for one JSON text. `limits` may be replaced between two chunks."""
+    """Running counts for one JSON text."""
 
     def __init__(self, limits: JsonLimits) -> None:
-        self.limits = limits
+        self._limits = limits
         self._num_elements = 1
         self._depth = 0
         self._is_in_string = False
@@ -43,6 +43,14 @@ class JsonScan:
     def num_elements(self) -> int:
         """The number of values so far, without commas inside strings."""
         return self._num_elements
+
+    @property
+    def limits(self) -> JsonLimits:
+        return self._limits
+
+    def set_limits(self, limits: JsonLimits) -> None:
+        """Replace the limits from the next chunk on."""
+        self._limits = limits
 
     def feed(self, chunk: bytes | bytearray) -> None:
         """Count the next bytes of the text. Raises RequestRejected at the first limit that is exceeded."""
@@ -56,7 +64,7 @@ class JsonScan:
         first_plain = 1 if self._is_in_string else 0
         if self._is_in_string:
             self._lengthen_string(parts[0])
-        if len(text) > min(self.limits.max_string_bytes, MAX_WIDE_STRING_BYTES):
+        if len(text) > min(self._limits.max_string_bytes, MAX_WIDE_STRING_BYTES):
             for part in parts[1 - first_plain :: 2]:
                 self._check_string(len(part), len(part) <= MAX_WIDE_STRING_BYTES or part.isascii())
         if len(parts) > 1:
@@ -74,7 +82,7 @@ class JsonScan:
 
     def _check_string(self, num_bytes: int, is_ascii: bool) -> None:
         """Check a string, or the part of it that has arrived."""
-        limit = self.limits.max_string_bytes
+        limit = self._limits.max_string_bytes
         if num_bytes > limit:
             raise _too_much("json_string_too_long", "a string is too long", "bytes", num_bytes, limit)
         if num_bytes > MAX_WIDE_STRING_BYTES and not is_ascii:
@@ -84,18 +92,18 @@ class JsonScan:
     def _count(self, plain: bytes | bytearray) -> None:
         num_opened = plain.count(b"[") + plain.count(b"{")
         self._num_elements += plain.count(b",") + num_opened
-        if self._num_elements > self.limits.max_elements:
-            limit = self.limits.max_elements
+        if self._num_elements > self._limits.max_elements:
+            limit = self._limits.max_elements
             raise _too_much("json_too_large", "the JSON has too many elements", "elements", self._num_elements, limit)
-        if self._depth + num_opened > self.limits.max_depth:
+        if self._depth + num_opened > self._limits.max_depth:
             self._check_depth(plain)
         self._depth += num_opened - plain.count(b"]") - plain.count(b"}")
 
     def _check_depth(self, plain: bytes | bytearray) -> None:
         steps = array("b", bytes(plain).translate(_STEPS, _NO_BRACKETS))
         deepest = max(accumulate(steps, initial=self._depth))
-        if deepest > self.limits.max_depth:
-            limit = self.limits.max_depth
+        if deepest > self._limits.max_depth:
+            limit = self._limits.max_depth
             raise _too_much("json_too_deep", "the JSON is nested too deeply", "levels", deepest, limit)
 
 

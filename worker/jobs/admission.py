@@ -55,28 +55,36 @@ class Gate:
     """The state of intake: closed until the worker is qualified, and again while it drains."""
 
     def __init__(self) -> None:
-        self.is_draining = False
+        self._is_draining = False
         self._reason = "The engine is starting"
         self._is_open = False
 
     @property
     def is_open(self) -> bool:
-        return self._is_open and not self.is_draining
+        return self._is_open and not self._is_draining
 
     @property
     def reason(self) -> str:
         """The reason why it is closed; empty if it is open."""
-        return "Draining" if self.is_draining else "" if self._is_open else self._reason
+        return "Draining" if self._is_draining else "" if self._is_open else self._reason
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_draining
 
     def open(self) -> None:
         self._is_open = True
+
+    def drain(self) -> None:
+        """Refuse every further job of this process."""
+        self._is_draining = True
 
     def close(self, reason: str) -> None:
         self._is_open = False
         self._reason = reason
 
     def check(self) -> None:
-        if self.is_draining:
+        if self._is_draining:
             raise Draining("The worker is shutting down", retry_after_seconds=30)
         if not self._is_open:
             raise NotReady(f"The worker is not ready: {self._reason}", retry_after_seconds=5)

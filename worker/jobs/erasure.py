@@ -25,7 +25,19 @@ class Erasure:
     def __init__(self) -> None:
         self._holding_urls: set[str] = set()
         self._holding_credentials: set[str] = set()
-        self.log_holds_secrets = False
+        self._log_holds_secrets = False
+
+    @property
+    def log_holds_secrets(self) -> bool:
+        return self._log_holds_secrets
+
+    def mark_log(self) -> None:
+        """Record that the write-ahead log holds erased secrets."""
+        self._log_holds_secrets = True
+
+    def log_emptied(self) -> None:
+        """Record that the write-ahead log holds no secret."""
+        self._log_holds_secrets = False
 
     def begin(self, job: Job) -> None:
         """Record the secrets of a job when it is stored or read back."""
@@ -43,7 +55,7 @@ class Erasure:
         had_credentials, had_urls = job.id in self._holding_credentials, job.id in self._holding_urls
         self._holding_credentials.discard(job.id)
         self._holding_urls.discard(job.id)
-        self.log_holds_secrets |= had_credentials or had_urls
+        self._log_holds_secrets |= had_credentials or had_urls
         if not had_urls:
             return []
         job.request = _erased(job.request)

@@ -25,6 +25,7 @@ from worker.outputs.options import OutputOptions
 
 MAX_ATTEMPTS = 2
 
+JobPhase = Literal["preprocess", "generation", "postprocess"]
 WebhookEvent = Literal["started", "progress"]
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
@@ -138,13 +139,23 @@ class JobTimes:
     postprocess_ms: int | None = None
 
     @property
-    def stage_ms(self) -> dict[str, int | None]:
-        """Duration of each stage by its name; None for a stage that the job did not have."""
+    def phase_ms(self) -> dict[str, int | None]:
+        """Duration of each phase; None for a phase that the job did not have."""
         return {
             "preprocess": self.preprocess_ms,
             "generation": self.generation_ms,
             "postprocess": self.postprocess_ms,
         }
+
+    def record(self, phase: JobPhase, milliseconds: int) -> None:
+        """Set the duration of a phase."""
+        match phase:
+            case "preprocess":
+                self.preprocess_ms = milliseconds
+            case "generation":
+                self.generation_ms = milliseconds
+            case "postprocess":
+                self.postprocess_ms = milliseconds
 
     def as_json(self) -> dict[str, int | None]:
         total = None if self.completed_at_ms is None else max(0, self.completed_at_ms - self.queued_at_ms)

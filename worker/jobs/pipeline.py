@@ -286,11 +286,11 @@ class Pipeline:
                 began = time.monotonic()
                 prompt = prompt or await self._fetch(job)
                 if job.times.preprocess_ms is None:
-                    job.times.preprocess_ms = _since(began)
+                    job.times.record("preprocess", _since(began))
                 self._queue_for_engine(job)
                 began = time.monotonic()
                 outcome, engine = await self._run_on_engine(job, prompt, may_be_there)
-                job.times.generation_ms = _since(began)
+                job.times.record("generation", _since(began))
                 if not isinstance(outcome.error, OutOfMemory) or not await self._retry_with_less_memory(job, engine):
                     break
                 may_be_there, prompt = False, None
@@ -435,7 +435,7 @@ class Pipeline:
     async def _deliver(self, job: Job) -> None:
         began = time.monotonic()
         job.outputs = tuple(await self._outputs.deliver(job, self._store.job_directory(job.id)))
-        job.times.postprocess_ms = _since(began)
+        job.times.record("postprocess", _since(began))
 
     async def _end(self, job: Job, state: JobState, message: str, failure: JobFailure | None) -> None:
         kept = job.credentials

@@ -304,7 +304,8 @@ class JobStore:
 
     async def update_webhook(self, row: WebhookRow) -> None:
         """Store the outcome of a try. A delivered webhook loses its secret and the secrets in its URL."""
-        self._erasure.log_holds_secrets |= row.state == WebhookState.DELIVERED
+        if row.state == WebhookState.DELIVERED:
+            self._erasure.mark_log()
         await self.write(webhook_update(row))
 
     async def read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
@@ -463,7 +464,7 @@ class JobStore:
 
     def _begin_truncation(self) -> None:
         self._truncation = None
-        self._erasure.log_holds_secrets = False
+        self._erasure.log_emptied()
         self._truncating = asyncio.create_task(self._truncate(), name="erase-from-log")
 
     async def _truncate(self) -> None:
@@ -471,7 +472,7 @@ class JobStore:
             await self._in_thread(self._empty_log)
         except sa.exc.OperationalError as error:
             log.error("write-ahead log not truncated", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
-            self._erasure.log_holds_secrets = True  # retried after the next commit, and by the expiry
+            self._erasure.mark_log()  # retried after the next commit, and by the expiry
 
     async def _truncated(self) -> None:
         if self._truncating is not None:

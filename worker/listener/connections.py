@@ -37,14 +37,29 @@ class Slot(Enum):
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """One client connection. `close` ends it at once; `is_idle` while no request of it is being answered."""
+    """One client connection. `is_idle` while no request of it is being answered."""
 
     address: str
     slot: Slot
     opened_at: float
-    close: Callable[[], object] = field(default=lambda: None)
     is_idle: bool = True
     is_released: bool = False
+    _close: Callable[[], object] = field(default=lambda: None)
+
+    def close(self) -> None:
+        """Close the connection at once."""
+        self._close()
+
+    def held_by(self, close: Callable[[], object]) -> None:
+        """Record the present owner's way to close it: the handshake's, then the protocol's."""
+        self._close = close
+
+    def begin_request(self) -> None:
+        self.is_idle = False
+
+    def end_request(self, *, has_more: bool) -> None:
+        """Record that a request was answered. `has_more`: further requests of this client are waiting."""
+        self.is_idle = not has_more
 
 
 class ConnectionTable:

@@ -73,7 +73,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""
         super().connection_made(transport)
-        self._connection.close = transport.abort
+        self._connection.held_by(transport.abort)
         self._set_timer(self._head_seconds, self._head_timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -142,7 +142,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._num_head_bytes = self._num_body_bytes = 0
         self._stop_timer()
-        self._connection.is_idle = False
+        self._connection.begin_request()
         if self._connection.slot is Slot.PROBE:
             path = self.url.partition(b"?")[0].decode("latin-1")
             is_probe = self.parser.get_method() in (b"GET", b"HEAD") and path in PROBE_PATHS
@@ -172,7 +172,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._is_over or self.transport.is_closing():
             return
-        self._connection.is_idle = not self.pipeline
+        self._connection.end_request(has_more=bool(self.pipeline))
         if not self._is_in_head:
             self._unset_keepalive_if_required()
             self._set_timer(LINGER_SECONDS, self.transport.abort)

@@ -81,7 +81,7 @@ class Listener:
             client.close()
             return
         task = self._loop.create_task(self._greet(client, connection))
-        connection.close = task.cancel
+        connection.held_by(task.cancel)
         self._greeting.add(task)
         task.add_done_callback(self._greeting.discard)
 
@@ -139,6 +139,10 @@ class GuardedServer(uvicorn.Server):
         self.table = table
         self.certificate = certificate
         self._busy = busy
+
+    def request_exit(self) -> None:
+        """Stop serving as soon as the replies under way are sent."""
+        self.should_exit = True
 
     def protocol_for(self, connection: Connection) -> GuardedProtocol:
         """Return the protocol of a new connection."""

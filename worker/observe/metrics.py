@@ -51,10 +51,10 @@ class Metrics:
         """Registry for metrics of other components."""
         return self._registry
 
-    def job_ended(self, state: str, stage_ms: Mapping[str, int | None]) -> None:
-        """Count a job by its final state, and record the milliseconds of each stage that it had."""
+    def job_ended(self, state: str, phase_ms: Mapping[str, int | None]) -> None:
+        """Count a job by its final state, and record the milliseconds of each phase that it had."""
         self._ended.labels(state).inc()
-        for stage, milliseconds in stage_ms.items():
+        for stage, milliseconds in phase_ms.items():
             if milliseconds is not None:
                 self._stage.labels(stage).observe(milliseconds / 1000)
 

@@ -113,7 +113,6 @@ class Readiness:
         self._num_partial = 0  # rounds in a row that left engines out
         self._has_given_up = False  # said that readiness does not come, which is taken back by the next ready
         self._news = asyncio.Event()
-        qualification.benchmark_now = self._benchmark_now
         self._share_out()
 
     async def run_forever(self, has_been_up: asyncio.Event) -> None:
@@ -122,7 +121,7 @@ class Readiness:
         is_forced, clients = False, self._pool.clients
         while True:
             async with contextlib.AsyncExitStack() as held:
-                self._qualification.is_running = True
+                self._qualification.begin_round()
                 self._asked.clear()
                 waiting, self._waiting = self._waiting, []
                 self._sharing = waiting if is_forced else None
@@ -137,7 +136,7 @@ class Readiness:
                         self._forget(set(clients) - set(up))
                     action = await self._round(up, is_forced) if up else None
                 finally:
-                    self._qualification.is_running = False
+                    self._qualification.end_round()
                     self._sharing = None
                     for future in waiting:
                         if not future.done():
@@ -181,7 +180,7 @@ class Readiness:
             if not any("error" in entry for entry in await self._warm_up.run_workflows(client)):
                 self._warms_well.add(client)
 
-    async def _benchmark_now(self) -> None:
+    async def benchmark_now(self) -> None:
         if not self._pool.clients_up:
             raise NotReady("No engine is up")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -250,7 +249,7 @@ class Readiness:
         """Whom the next round is about, None for all because somebody asks. Returns when the pause is over for those
         that are bad, or there is one to look at for the first time, be it after its device was lost.
         """
-        self._qualification.next_try_in_seconds = pause_seconds
+        self._qualification.wait(pause_seconds)
         clock = asyncio.get_running_loop().time
         end = math.inf if pause_seconds is None else clock() + pause_seconds
         try:
@@ -264,11 +263,11 @@ class Readiness:
                     async with asyncio.timeout(min(LATE_SECONDS, left) if left > 0 else LATE_SECONDS):
                         await self._news.wait()
         finally:
-            self._qualification.next_try_in_seconds = None
+            self._qualification.wait(None)
         return None
 
     async def _round(self, up: Sequence[EngineClient], is_forced: bool) -> Action:
-        self._qualification.num_tries += 1
+        self._qualification.begin_try()
         with self._phases.phase(Phase.MODELS):
             preloaded = [await self._warm_up.preload(client) for client in up]
         with self._phases.phase(Phase.BENCHMARK):
@@ -325,8 +324,7 @@ class Readiness:
         ran = self._qualification.report.get("warm_up", [])
         found = {client.url: self._found[client] for client in self._pool.clients if client in self._found}
         report = report_of(found, {client.url for client in self._fit()})
-        self._qualification.report = {**report, "preloaded": preloaded, "warm_up": ran}
-        self._qualification.phases = self._phases.as_json()
+        self._qualification.found({**report, "preloaded": preloaded, "warm_up": ran}, self._phases.as_json())
 
     def _open(self) -> None:
         self._num_bad = 0
@@ -334,9 +332,8 @@ class Readiness:
         self._num_partial = self._num_partial + 1 if left_out else 0
         for url, found in left_out.items():
             log.error("engine left out", url=url, verdict=found.verdict.value, reason=found.reason)
-        self._qualification.error = None
         is_first = self._phases.ready()
-        self._qualification.phases = self._phases.as_json()
+        self._qualification.opened(self._phases.as_json())
         if is_first:
             log.info("ready", **{f"{name}_seconds": seconds for name, seconds in self._phases.as_json().items()})
         was_closed = not self._gate.is_open
@@ -348,7 +345,7 @@ class Readiness:
         """A benchmark that could not run gets three tries before others are told that readiness does not come."""
         self._num_bad += 1
         log.error("not ready", reason=reason, retry_in_seconds=pause_after(self._num_bad))
-        self._qualification.error = reason
+        self._qualification.closed(reason)
         self._gate.close(reason)
         is_over = verdict is not Verdict.FAILED or self._num_bad >= TRIES_BEFORE_EXIT
         if is_over:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmark.qualify.verdict import BenchmarkReport, Verdict
-from worker.errors import NotReady
 from worker.qualification.qualifier import Qualified
 
 BAD = (Verdict.FAILED, Verdict.FAULTY, Verdict.THROTTLED, Verdict.SLOW, Verdict.UNSTABLE)
@@ -18,16 +17,16 @@ BAD = (Verdict.FAILED, Verdict.FAULTY, Verdict.THROTTLED, Verdict.SLOW, Verdict.
 class Qualification:
     """Fitness of the worker. `error` is why the worker is closed, and None again as soon as a later try succeeds.
 
-    `benchmark_now` runs the benchmark and returns the report; it is set once start-up has begun.
+    `benchmark_now` runs the benchmark. Raises NotReady.
     """
 
+    benchmark_now: Callable[[], Awaitable[None]]
     report: dict[str, Any] = field(default_factory=lambda: {"verdict": Verdict.PENDING.value})
     error: str | None = None
     is_running: bool = False
     num_tries: int = 0
     next_try_in_seconds: float | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
-    benchmark_now: Callable[[], Awaitable[None]] | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -42,6 +41,31 @@ class Qualification:
         value = self.report.get("workload_per_second")
         return float(value) if value else None
 
+    def begin_round(self) -> None:
+        self.is_running = True
+
+    def end_round(self) -> None:
+        self.is_running = False
+
+    def begin_try(self) -> None:
+        self.num_tries += 1
+
+    def wait(self, seconds: float | None) -> None:
+        """Record the time until the next try; None: none is planned."""
+        self.next_try_in_seconds = seconds
+
+    def found(self, report: dict[str, Any], phases: Mapping[str, float]) -> None:
+        """Replace the report by the last round's."""
+        self.report, self.phases = report, phases
+
+    def opened(self, phases: Mapping[str, float]) -> None:
+        """Record that the worker takes jobs."""
+        self.error, self.phases = None, phases
+
+    def closed(self, reason: str) -> None:
+        """Record why the worker takes no jobs."""
+        self.error = reason
+
     def as_json(self) -> dict[str, Any]:
         return {
             **self.report,
@@ -54,8 +78,6 @@ class Qualification:
 
     async def rerun(self) -> dict[str, Any]:
         """Run the benchmark now, regardless of an earlier result; concurrent calls share a run. Raises NotReady."""
-        if self.benchmark_now is None:
-            raise NotReady("The worker is only starting")
         await self.benchmark_now()
         return self.as_json()
 

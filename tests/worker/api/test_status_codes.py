@@ -128,7 +128,7 @@ async def test_503_with_retry_after_when_nothing_more_is_taken_now(tmp_path: Pat
             response = await front.http.post(route, json={"input": {"workflow_json": draw()}})
             assert_says_come_again(response, 503, "queue_full")
         await front.http.post("/cancel/only")
-        front.front.services.gate.is_draining = True
+        front.front.services.gate.drain()
         assert_says_come_again(await front.sync(draw()), 503, "draining")
 
 

@@ -245,9 +245,8 @@ async def test_a_prompt_that_begins_while_it_is_withdrawn_occupies_the_engine() 
     async def ask(_prompt_id: str) -> None:
         return
 
-    stops = StopRequests(ask, place_of)
     seen: list[int] = []
-    stops.on_change = lambda: seen.append(len(stops.running))
+    stops = StopRequests(ask, place_of, lambda: seen.append(len(stops.running)))
     await stops.stop("late-1", None, is_running=False, longest_gap_seconds=0.0)
     while stops.is_any_open:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.01)

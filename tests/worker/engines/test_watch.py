@@ -72,8 +72,21 @@ async def watched_engine(
         engine.lost(loss)
 
     command = EngineCommand((sys.executable, str(CHILD)), (), {}, folder)
-    process = EngineProcess(command, lost, budget=RestartBudget(max_restarts, 60))
-    client = EngineClient(process.address, has_check=True, is_supervised=True, heartbeat_seconds=0.1)
+    process = EngineProcess(
+        command,
+        lost,
+        budget=RestartBudget(max_restarts, 60),
+        find_culprit=lambda reason: engine.find_culprit(reason),
+    )
+    client = EngineClient(
+        process.address,
+        has_check=True,
+        is_supervised=True,
+        heartbeat_seconds=0.1,
+        on_fault=lambda reason: engine.on_fault(reason),
+        on_completed=lambda: engine.on_completed(),
+        on_stops_changed=lambda: engine.on_stops_changed(),
+    )
     pool = EnginePool([client], give_up_seconds=None)
     pool.set_up(client, False)
     if place_of_all is not None:
@@ -110,7 +123,7 @@ async def test_a_server_that_answers_nothing_gets_replaced(tmp_path: Path) -> No
 
 async def test_a_failed_device_gets_the_engine_replaced(tmp_path: Path) -> None:
     async with watched_engine(tmp_path) as watched:
-        watched.engine.client.on_fault(LossReason.DEVICE_LOST)
+        watched.engine.on_fault(LossReason.DEVICE_LOST)
         assert not watched.engine.is_up
         await watched.until_lost_for(LossReason.DEVICE_LOST)
 

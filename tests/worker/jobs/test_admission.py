@@ -119,6 +119,6 @@ async def test_each_reason_to_come_later_is_told_apart(place: Place) -> None:
     place.gate.close("testing")
     with pytest.raises(NotReady, match="testing"):
         place.admission.check_room()
-    place.gate.is_draining = True
+    place.gate.drain()
     with pytest.raises(Draining):
         place.admission.check_room()

@@ -209,12 +209,12 @@ class VastAutoscaler:
 
     def _show_status(self) -> None:
         status = self._reporter.status
-        status.error = self._front_error or self._key_error
+        status.fail(self._front_error or self._key_error)
         has_key = self._keys is None or self._keys.key is not None
         if self._speed and has_key:
-            status.speed = self._speed
-            if not status.is_loaded:
-                status.load_seconds = max(time.monotonic() - self._began, 0.001)
+            was_loaded = status.is_loaded
+            status.load(self._speed, max(time.monotonic() - self._began, 0.001))
+            if not was_loaded:
                 log.info("loaded", seconds=round(status.load_seconds, 2), speed=round(self._speed, 2))
         self._reporter.touch()
 

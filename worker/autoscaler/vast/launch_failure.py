@@ -23,7 +23,7 @@ async def _report(config: VastConfig, message: str) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     async with plain_client() as http:
         reporter = Reporter(config, Ledger(), http, VastTiming())
-        reporter.status.error = message
+        reporter.status.fail(message)
         reporting = asyncio.create_task(reporter.run())
         await stopped.wait()
         reporting.cancel()

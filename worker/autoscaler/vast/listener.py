@@ -47,7 +47,7 @@ class PlainListener:
 
     async def stop(self) -> None:
         if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
+            self._server.request_exit()
             await self._serving
 
 

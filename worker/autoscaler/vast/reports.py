@@ -40,6 +40,15 @@ class WorkerStatus:
     def is_loaded(self) -> bool:
         return self.load_seconds > 0
 
+    def fail(self, error: str) -> None:
+        """Set the error of the next report; empty: none."""
+        self.error = error
+
+    def load(self, speed: float, load_seconds: float) -> None:
+        """Record that the worker takes jobs. The load time is that of the first call."""
+        self.speed = speed
+        self.load_seconds = self.load_seconds or load_seconds
+
 
 class Reporter:
     """Sender of the reports; `run()` is its task. Changes of `status` are sent with the next tick after `touch()`."""
