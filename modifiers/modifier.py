@@ -1,6 +1,6 @@
-"""What a modifier is: typed fields that are written into a workflow file.
+"""Base class of modifiers: typed fields that are written into a workflow file.
 
-A modifier is a pydantic class. Each field says with `Into` which input of which node of the workflow it fills, so the
+A modifier is a pydantic class. Each field names with `Into` the input of a node of the workflow that it fills, so the
 class is at once the check of a request, its documentation (the JSON schema) and the recipe. Nothing here draws a random
 number: a seed that is left out stays the word `__RANDOM_INT__`, which the front resolves once, together with every
 other one in the prompt, and stores.
@@ -26,7 +26,7 @@ Choices = Callable[[str, str], Sequence[str] | None]
 
 
 class FieldProblem(TypedDict):
-    """One thing wrong with the modifications; `allowed` is the list of keys, or a small JSON schema of the value."""
+    """Problem of one field; `allowed` is the list of keys, or a small JSON schema of the value."""
 
     field: str
     message: str
@@ -34,10 +34,7 @@ class FieldProblem(TypedDict):
 
 
 class ModificationsRejected(Exception):
-    """The modifications do not fit the modifier.
-
-    Holds the first `MAX_PROBLEMS` problems, in the order of the fields, and the number of errors beyond them.
-    """
+    """Error for modifications that do not fit the modifier."""
 
     def __init__(self, modifier: str, problems: list[FieldProblem], num_unlisted: int = 0) -> None:
         self.modifier = modifier
@@ -48,14 +45,14 @@ class ModificationsRejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Into:
-    """The place in the workflow that a field fills."""
+    """Input of a workflow's node that a field fills."""
 
     node_id: str
     input_name: str
 
 
 def no_boolean(value: Any) -> Any:
-    """JSON's true is no number, although Python's is."""
+    """Refuse a JSON boolean for a number: in Python it would be one."""
     if isinstance(value, bool):
         raise PydanticCustomError("number_expected", "must be a number, not true or false")
     return value
@@ -83,7 +80,7 @@ class Modifier(BaseModel):
 
     @classmethod
     def parse(cls, modifications: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Self:
-        """Checked fields. A null counts as left out; `defaults` fill fields of this modifier that were left out.
+        """Parse the modifications. A null counts as left out; `defaults` fill fields that were left out.
 
         Raises ModificationsRejected with every problem.
         """
@@ -96,7 +93,7 @@ class Modifier(BaseModel):
 
     @classmethod
     def places(cls) -> dict[str, tuple[Into, ...]]:
-        """Field name -> the workflow inputs it fills."""
+        """Return the workflow inputs that each field fills."""
         return {
             name: tuple(item for item in field.metadata if isinstance(item, Into))
             for name, field in cls.model_fields.items()
@@ -104,12 +101,12 @@ class Modifier(BaseModel):
 
     @classmethod
     def field_at(cls, node_id: str, input_name: str) -> str | None:
-        """The field that fills this input, so that a problem the graph check finds there can name it."""
+        """Return the field that fills an input, to name it in a problem that the graph check finds there."""
         wanted = Into(node_id, input_name)
         return next((name for name, places in cls.places().items() if wanted in places), None)
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
-        """A prompt: a copy of `workflow` with this modifier's values in their places."""
+        """Return the prompt: a copy of `workflow` with this modifier's values in their places."""
         prompt: dict[str, Any] = copy.deepcopy(dict(workflow))
         for name, places in self.places().items():
             for place in places:
@@ -118,7 +115,7 @@ class Modifier(BaseModel):
 
     @classmethod
     def choice_fields(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Sequence[str]]:
-        """The fields whose value is one of the engine's choices (a model file, a sampler), and those choices."""
+        """Return the fields with one of the engine's choices (a model file, a sampler), and those choices."""
         found = {}
         for name, places in cls.places().items():
             for place in places:
@@ -129,7 +126,10 @@ class Modifier(BaseModel):
 
     @classmethod
     def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
-        """The example with names of files that the engine has; None when it lacks one, or there is no example."""
+        """Return the example with names of files that the engine has.
+
+        Returns None when it lacks one, or there is no example.
+        """
         shown = dict(cls.example)
         for name, allowed in cls.choice_fields(workflow, choices).items():
             field = cls.model_fields[name]
@@ -163,7 +163,7 @@ class Modifier(BaseModel):
 
     @classmethod
     def _path(cls, error: ErrorDetails) -> tuple[int | str, ...]:
-        """Where the wrong value is. An error of the whole names its field by its type."""
+        """Return the path of the wrong value. An error of the whole names its field by its type."""
         path = error["loc"]
         if not path:
             return (error["type"],) if error["type"] in cls.model_fields else ()
@@ -184,7 +184,7 @@ class Modifier(BaseModel):
 
 
 def _fields_beside(path: tuple[int | str, ...], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields, with their JSON schemas, of the object in which the path's last name stands."""
+    """Return the fields, with their JSON schemas, of the object that has the path's last name."""
     if len(path) < 3:
         properties: dict[str, Any] = schema["properties"]
         return properties
@@ -193,7 +193,10 @@ def _fields_beside(path: tuple[int | str, ...], schema: Mapping[str, Any]) -> di
 
 
 def with_ancestors_only(prompt: Mapping[str, Any], node_id: str) -> dict[str, Any]:
-    """The nodes that one of them needs, itself included: what a choice has made useless is not checked and not run."""
+    """Return the nodes that one of them needs, itself included.
+
+    Nodes that a choice has made useless are neither checked nor run.
+    """
     needed, to_look_at = set(), [node_id]
     while to_look_at:
         name = to_look_at.pop()

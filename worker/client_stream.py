@@ -50,9 +50,10 @@ class ResultStream:
         verify: ssl.SSLContext | bool = True,
         pause: Any = time.sleep,
     ) -> None:
-        """`request` is the `input` object; `on_event` gets every event but the result; `pause` sleeps.
+        """Prepare the stream of one request.
 
-        `verify`: how the server's certificate is looked at, as httpx takes it.
+        `request` is the `input` object; `on_event` gets every event but the result; `pause` sleeps. `verify` is the
+        verification of the server's certificate, as in httpx.
         """
         self._url = url.rstrip("/")
         self._input = {"request_id": str(uuid.uuid4()), **request}
@@ -65,7 +66,7 @@ class ResultStream:
         self._num_failures = 0
 
     def run(self) -> dict[str, Any]:
-        """The result envelope, or that of a refusal. Raises WorkerUnreachable."""
+        """Submit the request and return the result envelope, or that of a refusal. Raises WorkerUnreachable."""
         timeout = httpx.Timeout(10.0, read=SILENCE_SECONDS)
         with worker_client(api_key=self._api_key, timeout=timeout, verify=self._verify) as http:
             while True:

@@ -98,7 +98,7 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        """Return the message, preceded by the field's name if it refers to a field of the request without naming it."""
+        """Message, preceded by the field's name if it refers to a field of the request without naming it."""
         field = self.field or ""
         name = next((field.removeprefix(place) for place in PLACES if field.startswith(place)), field)
         names_field = name == field or name in self.message

@@ -1,4 +1,4 @@
-"""What an engine offers where an input is a choice, and which of it was probably meant by a wrong one. Pure."""
+"""Choices that an engine offers for its inputs, and the nearest one to a wrong name. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ UNKNOWN_CLASSES = frozenset({"unknown_class", "missing_node_type", "invalid_prom
 
 
 def choices_in(object_info: Mapping[str, Any]) -> Callable[[str, str], Sequence[str] | None]:
-    """A lookup: node class and input -> its choices; None for what is no choice, or takes files that are sent along."""
+    """Return a lookup from node class and input to its choices.
+
+    The lookup returns None for an input that is no choice, or that takes files sent along.
+    """
 
     def lookup(class_type: str, input_name: str) -> Sequence[str] | None:
         sections = (object_info.get(class_type) or {}).get("input") or {}
@@ -33,9 +36,9 @@ def choices_in(object_info: Mapping[str, Any]) -> Callable[[str, str], Sequence[
 
 
 def with_hints(problems: Iterable[Problem], object_info: Mapping[str, Any]) -> list[Problem]:
-    """The problems, those of a wrong name with the nearest right one in their words.
+    """Return the problems, with the nearest valid name added to those of a wrong name.
 
-    Of very many only the first: to compare thousands of names with all that there are takes seconds.
+    Only the first of very many get one: to compare thousands of names with all choices takes seconds.
     """
     listed = list(problems)
     return [_with_hint(problem, object_info) for problem in listed[:MAX_HINTS]] + listed[MAX_HINTS:]

@@ -121,7 +121,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class LocalFolders:
-    """Where the engine's files lie when they are on this machine."""
+    """Folders of an engine whose disk is on this machine."""
 
     input: Path
     output: Path
@@ -173,7 +173,7 @@ class EngineClient:
         self._is_listening = False
 
     async def start(self) -> None:
-        """Begins to listen on the engine's socket, now and again after every loss of it."""
+        """Start to listen on the engine's socket; a lost connection is made again."""
         self._listener = asyncio.create_task(self._listen(), name="engine-socket")
 
     async def close(self) -> None:
@@ -206,14 +206,14 @@ class EngineClient:
         return await self._get("/system_stats")
 
     async def heartbeat(self) -> Heartbeat:
-        """Of our own engine. Raises EngineUnreachable, also when it takes long to answer."""
+        """Return the heartbeat of an engine of ours. Raises EngineUnreachable, also when the reply takes long."""
         reply = await self._pulse.request("GET", "/api/v1/heartbeat")
         if reply.status != 200:
             raise EngineUnreachable(f"The engine answered {reply.status} to its heartbeat")
         return Heartbeat.of(reply.json_object())
 
     async def object_info(self) -> Mapping[str, Any]:
-        """What node classes there are; read once, until `forget_object_info`."""
+        """Return the engine's node classes, read once until `forget_object_info`."""
         if self._object_info is not None:
             return self._object_info
         async with self._reading:  # a thousand requests that come together need it once, not a thousand times
@@ -224,7 +224,10 @@ class EngineClient:
     async def ask(
         self, method: str, path: str, body: Any = None, *, timeout_seconds: float = ASK_SECONDS
     ) -> tuple[int, dict[str, Any]]:
-        """A route of our own engine's beyond ComfyUI's: the status, and the body where that is an object."""
+        """Request a route that only our own engine has.
+
+        Returns the status, and the body where it is a JSON object.
+        """
         http = EngineHttp(self.address, timeout_seconds)
         try:
             reply = await http.request(method, path, b"" if body is None else json.dumps(body).encode())
@@ -240,7 +243,7 @@ class EngineClient:
         return entry
 
     async def knows(self, prompt_id: str) -> bool:
-        """Whether the prompt waits, runs, or has run to its end there."""
+        """Return True if the prompt waits, runs, or has run to its end there."""
         if await self._queue_position(prompt_id) is not None:
             return True
         entry = await self.history_entry(prompt_id)
@@ -256,7 +259,7 @@ class EngineClient:
     # checking and running
 
     async def check(self, prompt: Mapping[str, Any], pending_files: Collection[str] = ()) -> None:
-        """Raises RequestRejected with every problem of the prompt; spends no time of the GPU."""
+        """Check a prompt without GPU time. Raises RequestRejected with every problem."""
         is_large = len(prompt) >= LARGE_GRAPH_NODES
         too_long = await off_loop(is_large, find_long_names, prompt)
         if too_long:
@@ -325,7 +328,10 @@ class EngineClient:
             self._runs.pop(prompt_id, None)
 
     async def _send(self, run: _Run, sending: asyncio.Future[None]) -> None:
-        """Raises EngineLost; of an engine of ours as its end is told: the prompt may have begun, and be to blame."""
+        """Send a run's prompt. Raises EngineLost.
+
+        An engine of ours is lost when its process has ended: the prompt may have begun, and be the cause.
+        """
         try:
             await asyncio.shield(sending)
         except EngineLost as lost:
@@ -346,7 +352,10 @@ class EngineClient:
         )
 
     def _is_next(self, run: _Run) -> bool:
-        """True when no other prompt of ours is before this one there: it may have begun without our knowing it."""
+        """Return True if no other prompt of ours is before this one there.
+
+        Such a prompt may have begun before the engine reported it.
+        """
         first = next(iter(_sent(_at_nodes(self._runs.values()))), None)
         return first is run and not self.stops.running
 
@@ -357,7 +366,10 @@ class EngineClient:
             await self._request("POST", "/interrupt", json_body={"prompt_id": prompt_id})
 
     async def recall_waiting(self) -> None:
-        """Takes back every prompt that has not begun: its run ends with PromptRecalled. One that begins now stays."""
+        """Recall every prompt that has not begun; its run ends with PromptRecalled.
+
+        A prompt that begins meanwhile stays.
+        """
         for run in [run for run in self._runs.values() if run.started_at is None]:
             while not run.is_sent and self._is_awaited(run):  # noqa: ASYNC110 - being sent has no event
                 await asyncio.sleep(RECALL_LOOK_SECONDS)
@@ -372,7 +384,7 @@ class EngineClient:
         return self._runs.get(run.prompt_id) is run
 
     async def free(self) -> None:
-        """Asks the engine to give back all memory that it can do without, before its next prompt."""
+        """Ask the engine to release all memory that it can do without, before its next prompt."""
         with contextlib.suppress(EngineUnreachable):
             await self._request("POST", "/free", json_body={"unload_models": True, "free_memory": True})
 
@@ -397,13 +409,13 @@ class EngineClient:
         return None if is_own else found
 
     def mark_lost(self, loss: Loss | None = None) -> None:
-        """The engine's process is gone: every run ends at once with EngineLost.
+        """End every run with EngineLost: the engine's process has ended.
 
-        Where no run is known to have begun, the first that was sent counts as begun, even where its sending was not
-        over: what tells so may be lost, too. The same goes for the first behind one whose nodes have all run. Of an
-        engine that hung, only the culprit counts as begun. Where it answered nothing and another prompt was behind the
-        one known to run, it may be the doing of either. One whose sending was not over may have met an engine that was
-        silent already.
+        Where no run is known to have begun, the first that was sent counts as begun, even while its sending was under
+        way: the report of the beginning may be lost, too. The same goes for the first one behind a run whose nodes have
+        all run. After a hang only the culprit counts as begun. Where the engine did not reply and another prompt was
+        behind the one known to run, either may be the cause. A prompt whose sending was under way may have met an
+        engine that was silent already.
         """
         loss = loss or Loss(LossReason.CRASHED)
         runs = list(self._runs.values())
@@ -450,7 +462,7 @@ class EngineClient:
     # files
 
     async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
-        """Copies one of the engine's files to `target`, and stops when that has become larger than `max_bytes`.
+        """Copy one of the engine's files to `target`, up to `max_bytes`.
 
         Raises DeliveryFailed when it cannot be written there.
         """
@@ -469,7 +481,7 @@ class EngineClient:
                         break
 
     async def upload_image(self, path: Path, name: str) -> str:
-        """Puts a file into the engine's input folder; gives the name that a prompt uses for it."""
+        """Upload a file to the engine's input folder. Return the name that a prompt uses for it."""
         content = await asyncio.to_thread(path.read_bytes)
         body, content_type = multipart({"subfolder": UPLOAD_FOLDER, "overwrite": "true"}, "image", name, content)
         response = await self._http.request("POST", "/upload/image", body, content_type)
@@ -555,7 +567,7 @@ class EngineClient:
         return silent_since if self._is_next(run) else None
 
     async def _look(self, run: _Run) -> RunOutcome | None:
-        """Asks the history whether a run has ended. Raises EngineLost when the engine knows nothing of it."""
+        """Look a run's end up in the history. Raises EngineLost when the engine does not have the prompt."""
         entry = await self.history_entry(run.prompt_id)
         if entry is None:
             place = await self._queue_position(run.prompt_id)
@@ -588,7 +600,7 @@ class EngineClient:
             await asyncio.sleep(SOCKET_BACKOFF.seconds(num_losses))
 
     def _socket(self) -> connect:
-        """The engine's WebSocket, to be entered."""
+        """Return the engine's WebSocket as a context manager."""
         uri = f"ws{self.address.http_url.removeprefix('http')}/ws?clientId={self.client_id}"
         options: dict[str, Any] = {
             "max_size": MAX_ANSWER_BYTES,
@@ -637,7 +649,7 @@ class EngineClient:
             log.warning("a message of the engine makes no sense", kind=kind, prompt_id=run.prompt_id)
 
     async def _model_folders(self) -> dict[str, list[str]]:
-        """Kind -> folders; empty for an engine that does not tell."""
+        """Return the folders of each kind of model; empty for an engine that does not report them."""
         reply = await self._request("GET", "/experiment/models")
         return parse_folders(reply.json_value()) if reply.status == 200 else {}
 
@@ -656,7 +668,7 @@ def _encoded(body: Any) -> bytes:
 
 
 def multipart(fields: Mapping[str, str], file_field: str, file_name: str, content: bytes) -> tuple[bytes, str]:
-    """A multipart/form-data body and its content type."""
+    """Return a multipart/form-data body and its content type."""
     boundary = uuid.uuid4().hex
     parts = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
@@ -672,17 +684,17 @@ def multipart(fields: Mapping[str, str], file_field: str, file_name: str, conten
 
 
 def _at_nodes(runs: Iterable[_Run]) -> list[_Run]:
-    """Those that have nodes left to run, as far as is known."""
+    """Return the runs that have nodes left to execute, as far as is known."""
     return [run for run in runs if not run.is_past_nodes]
 
 
 def _sent(runs: Sequence[_Run]) -> list[_Run]:
-    """Those whose prompt the engine has; where that is known of none, all that are on their way."""
+    """Return the runs whose prompt the engine has; where none is known to be there, all that are being sent."""
     return [run for run in runs if run.is_sent] or list(runs)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event came within the time."""
+    """Wait for an event. Return False when it did not come within the time."""
     if event.is_set():
         return True
     try:
@@ -701,7 +713,7 @@ def _opened(target: Path) -> BinaryIO:
 
 
 def _append(file: BinaryIO, piece: bytes) -> None:
-    """Told from a connection that breaks: a full disk is no fault of the engine's."""
+    """Append a piece to a file. Raises DeliveryFailed: a full disk is no fault of the engine's connection."""
     try:
         file.write(piece)
         file.flush()

@@ -1,6 +1,6 @@
-"""How an engine of ours is started: its program, flags, environment. Pure but for reading /proc/cpuinfo.
+"""Command that starts an engine of ours: its program, flags and environment. Pure but for reading /proc/cpuinfo.
 
-It listens on a Unix socket that the front hands it, unless the operator's flags ask for a port.
+The engine listens on a Unix socket that the front creates, unless the operator's flags name a port.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FAST_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "amx_tile"})
 
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
-    """How to start one engine. `arguments` come after the address and the liveness pipe.
+    """Command to start one engine. `arguments` come after the address and the liveness pipe.
 
-    `listen` is the addresses that the operator asked for, by comma; empty: the engine is handed a Unix socket, which
-    is `socket_directory/NAME.sock`. `port` 0 beside addresses: any free one.
+    `listen` is the operator's addresses, separated by commas; empty: the engine gets a Unix socket,
+    `socket_directory/NAME.sock`. `port` 0 beside addresses: any free one.
     """
 
     program: Sequence[str]
@@ -61,11 +61,10 @@ def engine_command(
     gpu: str | None = None,
     user: EngineUser | None = None,
 ) -> EngineCommand:
-    """The command for our own engine, the `index`th of several (None: the only one), which sees only `gpu` if that is
-    given. Pure: `processor_flags` are those of /proc/cpuinfo.
+    """Return the command for our own engine, the `index`th of several (None: the only one). Pure.
 
-    Several share the input and output folders; each has a folder `temp/temp_name` for its temporary files, which it
-    empties.
+    The engine sees only `gpu` if that is given. `processor_flags` are those of /proc/cpuinfo. Several engines share the
+    input and output folders; each has a folder `temp/temp_name` for its temporary files, which it empties.
     """
     given = list(launch.arguments)
     listen, port = _take_address(given)
@@ -135,7 +134,7 @@ def _sandbox(
 
 
 def input_folder_of(launch: EngineLaunch) -> Path:
-    """Where engines of ours look for their inputs."""
+    """Return the folder in which engines of ours look for their inputs."""
     return _place_of(list(launch.arguments), "input", launch.base_directory)
 
 
@@ -161,7 +160,10 @@ def _place_of(given: list[str], kind: str, base: Path) -> Path:
 
 
 def precision_flags(precision: str, processor_flags: frozenset[str], given: Sequence[str]) -> list[str]:
-    """`auto` asks for bfloat16 where the processor computes it natively; the engine ignores that on a GPU's behalf."""
+    """Return the flags for a precision.
+
+    `auto` requests bfloat16 where the processor computes it natively; an engine with a GPU ignores that.
+    """
     if any(flag.endswith("-unet") or flag.startswith("--force-fp") for flag in given):
         return []
     if precision == "auto":
@@ -178,7 +180,7 @@ def read_processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def _take_option(arguments: list[str], name: str) -> str | None:
-    """Removes `name value` or `name=value` from the list and gives the value."""
+    """Remove `name value` or `name=value` from the list and return the value."""
     for position, argument in enumerate(arguments):
         if argument == name and position + 1 < len(arguments):
             value = arguments[position + 1]

@@ -1,7 +1,7 @@
 """EngineFleet: every engine the front works with, from its start to its end.
 
-Makes the clients and, where the engines are ours, the child processes, one for each GPU; watches them; replaces one
-that has grown too large; says when none is left.
+It creates the clients and, where the engines are ours, the child processes, one for each GPU; supervises them; replaces
+one that has grown too large; reports when none is left.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class EngineFleet:
             self.pool.set_up(engine.client, False)
 
     async def start(self) -> None:
-        """Returns when one engine can be asked. Raises EngineStartFailed when every one of ours has ended before that.
+        """Start the engines and wait until one of them answers. The others come up later.
 
-        Those that take longer come up later.
+        Raises EngineStartFailed when every one of ours has ended before that.
         """
         for engine in self.engines:
             await engine.client.start()
@@ -113,7 +113,7 @@ class EngineFleet:
             raise failed[0]
 
     async def watch(self) -> None:
-        """Keeps the pool's knowledge of the engines true, and their memory within its limit, for ever."""
+        """Supervise the engines and their memory, and keep the pool up to date. Never returns."""
         async with asyncio.TaskGroup() as group:
             for engine in self.engines:
                 group.create_task(engine.watch(), name=f"engine-watch-{engine.client.url}")
@@ -277,6 +277,6 @@ class EngineFleet:
 
 
 def _log_failed_start(task: asyncio.Task[None]) -> None:
-    """Of an engine that came to nothing while another one served already; `/health` shows it as failed."""
+    """Log an engine that failed to start while another one served already; `/health` shows it as failed."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("engine did not start", reason=str(error))

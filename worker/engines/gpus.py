@@ -12,9 +12,9 @@ UUID = re.compile(r"\(UUID: ([^)]+)\)")
 
 
 def find_gpus(environment: Mapping[str, str], dev: Path = Path("/dev")) -> list[str]:
-    """What `CUDA_VISIBLE_DEVICES` may name, one entry a GPU: the variable's own entries, else the driver's.
+    """Return the values for `CUDA_VISIBLE_DEVICES`, one for each GPU: the variable's own entries, else the driver's.
 
-    `nvidia-smi` is asked only where there is more than one device: it can take seconds.
+    `nvidia-smi` is called only where there is more than one device: it can take seconds.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -26,7 +26,7 @@ def find_gpus(environment: Mapping[str, str], dev: Path = Path("/dev")) -> list[
 
 
 def visible_entries(variable: str) -> list[str]:
-    """The entries CUDA takes: those before the first that is no device (-1, say)."""
+    """Return the entries that CUDA uses: those before the first invalid one, such as -1."""
     entries: list[str] = []
     for part in variable.split(","):
         entry = part.strip()
@@ -37,7 +37,7 @@ def visible_entries(variable: str) -> list[str]:
 
 
 def list_of_driver() -> list[str]:
-    """The ids that `nvidia-smi -L` lists; empty when it cannot be asked."""
+    """Return the ids that `nvidia-smi -L` lists; empty when it fails."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
@@ -46,7 +46,7 @@ def list_of_driver() -> list[str]:
 
 
 def ids_listed(text: str) -> list[str]:
-    """One id a device. A GPU that is cut into MIG devices counts as those."""
+    """Return one id for each device. A GPU that is divided into MIG devices counts as those."""
     ids: list[str] = []
     whole: str | None = None  # a GPU whose MIG devices may follow
     for line in text.splitlines():
@@ -64,7 +64,10 @@ def ids_listed(text: str) -> list[str]:
 
 
 def share_out(gpus: Sequence[str], num_engines: int | None) -> list[str | None]:
-    """For each engine the GPU it sees, None: whatever there is. `num_engines` None: one for each GPU."""
+    """Return the GPU of each engine; None: every device of the machine.
+
+    `num_engines` None: one engine for each GPU.
+    """
     number = num_engines or max(1, len(gpus))
     if number == 1 or not gpus:
         return [None] * number

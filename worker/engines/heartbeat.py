@@ -17,7 +17,7 @@ MIN_MISSED = 2
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """`quiet_seconds`: how long the running prompt has reported nothing; None while none runs."""
+    """State that an engine reports. `quiet_seconds`: since the running prompt's last report; None while none runs."""
 
     running: str | None = None
     node_id: str | None = None
@@ -40,7 +40,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatLimits:
-    """`stall_seconds`: without any progress in a node. `silence_seconds`: without any answer."""
+    """Limits of silence. `stall_seconds`: without progress within a node. `silence_seconds`: without any reply."""
 
     stall_seconds: float
     silence_seconds: float

@@ -1,4 +1,4 @@
-"""Folders of the server, taken out of what an engine of ours says about a job. Pure."""
+"""Removal of the server's folders from texts that an engine of ours sends about a job. Pure."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ BACKLOG_PAUSE_SECONDS = 0.01
 
 
 class BadAnswer(Exception):
-    """An answer that is not read: compressed, or too large. The message says which."""
+    """Reply that is not read: compressed, or too large. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Reply:
     body: bytes
 
     def json_value(self) -> Any:
-        """None when the body is no JSON."""
+        """Return the body as JSON; None when it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
             return None
 
     def json_object(self) -> dict[str, Any]:
-        """The body as an object; empty when it is none."""
+        """Return the body as a JSON object; empty when it is none."""
         value = self.json_value()
         return value if isinstance(value, dict) else {}
 
@@ -109,12 +109,12 @@ class EngineHttp:
 
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
-        """The status of a GET, and its body piece by piece."""
+        """Request a path by GET. Yields the status and the body piece by piece."""
         async with self._exchange("GET", path, b"", "") as (head, connection, limit):
             yield head.status, self._in_time(_body(connection.reader, head), limit)
 
     async def _in_time(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> AsyncIterator[bytes]:
-        """A large file may take long, as long as something comes."""
+        """Yield the pieces, each within the time limit: a large file may take long as a whole."""
         async for piece in pieces:
             limit.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
             yield piece
@@ -191,7 +191,7 @@ def _parse_head(raw: bytes) -> _Head:
 
 
 async def _connected(path: Path) -> socket.socket:
-    """A socket connected to a Unix socket. A full backlog is waited out: connecting itself never waits."""
+    """Connect to a Unix socket. A full backlog is waited out, since connecting itself never waits."""
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         opened.setblocking(False)

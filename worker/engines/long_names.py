@@ -1,4 +1,4 @@
-"""Names of nodes and classes that are none by their length: what is said about them would be as long. Pure."""
+"""Names of nodes and classes that are invalid by their length: a message about them would be as long. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_NAME_LENGTH = 1000
 
 
 def find_long_names(prompt: Mapping[str, Any]) -> list[Problem]:
-    """Every node whose id or class is too long to be one."""
+    """Return the problem of every node whose id or class is too long."""
     return [
         Problem(f"{what} of {len(name)} characters is none; up to {MAX_NAME_LENGTH} are allowed", field="workflow_json")
         for node_id, node in prompt.items()

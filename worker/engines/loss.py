@@ -78,7 +78,10 @@ class Loss:
 
 
 def reason_of_exit(code: int, num_oom_kills: int) -> LossReason:
-    """`num_oom_kills`: how many processes the kernel killed for memory while this one lived."""
+    """Return the reason for a process's end.
+
+    `num_oom_kills` is the number of processes that the kernel killed for memory while this one lived.
+    """
     if code == -signal.SIGKILL and num_oom_kills > 0:
         return LossReason.OUT_OF_MEMORY
     return LossReason.CRASHED
@@ -108,7 +111,7 @@ def error_of_loss(loss: Loss, attempts: int, node_id: str | None, class_type: st
 
 
 def backoff_seconds(num_failed_starts: int) -> float:
-    """The pause before the next start, when so many starts in a row have come to nothing."""
+    """Return the pause before the next start after a number of consecutive failed starts."""
     return START_BACKOFF.seconds(num_failed_starts + 1)
 
 
@@ -133,7 +136,7 @@ class CrashStreak:
         return True
 
     def end(self) -> None:
-        """A prompt has run to a good end."""
+        """End the streak: a prompt has succeeded."""
         self._jobs.clear()
 
 
@@ -143,7 +146,7 @@ def job_of_prompt(prompt_id: str) -> str:
 
 
 class RestartBudget:
-    """Restarts left after losses of one cause: at most `max_restarts` within any `window_seconds`."""
+    """Budget of restarts after losses of one cause: at most `max_restarts` within any `window_seconds`."""
 
     def __init__(self, max_restarts: int, window_seconds: float) -> None:
         self.max_restarts = max_restarts
@@ -151,7 +154,7 @@ class RestartBudget:
         self._times: deque[float] = deque()
 
     def take(self, now_seconds: float) -> bool:
-        """Takes one. False when there is none left."""
+        """Take one restart from the budget. Return False when none is left."""
         while self._times and self._times[0] <= now_seconds - self.window_seconds:
             self._times.popleft()
         if len(self._times) >= self.max_restarts:

@@ -1,7 +1,7 @@
-"""A prompt that needs less memory: nodes that take a picture whole replaced by those that take it in tiles. Pure.
+"""Prompt that needs less memory: nodes that process a picture whole are replaced by tiled ones. Pure.
 
-Used for the second attempt of a job that ran out of memory. Tiles overlap and are blended, so that the picture is the
-same but for small differences where they meet.
+It is the second attempt of a job that ran out of memory. Tiles overlap and are blended, so that the picture is the same
+but for small differences where they meet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ TILED = {"VAEDecode": "VAEDecodeTiled", "VAEEncode": "VAEEncodeTiled"}
 
 
 def with_tiles(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> dict[str, Any]:
-    """The prompt with the tiled class wherever the engine has one; their own inputs get the declared defaults."""
+    """Return the prompt with the tiled class wherever the engine has one.
+
+    Inputs that only the tiled class has get its declared defaults.
+    """
     return {node_id: _tiled(node, object_info) for node_id, node in prompt.items()}
 
 

@@ -1,6 +1,6 @@
-"""Where an engine looks for a model that it does not have, said in the problem that its name gave. Pure.
+"""Folders in which an engine looks for a model, added to the problem of a model that is not there. Pure.
 
-Which kind of folder an input's files are in our own engine tells; for another one it is known of ComfyUI's own inputs.
+Our own engine reports the kind of folder of an input's files; for another one it is known of ComfyUI's own inputs.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Kinds = Mapping[tuple[str, str], str]
 
 
 def parse_kinds(models: Any) -> Kinds:
-    """From the list `models` in the answer of our engine's check; empty where there is none."""
+    """Parse the list `models` in the reply of our engine's check; empty without one."""
     entries = [entry for entry in models if isinstance(entry, Mapping)] if isinstance(models, list) else []
     return {(str(entry.get("node_id")), str(entry.get("input_name"))): str(entry.get("folder")) for entry in entries}
 
 
 def parse_folders(body: Any) -> dict[str, list[str]]:
-    """Kind -> folders, from ComfyUI's `/experiment/models`; empty where the engine has no such thing."""
+    """Parse the folders by kind in ComfyUI's `/experiment/models`; empty where the engine has no such route."""
     entries = [entry for entry in body if isinstance(entry, Mapping)] if isinstance(body, list) else []
     return {str(entry.get("name")): [str(folder) for folder in entry.get("folders") or ()] for entry in entries}
 
@@ -58,7 +58,7 @@ def is_missing_model(problem: Problem, kinds: Kinds) -> bool:
 
 
 def with_folders(problems: Iterable[Problem], kinds: Kinds, folders: Mapping[str, Sequence[str]]) -> list[Problem]:
-    """The problems, those of a model that is not there with the folders in which it was looked for."""
+    """Return the problems, with the folders searched added to those of a missing model."""
     return [_with_folders(problem, folders.get(_kind_of(problem, kinds) or "", ())) for problem in problems]
 
 

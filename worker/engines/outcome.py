@@ -1,7 +1,7 @@
-"""What a prompt came to, read from the engine's history entry. Pure.
+"""Outcome of a prompt, read from the engine's history entry. Pure.
 
-Also the one place that knows which failures inside the engine are the caller's: a model file that is no model, a
-picture that is none.
+It alone distinguishes failures inside the engine that are the caller's: a model file that is no model, a picture that
+is none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CALLER_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """`outputs`: node id -> what it shows. Exactly one of success, `was_interrupted` and `error` holds."""
+    """Outcome of a run: success, `was_interrupted` or `error`. `outputs`: items to show by node id."""
 
     outputs: Mapping[str, Mapping[str, Any]]
     entry: Mapping[str, Any]
@@ -44,7 +44,10 @@ class RunOutcome:
 
 
 def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOutcome:
-    """`entry` is the value under the prompt's id in `GET /history/{id}`; `hidden` are folders that no error names."""
+    """Parse a history entry.
+
+    `entry` is the value under the prompt's id in `GET /history/{id}`; `hidden` are folders that no error may name.
+    """
     outputs = entry.get("outputs") or {}
     status = entry.get("status") or {}
     if status.get("status_str", "success") == "success":
@@ -58,7 +61,7 @@ def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOut
 
 
 def error_of(data: Mapping[str, Any], hidden: Sequence[str] = ()) -> WorkerError:
-    """Our error for the data of an `execution_error` message."""
+    """Return our error for the data of an `execution_error` message."""
     kind = str(data.get("exception_type") or "")
     names = {kind.rsplit(".", 1)[-1], str(data.get("code") or "")}
     message = without_folders(str(data.get("exception_message") or kind).strip(), hidden)
@@ -75,7 +78,7 @@ def error_of(data: Mapping[str, Any], hidden: Sequence[str] = ()) -> WorkerError
 
 
 def problems_of_rejection(body: Mapping[str, Any]) -> list[Problem]:
-    """Every problem in the body of ComfyUI's 400 (or of our engine's check): `error` and `node_errors`."""
+    """Return every problem in the body of a 400: `error` and `node_errors`."""
     problems: list[Problem] = []
     for node_id, entry in (body.get("node_errors") or {}).items():
         for error in entry.get("errors") or []:
@@ -104,7 +107,7 @@ def _prompt_problem(error: Mapping[str, Any]) -> Problem:
 
 
 def _named_node(details: str) -> str | None:
-    """ComfyUI says which node has an unknown class only in its words."""
+    """Return the node that a message names: ComfyUI reports an unknown class in its text only."""
     found = re.search(r"Node ID '#(.+)'", details)
     return found[1] if found else None
 
@@ -126,7 +129,7 @@ def _node_problem(node_id: str, class_type: str | None, error: Mapping[str, Any]
 
 
 def allowed_by(input_config: Any) -> Any:
-    """What an input's declaration allows, short: its choices, or its type and range."""
+    """Return the values that an input's declaration allows, in short: its choices, or its type and range."""
     if not isinstance(input_config, list | tuple) or not input_config:
         return None
     return read_input("", input_config).allowed()

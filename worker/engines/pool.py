@@ -54,12 +54,12 @@ class _Slot:
 
     @property
     def num_there(self) -> int:
-        """How many prompts the engine has, the one that is to stop among them."""
+        """Number of prompts that the engine has, one that is being stopped among them."""
         return self.num_taken + self.is_stopping
 
     @property
     def is_busy(self) -> bool:
-        """True while somebody's prompt is there. Of an engine that is down nobody can tell whether one has stopped."""
+        """True while a prompt is there. Of an engine that is down it is not known whether one has stopped."""
         return self.num_taken > 0 or (self.is_stopping and self.is_up)
 
 
@@ -80,9 +80,9 @@ class _ReservedSlot:
 
 
 class EnginePool:
-    """Hands engines out, the least busy one first, to whoever of those that wait has the lowest order.
+    """Pool of engines, handed out to the waiting job of the lowest order, the least busy engine first.
 
-    Whoever waits gives up when no engine has been up for `give_up_seconds`; None: never, since somebody brings them up.
+    A waiter gives up when no engine has been up for `give_up_seconds`; None: never, since a supervisor restarts them.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class EnginePool:
 
     @property
     def clients_free(self) -> list[EngineClient]:
-        """Those that are up, and at no prompt that was told to stop."""
+        """Engines that are up and without a prompt that was asked to stop."""
         return [slot.client for slot in self._slots if slot.is_up and not slot.is_stopping]
 
     @property
@@ -122,13 +122,13 @@ class EnginePool:
         return max(self._slots, key=lambda slot: (slot.serves, slot.is_up)).client
 
     async def any_up(self) -> EngineClient:
-        """An engine that is up, waited for. Raises EngineUnreachable when none has been for long."""
+        """Return an engine that is up; wait for one. Raises EngineUnreachable when none has been up for long."""
         if not await self._wait_for_one(self._give_up_seconds, lambda slot: slot.is_up):
             raise EngineUnreachable("Cannot connect to the engine: none is up")
         return self.any_client
 
     async def any_up_within(self, seconds: float) -> EngineClient:
-        """An engine that serves, waited for as long as a caller may be kept waiting. Raises NotReady."""
+        """Return an engine that serves; wait as long as a caller may be kept waiting. Raises NotReady."""
         if not await self._wait_for_one(seconds, lambda slot: slot.serves):
             raise NotReady("The engine is being started again", retry_after_seconds=5)
         return self.any_client
@@ -139,7 +139,7 @@ class EnginePool:
 
     @property
     def prompts_by_url(self) -> dict[str, int]:
-        """How many prompts each engine has."""
+        """Number of prompts of each engine."""
         return {slot.client.url: slot.num_taken for slot in self._slots}
 
     def set_up(self, client: EngineClient, is_up: bool) -> None:
@@ -154,7 +154,7 @@ class EnginePool:
         self._wake_waiters()
 
     def set_stopping(self, client: EngineClient, is_stopping: bool) -> None:
-        """While a prompt that was told to stop is still there, the engine takes no other."""
+        """Set if a prompt that was asked to stop is still there: the engine then takes no other."""
         slot = self._slot_of(client)
         slot.is_stopping = is_stopping
         if not slot.is_busy:
@@ -168,16 +168,16 @@ class EnginePool:
         return self._slot_of(client).num_holds > 0
 
     def pause(self) -> None:
-        """Hands nothing out any more; what has been handed out stays."""
+        """Stop handing engines out; those that are handed out stay so."""
         self._is_paused = True
 
     @contextlib.asynccontextmanager
     async def engine(
         self, order: Order, only: EngineClient | None = None, *, is_alone: bool = False
     ) -> AsyncIterator[EngineClient]:
-        """An engine with a free place (`only` this one), when all of lower `order` that wait have theirs.
+        """Hold a slot of an engine (of `only` this one) after all waiters of lower `order` have theirs.
 
-        `is_alone`: one that has nothing else, and gets nothing else before the block is left.
+        `is_alone`: an engine without another prompt, which gets no other before the block is left.
         """
         waiter = _Waiter(order, asyncio.get_running_loop().create_future(), only, is_alone)
         heapq.heappush(self._waiters, waiter)
@@ -196,10 +196,10 @@ class EnginePool:
 
     @contextlib.asynccontextmanager
     async def hold(self, client: EngineClient) -> AsyncIterator[None]:
-        """This engine for oneself: entered when its prompts have ended, nobody gets it before the block is left.
+        """Hold an engine exclusively, from the end of its prompts until the block is left.
 
-        It may be down, and then a prompt that was told to stop may be there still: `clients_free` tells when that is
-        gone. Those who wait for an engine go on waiting.
+        It may be down; a prompt that was asked to stop may be there still, and `clients_free` shows when it is gone.
+        Other waiters go on waiting.
         """
         slot = self._slot_of(client)
         slot.num_holds += 1
@@ -214,7 +214,7 @@ class EnginePool:
             self._wake_waiters()
 
     async def _await_turn(self, waiter: _Waiter) -> EngineClient:
-        """Raises EngineUnreachable when no engine (or not the one wanted) has been up for long."""
+        """Wait for a waiter's turn. Raises EngineUnreachable when no engine (or not `only`) has been up for long."""
         clock = asyncio.get_running_loop().time
         down_since: float | None = None
         while True:
@@ -299,28 +299,31 @@ class EnginePool:
         return is_open and slot.num_taken < self._prompts_per_engine
 
     def _is_reserved_against(self, order: Order) -> bool:
-        """Whether a place behind another prompt is for an older one, which is taken back from another engine for it."""
+        """Return True if the next slot is reserved for an older prompt that is being recalled from another engine."""
         if self._reserved is None:
             overtaken = _overtaken(self._slots, order)
             if overtaken is None:
                 return False
             self._reserved = _ReservedSlot(overtaken.last_order)
-            self._begin_slot_to_relieve(overtaken, self._reserved)
+            self._begin_relief(overtaken, self._reserved)
         return order > self._reserved.order
 
     def _relieve(self) -> None:
-        for slot in () if self._is_paused else _slot_to_relieve(self._slots):
-            self._begin_slot_to_relieve(slot)
+        for slot in () if self._is_paused else _slots_to_relieve(self._slots):
+            self._begin_relief(slot)
 
-    def _begin_slot_to_relieve(self, slot: _Slot, kept: _ReservedSlot | None = None) -> None:
-        """What is taken back comes here again as its job's turn for an engine."""
+    def _begin_relief(self, slot: _Slot, kept: _ReservedSlot | None = None) -> None:
+        """Start to recall the prompts waiting at an engine; each comes back here as its job's turn for an engine."""
         slot.is_relieved = True
         task = asyncio.create_task(self._recall(slot, kept), name=f"recall-{slot.client.url}")
         self._relieving.add(task)
         task.add_done_callback(self._relieving.discard)
 
     async def _recall(self, slot: _Slot, kept: _ReservedSlot | None) -> None:
-        """What could not be taken back, as it was still on its way or the engine did not answer, is asked for again."""
+        """Recall the waiting prompts of an engine; after a pause, relieve again.
+
+        Prompts on their way, or of an engine that does not reply, are recalled then.
+        """
         try:
             await slot.client.recall_waiting()
             if kept is not None:
@@ -336,9 +339,11 @@ class EnginePool:
         self._relieve()
 
 
-def _slot_to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
-    """Where a prompt waits that would begin sooner elsewhere: at all that are left out while others serve, and for one
-    that is idle at the one whose prompt comes first. Pure.
+def _slots_to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
+    """Return the engines whose waiting prompts would begin sooner elsewhere. Pure.
+
+    They are all engines that are left out while others serve, else, where another engine is idle, the one whose prompt
+    comes first.
     """
     crowded = [slot for slot in slots if slot.is_up and slot.num_taken and slot.num_there > 1 and not slot.is_relieved]
     taking = [slot for slot in slots if slot.takes]
@@ -351,7 +356,7 @@ def _slot_to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
 
 
 def _overtaken(slots: Sequence[_Slot], order: Order) -> _Slot | None:
-    """Where an older prompt waits that younger ones overtake, the oldest of them. Pure."""
+    """Return the engine whose waiting prompt is the oldest that younger ones have overtaken too often. Pure."""
     crowded = [slot for slot in slots if slot.is_up and slot.num_taken and slot.num_there > 1 and not slot.is_relieved]
     overtaken = [slot for slot in crowded if slot.num_overtaken >= MAX_OVERTAKEN and slot.last_order < order]
     return min(overtaken, key=lambda slot: slot.last_order, default=None)
@@ -362,5 +367,5 @@ def _is_disturbed(slot: _Slot, waiter: _Waiter) -> bool:
 
 
 def _may_take(slot: _Slot, waiter: _Waiter) -> bool:
-    """Whoever wants one engine alone has a prompt there, whatever was found of it since."""
+    """Return True if an engine may take a waiter's prompt; a waiter for one engine alone may use an unfit one."""
     return slot.serves if waiter.only is None else slot.is_up and slot.client is waiter.only

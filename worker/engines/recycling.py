@@ -16,8 +16,10 @@ DEFAULT_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """One engine of ours: its memory, how many prompts it has run, since when it runs or gave all it could back, how
-    often it was replaced or that was enough.
+    """Memory of one engine of ours, and the facts that decide about its replacement.
+
+    `num_prompts` have run since its start; `age_seconds` is the time since its start or since it last released all
+    memory it could; `num_recycled` counts its replacements and the releases that sufficed.
     """
 
     name: str
@@ -28,7 +30,7 @@ class MemoryUse:
 
 
 def soft_limit_bytes(asked: int | None, total: int | None) -> int | None:
-    """What is asked for (0: no limit), else a share of what there is; None: no limit."""
+    """Return the limit that is set (0: no limit), else a share of the total; None: no limit."""
     if asked is not None:
         return asked or None
     return None if total is None else round(total * DEFAULT_SHARE)
@@ -41,7 +43,7 @@ def is_too_much(total_bytes: int, limit_bytes: int | None, *, is_below_floor: bo
 def engine_to_recycle(
     engines: Sequence[MemoryUse], front_bytes: int, limit_bytes: int | None, *, is_below_floor: bool
 ) -> str | None:
-    """The name of the engine to replace, the largest that may be; None when all is well or none may be.
+    """Return the name of the engine to replace, the largest that may be; None where none needs to be or may be.
 
     An engine that has run nothing since its start would come back as it is.
     """
@@ -54,7 +56,7 @@ def engine_to_recycle(
 
 
 def rest_seconds(engine: MemoryUse) -> float:
-    """How long it may run before it is replaced again: the first time as soon as need be."""
+    """Return the minimum time between two replacements of an engine; the first may come at once."""
     if engine.num_recycled == 0:
         return 0.0
     return min(FIRST_REST_SECONDS * 2.0 ** (engine.num_recycled - 1), LONGEST_REST_SECONDS)

@@ -66,7 +66,7 @@ class Sandbox:
         return self.level == "bwrap"
 
     def program(self, program: Sequence[str], status_fd: int | None = None) -> list[str]:
-        """Return the command that runs `program` in the sandbox. `status_fd` is told the process id from outside."""
+        """Return the command that runs `program` in the sandbox. `status_fd` receives its process id outside."""
         as_user = [] if self.user is None else self._change_of_user(self.user)
         if not self.has_namespaces:
             return [*as_user, *program]
@@ -99,7 +99,7 @@ class Sandbox:
         return ["--unshare-user", *nested, "--cap-drop", "ALL", *common]
 
     def _mounts(self) -> list[str]:
-        """Later ones cover earlier ones."""
+        """Return the mounts; later ones cover earlier ones."""
         mounts = [*_ro_bind("/usr"), "--proc", "/proc", "--dev", "/dev"]
         mounts += ["--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108
         mounts += ["--size", str(SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108
@@ -129,7 +129,7 @@ class Sandbox:
 
 
 def interpreter_folders() -> list[Path]:
-    """The folders of this interpreter and of its packages."""
+    """Return the folders of this interpreter and of its packages."""
     import_path = [Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
     named = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent, *import_path]
     named += [Path(site.getusersitepackages())] if site.ENABLE_USER_SITE else []
@@ -137,7 +137,7 @@ def interpreter_folders() -> list[Path]:
 
 
 def _parents(paths: Iterable[Path]) -> list[str]:
-    """The folders above, which bubblewrap would make for their owner alone."""
+    """Return the folders above, which bubblewrap would create for their owner alone."""
     above = {parent for path in paths for parent in path.parents if parent != parent.parent}
     return [part for folder in sorted(above) for part in ("--perms", "0755", "--dir", str(folder))]
 
@@ -147,7 +147,7 @@ def _ro_bind(path: str) -> list[str]:
 
 
 def _with_targets(paths: Iterable[Path]) -> list[Path]:
-    """The paths, and where they or the folders right below them are links to."""
+    """Return the paths, and the targets of links among them and right below them."""
     found: dict[Path, None] = {}
     for path in paths:
         found[path] = None

@@ -160,5 +160,5 @@ class StatusPipe:
         return None
 
     def close(self) -> None:
-        """When the program has ended, which would die of a closed pipe at its last report."""
+        """Close the pipe after the program's end: it would die of a closed pipe at its last report."""
         self._report.close()

@@ -27,7 +27,7 @@ ALLOWED = "a name, or a path below the output folder"
 
 
 def find_name_problems(prompt: Mapping[str, Any], output_folder: Path | None) -> list[Problem]:
-    """Every one in a prompt. `output_folder` is the engine's, None where that is not known."""
+    """Return the problem of every unsafe file name. `output_folder` is the engine's, None where it is not known."""
     problems = []
     for node_id, node in prompt.items():
         inputs = node.get("inputs") if isinstance(node, Mapping) else None

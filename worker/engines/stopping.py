@@ -34,11 +34,10 @@ class StopRequest:
 
 
 class StopRequests:
-    """Requests to stop prompts, each repeated until its prompt is gone.
+    """Requests to stop prompts of one engine, each repeated until its prompt is gone.
 
-    `ask` sends a request, `place_of` returns a prompt's place in the engine's queue (None: nowhere).
-
-    `on_change` is called whenever `running` may have changed.
+    `ask` sends a request, `place_of` returns a prompt's place in the engine's queue (None: nowhere). `on_change` is
+    called whenever `running` may have changed.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class StopRequests:
         return bool(self._requests)
 
     def is_open(self, request: StopRequest) -> bool:
-        """True while the prompt is not known to have stopped."""
+        """Return True while the prompt is not known to have stopped."""
         return self._requests.get(request.prompt_id) is request
 
     async def stop(
@@ -75,10 +74,10 @@ class StopRequests:
         longest_gap_seconds: float,
         is_past_nodes: bool = False,
     ) -> None:
-        """Ask a prompt to stop, after `sending` it is over: a request that overtakes the prompt finds nothing.
+        """Ask a prompt to stop once `sending` it is over: a request that overtakes the prompt finds nothing.
 
-        Returns when the engine was asked, or has not answered for long. Asking goes on until the prompt is gone, but
-        for one that `is_past_nodes`, which holds up nothing.
+        Returns when the engine has received the request, or after a time without a reply. The request is repeated until
+        the prompt is gone, unless it `is_past_nodes`, which holds nothing up.
         """
         request = StopRequest(prompt_id, longest_gap_seconds, is_running, time.monotonic())
         self._requests[prompt_id] = request
@@ -96,12 +95,12 @@ class StopRequests:
             return
 
     def forget(self, prompt_id: str) -> None:
-        """The prompt is sent once more: what is there now is not what was to stop."""
+        """Drop the request for a prompt that is sent once more: the present one is not the one to stop."""
         if self._requests.pop(prompt_id, None) is not None:
             self._on_change()
 
     def clear(self) -> None:
-        """The engine's process is gone, and every prompt with it."""
+        """Drop every request: the engine's process has ended, and every prompt with it."""
         self._requests.clear()
         self._on_change()
 

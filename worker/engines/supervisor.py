@@ -104,7 +104,7 @@ class EngineProcess:
 
     @property
     def has_port(self) -> bool:
-        """True where others than the front may connect."""
+        """True if other programs than the front can connect."""
         return self._socket is None
 
     @property
@@ -131,7 +131,10 @@ class EngineProcess:
             self._command = replace(self._command, sandbox=sandbox)
 
     async def start(self) -> None:
-        """Returns when the engine answers. Raises EngineStartFailed, with its last words, when its process ends."""
+        """Start the process and wait until the engine answers.
+
+        Raises EngineStartFailed, with its last output, when the process ends.
+        """
         try:
             await self._wait_for_port()
             await self._spawn()
@@ -145,7 +148,7 @@ class EngineProcess:
         await self._answers.wait()
 
     def replace(self, reason: LossReason) -> None:
-        """Ends the process, which then counts as lost for this reason; the watcher starts another."""
+        """End the process, which then counts as lost for this reason; the watcher starts another."""
         if self._process is None or self._process.returncode is not None or self._replaced_for is not None:
             return
         self._replaced_for = reason
@@ -153,7 +156,7 @@ class EngineProcess:
         self._ending = asyncio.create_task(self._end(self._process, is_stuck=reason.is_hang), name="engine-ending")
 
     async def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
-        """Ends the process for good; what runs in it gets `patience_seconds` to end."""
+        """End the process for good. Its prompts get `patience_seconds` to end."""
         self.state = ProcessState.STOPPED
         if self._watcher is not None:
             self._watcher.cancel()
@@ -167,7 +170,10 @@ class EngineProcess:
             self._socket.remove()
 
     async def _wait_for_port(self) -> None:
-        """An engine of a front that has just died may still hold the port; a stranger is never adopted."""
+        """Wait until the port is free: the engine of a front that has just died may hold it.
+
+        A foreign process on the port is never adopted.
+        """
         if self._socket is not None:
             return
         host = self._command.connect_host
@@ -298,7 +304,7 @@ class EngineProcess:
                     supervisor_log.error("engine did not start", reason=error.message)
 
     async def _await_loss(self) -> bool:
-        """Returns when the process has ended and that is told; False when it was meant to."""
+        """Wait for the process to end and report its loss. Return False when it was stopped on purpose."""
         assert self._process is not None and self._reader is not None
         code = self._code_of(await self._process.wait())
         self._end_followers(self._process)
@@ -317,7 +323,7 @@ class EngineProcess:
         return True
 
     def _may_restart(self, num_failed_starts: int) -> bool:
-        """True while the budget of the cause lasts. A loss that is a job's doing is counted elsewhere."""
+        """Return True while the budget of the cause lasts. A loss that a job caused is counted elsewhere."""
         if num_failed_starts:
             return self._start_budget.take(time.monotonic())
         loss = self.last_loss
@@ -330,7 +336,7 @@ class EngineProcess:
     async def _end(
         self, process: asyncio.subprocess.Process, *, is_stuck: bool = False, patience_seconds: float = STOP_SECONDS
     ) -> None:
-        """Asks it to end, then makes it; one that is stuck prints its stacks first."""
+        """Terminate a process, then kill it; one that is stuck prints its stacks first."""
         if process.returncode is not None:
             return
         self._signal(process, signal.SIGUSR1 if is_stuck else signal.SIGTERM)
@@ -343,7 +349,7 @@ class EngineProcess:
         self._end_followers(process)
 
     def _signal(self, process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-        """To the engine itself: what holds its namespaces passes no signal on, and ends with it."""
+        """Signal the engine itself: the program that holds its namespaces forwards no signal and ends with it."""
         with contextlib.suppress(ProcessLookupError):
             if self._inner_pid is not None and process is self._process and process.returncode is None:
                 os.kill(self._inner_pid, number)
@@ -352,12 +358,15 @@ class EngineProcess:
 
     @staticmethod
     def _end_followers(process: asyncio.subprocess.Process) -> None:
-        """Ends what node packs started and left in the engine's process group."""
+        """Kill the processes that node packs left in the engine's process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
     def _code_of(self, code: int) -> int:
-        """The engine's exit code, negative for a signal's number; from within namespaces that comes as 128 and more."""
+        """Return the engine's exit code, negative for a signal's number.
+
+        From within namespaces a signal comes as 128 and more.
+        """
         return 128 - code if self._inner_pid is not None and code > 128 else code
 
     def _close_status(self) -> None:

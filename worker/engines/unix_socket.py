@@ -36,7 +36,7 @@ class UnixSocket:
 
     @property
     def path(self) -> Path:
-        """Where it is, or will be. Raises FileNotFoundError before the temporary folder is made."""
+        """Path of the socket. Raises FileNotFoundError before the temporary folder is made."""
         folder = self._own_folder or self._directory
         if folder is None:
             raise FileNotFoundError(f"{self._file_name} is not listened on")
@@ -84,5 +84,5 @@ class UnixSocket:
 
 
 def _short_temporary_folder() -> str | None:
-    """`TMPDIR` unless it is so long that no socket would fit below it."""
+    """Return `/tmp` where no socket path would fit below `TMPDIR`, else None for the default."""
     return None if len(os.fsencode(tempfile.gettempdir())) < MAX_PATH_BYTES // 2 else "/tmp"  # noqa: S108

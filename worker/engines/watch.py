@@ -65,7 +65,7 @@ class EngineReport:
 
 @dataclass(slots=True)
 class _Pulse:
-    """What the last looks gave. Times are monotonic seconds."""
+    """Results of the last heartbeats. Times are monotonic seconds."""
 
     last: Heartbeat = field(default_factory=Heartbeat)
     at: float | None = None
@@ -124,7 +124,7 @@ class WatchedEngine:
         return self.client in self._pool().clients_up
 
     async def wait_until_up(self) -> None:
-        """For the first time."""
+        """Wait until the engine is up for the first time."""
         await self._has_been_up.wait()
 
     async def watch(self) -> None:
@@ -145,7 +145,10 @@ class WatchedEngine:
             await asyncio.sleep(pause if is_up else LOOK_DOWN_SECONDS)
 
     async def _is_prepared(self) -> bool:
-        """Whether it is still there when it has been prepared. One that hangs at that is replaced as at a job."""
+        """Prepare the engine; return True if it is still up afterwards.
+
+        An engine that hangs meanwhile is replaced, as during a job.
+        """
         num_restarts = None if self.process is None else self.process.num_restarts
         preparing = asyncio.ensure_future(self._prepare(self.client))
         try:
@@ -159,9 +162,9 @@ class WatchedEngine:
         return self.process is None or (self.process.is_answering and self.process.num_restarts == num_restarts)
 
     def lost(self, loss: Loss) -> bool:
-        """Its process has ended: report it to the pool and to every run at once.
+        """Report the end of the engine's process to the pool and to every run.
 
-        True when it has ended under so many jobs that the engine itself is in doubt.
+        Returns True when it has ended under so many jobs that the engine itself is in doubt.
         """
         self._pulse = _Pulse()
         self._pool().set_up(self.client, False)
@@ -169,10 +172,10 @@ class WatchedEngine:
         return self._crashes.add(loss)
 
     async def recycle(self, is_still_needed: Callable[[], bool] = lambda: True) -> None:
-        """Replaces our engine between jobs: it gets no further prompt, ends those that it has, and starts anew.
+        """Replace our engine between jobs: it gets no further prompt, ends those that it has, and starts anew.
 
-        Before that it is asked for all the memory that it can do without; it stays if then `is_still_needed` says no.
-        Returns when an engine is up. Nothing is lost: what waits in the front goes on waiting there.
+        It first releases all memory that it can do without, and stays if `is_still_needed` then returns False. Returns
+        when an engine is up. Nothing is lost: the front's waiting jobs go on waiting.
         """
         assert self.process is not None
         self._is_draining = True
@@ -224,7 +227,7 @@ class WatchedEngine:
         )
 
     async def _look(self) -> bool:
-        """Whether our engine can take prompts; one that hangs is replaced."""
+        """Return True if our engine can take prompts; replace it if it hangs."""
         pulse, client = self._pulse, self.client
         try:
             pulse.last = await client.heartbeat()
@@ -257,7 +260,7 @@ class WatchedEngine:
         return await self._has_nodes()
 
     async def _has_nodes(self) -> bool:
-        """An engine counts as up when it tells what it has: it answers before that."""
+        """Return True once the engine lists its nodes: it answers before that, and does not count as up."""
         try:
             await self.client.object_info()
         except EngineUnreachable:

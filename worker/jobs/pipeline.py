@@ -62,7 +62,7 @@ FAILED_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PipelineLimits:
-    """`num_running_of_caller` None: no limit."""
+    """Limits of the pipeline. `num_running_of_caller` None: no limit."""
 
     job_timeout_seconds: float
     num_fetching: int
@@ -70,19 +70,19 @@ class PipelineLimits:
 
     @property
     def num_fetching_of_caller(self) -> int | None:
-        """Half of the places: where callers are limited at all, one with slow downloads leaves room for others."""
+        """Half of the slots: where callers are limited at all, slow downloads of one leave room for others."""
         return None if self.num_running_of_caller is None else max(1, self.num_fetching // 2)
 
 
 class JobFeed:
-    """Who waits for what happens to a job: streams for every change, synchronous requests for the end."""
+    """Notifications of changes by job: streams wait for every change, synchronous requests for the end."""
 
     def __init__(self) -> None:
         self._waiters: dict[str, set[asyncio.Event]] = {}
 
     @contextlib.contextmanager
     def watch(self, job_id: str) -> Any:
-        """An event that is set at every change of the job."""
+        """Yield an event that is set at every change of the job."""
         event = asyncio.Event()
         self._waiters.setdefault(job_id, set()).add(event)
         try:
@@ -102,7 +102,7 @@ class JobFeed:
 
 
 class Pipeline:
-    """Owns the tasks of the jobs that have not ended."""
+    """Tasks of the jobs that have not ended, from the inputs' fetch to the outputs' delivery."""
 
     def __init__(
         self,
@@ -137,10 +137,10 @@ class Pipeline:
         self._drain_ended = asyncio.Event()
 
     def start(self, job: Job) -> None:
-        """Begins, or after a restart goes on with, a job that is on disk. While draining it is left there, unless
-        it is to end as cancelled.
+        """Start a stored job, or resume it after a restart.
 
-        A cancel may have begun, and ended, a job that is just being admitted: it is never begun twice.
+        While draining it stays stored, unless it is to end as cancelled. A job that is just being admitted may have
+        been begun, and ended, by a cancellation: it is never begun twice.
         """
         is_deferred = self._is_draining and job.id not in self._cancelled
         if is_deferred or job.state.is_terminal or job.id in self._tasks:
@@ -150,7 +150,10 @@ class Pipeline:
         task.add_done_callback(lambda _: self._leave(job, task))
 
     def recover(self) -> int:
-        """Starts every job that the last front left unfinished; gives how many. The running one is run once more."""
+        """Start every job that the last front left unfinished; return their number.
+
+        The running one is run once more.
+        """
         self._has_recovered = True
         jobs = sorted(
             (job for job in self._store.jobs.values() if job.id not in self._tasks), key=lambda job: job.order
@@ -160,7 +163,10 @@ class Pipeline:
         return len(jobs)
 
     def cancel(self, job: Job) -> bool:
-        """Ends a job as cancelled, in whatever state it is. False when it has ended already. Safe to call twice."""
+        """End a job as cancelled, in whatever state it is. Safe to call twice.
+
+        Returns False when it has ended already.
+        """
         if job.state.is_terminal:
             return False
         self._cancelled.add(job.id)
@@ -172,7 +178,7 @@ class Pipeline:
         return True
 
     async def wait_for_end(self, job: Job) -> None:
-        """Returns when the job's last state is on disk. Raises Draining when it is left for the next start."""
+        """Wait until the job's last state is on disk. Raises Draining when the job is deferred to the next start."""
         with self.feed.watch(job.id) as changed:
             while not self.has_ended(job):
                 if self.is_deferred(job):
@@ -182,17 +188,18 @@ class Pipeline:
                 await changed.wait()
 
     def has_ended(self, job: Job) -> bool:
-        """Whether the job's last state is on disk."""
+        """Return True if the job's last state is on disk."""
         return job.state.is_terminal and job.id not in self._tasks
 
     def is_deferred(self, job: Job) -> bool:
-        """Whether nothing more comes of the job before the front's next start."""
+        """Return True if the job makes no progress before the front's next start."""
         return self._is_draining and job.id not in self._tasks and not job.state.is_terminal
 
     async def drain(self, seconds: float) -> None:
-        """Lets running jobs end, for at most `seconds` or until `end_drain`; the rest stays on disk for the next start.
+        """Wait for running jobs to end, for at most `seconds` or until `end_drain`.
 
-        What waits, for inputs or for an engine, is left at once. A job that is interrupted here costs no attempt.
+        The rest stays on disk for the next start: jobs that wait for inputs or an engine at once. An interruption here
+        costs no attempt.
         """
         self._is_draining = True
         self._pool.pause()
@@ -214,7 +221,7 @@ class Pipeline:
             await asyncio.wait(rest, timeout=STOP_SECONDS)
 
     def end_drain(self) -> None:
-        """Ends `drain` now."""
+        """End `drain` now."""
         self._drain_ended.set()
 
     @property
@@ -230,7 +237,7 @@ class Pipeline:
         return counts
 
     def check_integrity(self) -> list[str]:
-        """What is wrong inside, one line each: empty is good."""
+        """Return one line for each inconsistency; empty is good."""
         fresh = int((time.time() - FRESH_SECONDS) * 1000)
         left = (
             job
@@ -278,7 +285,7 @@ class Pipeline:
         await self._end(job, *ending)
 
     async def _generate(self, job: Job) -> None:
-        """Fetches, runs and collects; a second time when the engine was lost during the run or memory was short."""
+        """Fetch, run and collect, a second time when the engine was lost during the run or memory was short."""
         may_be_there, num_losses = job.is_recovered, 0
         prompt: Mapping[str, Any] | None = None
         while True:
@@ -334,7 +341,10 @@ class Pipeline:
                 await asyncio.shield(self._store.save(job))  # so that it is never drawn again
 
     async def _collect(self, job: Job, outcome: RunOutcome, engine: EngineClient) -> Sequence[OutputRecord]:
-        """The files of a run, also from an engine that goes away for a while: they are not drawn again."""
+        """Collect the files of a run.
+
+        An engine that is unreachable for a while is waited for: the pictures are not drawn again.
+        """
         directory = self._store.job_directory(job.id)
 
         async def clear(state: RetryCallState) -> None:
@@ -353,7 +363,10 @@ class Pipeline:
         return await tries(self._outputs.collect, job, outcome, directory, engine)
 
     async def _fetch(self, job: Job) -> Mapping[str, Any]:
-        """The prompt as the engine gets it. Waits for an engine that is starting, and only a download takes a place."""
+        """Fetch the inputs and return the prompt for the engine.
+
+        Waits for an engine that is starting. Only downloads take a slot.
+        """
         engine = await self._pool.any_up()
         object_info = await _object_info(engine)
         if not self._inputs.plan(job.prompt, object_info).pending_files:
@@ -397,7 +410,10 @@ class Pipeline:
             return outcome, engine
 
     async def _engine_with(self, prompt_id: str) -> EngineClient | None:
-        """The engine that has a prompt which may have been sent before. Raises EngineLost when one does not tell."""
+        """Return the engine that has a prompt which may have been sent before.
+
+        Raises EngineLost when an engine does not reply.
+        """
         for engine in self._pool.clients_up:
             try:
                 if await engine.knows(prompt_id):
@@ -407,7 +423,7 @@ class Pipeline:
         return None
 
     async def _retry_with_less_memory(self, job: Job, engine: EngineClient) -> bool:
-        """Prepares the next attempt of a job that ran out of memory. False when there is none."""
+        """Prepare the next attempt of a job that ran out of memory. Return False when none is left."""
         job.needs_less_memory = True
         if not job.begin_retry(QUEUED_WORDS):
             return False
@@ -417,7 +433,7 @@ class Pipeline:
         return True
 
     def _retry(self, job: Job) -> None:
-        """Takes the next attempt. Raises what the loss of the engine means when there is none."""
+        """Begin the next attempt. Raises the error of the engine's loss when none is left."""
         loss = job.last_loss or Loss(LossReason.GONE)
         if loss.reason is LossReason.OUT_OF_MEMORY:
             job.needs_less_memory = True
@@ -457,7 +473,10 @@ class Pipeline:
         self.feed.notify(job.id)
 
     async def _store_end(self, job: Job, kept: Credentials | None) -> bool:
-        """Returns when the job's end is on disk, its webhook with it. False when it can never be."""
+        """Wait until the job's end is on disk, its webhook with it.
+
+        Returns False when it cannot be stored at all.
+        """
         webhook = self._make_webhook(job, kept)
         committed = self._store.save(job, *([] if webhook is None else [webhook_insert(webhook)]))
         # Nothing may come between the last state and its commit, not even a second cancel.
@@ -467,7 +486,7 @@ class Pipeline:
         return not isinstance(committed.exception(), ChangeUnwritable)
 
     def _leave(self, job: Job, task: asyncio.Task[None]) -> None:
-        """The task is over, however it ended; whoever waits for the job looks again."""
+        """Remove a task that has ended, and notify those that wait for its job."""
         self._tasks.pop(job.id, None)
         if task.cancelled() and job.id in self._cancelled:  # by the drain, before it could see the mark
             self.start(job)
@@ -514,7 +533,7 @@ class Pipeline:
 
 
 async def _object_info(engine: EngineClient) -> Mapping[str, Any]:
-    """What the engine has, asked while a job holds a place there. Raises EngineLost."""
+    """Return the engine's node classes while a job holds a slot there. Raises EngineLost."""
     try:
         return await engine.object_info()
     except EngineUnreachable as error:

@@ -105,7 +105,7 @@ class PromptWork:
 
     @property
     def pixel_steps(self) -> int:
-        """Return the sum of pixels times steps over all nodes that sample."""
+        """Sum of pixels times steps over all nodes that sample."""
         return math.ceil(sum(item.picture.sampled_pixels * item.steps for item in self.samplings()))
 
     # steps

@@ -33,7 +33,7 @@ RETRY_AFTER_STATUSES = frozenset({429, 503})
 
 
 class OutboxRow(Protocol):
-    """One webhook that is owed; the outbox's row. `attempts` counts the tries before this one."""
+    """Pending webhook: the outbox's row. `attempts` counts the tries before this one."""
 
     @property
     def id(self) -> str: ...
@@ -53,7 +53,7 @@ class OutboxRow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """What became of one try. Not delivered and no `retry_in_seconds`: given up. `error` holds no secret."""
+    """Outcome of one try. Neither delivered nor `retry_in_seconds`: dead. `error` holds no secret."""
 
     is_delivered: bool
     retry_in_seconds: float | None = None
@@ -61,17 +61,17 @@ class DeliveryOutcome:
 
 
 def sign(secret: str, body: bytes) -> str:
-    """The value of `X-Webhook-Signature`."""
+    """Return the value of `X-Webhook-Signature`."""
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
 def sign_standard(secret: str, message_id: str, at_seconds: int, body: bytes) -> str:
-    """The value of `webhook-signature`, version 1 of Standard Webhooks."""
+    """Return the value of `webhook-signature`, version 1 of Standard Webhooks."""
     return Webhook(_standard_key(secret)).sign(message_id, datetime.fromtimestamp(at_seconds, UTC), body.decode())
 
 
 def headers_of(row: OutboxRow, at_seconds: int) -> dict[str, str]:
-    """The headers of one try. Without a secret nothing is signed."""
+    """Return the headers of one try. Without a secret nothing is signed."""
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "darkroom",
@@ -85,10 +85,10 @@ def headers_of(row: OutboxRow, at_seconds: int) -> dict[str, str]:
 
 
 def next_wait_seconds(num_tries: int, chance: float, asked_seconds: float | None = None) -> float | None:
-    """How long to wait after `num_tries` failed tries (1 after the first); None when it was the last.
+    """Return the pause after `num_tries` failed tries (1 after the first); None when it was the last.
 
-    `chance` in 0..1 spreads the wait by a quarter to either side;
-    `asked_seconds`, a receiver's Retry-After, lengthens it.
+    `chance` in 0..1 spreads the pause by a quarter to either side; `asked_seconds`, a receiver's Retry-After, lengthens
+    it.
     """
     if num_tries >= MAX_TRIES:
         return None
@@ -107,7 +107,10 @@ def judge(status: int, num_tries: int, chance: float, asked_seconds: float | Non
 
 
 class WebhookSender:
-    """Owns the two HTTP clients: one for the operator's address, one whose every connection the guard has checked."""
+    """Sender of webhooks with two HTTP clients.
+
+    One is for the operator's address, the other checks the address of every connection.
+    """
 
     def __init__(
         self, guard: AddressGuard, now: Callable[[], float] = time.time, rng: random.Random | None = None
@@ -118,7 +121,7 @@ class WebhookSender:
         self._rng = rng or random.Random()
 
     async def deliver(self, row: OutboxRow) -> DeliveryOutcome:
-        """One try. Never raises for what the receiver or the network does."""
+        """Try once to deliver. Failures of the receiver or the network are in the outcome."""
         http = self._trusted_client() if row.is_trusted else self._guarded
         num_tries, chance = row.attempts + 1, self._rng.random()
         try:

@@ -14,7 +14,7 @@ UPTIME = Path("/proc/uptime")
 
 
 class Phase(StrEnum):
-    """Phases in their order.
+    """Phases of the start, in their order.
 
     `import` is from the process's creation to the front's own first line, `front` until its state is open and it
     listens. `ready` is all of it together.

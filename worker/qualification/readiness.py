@@ -46,10 +46,10 @@ class Action(StrEnum):
 
 
 def action_for(verdict: Verdict, on_fail: Literal["error", "serve", "exit"], num_bad: int) -> Action:
-    """What a verdict leads to; `num_bad` counts the bad ones in a row, this one included. Pure.
+    """Return the action for a verdict; `num_bad` counts the bad ones in a row, this one included. Pure.
 
-    `failed` has no figure, so with it no worker serves: it would be ready at speed zero. What a moment may cure gets
-    three tries before the worker exits.
+    `failed` has no figure, so with it no worker serves: it would be ready at speed zero. A fault that may be temporary
+    gets three tries before the worker exits.
     """
     if verdict.is_good:
         return Action.OPEN
@@ -60,28 +60,31 @@ def action_for(verdict: Verdict, on_fail: Literal["error", "serve", "exit"], num
 
 
 def pause_after(num_bad: int) -> float:
-    """Seconds until the next try: 1, 3, 9, 27, ... 300."""
+    """Return the seconds until the next try: 1, 3, 9, 27, ... 300."""
     return ROUND_BACKOFF.seconds(num_bad)
 
 
 class Announcer(Protocol):
-    """Who is told what a round came to."""
+    """Receiver of the rounds' results."""
 
     def ready(self, *, was_closed: bool) -> None:
-        """After every good round: the speed may be another one."""
+        """Announce that the worker serves, after every good round: the speed may have changed."""
         ...
 
     def not_ready(self, reason: str, *, is_new: bool) -> None:
-        """The worker does not serve. Told of a benchmark that could not run only at its third time in a row."""
+        """Announce that the worker does not serve.
+
+        A benchmark that could not run is announced only at the third time in a row.
+        """
         ...
 
     def unqualified(self, exit_code: int) -> None:
-        """The worker is to end."""
+        """End the worker."""
         ...
 
 
 class Readiness:
-    """Opens and closes the gate, and keeps `qualification` true."""
+    """Owner of the gate: runs benchmark and warm-up, opens and closes it, and updates `qualification`."""
 
     def __init__(
         self,
@@ -116,7 +119,7 @@ class Readiness:
         self._share_out()
 
     async def run_forever(self, has_been_up: asyncio.Event) -> None:
-        """The first round begins when an engine is up; jobs recovered from before wait until it is over."""
+        """Run rounds from the first engine's start on; recovered jobs wait until the first round is over."""
         self._phases.front_is_up()
         is_forced, clients = False, self._pool.clients
         while True:
@@ -132,7 +135,7 @@ class Readiness:
                         await held.enter_async_context(self._pool.hold(client))
                     with self._phases.phase(Phase.ENGINE):
                         await has_been_up.wait()
-                        up = await self._those_up(clients)
+                        up = await self._clients_up(clients)
                         self._forget(set(clients) - set(up))
                     action = await self._round(up, is_forced) if up else None
                 finally:
@@ -153,7 +156,7 @@ class Readiness:
             clients = self._pool.clients if due is None else due
 
     def device_was_lost(self, client: EngineClient) -> None:
-        """The engine starts anew because of its device: it takes no job before the device has proved itself again."""
+        """Suspect an engine that restarts because of its device: it takes no job before the next benchmark."""
         self._suspect.add(client)
         made = self._found.pop(client, None)
         if made is not None:
@@ -164,7 +167,7 @@ class Readiness:
         self._news.set()
 
     def engine_is_gone(self, client: EngineClient) -> None:
-        """The engine does not come back. Where no other is fit, the worker cannot go on either."""
+        """Leave out an engine that does not come back. Where no other is fit, the worker closes."""
         self._found.pop(client, None)
         self._share_out()
         if self._gate.is_open and not self._fit():
@@ -172,7 +175,7 @@ class Readiness:
         self._news.set()
 
     async def prepare(self, client: EngineClient) -> None:
-        """An engine was started anew: before it takes prompts, it reads its models again, and is warm if it was."""
+        """Preload the models of an engine that was started anew, and warm it up if it was warm."""
         if client.has_check:
             await self._warm_up.preload(client)
         if client.has_check and client in self._warms_well:
@@ -181,6 +184,7 @@ class Readiness:
                 self._warms_well.add(client)
 
     async def benchmark_now(self) -> None:
+        """Run a round for all engines, or wait for the requested one under way. Raises NotReady."""
         if not self._pool.clients_up:
             raise NotReady("No engine is up")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -192,10 +196,10 @@ class Readiness:
             self._news.set()
         await future
 
-    async def _those_up(self, clients: Sequence[EngineClient]) -> list[EngineClient]:
-        """Waits for one of them, and a moment for the others: what comes later gets a round of its own.
+    async def _clients_up(self, clients: Sequence[EngineClient]) -> list[EngineClient]:
+        """Wait for one of the engines, and a moment for the others; later ones get a round of their own.
 
-        None at all where they stay away or somebody asks meanwhile, and other engines are up.
+        Returns none where they stay away, or a benchmark is requested meanwhile, and other engines are up.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -214,12 +218,12 @@ class Readiness:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _forget(self, away: set[EngineClient]) -> None:
-        """What was found of engines that are down says nothing of those that serve; they are looked at when back."""
+        """Forget the results of engines that are down; they are examined when they are back."""
         for client in away:
             self._found.pop(client, None)
 
     def _fail_waiting_requests(self, error: NotReady) -> None:
-        """The round that they asked for goes on waiting without them."""
+        """Fail the requests for a round that goes on waiting without them."""
         for future in (*self._waiting, *(self._sharing or ())):
             if not future.done():
                 future.set_exception(error)
@@ -232,22 +236,26 @@ class Readiness:
         return [client for client in self._pool.clients if self._is_fit(client)]
 
     def _share_out(self) -> None:
-        """Jobs go to the engines that are fit. Where none is, those that were looked at go on with what is accepted."""
+        """Give jobs to the fit engines only. Where none is fit, the examined ones finish the accepted jobs."""
         counted = self._fit() or list(self._found)
         for client in self._pool.clients:
             self._pool.set_fit(client, client in counted)
 
     def _due(self) -> list[EngineClient]:
-        """Who is to be looked at. While the worker serves: who is up and takes no part. While it is closed: all who are
-        not fit, or simply all where that says nothing, as after a warm-up that failed.
+        """Return the engines to examine.
+
+        While the worker serves, those that are up and left out. While it is closed, all that are not fit, or simply all
+        where every one is fit, as after a warm-up that failed.
         """
         if self._gate.is_open:
             return [client for client in self._pool.clients_up if not self._is_fit(client)]
         return [client for client in self._pool.clients if not self._is_fit(client)] or self._pool.clients
 
     async def _wait(self, pause_seconds: float | None) -> list[EngineClient] | None:
-        """Whom the next round is about, None for all because somebody asks. Returns when the pause is over for those
-        that are bad, or there is one to look at for the first time, be it after its device was lost.
+        """Return the engines of the next round, None for all where a benchmark is requested.
+
+        Waits until the pause is over for those with a bad result, or one is to be examined for the first time, be it
+        after the loss of its device.
         """
         self._qualification.wait(pause_seconds)
         clock = asyncio.get_running_loop().time
@@ -294,8 +302,10 @@ class Readiness:
         )
 
     async def _warm_and_open(self, preloaded: Mapping[EngineClient, list[dict[str, Any]]]) -> Action:
-        """The warm-up belongs to an engine's way to its first job. Where it must succeed and does not, the engine is
-        left out if others serve, and else the worker stays closed. `preloaded`: what its models came to on each.
+        """Warm the engines up and open the gate.
+
+        Where the warm-up must succeed and does not, the engine is left out if others serve, and else the worker stays
+        closed. `preloaded` has the entries of each engine's models.
         """
         report = self._qualification.report
         with self._phases.phase(Phase.WARM_UP):
@@ -342,7 +352,10 @@ class Readiness:
         self._announcer.ready(was_closed=was_closed)
 
     def _close(self, reason: str, verdict: Verdict) -> None:
-        """A benchmark that could not run gets three tries before others are told that readiness does not come."""
+        """Close the gate and announce it.
+
+        A benchmark that could not run gets three tries before it is announced.
+        """
         self._num_bad += 1
         log.error("not ready", reason=reason, retry_in_seconds=pause_after(self._num_bad))
         self._qualification.closed(reason)

@@ -80,7 +80,7 @@ class VastAutoscaler:
 
     @property
     def plain_port(self) -> int:
-        """Return the port of `/session/end` without TLS, once started."""
+        """Port of `/session/end` without TLS, once started."""
         return 0 if self._attached is None else self._attached.listener.port
 
     # the interface of every autoscaler

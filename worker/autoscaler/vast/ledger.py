@@ -103,7 +103,7 @@ class Ledger:
 
     @property
     def has_news(self) -> bool:
-        """Return True if anything has changed since the last delivered reading."""
+        """True if anything has changed since the last delivered reading."""
         return self._revision != self._reported_revision
 
     def accept(self, key: str, entry: Entry) -> None:
@@ -158,7 +158,7 @@ class Ledger:
 
     @property
     def ended(self) -> tuple[Entry, ...]:
-        """Return the ended requests whose end has not been delivered to the autoscaler."""
+        """Ended requests whose end has not been delivered to the autoscaler."""
         return tuple(self._ended)
 
     def ends_delivered(self, entries: Iterable[Entry]) -> None:
