@@ -35,7 +35,7 @@ KIND_OF_CLASS_INPUT: Mapping[tuple[str, str], str] = {
     ("CLIPVisionLoader", "clip_name"): "clip_vision",
     ("UpscaleModelLoader", "model_name"): "upscale_models",
 }
-"""Where the name alone would mislead."""
+"""Kinds of inputs whose name alone is ambiguous."""
 
 Kinds = Mapping[tuple[str, str], str]
 """Node id and input -> kind of folder."""

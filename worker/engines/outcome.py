@@ -24,7 +24,7 @@ LOST_DEVICE_WORDS = (
     "CUDA error: misaligned address", "CUDA error: uncorrectable ECC error", "CUDA error: unknown error",
     "GPU has fallen off the bus", "CUDA error: the launch timed out",
 )  # fmt: skip
-"""What torch says in an engine that is not ours: it has no type of its own for this."""
+"""Messages of torch in an engine that is not ours: they have no type of their own."""
 CALLER_TYPES = frozenset(
     {
         *("SafetensorError", "BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "foreign_file"),

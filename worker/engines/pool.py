@@ -27,7 +27,7 @@ KEEP_PLACE_SECONDS = 2.0  # for a prompt that is being taken back for it
 MAX_OVERTAKEN = 2  # the first time the other engine may only have been a little sooner
 
 Order = tuple[int, int]
-"""Who goes first: the lower one."""
+"""Sort key of waiters; the lowest is served first."""
 
 
 @dataclass(slots=True)

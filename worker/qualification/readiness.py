@@ -34,7 +34,7 @@ TRIES_BEFORE_EXIT = 3
 LATE_SECONDS = 2.0
 LOOK_SECONDS = 0.05
 AWAY_SECONDS = 30.0
-"""How long a round waits for engines that are down, when there are others or somebody has asked for it."""
+"""Time that a round waits for engines that are down, when there are others or a benchmark is requested."""
 
 log = structlog.get_logger("readiness")
 
