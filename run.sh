@@ -24,7 +24,7 @@ python=.venv/bin/python
 if ! grep -qsE '^(export )?(BASE_DIRECTORY|COMFYUI_INSTALL_PATH)=' .env && [ -z "${COMFYUI_INSTALL_PATH:-}" ]; then
   export BASE_DIRECTORY=${BASE_DIRECTORY:-$PWD/base}
 fi
-settings=$("$python" misc/where.py)
+settings=$("$python" -m misc.where)
 { read -r base && read -r url && read -r certificate && read -r key_file || true; } <<<"$settings"
 mkdir -p "$base/models/checkpoints" "$base/input" "$base/output" "$base/temp"
 

@@ -22,7 +22,7 @@ from tests.engine.server.certificate import write_certificate
 from tests.installed import InstalledWheel, copy_tracked_files, tracked_files
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("worker", "engine", "modifiers", "machine", "names", "benchmark")
+PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark")
 LOCKS = ROOT / "misc" / "locks"
 TORCH_LOCK = LOCKS / "torch.txt"
 
@@ -173,12 +173,13 @@ def test_the_wheel_holds_every_tracked_file_of_the_packages(installed_wheel: Ins
     with zipfile.ZipFile(installed_wheel.wheel) as archive:
         inside = set(archive.namelist())
     wanted = {
-        str(path)
+        str(path if path.parts[0] == "darkroom" else Path("darkroom") / path)
         for path in tracked_files(ROOT)
         if path.parts[0] in PACKAGES and path.parts[:2] != ("benchmark", "results")
     }
     assert wanted - inside == set()
-    assert "misc/test_prompts.txt" in inside, "the start-up benchmark draws its prompts from it"
+    assert {name.partition("/")[0] for name in inside if ".dist-info/" not in name} == {"darkroom"}
+    assert "darkroom/misc/test_prompts.txt" in inside, "the start-up benchmark draws its prompts from it"
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("generate", "--help"), ("serve", "--help"), ("models", "--help")])

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OUR_PACKAGES = ("worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc", "tests")
+OUR_PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc", "tests")
 
 CORE = ("engine.errors", "engine.events", "engine.settings", "engine.cancel")
 
@@ -105,6 +105,7 @@ WORKER_RULES = (
 RULES = (
     *WORKER_RULES,
     Rule("worker", ()),
+    Rule("darkroom", ("worker",), NOTHING),
     Rule("machine", (), NOTHING),
     Rule("names", (), NOTHING),
     Rule("modifiers", ("names",), frozenset({"pydantic", "pydantic_core"})),
@@ -229,7 +230,7 @@ def all_imports(*packages: str) -> list[Import]:
 
 
 def test_every_package_imports_only_what_the_table_allows() -> None:
-    packages = ("worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc")
+    packages = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc")
     wrong = [str(item) for item in all_imports(*packages) if not is_allowed(item)]
     assert not wrong, "\n".join(wrong)
 

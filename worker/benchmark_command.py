@@ -55,7 +55,8 @@ def _worker() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     port = free_port()
     changes = {"WORKER_HOST": "127.0.0.1", "WORKER_PORT": str(port), "AUTOSCALER": "plain", "USE_SSL": "false"}
     changes |= {"BENCHMARK": "auto", "BENCHMARK_TTL": "0", "BENCHMARK_ON_FAIL": "error", "WARMUP_ON_FAIL": "serve"}
-    process = subprocess.Popen([sys.executable, "-m", "worker"], env=inherited_environment(changes), stdout=sys.stderr)
+    command = [sys.executable, "-m", "darkroom.run", "worker"]
+    process = subprocess.Popen(command, env=inherited_environment(changes), stdout=sys.stderr)
     try:
         yield process, f"http://127.0.0.1:{port}"
     finally:

@@ -195,11 +195,14 @@ def nodes(context: typer.Context) -> None:
     _engine_command(["nodes", *context.args], INSTALLERS)
 
 
+RUN = "darkroom.run"  # makes the engine importable from any working directory
+
+
 def _engine_command(arguments: list[str], extra: Sequence[str] = ()) -> None:
     """Exec the engine's command, with the environment that is listed for packs, which may run in it."""
     environment = {**child_environment(), **child_environment(extra, has_proxy_passwords=bool(extra))}
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "engine", *arguments], environment)
+    os.execve(sys.executable, [sys.executable, "-m", RUN, "engine", *arguments], environment)
 
 
 def _worker_at(url: str, *, is_insecure: bool) -> _Worker:

@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 TRIAL_SECONDS = 60.0
+PACKAGES = Path(__file__).resolve().parents[2]
+START = (
+    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "runpy.run_module('engine', run_name='__main__', alter_sys=True)"
+)
+"""Starts the engine's command from any working directory, whether or not the package is on the path."""
 TAIL_CHARACTERS = 2000
 
 
@@ -34,7 +40,7 @@ def try_pack(pack: Path, base_directory: Path, seconds: float = TRIAL_SECONDS) -
     """Import a pack in a child process. A child that dies or exceeds the time limit is an error like any other."""
     with tempfile.TemporaryDirectory() as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output.txt")
-        command = [sys.executable, "-m", "engine", "nodes", "trial", str(pack), str(report)]
+        command = [sys.executable, "-c", START, str(PACKAGES), "nodes", "trial", str(pack), str(report)]
         with output.open("wb") as sink:
             child = subprocess.Popen(
                 [*command, "--base-directory", str(base_directory)],

@@ -14,7 +14,7 @@ def where(cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     ours = ("WORKER_", "BASE_", "USE_SSL", "SSL_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(
-        [sys.executable, str(ROOT / "misc" / "where.py")],
+        [sys.executable, "-m", "misc.where"],
         cwd=cwd,
         env={**inherited, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,

@@ -140,7 +140,11 @@ def attacked(level: Level, **environment: str) -> Iterator[Attacked]:
     log = base.with_suffix(".log")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*as_user, python, "-m", "worker"], cwd=base, env=settings, stdout=output, stderr=subprocess.STDOUT
+            [*as_user, python, "-m", "darkroom.run", "worker"],
+            cwd=base,
+            env=settings,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:

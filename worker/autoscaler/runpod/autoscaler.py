@@ -93,7 +93,7 @@ class RunPodAutoscaler:
     async def _keep(self) -> None:
         while True:
             await self._is_wanted.wait()
-            command = [sys.executable, "-m", MODULE, *self._arguments]
+            command = [sys.executable, "-m", "darkroom.run", MODULE, *self._arguments]
             self._is_asked_to_stop = False
             self._process = await asyncio.create_subprocess_exec(*command, env=self._environment)
             log.info("the loop of RunPod's package has begun", pid=self._process.pid)
