@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 RANDOM_CHECKPOINT = "random-checkpoint"
 NODES = "nodes"
+TRIAL = "trial"  # of one pack, in a child process of the engine
 MOST_DEVICES = 32  # in one machine, as ComfyUI counts them
 
 
@@ -29,6 +30,10 @@ def main(arguments: Sequence[str]) -> int:
     """
     if arguments[:1] == [RANDOM_CHECKPOINT]:
         return write_checkpoint(arguments[1:])
+    if arguments[:2] == [NODES, TRIAL]:
+        from engine.pack_trial import main as trial
+
+        return trial(arguments[2:])
     if arguments[:1] == [NODES]:
         from engine.custom_nodes.commands import main as nodes
 

@@ -1,9 +1,14 @@
-"""Cancellation of a run from another thread."""
+"""Cancellation of a run from another thread.
+
+The token of the running node call is current in the call's own code, so that sampling can check it without a parameter.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from engine.errors import Interrupted
 
@@ -39,3 +44,22 @@ class CancelToken:
                 self._callbacks.append(callback)
                 return
         callback()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make this the token that `check_cancelled` checks while the context is open."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+
+
+_CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
+
+
+def check_cancelled() -> None:
+    """Raise `Interrupted` once the run of the running node call has been cancelled. Outside of any, do nothing."""
+    token = _CURRENT.get()
+    if token is not None:
+        token.check()

@@ -31,10 +31,10 @@ import torch
 
 from engine.cancel import CancelToken
 from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.tiny_decoders import TinyDecoders
 from engine.custom_nodes.compat.host import PackServer
 from engine.custom_nodes.loader import PackReport, load_custom_nodes
 from engine.device_probe import DeviceFigures, measure
+from engine.diffusion.sampling_tables import SamplingTables
 from engine.disk_probe import DiskFigure, measure_disk
 from engine.errors import OutOfMemory
 from engine.events import Event
@@ -70,11 +70,12 @@ from engine.runtime.gpu_thread import GpuThread
 from engine.runtime.idle_timer import IdleTimer
 from engine.runtime.outputs import FileFolders, RunFiles
 from engine.runtime.request import RunRequest, RunResult
-from engine.settings import CacheSettings, EngineSettings, ResolvedSettings
+from engine.settings import CacheSettings, EngineSettings, PreviewMethod, ResolvedSettings
 from engine.store.extra_model_paths import read_extra_model_paths
 from engine.store.folders import BUILT_IN, SAVED_IN, ModelFolders
 from engine.store.model_store import PRELOADED_KINDS, ModelStore
 from engine.store.recent_models import RecentModels
+from engine.store.tiny_decoders import TinyDecoders
 
 __all__ = [
     "CheckedPrompt",
@@ -104,14 +105,16 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, classes: Iterable[NodeClass] | None = None) -> None:
         self.settings = settings
-        self.preview_method = settings.preview_method  # custom nodes change it for a run of theirs
+        self.preview_method: PreviewMethod = settings.preview_method  # custom nodes change it for a run of theirs
         self.memory = ModelMemory(settings)
         self.resolved: ResolvedSettings = self.memory.resolved
         self.folders = _model_folders(settings)
         self.tiny_decoders = TinyDecoders(self.folders)
         self.files = FileFolders(settings.input_path, settings.output_path, settings.temp_path)
-        self.environment: NodeEnvironment = FileEnvironment(self.folders, self.files, self._max_pixels)
+        self.sampling = SamplingTables()
+        self.environment: NodeEnvironment = Environment(self.folders, self.files, self.sampling, self._max_pixels)
         self.catalogue = Catalogue(built_in_nodes() if classes is None else classes)
+        self._closing = contextlib.ExitStack()
         self._thread = GpuThread()
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")
         self._results = _result_cache(settings.cache)
@@ -185,8 +188,8 @@ class Engine:
     def load_custom_nodes(self, server: PackServer | None = None) -> list[PackReport]:
         """Import the packs of the base directory and return a report for each. Call once, before prompts are checked.
 
-        They use ComfyUI's import names, which from then on refer to this engine in the whole process. `server` is the
-        object behind `PromptServer.instance`.
+        They use ComfyUI's import names, which refer to this engine in the whole process until it is closed. Raises
+        RuntimeError while another engine has them. `server` is the object behind `PromptServer.instance`.
         """
         return load_custom_nodes(self, server)
 
@@ -286,6 +289,11 @@ class Engine:
         self._garbage.give_back()
         self._finisher.shutdown()
         self._writers.shutdown()
+        self._closing.close()
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call the function when the engine is closed, the last one first."""
+        self._closing.callback(callback)
 
     def __enter__(self) -> Engine:
         return self
@@ -314,7 +322,7 @@ class Engine:
             self._running = number
         try:
             self._forget_changed_files()
-            with torch.inference_mode(), self.memory.device.computing():
+            with torch.inference_mode(), self.memory.device.computing(), self.sampling.active():
                 return asyncio.run(run_nodes(request, self._services, cancel, on_event))
         except BaseException as error:  # noqa: BLE001 - the run: whoever waits for it gets its error
             return partial(_raise, error)
@@ -466,12 +474,16 @@ def _raise(error: BaseException) -> RunResult:
     raise error
 
 
-class FileEnvironment:
-    """Model files and input files that exist now, on which node declarations depend."""
+class Environment:
+    """Model files, input files, samplers and schedules that exist now, on which node declarations depend."""
 
-    def __init__(self, folders: ModelFolders, files: FileFolders, max_pixels: Callable[[], int]) -> None:
+    def __init__(
+        self, folders: ModelFolders, files: FileFolders, sampling: SamplingTables, max_pixels: Callable[[], int]
+    ) -> None:
         self._folders = folders
         self._files = files
+        self.sampler_names = sampling.sampler_names
+        self.schedule_names = sampling.schedule_names
         self.max_pixels = max_pixels
 
     def model_files(self, kind: str) -> list[str]:

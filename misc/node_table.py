@@ -19,7 +19,13 @@ BEGIN, END = "<!-- nodes: misc/node_table.py -->", "<!-- end of nodes -->"
 
 
 class NoFiles:
-    """An environment without any files: lists of files are no part of the table."""
+    """An environment without files, samplers and schedules: lists of them are no part of the table."""
+
+    def sampler_names(self) -> list[str]:
+        return []
+
+    def schedule_names(self) -> list[str]:
+        return []
 
     def model_files(self, kind: str) -> list[str]:
         return []

@@ -9,7 +9,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 OUR_PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc", "tests")
 
+WITHOUT_CIRCLES = ("engine",)
 CORE = ("engine.errors", "engine.events", "engine.settings", "engine.cancel")
 
 
@@ -36,13 +37,13 @@ NODE_EXTRAS = frozenset(
     {"scipy", "torchsde", "regex"}
 )  # only inside the functions that use them; a test below holds that
 NOTHING: frozenset[str] = frozenset()
+COMFYUIS_IMPORT_NAMES = frozenset({"comfy", "comfy_api"})  # served by compat itself while packs are loaded
 
 # What a family is described with, and what those that use families see of them.
 DESCRIBED_WITH = ("engine.architectures", "engine.text", "engine.formats", "engine.adapters", "engine.diffusion")
 KNOWN_OF_FAMILIES = ("engine.families.base", "engine.families.registry", "engine.families.unsupported")
 MODELS_IN_USE = (
-    *CORE, "engine.graph.spec", "engine.nodes.base", "engine.nodes.running_call", "engine.checkpoints", "engine.images",
-    *KNOWN_OF_FAMILIES, *DESCRIBED_WITH,
+    *CORE, "engine.graph.spec", "engine.checkpoints", "engine.images", *KNOWN_OF_FAMILIES, *DESCRIBED_WITH,
 )  # fmt: skip
 FAMILIES = tuple(sorted(path.parent.name for path in (ROOT / "engine" / "families").glob("*/family.py")))
 
@@ -148,7 +149,22 @@ RULES = (
     Rule("engine.values", MODELS_IN_USE, TORCH),
     Rule("engine.store", (*MODELS_IN_USE, "engine.values"), TORCH),
     Rule("engine.nodes", (*MODELS_IN_USE, "engine.values", "engine.store"), TORCH | NODE_EXTRAS),
-    Rule("engine.custom_nodes", ("engine",)),
+    Rule("engine.custom_nodes", ("engine.graph.spec", "engine.nodes", *CORE), COMFYUIS_IMPORT_NAMES),
+    Rule(
+        "engine.custom_nodes.compat",
+        (
+            *MODELS_IN_USE,
+            "engine.values",
+            "engine.store",
+            "engine.nodes",
+            "engine.graph",
+            "engine.runtime",
+            "engine.memory.device",
+            "engine.memory.model_memory",
+            "engine.memory.plan",
+        ),
+        TORCH | COMFYUIS_IMPORT_NAMES | {"aiohttp"},
+    ),
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
     Rule("engine.engine", ("engine",), TORCH),
     Rule("engine.server", ("engine.engine", "engine.graph", *CORE), frozenset({"aiohttp", "multidict", "yarl", "PIL"})),
@@ -233,6 +249,50 @@ def test_every_package_imports_only_what_the_table_allows() -> None:
     packages = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc")
     wrong = [str(item) for item in all_imports(*packages) if not is_allowed(item)]
     assert not wrong, "\n".join(wrong)
+
+
+def circles(package: str, imports: Iterable[Import]) -> list[str]:
+    """Return the circles of imports among the direct children of a package, each child with all that lies below it."""
+    edges: dict[str, dict[str, Import]] = {}
+    for item in imports:
+        if item.importer.startswith(f"{package}.") and item.imported.startswith(f"{package}."):
+            importer, imported = (
+                name.removeprefix(f"{package}.").partition(".")[0] for name in (item.importer, item.imported)
+            )
+            if importer != imported:
+                edges.setdefault(importer, {}).setdefault(imported, item)
+    reachable = {child: _reachable(child, edges) for child in edges}
+    return [
+        str(item)
+        for importer, found in edges.items()
+        for imported, item in found.items()
+        if importer in reachable.get(imported, ())
+    ]
+
+
+def _reachable(child: str, edges: Mapping[str, Mapping[str, Import]]) -> set[str]:
+    found: set[str] = set()
+    waiting = [child]
+    while waiting:
+        for other in edges.get(waiting.pop(), ()):
+            if other not in found:
+                found.add(other)
+                waiting.append(other)
+    return found
+
+
+@pytest.mark.parametrize("top", WITHOUT_CIRCLES)
+def test_no_two_packages_import_one_another_not_even_by_way_of_others(top: str) -> None:
+    """At every level: the files and folders of each package, each folder taken as one."""
+    imports = all_imports(top)
+    packages = [module_name(path) for path in sources(top) if path.name == "__init__.py"]
+    wrong = [line for package in packages for line in circles(package, imports)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    pairs = (("a.b.x", "a.c"), ("a.c", "a.d.y"), ("a.d.z", "a.b"), ("a.c", "a.e"))
+    assert len(circles("a", [Import(importer, 1, imported) for importer, imported in pairs])) == 3
 
 
 def test_the_front_reaches_neither_torch_nor_more_of_the_engine_than_its_graph_checker() -> None:

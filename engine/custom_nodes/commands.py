@@ -1,10 +1,8 @@
-"""`python -m engine nodes ...`: list, check and install custom nodes; `trial` is what `trial.py` runs."""
+"""`python -m engine nodes ...`: list, check and install custom nodes."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,11 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     setup.add_argument("--constraints", type=Path, default=None, help="exact versions (constraints.txt)")
     setup.add_argument("--dry-run", action="store_true", help="only say what would be installed")
     setup.set_defaults(run=lambda given: install(given.directory, given.constraints, dry_run=given.dry_run))
-    trial = commands.add_parser("trial")
-    trial.add_argument("pack", type=Path)
-    trial.add_argument("report", type=Path)
-    trial.set_defaults(run=run_trial)
-    for command in (listing, check, trial):
+    for command in (listing, check):
         command.add_argument("--base-directory", type=Path, default=Path())
     return parser
 
@@ -79,25 +73,3 @@ def table(rows: Sequence[tuple[Pack, TrialResult]]) -> str:
             f"| {pack.name} | {len(result.nodes)} | {result.seconds:.2f} | {missing} | {package} | {failure} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def run_trial(given: argparse.Namespace) -> int:
-    """Import one pack in this process and write the outcome."""
-    # Not imported above: both import torch, and the other commands need none.
-    from engine.custom_nodes.loader import CustomNodes
-    from engine.engine import Engine
-
-    path = given.pack.resolve()
-    with Engine(EngineSettings(base_directory=given.base_directory, cpu=True)) as engine:
-        report = CustomNodes(engine, [path.parent]).load([Pack(path.stem if path.is_file() else path.name, path)])[0]
-    sys.stderr.write(report.trace)
-    found = re.search(r"ModuleNotFoundError: No module named '([^']+)'", report.error or "")
-    data = {
-        "error": report.error,
-        "nodes": list(report.nodes),
-        "missing": list(report.missing),
-        "missing_package": found[1] if found else None,
-        "seconds": report.seconds,
-    }
-    given.report.write_text(json.dumps(data), "utf-8")
-    return 0

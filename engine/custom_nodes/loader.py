@@ -11,6 +11,7 @@ its own (`trial.py`), so that one that dies or hangs costs itself only.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import inspect
 import logging
@@ -22,19 +23,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from engine.custom_nodes.compat import finder
-from engine.custom_nodes.compat.host import HOST, Host, PackServer
+from engine.custom_nodes.compat.host import HOST, Host, PackEngine, PackServer
 from engine.custom_nodes.compat.known_names import read_known_names
-from engine.custom_nodes.compat.names.comfy_api.latest import ComfyExtension
 from engine.custom_nodes.pack_memory import PackMemory, fingerprint
 from engine.custom_nodes.packs import Pack, find_packs
 from engine.custom_nodes.trial import try_pack
 from engine.nodes.legacy_node import ClassNode, wait_for
-
-if TYPE_CHECKING:
-    from engine.engine import Engine
 
 PackStatus = Literal["loaded", "failed", "skipped"]
 PRESTARTUP = "prestartup_script.py"
@@ -111,7 +108,7 @@ def _from_extension(pack: Pack, entrypoint: Callable[[], Any], web_directory: Pa
     async def nodes() -> list[type]:
         given = entrypoint()
         extension = await given if inspect.isawaitable(given) else given
-        if not isinstance(extension, ComfyExtension):
+        if not isinstance(extension, importlib.import_module("comfy_api.latest").ComfyExtension):
             raise PackError(f"comfy_entrypoint gave a {type(extension).__name__}, not a ComfyExtension")
         await extension.on_load()
         return list(await extension.get_node_list())
@@ -141,7 +138,7 @@ def _execute(module_name: str, path: Path, *, is_package: bool = False) -> Modul
     return module
 
 
-def add_nodes(engine: Engine, pack: Pack, contents: Contents) -> list[str]:
+def add_nodes(engine: PackEngine, pack: Pack, contents: Contents) -> list[str]:
     """Add a pack's classes to the catalogue and return the names added. A built-in node is never replaced."""
     added = []
     for class_type, kind in contents.classes.items():
@@ -155,8 +152,8 @@ def add_nodes(engine: Engine, pack: Pack, contents: Contents) -> list[str]:
     return added
 
 
-def load_custom_nodes(engine: Engine, server: PackServer | None = None) -> list[PackReport]:
-    """Import the packs that the engine's settings allow. Call once per process, before prompts are checked."""
+def load_custom_nodes(engine: PackEngine, server: PackServer | None = None) -> list[PackReport]:
+    """Import the packs that the engine's settings allow. Call once per engine, before prompts are checked."""
     settings = engine.settings
     folders = [settings.custom_nodes_path, *_extra_folders(engine)]
     found = find_packs(dict.fromkeys(folders))
@@ -181,7 +178,7 @@ def load_custom_nodes(engine: Engine, server: PackServer | None = None) -> list[
     return [*every, *skipped]
 
 
-def _extra_folders(engine: Engine) -> list[Path]:
+def _extra_folders(engine: PackEngine) -> list[Path]:
     return engine.folders.roots("custom_nodes") if "custom_nodes" in engine.folders.kinds() else []
 
 
@@ -209,15 +206,24 @@ def _try_new(
 
 
 class CustomNodes:
-    """Loader of packs into one engine, which then serves ComfyUI's import names in this process."""
+    """Loader of packs into one engine, which serves ComfyUI's import names in this process until it is closed.
 
-    def __init__(self, engine: Engine, folders: Sequence[Path], server: PackServer | None = None) -> None:
+    Raises RuntimeError while they belong to another engine.
+    """
+
+    def __init__(self, engine: PackEngine, folders: Sequence[Path], server: PackServer | None = None) -> None:
         self._engine = engine
         self.host = Host(engine, server, read_known_names())
-        HOST.set(self.host)
+        HOST.claim(self.host)
+        engine.on_close(self.close)
         for folder in folders:
             engine.folders.add_folder("custom_nodes", folder)
         finder.install(folders)
+
+    def close(self) -> None:
+        """Give the import names up, with all that packs changed in their modules."""
+        if HOST.release(self.host):
+            finder.uninstall()
 
     def load(self, packs: Sequence[Pack]) -> list[PackReport]:
         """Run all prestartup scripts, then import the packs one after the other."""

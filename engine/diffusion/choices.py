@@ -1,40 +1,60 @@
-"""The samplers and schedules there are to choose from, which custom nodes may add to."""
+"""The samplers and schedules there are to choose from, which custom nodes may add to.
+
+Each engine has its own `Choices`, current for each of its runs (`sampling_tables.py`). Outside of a run there are the
+built-in ones.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 
-from engine.diffusion.replaced import replaceable
-from engine.diffusion.sampler_registry import SAMPLER_NAMES
+from engine.diffusion.replacements import replaceable
+from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
+from engine.diffusion.samplers import SamplerFunction
 from engine.diffusion.sigmas import SCHEDULES, Levels, Schedule
 
 
 class Choices:
-    """Names in the order in which nodes offer them. The lists themselves are what custom nodes change."""
+    """Names in the order in which nodes offer them, and what they stand for. Custom nodes change the lists themselves.
+
+    `samplers` and `schedules` are the names offered, `functions` and `handlers` the samplers and schedules by name.
+    """
 
     def __init__(self) -> None:
-        self.samplers: list[str] = []
-        self.schedules: list[str] = []
-        self.handlers: dict[str, Schedule] = {}
-        self.reset()
+        self.samplers: list[str] = list(SAMPLER_NAMES)
+        self.schedules: list[str] = list(SCHEDULES)
+        self.functions: dict[str, SamplerFunction] = dict(SAMPLER_FUNCTIONS)
+        self.handlers: dict[str, Schedule] = dict(SCHEDULES)
 
-    def reset(self) -> None:
-        """Remove all but the engine's own."""
-        self.samplers[:] = SAMPLER_NAMES
-        self.schedules[:] = SCHEDULES
-        self.handlers.clear()
-        self.handlers.update(SCHEDULES)
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make these choices current while the context is open."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
 
 
-CHOICES = Choices()
+_CURRENT: ContextVar[Choices | None] = ContextVar("choices", default=None)
 
 
-@replaceable("comfy.samplers.calculate_sigmas")
+def current_choices() -> Choices:
+    """Return the choices of the running engine, or the built-in ones."""
+    return _CURRENT.get() or Choices()
+
+
+@replaceable
 def calculate_sigmas(model_sampling: Levels, scheduler_name: str, steps: int) -> torch.Tensor:
     """Return the levels of a schedule `[steps + 1]`, falling to 0. Raises ValueError for an unknown name."""
-    schedule = CHOICES.handlers.get(scheduler_name)
+    handlers = current_choices().handlers
+    schedule = handlers.get(scheduler_name)
     if schedule is None:
-        raise ValueError(f"there is no scheduler {scheduler_name!r}; there are {', '.join(CHOICES.handlers)}")
+        raise ValueError(f"there is no scheduler {scheduler_name!r}; there are {', '.join(handlers)}")
     if schedule.use_ms:
         return schedule.handler(model_sampling, steps)
     bounds = {"sigma_min": float(model_sampling.sigma_min), "sigma_max": float(model_sampling.sigma_max)}

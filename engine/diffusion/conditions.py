@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.diffusion.replaced import replaceable
+from engine.diffusion.replacements import replaceable
 
 Condition = dict[str, Any]
 
@@ -206,7 +206,7 @@ def _add_opposite_of(area_condition: Condition, others: list[Condition]) -> None
 # --- preparing -------------------------------------------------------------------------------------------------------
 
 
-@replaceable("comfy.sampler_helpers.convert_cond")
+@replaceable
 def convert_conditioning(conditioning: Sequence[Sequence[Any]]) -> list[Condition]:
     """Convert CONDITIONING as nodes pass it to conditions as guidance takes them."""
     conditions = []
@@ -259,7 +259,7 @@ def _spread_to_plain(given: Sequence[Condition], others: list[Condition], name: 
         others[index] = {**item, name: value}
 
 
-@replaceable("comfy.samplers.process_conds")
+@replaceable
 def prepare_conditions(
     model: Any,
     noise: torch.Tensor,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, Condition, narrow_to_area
-from engine.diffusion.replaced import replaceable
+from engine.diffusion.replacements import replaceable
 from engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
 
 FEATHER_CELLS = 8  # how far the edges of an area without a mask fade
@@ -120,7 +120,7 @@ def _gligen_patches(condition: Condition, inner: torch.Tensor) -> dict[str, list
 Waiting = dict[Any, list[tuple[Part, int]]]  # hooks -> (part, index of its side)
 
 
-@replaceable("comfy.samplers.calc_cond_batch")
+@replaceable
 def calc_cond_batch(
     model: Any,
     conds: Sequence[Sequence[Condition] | None],
@@ -307,7 +307,7 @@ def _average(found: Sequence[tuple[torch.Tensor, Part]], x: torch.Tensor) -> tor
 # --- guidance --------------------------------------------------------------------------------------------------------
 
 
-@replaceable("comfy.samplers.cfg_function")
+@replaceable
 def cfg_function(
     model: Any,
     cond_pred: torch.Tensor,
@@ -336,7 +336,7 @@ def cfg_function(
     return result
 
 
-@replaceable("comfy.samplers.sampling_function")
+@replaceable
 def sampling_function(
     model: Any,
     x: torch.Tensor,

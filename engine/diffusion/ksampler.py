@@ -1,54 +1,35 @@
 """A KSampler's work: a MODEL, a sampler and a schedule by name, and which of the steps are made.
 
 The functions and the class have ComfyUI's names and parameters, as custom nodes call them and put others in their place
-(`replaced.py`). Noise and latents `[B, C, h, w]`, latents unscaled.
+(`replacements.py`). Noise and latents `[B, C, h, w]`, latents unscaled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from engine.diffusion.choices import CHOICES, calculate_sigmas
+from engine.diffusion.choices import calculate_sigmas, current_choices
 from engine.diffusion.conditions import repeat_to_batch_size
-from engine.diffusion.replaced import REPLACED, replaceable
+from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.sample import Guider, ProgressCallback, SampledModel, Sampler
-from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
-from engine.diffusion.samplers import SamplerFunction
-
-K_DIFFUSION = "comfy.k_diffusion.sampling"
-TAKES_BOUNDS = frozenset({"dpm_fast", "dpm_adaptive"})  # there, not here: whoever replaces them takes bounds
 
 
-@replaceable("comfy.samplers.ksampler")
+@replaceable
 def ksampler(
     sampler_name: str, extra_options: dict[str, Any] | None = None, inpaint_options: dict[str, Any] | None = None
 ) -> Sampler:
     """Return the sampler function of that name, with options for it. Raises ValueError for an unknown name."""
-    function = SAMPLER_FUNCTIONS.get(sampler_name)
-    replacement = REPLACED.find(f"{K_DIFFUSION}.sample_{sampler_name}")
-    if replacement is not None:
-        function = _with_bounds(sampler_name, replacement) if sampler_name in TAKES_BOUNDS else replacement
+    choices = current_choices()
+    function = choices.functions.get(sampler_name)
     if function is None:
-        raise ValueError(f"there is no sampler {sampler_name!r}; there are {', '.join(CHOICES.samplers)}")
-    return REPLACED.get("comfy.samplers.KSAMPLER", Sampler)(function, extra_options or {}, inpaint_options or {})
+        raise ValueError(f"there is no sampler {sampler_name!r}; there are {', '.join(choices.samplers)}")
+    return replacement_of(Sampler)(function, extra_options or {}, inpaint_options or {})
 
 
-def _with_bounds(sampler_name: str, function: SamplerFunction) -> SamplerFunction:
-    """Adapt a function of bounds (and, for dpm_fast, a number of steps) to levels."""
-
-    def call(model: Any, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if len(sigmas) <= 1:
-            return x
-        bounds = (sigmas[-2] if sigmas[-1] == 0 else sigmas[-1], sigmas[0])
-        num_steps = (len(sigmas) - 1,) if sampler_name == "dpm_fast" else ()
-        return function(model, x, *bounds, *num_steps, *args, **kwargs)
-
-    return call
-
-
-@replaceable("comfy.samplers.sampler_object")
+@replaceable
 def sampler_object(name: str) -> Sampler:
     """Return the sampler that nodes offer under a name. Raises ValueError for an unknown name.
 
@@ -64,8 +45,6 @@ class KSampler:
     the choices becomes the first of them, as in ComfyUI.
     """
 
-    SCHEDULERS = CHOICES.schedules  # the lists of `CHOICES` themselves: custom nodes add to them here
-    SAMPLERS = CHOICES.samplers
     # These take the last two levels in one step, so their schedule has one more level and loses the last but one.
     DISCARD_PENULTIMATE_SIGMA_SAMPLERS = {"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"}
 
@@ -81,11 +60,17 @@ class KSampler:
     ) -> None:
         self.model = model
         self.device = device
-        self.sampler = sampler if sampler in self.SAMPLERS else self.SAMPLERS[0]
-        self.scheduler = scheduler if scheduler in self.SCHEDULERS else self.SCHEDULERS[0]
+        samplers, schedules = self.offered()
+        self.sampler = samplers[0] if sampler is None or sampler not in samplers else sampler
+        self.scheduler = schedules[0] if scheduler is None or scheduler not in schedules else scheduler
         self.denoise = denoise
         self.model_options = {} if model_options is None else model_options
         self.set_steps(steps, denoise)
+
+    def offered(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the names of the samplers and of the schedules to choose from."""
+        choices = current_choices()
+        return choices.samplers, choices.schedules
 
     def calculate_sigmas(self, steps: int) -> torch.Tensor:
         """Return the whole schedule `[steps + 1]`."""
@@ -141,7 +126,7 @@ class KSampler:
         )  # fmt: skip
 
 
-@replaceable("comfy.samplers.sample")
+@replaceable
 def sample_guided(
     model: SampledModel,
     noise: torch.Tensor,
@@ -162,14 +147,14 @@ def sample_guided(
 
     `device` and `model_options` say nothing that the model does not: ComfyUI has them too, and does not read them.
     """
-    guider = REPLACED.get("comfy.samplers.CFGGuider", Guider)(model)
+    guider = replacement_of(Guider)(model)
     guider.set_conds(positive, negative)
     guider.set_cfg(cfg)
     start = torch.zeros_like(noise) if latent_image is None else latent_image
     return guider.sample(noise, start, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
 
 
-@replaceable("comfy.sample.sample")
+@replaceable
 def sample(
     model: SampledModel,
     noise: torch.Tensor,
@@ -192,7 +177,7 @@ def sample(
     seed: int | None = None,
 ) -> torch.Tensor:
     """Sample as `KSampler.sample` does, with the result on the CPU. `disable_noise` adds nothing to `noise`."""
-    made = REPLACED.get("comfy.samplers.KSampler", KSampler)(
+    made = replacement_of(KSampler)(
         model, steps=steps, device=model.load_device, sampler=sampler_name, scheduler=scheduler, denoise=denoise,
         model_options=model.model_options,
     )  # fmt: skip
@@ -204,7 +189,7 @@ def sample(
     return samples.to("cpu")
 
 
-@replaceable("comfy.sample.sample_custom")
+@replaceable
 def sample_custom(
     model: SampledModel,
     noise: torch.Tensor,
@@ -227,7 +212,7 @@ def sample_custom(
     return samples.to("cpu")
 
 
-@replaceable("comfy.sample.fix_empty_latent_channels")
+@replaceable
 def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -> torch.Tensor:
     """Return an empty latent with the number of channels the model takes, and any latent with its dimensions."""
     latent_format = model.get_model_object("latent_format")

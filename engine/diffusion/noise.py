@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.diffusion.replaced import replaceable
+from engine.diffusion.replacements import replaceable
 
 NoiseSampler = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (sigma, sigma_next) -> noise like x
 
 
-@replaceable("comfy.sample.prepare_noise")
+@replaceable
 def prepare_noise(latent_image: torch.Tensor, seed: int, noise_inds: Sequence[int] | None = None) -> torch.Tensor:
     """Return unit Gaussian noise of the latent's shape and dtype, on the CPU.
 

@@ -15,7 +15,7 @@ import torch
 
 from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
 from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
-from engine.diffusion.replaced import REPLACED, replaceable
+from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.samplers import SamplerFunction
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
 
@@ -123,7 +123,7 @@ class Sampler:
     ) -> torch.Tensor:
         """Return the scaled latent at the last sigma's noise level, from unit noise and the scaled latent at first."""
         extra_args["denoise_mask"] = denoise_mask
-        model = REPLACED.get("comfy.samplers.KSamplerX0Inpaint", InpaintDenoiser)(model_wrap, sigmas)
+        model = replacement_of(InpaintDenoiser)(model_wrap, sigmas)
         model.latent_image = latent_image
         model.noise = self._inpaint_noise(noise, extra_args.get("seed"))
         model_sampling = model_wrap.inner_model.model_sampling
@@ -309,7 +309,7 @@ class Guider:
             self.conds = {}
 
 
-@replaceable("comfy.sampler_helpers.prepare_mask")
+@replaceable
 def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
     """Resize a mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) to the latent's shape."""
     planes = noise_mask.reshape((-1, 1, noise_mask.shape[-2], noise_mask.shape[-1]))

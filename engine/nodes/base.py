@@ -267,7 +267,11 @@ class Returned(NamedTuple):
 
 
 class NodeEnvironment(Protocol):
-    """Files that exist now, on which node declarations depend."""
+    """Files, samplers and schedules that exist now, on which node declarations depend."""
+
+    def sampler_names(self) -> Sequence[str]: ...
+
+    def schedule_names(self) -> Sequence[str]: ...
 
     def model_files(self, kind: str) -> list[str]: ...
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
 from engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
-from engine.nodes.running_call import RUNNING_CALL, RunningCall, call_of
+from engine.nodes.running_call import call_of
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
 
@@ -108,8 +108,8 @@ class ClassNode(NodeClass):
 
 async def _awaited(outcome: Awaitable[Any], context: NodeContext) -> Any:
     """Await an outcome with the call registered as the running one, since awaiting happens in a task of its own."""
-    RUNNING_CALL.set(RunningCall(context))
-    return await outcome
+    with call_of(context):
+        return await outcome
 
 
 def wait_for(awaitable: Awaitable[Any]) -> Any:

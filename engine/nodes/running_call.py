@@ -38,6 +38,7 @@ def call_of(context: NodeContext) -> Iterator[None]:
     """Make that call the running one while the context is open."""
     token = RUNNING_CALL.set(RunningCall(context))
     try:
-        yield
+        with context.cancel.current():
+            yield
     finally:
         RUNNING_CALL.reset(token)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.nodes.running_call import running_context
+from engine.cancel import check_cancelled
 from engine.values.borrowed_weight import BorrowedWeight
 from engine.values.model_hooks import HookedModel
 
@@ -496,10 +496,8 @@ class Model(HookedModel):
         return found
 
     def check_cancelled(self) -> None:
-        """Raises `Interrupted` when the node that samples is to stop."""
-        context = running_context()
-        if context is not None:
-            context.cancel.check()
+        """Raise `Interrupted` when the node that samples is to stop."""
+        check_cancelled()
 
     def set_injections(self, key: str, injections: list[Injection]) -> None:
         """What is done to the network before this clone samples and undone afterwards."""

@@ -20,9 +20,7 @@ from typing import Any
 from engine.custom_nodes.compat import node_classes
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.missing_symbol import missing_symbol, not_supported
-from engine.custom_nodes.compat.replaceable_names import is_replaceable
-from engine.diffusion.choices import CHOICES
-from engine.diffusion.replaced import REPLACED
+from engine.custom_nodes.compat.replaceable_names import is_replaceable, replace
 
 NAMES = "engine.custom_nodes.compat.names"
 ROOTS = (
@@ -47,8 +45,6 @@ LIBRARIES = {
         "random", "re", "sys", "threading", "time", "torch", "traceback", "uuid",
     )
 } | {"np": "numpy"}  # fmt: skip
-
-_NOTHING = object()
 
 
 class CompatModule(ModuleType):
@@ -81,19 +77,10 @@ class CompatModule(ModuleType):
             return
         full = f"{vars(self)['foreign_name']}.{name}"
         if is_replaceable(full):
-            REPLACED.put(full, value)
+            replace(HOST.get(), full, value)
         elif self._is_taken(name) and vars(self).get(name) is not value:
             raise not_supported(f"replacing {full}")
-        vars(self).setdefault("replaced_names", {}).setdefault(name, vars(self).get(name, _NOTHING))
         super().__setattr__(name, value)
-
-    def restore(self) -> None:
-        """Restore the module to its state before packs changed it."""
-        for name, value in vars(self).pop("replaced_names", {}).items():
-            if value is _NOTHING:
-                vars(self).pop(name, None)
-            else:
-                vars(self)[name] = value
 
     def _is_taken(self, name: str) -> bool:
         """Return True if ComfyUI has the name, so that its code may use the attribute.
@@ -161,12 +148,9 @@ def install(pack_folders: Sequence[Path]) -> None:
 
 
 def uninstall() -> None:
-    """Remove the finder, the modules that were imported through it, and what packs changed in them."""
-    REPLACED.clear()
-    CHOICES.reset()
-    for module in list(sys.modules.values()):
-        if isinstance(module, CompatModule):
-            module.restore()
+    """Remove the finder and the modules that were imported through it, with what packs changed in them."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, CompatFinder)]
     for name in [name for name in sys.modules if name.partition(".")[0] in (*ROOTS, "custom_nodes")]:
+        del sys.modules[name]
+    for name in [name for name in sys.modules if name == NAMES or name.startswith(f"{NAMES}.")]:
         del sys.modules[name]

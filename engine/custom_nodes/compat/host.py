@@ -1,7 +1,9 @@
 """State shared by the import names: the engine whose nodes are loaded, its server if there is one, and its packs.
 
 ComfyUI's import names belong to the whole process (`import folder_paths` takes no argument). One object per process
-therefore determines which engine they mean: `HOST`. It is set only when custom nodes are loaded.
+therefore determines which engine they mean: `HOST`. The engine that loads custom nodes owns the names until it is
+closed; no other engine can load any meanwhile. Whatever packs change through the names is stored in that engine's own
+tables, so that other engines of the process are unaffected.
 """
 
 from __future__ import annotations
@@ -15,8 +17,41 @@ from typing import TYPE_CHECKING, Any, Protocol
 from engine.custom_nodes.compat.known_names import KnownNames
 
 if TYPE_CHECKING:
-    from engine.engine import Engine
-    from engine.nodes.base import NodeClass
+    from engine.diffusion.sampling_tables import SamplingTables
+    from engine.memory.model_memory import ModelMemory
+    from engine.nodes.base import NodeClass, NodeEnvironment
+    from engine.nodes.catalogue import Catalogue
+    from engine.runtime.outputs import FileFolders
+    from engine.settings import EngineSettings, PreviewMethod, ResolvedSettings
+    from engine.store.folders import ModelFolders
+    from engine.store.model_store import ModelStore
+    from engine.store.tiny_decoders import TinyDecoders
+
+
+class PackEngine(Protocol):
+    """Interface of the engine for packs: `engine/engine.py::Engine`, which imports this package."""
+
+    settings: EngineSettings
+    resolved: ResolvedSettings
+    preview_method: PreviewMethod
+    memory: ModelMemory
+    folders: ModelFolders
+    files: FileFolders
+    tiny_decoders: TinyDecoders
+    environment: NodeEnvironment
+    catalogue: Catalogue
+    sampling: SamplingTables
+
+    @property
+    def models(self) -> ModelStore: ...
+
+    def interrupt(self, prompt_id: str | None = None) -> bool: ...
+
+    def unload_models(self) -> None: ...
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call the function when the engine is closed, the last one first."""
+        ...
 
 
 class PackServer(Protocol):
@@ -58,15 +93,16 @@ class Host:
     """One engine and the packs that are loaded into it.
 
     `asked` maps each pack to the missing names that it used; `built_in` has the engine's nodes before packs changed
-    any.
+    any. `replaced` has replacements that the names themselves call, and not sampling.
     """
 
-    engine: Engine
+    engine: PackEngine
     server: PackServer | None
     known: KnownNames
     packs: dict[Path, str] = field(default_factory=dict)
     asked: dict[str, dict[str, None]] = field(default_factory=dict)
     classes: dict[str, type] = field(default_factory=dict)
+    replaced: dict[str, Any] = field(default_factory=dict)
     built_in: Mapping[str, NodeClass] = field(init=False)
     importing: str = ""
 
@@ -92,13 +128,26 @@ class Host:
 
 
 class HostSlot:
-    """Holder of the process's one host."""
+    """Owner of ComfyUI's import names in this process: one host at a time."""
 
     def __init__(self) -> None:
         self._host: Host | None = None
 
-    def set(self, host: Host | None) -> None:
+    def claim(self, host: Host) -> None:
+        """Bind the import names to a host. Raises RuntimeError while they are bound to another engine."""
+        if self._host is not None and self._host.engine is not host.engine:
+            raise RuntimeError(
+                "custom nodes: ComfyUI's import names belong to another engine of this process; got a second engine "
+                "with custom nodes, expected one at a time: close the first"
+            )
         self._host = host
+
+    def release(self, host: Host) -> bool:
+        """Unbind the import names and return True, unless they are bound to another host."""
+        if self._host is not host:
+            return False
+        self._host = None
+        return True
 
     @property
     def is_set(self) -> bool:

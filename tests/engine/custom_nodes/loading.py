@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.custom_nodes.compat import finder
-from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.loader import CustomNodes, PackReport
 from engine.custom_nodes.packs import Pack, find_packs
 from engine.engine import Engine
@@ -81,18 +79,7 @@ def loaded(base: Path, **flags: Any) -> Iterator[Loaded]:
     settings = EngineSettings(base_directory=base, cpu=True, **flags)
     for folder in (settings.input_path, settings.output_path, settings.temp_path):
         folder.mkdir(parents=True, exist_ok=True)
-    with engine_of(settings) as engine:
+    with Engine(settings) as engine:
         packs: list[Pack] = find_packs([settings.custom_nodes_path])
         reports = CustomNodes(engine, [settings.custom_nodes_path]).load(packs)
         yield Loaded(engine, {report.name: report for report in reports})
-
-
-@contextmanager
-def engine_of(settings: EngineSettings) -> Iterator[Engine]:
-    """An engine whose packs, and the import names they took, are gone afterwards."""
-    with Engine(settings) as engine:
-        try:
-            yield engine
-        finally:
-            finder.uninstall()
-            HOST.set(None)

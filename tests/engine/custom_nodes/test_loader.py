@@ -8,9 +8,10 @@ import pytest
 
 from engine.custom_nodes.loader import PackReport, wanted_packs
 from engine.custom_nodes.packs import Pack, find_packs
+from engine.engine import Engine
 from engine.errors import PromptRejected
 from engine.settings import EngineSettings
-from tests.engine.custom_nodes.loading import engine_of, loaded, write_pack
+from tests.engine.custom_nodes.loading import loaded, write_pack
 
 ADD = """
     class Add:
@@ -139,7 +140,7 @@ def test_flags_let_in_all_none_or_the_named_packs() -> None:
 def test_an_engine_told_to_load_none_reports_them_as_skipped(tmp_path: Path) -> None:
     write_pack(tmp_path, "one", "raise RuntimeError")
     settings = EngineSettings(base_directory=tmp_path, cpu=True, disable_all_custom_nodes=True)
-    with engine_of(settings) as engine:
+    with Engine(settings) as engine:
         reports = engine.load_custom_nodes()
     assert [(report.name, report.status) for report in reports] == [("one", "skipped")]
 
@@ -147,7 +148,7 @@ def test_an_engine_told_to_load_none_reports_them_as_skipped(tmp_path: Path) -> 
 def test_a_pack_that_ends_the_process_is_found_out_in_its_trial(tmp_path: Path) -> None:
     write_pack(tmp_path, "deadly", "import os\nos._exit(7)")
     write_pack(tmp_path, "sums.py", ADD)
-    with engine_of(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
+    with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
         reports: dict[str, PackReport] = {report.name: report for report in engine.load_custom_nodes()}
         assert reports["deadly"].error == "its import ends the process (exit code 7)"
         assert reports["sums"].nodes == ["Add"]

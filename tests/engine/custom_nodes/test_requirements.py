@@ -12,8 +12,9 @@ import pytest
 
 from engine.custom_nodes.packs import find_packs
 from engine.custom_nodes.requirements import planned_installs
+from engine.engine import Engine
 from engine.settings import EngineSettings
-from tests.engine.custom_nodes.loading import engine_of, write_pack
+from tests.engine.custom_nodes.loading import write_pack
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: str = "") -> Path:
@@ -114,7 +115,7 @@ def test_the_engine_itself_installs_nothing(tmp_path: Path) -> None:
     pack = write_pack(tmp_path, "asks", "import dr_never\nNODE_CLASS_MAPPINGS = {}")
     write_requirements(pack, write_wheel(tmp_path / "wheels", "dr_never", "1.5").parent, "dr_never")
     assert [pack.name for pack in find_packs([tmp_path / "custom_nodes"])] == ["asks"]
-    with engine_of(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
+    with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
         assert "No module named 'dr_never'" in str(engine.load_custom_nodes()[0].error)
 
 

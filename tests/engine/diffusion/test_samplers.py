@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.choices import CHOICES, calculate_sigmas
+from engine.diffusion.choices import Choices, calculate_sigmas
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
 from engine.diffusion.samplers import linear_multistep_coefficient
@@ -97,6 +97,6 @@ def test_schedules_fall_to_zero(name: str) -> None:
 
 def test_every_name_that_is_offered_is_there() -> None:
     assert set(SAMPLER_FUNCTIONS) == set(SAMPLER_NAMES)
-    assert list(SCHEDULES) == CHOICES.schedules
+    assert list(SCHEDULES) == Choices().schedules
     with pytest.raises(ValueError, match="there is no scheduler"):
         calculate_sigmas(EpsDiscrete(), "nope", 3)

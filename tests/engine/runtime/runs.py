@@ -26,7 +26,13 @@ from engine.runtime.request import RunRequest, RunResult
 
 
 class NoFiles:
-    """An environment without files."""
+    """An environment without files, samplers and schedules."""
+
+    def sampler_names(self) -> list[str]:
+        return []
+
+    def schedule_names(self) -> list[str]:
+        return []
 
     def model_files(self, kind: str) -> list[str]:
         return []

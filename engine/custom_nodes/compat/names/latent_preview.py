@@ -12,7 +12,7 @@ from PIL import Image
 
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.names.comfy.cli_args import LatentPreviewMethod
-from engine.diffusion.replaced import own
+from engine.custom_nodes.compat.replaceable_names import bound
 from engine.nodes.library.sampling import sampling
 
 __all__ = ["LatentPreviewMethod"]
@@ -21,7 +21,7 @@ MAX_PREVIEW_RESOLUTION = 512
 
 Preview = tuple[str, Image.Image, int]  # format, picture, largest side in pixels
 
-prepare_callback = own(sampling.prepare_callback)
+prepare_callback = bound(sampling.prepare_callback)
 
 
 class LatentPreviewer:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, MutableMapping
 
 from engine.custom_nodes.compat import node_classes
 from engine.custom_nodes.compat.host import HOST
-from engine.diffusion.replaced import own
+from engine.custom_nodes.compat.replaceable_names import bound
 from engine.nodes.legacy_node import ClassNode
 from engine.nodes.library.sampling import sampling
 from engine.nodes.running_call import running_context
 
 MAX_RESOLUTION = 16384
 
-common_ksampler = own(sampling.common_ksampler)
+common_ksampler = bound(sampling.common_ksampler)
 
 
 class NodeClasses(MutableMapping[str, type]):

@@ -8,30 +8,37 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.diffusion.ksampler import KSampler, fix_empty_latent_channels, sample
+from engine.diffusion.ksampler import fix_empty_latent_channels, sample
 from engine.diffusion.noise import prepare_noise
-from engine.diffusion.replaced import REPLACED, replaceable
+from engine.diffusion.replacements import replaceable
 from engine.nodes.base import Choice, Float, Int, NodeContext, NodeEnvironment, node
 from engine.nodes.running_call import call_of, running_context
 from engine.nodes.sockets import CONDITIONING, LATENT, MODEL, Latent
 
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
 
+PreviewFunction = Callable[[torch.Tensor], tuple[object, ...]]
 StepCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # step, denoised, x, total steps
 
 
 @dataclass(frozen=True)
-class SamplingChoice(Choice):
-    """The names in one of `KSampler`'s lists at this moment; custom nodes add to them."""
-
-    of: str = "SAMPLERS"
+class SamplerChoice(Choice):
+    """Samplers offered at this moment; custom nodes add to them."""
 
     def type_in(self, environment: NodeEnvironment) -> tuple[str, ...]:
-        return tuple(getattr(REPLACED.get("comfy.samplers.KSampler", KSampler), self.of))
+        return tuple(environment.sampler_names())
 
 
-SamplerName = Annotated[str, SamplingChoice(of="SAMPLERS")]
-SchedulerName = Annotated[str, SamplingChoice(of="SCHEDULERS")]
+@dataclass(frozen=True)
+class ScheduleChoice(Choice):
+    """Schedules offered at this moment; custom nodes add to them."""
+
+    def type_in(self, environment: NodeEnvironment) -> tuple[str, ...]:
+        return tuple(environment.schedule_names())
+
+
+SamplerName = Annotated[str, SamplerChoice()]
+SchedulerName = Annotated[str, ScheduleChoice()]
 
 
 @node("KSampler", category="sampling")
@@ -82,7 +89,7 @@ def ksampler_advanced(
         )[0]  # fmt: skip
 
 
-@replaceable("nodes.common_ksampler")
+@replaceable
 def common_ksampler(
     model: Any,
     seed: int,
@@ -113,30 +120,33 @@ def common_ksampler(
     return (_with_samples(latent, result),)
 
 
-@replaceable("latent_preview.prepare_callback")
+@replaceable
+def preview_function(device: torch.device, latent_format: Any) -> PreviewFunction | None:
+    """Return the function from the denoised latent to the arguments of `report_preview`, or None for no previews.
+
+    This one leaves the picture to the server; custom nodes put one in its place that makes it.
+    """
+    return lambda denoised: (denoised, latent_format)
+
+
+@replaceable
 def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None) -> StepCallback:
     """Return a callback that reports progress of the running call after every step, which ends a cancelled run.
 
     Before progress it reports a preview, when one is requested. The denoised latent is stored as `x0` of the
     dictionary.
-
-    The server makes the preview from the latent, or a previewer of custom nodes does, if they replaced it.
     """
     context = running_context()
-    latent_format = model.get_model_object("latent_format")
-    get_previewer = REPLACED.find("latent_preview.get_previewer")
-    previewer = None if get_previewer is None else get_previewer(model.load_device, latent_format)
+    preview = preview_function(model.load_device, model.get_model_object("latent_format"))
 
     def report(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
         if x0_output_dict is not None:
             x0_output_dict["x0"] = denoised
-        made = None if previewer is None else previewer.decode_latent_to_preview_image("JPEG", denoised)
+        made = None if preview is None else preview(denoised)
         if context is None:
             return
         if made is not None and context.report_preview is not None:
-            context.report_preview(made)
-        elif get_previewer is None and context.report_preview is not None:
-            context.report_preview(denoised, latent_format)
+            context.report_preview(*made)
         context.report_progress(step + 1, total_steps)
 
     return report

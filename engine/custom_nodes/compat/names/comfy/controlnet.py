@@ -7,7 +7,6 @@ from typing import Any
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.missing_symbol import not_supported
 from engine.custom_nodes.compat.names.comfy.utils import load_torch_file
-from engine.diffusion.replaced import REPLACED
 from engine.formats.weight_file import open_weights
 from engine.values.control_net import ControlBase, ControlNet, StrengthType, T2IAdapter, broadcast_image_to
 
@@ -23,7 +22,7 @@ def load_controlnet(ckpt_path: str, model: Any = None, model_options: Any = None
     if model_options:
         raise not_supported("comfy.controlnet.load_controlnet with model_options")
     store = HOST.get().engine.models
-    read = REPLACED.get("comfy.utils.load_torch_file", load_torch_file)
+    read = HOST.get().replaced.get("comfy.utils.load_torch_file", load_torch_file)
     if read is not load_torch_file:
         _check_tensors(read(ckpt_path, safe_load=True), store.path_of("controlnet", ckpt_path))
     return store.controlnet(ckpt_path) if model is None else store.controlnet_upon(ckpt_path, model)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from engine.custom_nodes.compat.replaceable_names import bound
 from engine.diffusion import ksampler, noise
-from engine.diffusion.replaced import own
 
-fix_empty_latent_channels = own(ksampler.fix_empty_latent_channels)
-prepare_noise = own(noise.prepare_noise)
-sample = own(ksampler.sample)
-sample_custom = own(ksampler.sample_custom)
+fix_empty_latent_channels = bound(ksampler.fix_empty_latent_channels)
+prepare_noise = bound(noise.prepare_noise)
+sample = bound(ksampler.sample)
+sample_custom = bound(ksampler.sample_custom)

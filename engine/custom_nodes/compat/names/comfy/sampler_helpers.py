@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from engine.custom_nodes.compat.replaceable_names import bound
 from engine.diffusion import conditions, sample
-from engine.diffusion.replaced import own
 
-convert_cond = own(conditions.convert_conditioning)
-prepare_mask = own(sample.prepare_mask)
+convert_cond = bound(conditions.convert_conditioning)
+prepare_mask = bound(sample.prepare_mask)
 
 
 def get_models_from_cond(cond: Sequence[Mapping[str, Any]], model_type: str) -> list[Any]:

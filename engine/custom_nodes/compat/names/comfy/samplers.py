@@ -6,15 +6,15 @@ Nodes choose from these lists and this table of schedules, so entries that a pac
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from engine.custom_nodes.compat.host import HOST
+from engine.custom_nodes.compat.replaceable_names import bound
 from engine.diffusion import choices, conditions, guidance, sigmas
 from engine.diffusion import ksampler as ksamplers
-from engine.diffusion.choices import CHOICES
-from engine.diffusion.ksampler import KSampler
-from engine.diffusion.replaced import own
 from engine.diffusion.sample import Guider as CFGGuider
 from engine.diffusion.sample import InpaintDenoiser as KSamplerX0Inpaint
 from engine.diffusion.sample import Sampler as KSAMPLER
@@ -22,20 +22,34 @@ from engine.diffusion.sigmas import Schedule as SchedulerHandler
 
 __all__ = ["KSAMPLER", "CFGGuider", "KSampler", "KSamplerX0Inpaint", "SchedulerHandler"]
 
-SAMPLER_NAMES = CHOICES.samplers
-SCHEDULER_NAMES = CHOICES.schedules
-SCHEDULER_HANDLERS = CHOICES.handlers
+_TABLES = HOST.get().engine.sampling
+SAMPLER_NAMES = _TABLES.choices.samplers
+SCHEDULER_NAMES = _TABLES.choices.schedules
+SCHEDULER_HANDLERS = _TABLES.choices.handlers
 KSAMPLER_NAMES = [name for name in SAMPLER_NAMES if name not in ("ddim", "uni_pc", "uni_pc_bh2")]
 Sampler = KSAMPLER
 
-calc_cond_batch = own(guidance.calc_cond_batch)
-calculate_sigmas = own(choices.calculate_sigmas)
-cfg_function = own(guidance.cfg_function)
-ksampler = own(ksamplers.ksampler)
-process_conds = own(conditions.prepare_conditions)
-sample = own(ksamplers.sample_guided)
-sampler_object = own(ksamplers.sampler_object)
-sampling_function = own(guidance.sampling_function)
+
+class KSampler(ksamplers.KSampler):
+    """The engine's class with ComfyUI's lists, which packs add to or set. The engine uses it from then on."""
+
+    SAMPLERS = SAMPLER_NAMES
+    SCHEDULERS = SCHEDULER_NAMES
+
+    def offered(self) -> tuple[Sequence[str], Sequence[str]]:
+        return self.SAMPLERS, self.SCHEDULERS
+
+
+_TABLES.replacements.put(ksamplers.KSampler, KSampler)
+
+calc_cond_batch = bound(guidance.calc_cond_batch)
+calculate_sigmas = bound(choices.calculate_sigmas)
+cfg_function = bound(guidance.cfg_function)
+ksampler = bound(ksamplers.ksampler)
+process_conds = bound(conditions.prepare_conditions)
+sample = bound(ksamplers.sample_guided)
+sampler_object = bound(ksamplers.sampler_object)
+sampling_function = bound(guidance.sampling_function)
 
 beta_scheduler = sigmas.beta
 ddim_scheduler = sigmas.ddim_uniform

@@ -18,6 +18,12 @@ class OneFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def sampler_names(self) -> list[str]:
+        return []
+
+    def schedule_names(self) -> list[str]:
+        return []
+
     def model_files(self, kind: str) -> list[str]:
         return []
 
