@@ -16,6 +16,7 @@ from engine.architectures.latent_unet import (
     TimestepEmbedSequential,
     UnetConfig,
     build_block,
+    label_embedding,
     timestep_embedding,
 )
 from engine.architectures.layers import Conv2d, Linear
@@ -37,6 +38,8 @@ class ControlNetModel(nn.Module):
         self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
         width = config.model_channels * 4
         self.time_embed = nn.Sequential(Linear(config.model_channels, width), nn.SiLU(), Linear(width, width))
+        if config.label_dim:
+            self.label_emb = label_embedding(config.label_dim, width)
         self.input_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.input_blocks)
         self.zero_convs = nn.ModuleList(_zero_conv(_channels(spec)) for spec in config.input_blocks)
         self.input_hint_block = _hint_block(hint_channels, config.model_channels)
@@ -57,8 +60,13 @@ class ControlNetModel(nn.Module):
         y: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, list[torch.Tensor]]:
-        """Return additions for `x` [B, C, h, w], `hint` [B, 3, H, W] of 0..1, `timesteps` [B], `context` [B, T, D]."""
+        """Return additions for `x` [B, C, h, w], `hint` [B, 3, H, W] of 0..1, `timesteps` [B], `context` [B, T, D].
+
+        `y` [B, label_dim] are the labels that the UNet gets, for networks that have some.
+        """
         emb = self.time_embed(timestep_embedding(timesteps, self.model_channels).to(x.dtype))
+        if self.config.label_dim:
+            emb = emb + self.label_emb(y)
         additions = []
         h = x
         for index, (block, zero_conv) in enumerate(zip(self.input_blocks, self.zero_convs, strict=True)):

@@ -15,6 +15,7 @@ UNET_ENDS = {
     "conv_norm_out": "out.0",
     "conv_out": "out.2",
 }
+LABEL_EMBEDDINGS = ("add_embedding", "class_embedding")  # one network has either
 RESNET = {
     "norm1": "in_layers.0",
     "conv1": "in_layers.2",
@@ -52,6 +53,9 @@ def unet_names(config: UnetConfig) -> dict[str, str]:
     names = dict(_both(UNET_ENDS))
     names |= _side("down_blocks", "input_blocks", config.input_blocks[1:], first=1)
     names |= _side("up_blocks", "output_blocks", config.output_blocks, first=0)
+    if config.label_dim:
+        for theirs in LABEL_EMBEDDINGS:
+            names |= _both({f"{theirs}.linear_1": "label_emb.0.0", f"{theirs}.linear_2": "label_emb.0.2"})
     num_resnets = num_attentions = 0
     for index, spec in enumerate(config.middle_block):
         if isinstance(spec, ResSpec):

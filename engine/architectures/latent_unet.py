@@ -67,7 +67,10 @@ BlockSpec = tuple[LayerSpec, ...]
 
 @dataclass(frozen=True, slots=True)
 class UnetConfig:
-    """Configuration of every layer of every block. `head_channels` None means `num_heads` heads at every width."""
+    """Configuration of every layer of every block. `head_channels` None means `num_heads` heads at every width.
+
+    `label_dim` is the width of the label vector that is embedded beside the time, 0 for networks without labels.
+    """
 
     in_channels: int
     out_channels: int
@@ -77,6 +80,7 @@ class UnetConfig:
     output_blocks: tuple[BlockSpec, ...]
     num_heads: int = 8
     head_channels: int | None = None
+    label_dim: int = 0
 
     @property
     def context_dim(self) -> int:
@@ -345,7 +349,7 @@ class TimestepEmbedSequential(nn.Sequential):
 
 
 class UnetModel(nn.Module):
-    """`forward(x [B, in, h, w], timesteps [B], context [B, T, D])` -> `[B, out, h, w]`.
+    """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
 
     `control` holds lists of additions by place (`input`, `middle`, `output`), taken from their ends. Built without
     weights being drawn when a `torch.device("meta")` context is open.
@@ -359,6 +363,8 @@ class UnetModel(nn.Module):
         self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
         width = config.model_channels * 4
         self.time_embed = nn.Sequential(Linear(config.model_channels, width), nn.SiLU(), Linear(width, width))
+        if config.label_dim:
+            self.label_emb = label_embedding(config.label_dim, width)
         self.input_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.input_blocks)
         self.middle_block = build_block(config.middle_block, config, width)
         self.output_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.output_blocks)
@@ -391,6 +397,8 @@ class UnetModel(nn.Module):
         emb = self.time_embed(timestep_embedding(timesteps, self.model_channels).to(x.dtype))  # [B, E]
         for patch in patches.get("emb_patch", ()):
             emb = patch(emb, self.model_channels, options)
+        if self.config.label_dim:
+            emb = emb + self.label_emb(y)  # y [B, label_dim]
 
         h, skips = x, []
         for index, block in enumerate(self.input_blocks):
@@ -414,6 +422,11 @@ class UnetModel(nn.Module):
             h = block(h, emb, context, options, skips[-1].shape if skips else None)
         out: torch.Tensor = self.out(h)
         return out
+
+
+def label_embedding(label_dim: int, width: int) -> nn.Sequential:
+    """Build the embedding of a label vector [B, label_dim] -> [B, width], under the names of the original files."""
+    return nn.Sequential(nn.Sequential(Linear(label_dim, width), nn.SiLU(), Linear(width, width)))
 
 
 def build_block(specs: BlockSpec, config: UnetConfig, embedding_width: int) -> TimestepEmbedSequential:

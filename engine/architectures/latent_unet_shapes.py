@@ -21,6 +21,8 @@ Shapes = Mapping[str, Shape]
 
 FIRST = "input_blocks.0.0.weight"  # of every such network, also of its half
 DIFFUSERS_FIRST = "conv_in.weight"
+LABELS = "label_emb.0.0.weight"
+DIFFUSERS_LABELS = ("add_embedding.linear_1.weight", "class_embedding.linear_1.weight")
 
 
 class UnknownLayer(LookupError):
@@ -29,13 +31,16 @@ class UnknownLayer(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class UnetTraits:
-    """Properties that distinguish the UNets of families; `context_dim` is 0 without cross attention."""
+    """Properties that distinguish the UNets of families.
+
+    `context_dim` is 0 without cross attention, `label_dim` without labels.
+    """
 
     in_channels: int
     model_channels: int
     context_dim: int
     uses_linear: bool
-    has_labels: bool
+    label_dim: int
     has_time_attention: bool
 
 
@@ -48,7 +53,7 @@ def unet_traits(shapes: Shapes) -> UnetTraits:
         model_channels=shapes[FIRST][0],
         context_dim=context[1],
         uses_linear=len(projection) == 2,
-        has_labels="label_emb.0.0.weight" in shapes,
+        label_dim=_label_dim(shapes, LABELS),
         has_time_attention=any(".time_stack." in name for name in shapes),
     )
 
@@ -67,6 +72,7 @@ def unet_config(shapes: Shapes, *, head_channels: int | None = None) -> UnetConf
         middle_block=_block(shapes, "middle_block"),
         output_blocks=_blocks(shapes, "output_blocks"),
         head_channels=head_channels,
+        label_dim=_label_dim(shapes, LABELS),
     )
 
 
@@ -74,7 +80,10 @@ def unet_half_config(shapes: Shapes, *, head_channels: int | None = None) -> Une
     """Return the configuration of the first half of a UNet (a ControlNet), without output blocks."""
     first = shapes[FIRST]
     blocks, middle = _blocks(shapes, "input_blocks"), _block(shapes, "middle_block")
-    return UnetConfig(first[1], first[0], first[0], blocks, middle, output_blocks=(), head_channels=head_channels)
+    return UnetConfig(
+        first[1], first[0], first[0], blocks, middle, output_blocks=(), head_channels=head_channels,
+        label_dim=_label_dim(shapes, LABELS),
+    )  # fmt: skip
 
 
 def diffusers_unet_config(shapes: Shapes) -> UnetConfig:
@@ -86,10 +95,29 @@ def diffusers_unet_config(shapes: Shapes) -> UnetConfig:
     outputs: list[BlockSpec] = []
     for level in range(count_children(shapes, "up_blocks")):
         outputs += _diffusers_level(shapes, f"up_blocks.{level}")
-    inner = (_diffusers_resnet(shapes, f"mid_block.resnets.{index}") for index in range(2))
-    middle = (next(inner), _diffusers_transformer(shapes, "mid_block.attentions.0"), next(inner))
     out_channels = shapes.get("conv_out.weight", first)[0]
-    return UnetConfig(first[1], out_channels, first[0], tuple(inputs), middle, tuple(outputs))
+    labels = _label_dim(shapes, *DIFFUSERS_LABELS)
+    return UnetConfig(
+        first[1], out_channels, first[0], tuple(inputs), _diffusers_middle(shapes), tuple(outputs), label_dim=labels
+    )
+
+
+def _label_dim(shapes: Shapes, *names: str) -> int:
+    """Return the width of the labels that one of these weights takes; 0 without one."""
+    return next((shapes[name][1] for name in names if name in shapes), 0)
+
+
+def _diffusers_middle(shapes: Shapes) -> BlockSpec:
+    """Return the middle block: a residual block, and further ones each behind a transformer; distilled ones lack some.
+
+    A network of which the file has nothing of the middle has an empty one.
+    """
+    layers: list[LayerSpec] = []
+    for index in range(count_children(shapes, "mid_block.resnets")):
+        if f"mid_block.attentions.{index - 1}.proj_in.weight" in shapes:
+            layers.append(_diffusers_transformer(shapes, f"mid_block.attentions.{index - 1}"))
+        layers.append(_diffusers_resnet(shapes, f"mid_block.resnets.{index}"))
+    return tuple(layers)
 
 
 def _diffusers_level(shapes: Shapes, name: str) -> list[BlockSpec]:

@@ -34,7 +34,6 @@ from engine.formats.weight_file import Names
 PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 DIFFUSERS_MARK = "down_blocks.0.resnets.0.conv1.weight"
-DIFFUSERS_LABELS = ("add_embedding.", "class_embedding.")
 
 NUM_HEADS = 8  # at every width, unless heads have a width of their own
 
@@ -72,10 +71,7 @@ def find_unet(index: TensorIndex) -> FoundUnet | None:
         names = layout(index.shapes)
         if names is not None:
             shapes = {name: index.shapes[key] for name, key in names.items() if isinstance(key, str)}
-            traits = unet_traits(shapes)
-            if layout is diffusers_layout and any(name.startswith(DIFFUSERS_LABELS) for name in index.shapes):
-                return None  # of a family that is not read in this layout yet
-            return FoundUnet(names, traits)
+            return FoundUnet(names, unet_traits(shapes))
     return None
 
 

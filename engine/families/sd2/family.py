@@ -46,7 +46,7 @@ def _is_ours(traits: UnetTraits) -> bool:
     return (
         traits.context_dim not in (0, *OTHERS_CONTEXT_DIMS)
         and traits.uses_linear
-        and not traits.has_labels
+        and not traits.label_dim
         and not traits.has_time_attention
     )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from engine.architectures.diffusers_names import unet_names
 from engine.architectures.latent_unet import UnetModel
+from engine.architectures.latent_unet_shapes import diffusers_unet_config, unet_config
 from engine.families.registry import default_family
 
 
@@ -90,3 +93,28 @@ def test_odd_sizes_come_back_as_they_went() -> None:
     unet = _unet()
     out = unet(torch.zeros(1, 4, 13, 9), torch.tensor([1.0]), torch.zeros(1, 77, 64))
     assert out.shape == (1, 4, 13, 9)
+
+
+def test_labels_are_embedded_beside_the_time() -> None:
+    config = replace(_unet().config, label_dim=12)
+    torch.manual_seed(0)
+    unet = UnetModel(config)
+    first, second = (_run(unet, y=torch.full((2, 12), value)) for value in (0.0, 1.0))
+    assert not torch.equal(first, second)
+    with torch.no_grad():  # an embedding of zeros is none
+        unet.label_emb[0][2].weight.zero_()
+        unet.label_emb[0][2].bias.zero_()
+    assert torch.equal(_run(unet, y=torch.ones(2, 12)), _run(unet, y=torch.zeros(2, 12)))
+
+
+@pytest.mark.parametrize("num_middle_layers", [3, 1, 0])
+def test_the_layers_are_read_from_either_librarys_names(num_middle_layers: int) -> None:
+    """Distilled networks have a middle block of a residual block alone, or none."""
+    config = replace(_unet().config, label_dim=12)
+    config = replace(config, middle_block=config.middle_block[:num_middle_layers])
+    with torch.device("meta"):
+        shapes = {name: tuple(weight.shape) for name, weight in UnetModel(config).state_dict().items()}
+    assert unet_config(shapes) == config
+    theirs = {theirs: shapes[ours] for theirs, ours in unet_names(config).items() if ours in shapes}
+    assert {unet_names(config)[name] for name in theirs} == shapes.keys()
+    assert diffusers_unet_config(theirs) == config
