@@ -52,8 +52,13 @@ class ClipTextTower(nn.Module):
         self.encoder = ClipEncoder(config)
         self.final_layer_norm = nn.LayerNorm(config.width)
 
-    def forward(self, embeds: torch.Tensor, layer: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the outputs of the last layer and of `layer` (None: the last), both after the final norm."""
+    def forward(
+        self, embeds: torch.Tensor, layer: int | None, *, normalises_layer: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the outputs of the last layer and of `layer` (None: the last) [B, T, D], both after the final norm.
+
+        `normalises_layer=False` returns that of `layer` as it is.
+        """
         places = torch.arange(self.embeddings.position_embedding.num_embeddings, device=embeds.device)
         x = embeds + self.embeddings.position_embedding(places)
         chosen: torch.Tensor | None = None
@@ -62,7 +67,9 @@ class ClipTextTower(nn.Module):
             if layer is not None and index == layer % len(self.encoder.layers):
                 chosen = x
         last: torch.Tensor = self.final_layer_norm(x)
-        return last, last if chosen is None else self.final_layer_norm(chosen)
+        if chosen is None:
+            return last, last
+        return last, self.final_layer_norm(chosen) if normalises_layer else chosen
 
 
 class ClipTextModel(nn.Module):

@@ -21,6 +21,7 @@ Shapes = Mapping[str, Shape]
 
 FIRST = "input_blocks.0.0.weight"  # of every such network, also of its half
 DIFFUSERS_FIRST = "conv_in.weight"
+FIRST_ATTENTION = "input_blocks.1.1.proj_in.weight"
 LABELS = "label_emb.0.0.weight"
 DIFFUSERS_LABELS = ("add_embedding.linear_1.weight", "class_embedding.linear_1.weight")
 
@@ -33,7 +34,8 @@ class UnknownLayer(LookupError):
 class UnetTraits:
     """Properties that distinguish the UNets of families.
 
-    `context_dim` is 0 without cross attention, `label_dim` without labels.
+    `context_dim` is 0 without cross attention, `label_dim` without labels. `has_first_attention` says that there is a
+    transformer on the level of full size.
     """
 
     in_channels: int
@@ -41,6 +43,7 @@ class UnetTraits:
     context_dim: int
     uses_linear: bool
     label_dim: int
+    has_first_attention: bool
     has_time_attention: bool
 
 
@@ -54,6 +57,7 @@ def unet_traits(shapes: Shapes) -> UnetTraits:
         context_dim=context[1],
         uses_linear=len(projection) == 2,
         label_dim=_label_dim(shapes, LABELS),
+        has_first_attention=FIRST_ATTENTION in shapes,
         has_time_attention=any(".time_stack." in name for name in shapes),
     )
 

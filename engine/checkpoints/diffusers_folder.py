@@ -27,8 +27,7 @@ class DiffusersFiles:
 def diffusers_files(folder: Path) -> DiffusersFiles:
     """Return the files of a folder's networks. Raises `BadModelFile` when a part is missing."""
     denoiser = next((name for name in DENOISER_FOLDERS if (folder / name).is_dir()), DENOISER_FOLDERS[0])
-    first, *others = TEXT_FOLDERS
-    texts = (first, *(name for name in others if (folder / name).is_dir()))
+    texts = [name for name in TEXT_FOLDERS if (folder / name).is_dir()] or TEXT_FOLDERS[:1]
     return DiffusersFiles(
         unet=_first(folder, denoiser, NETWORK_FILES),
         text_encoders=tuple(_first(folder, name, TEXT_ENCODER_FILES) for name in texts),

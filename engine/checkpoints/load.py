@@ -23,7 +23,6 @@ from engine.families.base import (
     TensorIndex,
     TextEncoder,
 )
-from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill, set_weight
 from engine.formats.weight_file import Names, WeightFile, open_weights
 from engine.text.clip_encoding import TextEncoderSet
@@ -61,10 +60,10 @@ class LoadedDenoiser:
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """The networks of a whole checkpoint."""
+    """The networks of a checkpoint; None for text encoders or a VAE that the file does not have."""
 
     denoiser: LoadedDenoiser
-    text_encoder: TextEncoderSet
+    text_encoder: TextEncoderSet | None
     vae: Any
 
     @property
@@ -77,42 +76,37 @@ class LoadedCheckpoint:
 
 
 def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
-    """Load a whole checkpoint. Raises `BadModelFile`."""
+    """Load a checkpoint, whole or without text encoders or VAE. Raises `BadModelFile`."""
     file = open_weights(path)
-    expected = f"a checkpoint with UNet, text encoder and VAE of {registry.labels()}"
+    expected = f"a checkpoint of {registry.labels()}"
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
         types = types.of(family)
         encoders = _encoders_in(file, family)
-        names, vae_names = _part(file, family.denoiser), _part(file, family.vae)
+        vae_names = registry.names_of(family.vae, file.shapes, in_checkpoint=True)
         parameterisation = family.parameterise(found.match, file)
-        unet = _network(file, family.denoiser, names, types.unet, to=types.to)
-        text_encoder = _text_encoders(family, encoders, types)
-        vae = _network(file, family.vae, vae_names, types.vae, to=types.to)
+        unet = _network(file, family.denoiser, found.match.names, types.unet, to=types.to)
+        text_encoder = _text_encoders(family, encoders, types) if encoders else None
+        vae = None if vae_names is None else _network(file, family.vae, vae_names, types.vae, to=types.to)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, expected) from error
-    _check_widths(path, unet, text_encoder)
+    if text_encoder is not None:
+        _check_widths(path, unet, text_encoder)
     return LoadedCheckpoint(LoadedDenoiser(family, found.match.variant, parameterisation, unet), text_encoder, vae)
 
 
 def _encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:
-    """Return the text encoders of a checkpoint: all of the family's, or those it has where others may be left out."""
+    """Return the text encoders of a checkpoint: all of the family's or none, or some where others may be left out."""
     found = [
         (encoder, file, names)
         for encoder in family.text
         if (names := registry.names_of(encoder.network, file.shapes, in_checkpoint=True)) is not None
     ]
-    if not found or (len(found) < len(family.text) and not family.takes_fewer_encoders):
-        raise NotRecognised(describe(file.shapes))
+    if found and len(found) < len(family.text) and not family.takes_fewer_encoders:
+        slots = ", ".join(encoder.encoding.slot for encoder, _, _ in found)
+        raise NotRecognised(f"a checkpoint with only some of its text encoders ({slots})")
     return found
-
-
-def _part(file: WeightFile, network: Network) -> Names:
-    names = registry.names_of(network, file.shapes, in_checkpoint=True)
-    if names is None:
-        raise NotRecognised(describe(file.shapes))
-    return names
 
 
 def _check_widths(path: Path, unet: Any, text_encoder: TextEncoderSet) -> None:

@@ -101,7 +101,8 @@ def _carry_latent(unet: UnetModel) -> None:
     skip[:reserved] = 0
     skip[range(8), range(start, start + 8)] = 1
     weights[f"{last}.0.out_layers.3.weight"][:reserved] = 0
-    weights[f"{last}.1.proj_out.weight"][:reserved] = 0
+    if f"{last}.1.proj_out.weight" in weights:
+        weights[f"{last}.1.proj_out.weight"][:reserved] = 0
     out[:, 8:] *= 0.1
     out[:, :8] = 0
     out[:, :8, 1, 1] = signs.T * 0.95

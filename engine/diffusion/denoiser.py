@@ -40,7 +40,8 @@ class Denoiser(torch.nn.Module):
 
     `manual_cast_dtype` is what the network computes in where its weights are kept in another type: whoever keeps them
     casts them, layer by layer. With `concat_keys` the input has further channels: an inpainting network's (`mask`,
-    `masked_image`) or those of a network that edits a picture (`edited_image`).
+    `masked_image`) or those of a network that edits a picture (`edited_image`, `scaled_edited_image` as the network's
+    own latents are scaled).
     """
 
     def __init__(
@@ -146,6 +147,8 @@ class Denoiser(torch.nn.Module):
         noise, device = kwargs["noise"], kwargs["device"]
         if self.concat_keys == ("edited_image",):
             return _edited_image(kwargs.get("concat_latent_image"), noise, device)
+        if self.concat_keys == ("scaled_edited_image",):
+            return self.process_latent_in(_edited_image(kwargs.get("concat_latent_image"), noise, device))
         mask = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
         if mask is None:
             return torch.cat([torch.ones_like(noise)[:, :1], self.blank_inpaint_image_like(noise)], dim=1)

@@ -202,3 +202,11 @@ class EpsDiscrete(DiscreteSchedule, Eps):
 
 class VDiscrete(DiscreteSchedule, VPrediction):
     """A network of trained timesteps that predicts v."""
+
+
+class EdmContinuous(ContinuousEdmSchedule, Edm):
+    """A network of any noise level with the preconditioning of Karras et al. 2022."""
+
+
+class EdmVContinuous(ContinuousEdmSchedule, VPrediction):
+    """A network of any noise level that predicts v."""

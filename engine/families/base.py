@@ -69,10 +69,14 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Parameterisation:
-    """The reading of the network's output: a class of `engine/diffusion/model_sampling.py` and its settings."""
+    """The reading of the network's output: a class of `engine/diffusion/model_sampling.py` and its settings.
+
+    `latent_format` is that of a network trained on other latents than its family.
+    """
 
     kind: Callable[[Any], Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    latent_format: type[LatentFormat] | None = None
 
 
 def _under_own_names(tensors: Tensors) -> Tensors:

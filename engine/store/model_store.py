@@ -45,6 +45,7 @@ from engine.values.model import Model, WeightHandle
 from engine.values.upscale_model import UpscaleModel
 from engine.values.vae import Vae
 
+CHECKPOINT_PARTS = ("unet", "clip", "vae")
 DEFAULT_TEXT_TYPE = "stable_diffusion"  # of ComfyUI's loader nodes
 
 
@@ -92,22 +93,31 @@ class ModelStore:
         self._tokenizer_parts = TokenizerParts(BytePairs(), self._embedding_finder)
         self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._mapped: weakref.WeakKeyDictionary[Any, FileState] = weakref.WeakKeyDictionary()  # by its mapping
+        self._parts: dict[FileState, tuple[str, ...]] = {}  # the networks that a checkpoint has
         self._kept: dict[tuple[str, str], list[WeightHandle]] = {}
         self._recent = RecentModels(0) if recent is None else recent
         self._make_room = make_room
 
-    def checkpoint(self, name: str) -> tuple[Model, Clip, Vae]:
-        """Load a whole checkpoint. Raises `BadModelFile`, also when there is no such file."""
+    def checkpoint(self, name: str) -> tuple[Model, Clip | None, Vae | None]:
+        """Load a checkpoint. CLIP or VAE are None where the file has none, as in ComfyUI.
+
+        Raises `BadModelFile`, also when there is no such file.
+        """
         path = self.path_of("checkpoints", name)
         file = _state_of(path)
-        handles = self._known(file, ("unet", "clip", "vae"))
+        parts = self._parts.get(file, CHECKPOINT_PARTS)
+        handles = self._known(file, parts)
         if handles is None:
             self._make_room(file.num_bytes)
             loaded = load_checkpoint(path, self._types)
             networks = (self._denoiser(loaded.denoiser), loaded.text_encoder, loaded.vae)
-            handles = self._take(file, ("unet", "clip", "vae"), networks)
-        unet, clip, vae = handles
-        return Model(unet), self._clip(clip), Vae(vae)
+            found = {part: item for part, item in zip(CHECKPOINT_PARTS, networks, strict=True) if item is not None}
+            parts = self._parts[file] = tuple(found)
+            handles = self._take(file, parts, tuple(found.values()))
+        by_part = dict(zip(parts, handles, strict=True))
+        unet, clip, vae = (by_part.get(part) for part in CHECKPOINT_PARTS)
+        assert unet is not None
+        return Model(unet), None if clip is None else self._clip(clip), None if vae is None else Vae(vae)
 
     def preload(self, kind: str, name: str, *, keep: bool = False) -> int:
         """Read a file and load it to its device, as far as it fits; return the bytes of its weights.
@@ -117,7 +127,7 @@ class ModelStore:
         the page cache then, and reading it takes most of the time of a first run. Raises `BadModelFile`.
         """
         values = PRELOADED_KINDS[kind](self, name)
-        handles = [_patcher(value).weights for value in values]
+        handles = [_patcher(value).weights for value in values if value is not None]
         kept: list[WeightHandle] = []
         for handle in handles:
             with handle.in_use():
@@ -215,10 +225,10 @@ class ModelStore:
             raise BadModelFile(name, "no such folder among the diffusers models", "one of the names the node offers")
         paths = diffusers_files(folder)
         unet = self._one(paths.unet, "diffusers unet", lambda: self._unet(paths.unet))
-        texts = paths.text_encoders
-        if len(texts) > 1:
-            raise BadModelFile(name, f"a model with {len(texts)} text encoders", f"a model of {registry.labels()}")
-        clip = self._one(texts[0], "clip", lambda: load_text_encoders(texts, self._types, DEFAULT_TEXT_TYPE))
+        family: ModelFamily = cast(Denoiser, unet.module).model_config.family
+        texts, text_type = paths.text_encoders, next(iter(family.comfyui.text_types), DEFAULT_TEXT_TYPE)
+        part = ("clip", text_type, *(_state_of(path) for path in texts[1:]))
+        clip = self._one(texts[0], part, lambda: load_text_encoders(texts, self._types, text_type))
         vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types))
         return Model(unet), self._clip(clip), Vae(vae)
 
@@ -246,6 +256,7 @@ class ModelStore:
         read = {file for file, _ in list(self._handles)} | set(self._mapped.values())
         changed = {file for file in read if _has_changed(file)}
         if changed:
+            self._parts = {file: parts for file, parts in self._parts.items() if file not in changed}
             for file, part in list(self._handles):
                 if file in changed:
                     del self._handles[file, part]
@@ -363,7 +374,7 @@ def denoiser(loaded: LoadedDenoiser) -> Denoiser:
         family,
         unet_config=_unet_config(unet.config),
         sampling_settings=loaded.parameterisation.settings,
-        latent_format=family.latent_format(),
+        latent_format=(loaded.parameterisation.latent_format or family.latent_format)(),
         memory_usage_factor=family.memory_usage_factor,
     )
     return family.denoiser_type(

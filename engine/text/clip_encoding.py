@@ -27,7 +27,8 @@ class ClipEncoding:
 
     `layer` is the layer whose output is the conditioning unless a node asks for another one: None is the last, -2 the
     one before. `num_layers` is from where it is counted, in files too that leave out the layers behind it; None means
-    that no file does. `embedding_width` is that of the textual inversions made for it.
+    that no file does. `normalises_layer` says that the output of a chosen layer passes the final norm, as that of the
+    last one always does. `embedding_width` is that of the textual inversions made for it.
     """
 
     slot: str
@@ -36,6 +37,7 @@ class ClipEncoding:
     layer: int | None = None
     projects_pooled: bool = True
     num_layers: int | None = None
+    normalises_layer: bool = True
 
     @property
     def key(self) -> str:
@@ -61,7 +63,7 @@ class ClipEncoder(nn.Module):
         embedded = [self._embed(chunk) for chunk in chunks]
         embeds = torch.stack([rows for rows, _ in embedded])
         layer = self._layer(self.encoding.layer if layer_idx is None else layer_idx)
-        last, chosen = self.transformer.text_model(embeds, layer)
+        last, chosen = self.transformer.text_model(embeds, layer, normalises_layer=self.encoding.normalises_layer)
         ends = torch.tensor([end for _, end in embedded], device=last.device)
         pooled = last[torch.arange(last.shape[0], device=last.device), ends]
         if project_pooled and self.encoding.projects_pooled:

@@ -107,17 +107,20 @@ def unet_lora_keys(weight_names: Iterable[str], config: UnetConfig) -> dict[str,
     return denoiser_keys(weight_names, unet_names(config))
 
 
-def four_level_unet(
+def level_unet(
     *,
     model_channels: int,
     context_dim: int,
     channel_mult: tuple[int, ...] = (1, 2, 4, 4),
+    depths: tuple[int, ...] = (1, 1, 1, 0),
+    middle_depth: int = 1,
     blocks_per_level: int = 2,
     in_channels: int = 4,
     uses_linear: bool = False,
     head_channels: int | None = None,
+    label_dim: int = 0,
 ) -> UnetConfig:
-    """Return the layers of a UNet that has transformers of depth 1 on all levels but the lowest."""
+    """Return the layers of a UNet with transformers of one depth on each level, none where it is 0."""
     widths = [model_channels * factor for factor in channel_mult]
     inputs: list[BlockSpec] = [(ConvSpec(in_channels, model_channels),)]
     channels, skips = model_channels, [model_channels]
@@ -125,26 +128,27 @@ def four_level_unet(
         lowest = level == len(widths) - 1
         for _ in range(blocks_per_level):
             layers: list[LayerSpec] = [ResSpec(channels, width)]
-            if not lowest:
-                layers.append(TransformerSpec(width, 1, context_dim, uses_linear))
+            if depths[level]:
+                layers.append(TransformerSpec(width, depths[level], context_dim, uses_linear))
             inputs.append(tuple(layers))
             channels = width
             skips.append(channels)
         if not lowest:
             inputs.append((DownSpec(channels, channels),))
             skips.append(channels)
-    middle_transformer = TransformerSpec(channels, 1, context_dim, uses_linear)
+    middle_transformer = TransformerSpec(channels, middle_depth, context_dim, uses_linear)
     middle = (ResSpec(channels, channels), middle_transformer, ResSpec(channels, channels))
     outputs: list[BlockSpec] = []
     for level, width in reversed(list(enumerate(widths))):
         for index in range(blocks_per_level + 1):
             layers = [ResSpec(channels + skips.pop(), width)]
             channels = width
-            if level < len(widths) - 1:
-                layers.append(TransformerSpec(width, 1, context_dim, uses_linear))
+            if depths[level]:
+                layers.append(TransformerSpec(width, depths[level], context_dim, uses_linear))
             if level and index == blocks_per_level:
                 layers.append(UpSpec(width, width))
             outputs.append(tuple(layers))
     return UnetConfig(
-        in_channels, 4, model_channels, tuple(inputs), middle, tuple(outputs), head_channels=head_channels
-    )
+        in_channels, 4, model_channels, tuple(inputs), middle, tuple(outputs), head_channels=head_channels,
+        label_dim=label_dim,
+    )  # fmt: skip

@@ -24,7 +24,7 @@ from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, Kl
 from engine.families.parts.latent_unet import (
     MERGED_BLOCKS,
     find_unet,
-    four_level_unet,
+    level_unet,
     unet_controls,
     unet_lora_keys,
     unet_network,
@@ -61,7 +61,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
     return Parameterisation(kind, {"zsnr": "ztsnr" in file.shapes})
 
 
-unet_config = partial(four_level_unet, model_channels=320, context_dim=CONTEXT_DIM)
+unet_config = partial(level_unet, model_channels=320, context_dim=CONTEXT_DIM)
 
 FAMILY = ModelFamily(
     name="sd15",

@@ -26,7 +26,7 @@ from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, Kl
 from engine.families.parts.latent_unet import (
     MERGED_BLOCKS,
     find_unet,
-    four_level_unet,
+    level_unet,
     unet_controls,
     unet_lora_keys,
     unet_network,
@@ -73,7 +73,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 
 
 unet_config = partial(
-    four_level_unet, model_channels=320, context_dim=CONTEXT_DIM, uses_linear=True, head_channels=HEAD_CHANNELS
+    level_unet, model_channels=320, context_dim=CONTEXT_DIM, uses_linear=True, head_channels=HEAD_CHANNELS
 )
 
 FAMILY = ModelFamily(

@@ -139,12 +139,45 @@ def clip_text_encode_sdxl_refiner(
     text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
     clip: CLIP,
 ) -> CONDITIONING:
-    told = {"aesthetic_score": ascore, "width": width, "height": height}
-    return clip.encode_from_tokens_scheduled(clip.tokenize(text), add_dict=told)
+    """Encode a prompt for the refiner, with an aesthetic score and the size of the picture it was trained on."""
+    numbers = {"aesthetic_score": ascore, "width": width, "height": height}
+    return clip.encode_from_tokens_scheduled(clip.tokenize(text), add_dict=numbers)
+
+
+@node("CLIPTextEncodeSDXL", display_name=None, category="advanced/conditioning",
+      python_module="comfy_extras.nodes_clip_sdxl")  # fmt: skip
+def clip_text_encode_sdxl(
+    context: NodeContext,
+    *,
+    clip: CLIP,
+    width: SideOrNone = 1024,
+    height: SideOrNone = 1024,
+    crop_w: SideOrNone = 0,
+    crop_h: SideOrNone = 0,
+    target_width: SideOrNone = 1024,
+    target_height: SideOrNone = 1024,
+    text_g: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
+    text_l: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
+) -> CONDITIONING:
+    """Encode a prompt for each of two text encoders, with the sizes of original and target picture and of the crop.
+
+    The shorter prompt is filled up with empty chunks.
+    """
+    tokens = {**clip.tokenize(text_g), "l": clip.tokenize(text_l)["l"]}
+    empty = clip.tokenize("")
+    longest = max(len(tokens["l"]), len(tokens["g"]))
+    for slot in ("l", "g"):
+        while len(tokens[slot]) < longest:
+            tokens[slot] = [*tokens[slot], *empty[slot]]
+    numbers = {
+        "width": width, "height": height, "crop_w": crop_w, "crop_h": crop_h, "target_width": target_width,
+        "target_height": target_height,
+    }  # fmt: skip
+    return clip.encode_from_tokens_scheduled(tokens, add_dict=numbers)
 
 
 NODES = (
     empty_sd3_latent_image, flux_guidance, flux_disable_guidance, flux_kontext_image_scale,
     flux_kontext_multi_reference_latent_method, unclip_conditioning, reference_latent, t5_tokenizer_options,
-    clip_text_encode_sdxl_refiner,
+    clip_text_encode_sdxl_refiner, clip_text_encode_sdxl,
 )  # fmt: skip

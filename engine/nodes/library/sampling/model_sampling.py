@@ -12,7 +12,8 @@ from engine.diffusion.model_sampling import (
     ContinuousEdmSchedule,
     ContinuousVSchedule,
     DiscreteSchedule,
-    Edm,
+    EdmContinuous,
+    EdmVContinuous,
     Eps,
     VPrediction,
 )
@@ -63,14 +64,6 @@ class ContinuousEps(ContinuousEdmSchedule, Eps):
     pass
 
 
-class ContinuousEdm(ContinuousEdmSchedule, Edm):
-    pass
-
-
-class ContinuousEdmV(ContinuousEdmSchedule, VPrediction):
-    pass
-
-
 class ContinuousCosmos(CosmosFlowSchedule, CosmosFlow):
     pass
 
@@ -100,9 +93,9 @@ DISCRETE: dict[str, type[Any]] = {
 }
 # class, deviation of the data
 CONTINUOUS: dict[str, tuple[type[Any], float]] = {
-    "v_prediction": (ContinuousEdmV, 1.0),
-    "edm": (ContinuousEdm, 0.5),
-    "edm_playground_v2.5": (ContinuousEdm, 0.5),
+    "v_prediction": (EdmVContinuous, 1.0),
+    "edm": (EdmContinuous, 0.5),
+    "edm_playground_v2.5": (EdmContinuous, 0.5),
     "eps": (ContinuousEps, 1.0),
     "cosmos_rflow": (ContinuousCosmos, 1.0),
 }

@@ -1,0 +1,19 @@
+"""The labels of Stable Diffusion XL: size of the original picture, corner of the crop, size of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.families.parts.size_labels import SizeLabelledDenoiser
+
+NUM_NUMBERS = 6
+
+
+class LargePictureDenoiser(SizeLabelledDenoiser):
+    """A network whose sizes are, unless a node sets them, those of the picture, uncropped."""
+
+    def numbers(self, options: Mapping[str, Any]) -> list[float]:
+        height, width = options["height"], options["width"]
+        crop = (options.get("crop_h", 0), options.get("crop_w", 0))
+        return [height, width, *crop, options.get("target_height", height), options.get("target_width", width)]

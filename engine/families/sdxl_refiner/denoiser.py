@@ -1,0 +1,20 @@
+"""The labels of Stable Diffusion XL's refiner: size of the original picture, corner of the crop, aesthetic score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.families.parts.size_labels import SizeLabelledDenoiser
+
+NUM_NUMBERS = 5
+SCORE, NEGATIVE_SCORE = 6.0, 2.5  # of the picture that is asked for, and of the one that is not
+
+
+class RefinerDenoiser(SizeLabelledDenoiser):
+    """A network whose numbers are, unless a node sets them, the picture's size, no crop, and a score by the side."""
+
+    def numbers(self, options: Mapping[str, Any]) -> list[float]:
+        score = NEGATIVE_SCORE if options.get("prompt_type") == "negative" else SCORE
+        size = (options["height"], options["width"])
+        return [*size, options.get("crop_h", 0), options.get("crop_w", 0), options.get("aesthetic_score", score)]

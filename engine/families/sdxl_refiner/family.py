@@ -1,0 +1,100 @@
+"""The refiner of Stable Diffusion XL (Podell et al. 2023, arXiv 2307.01952, 2.5), for the last part of the noise.
+
+Its only text encoder is OpenCLIP ViT-bigG. It has the autoencoder of the model that it refines.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.adapters.lora_names import clip_text_keys
+from engine.architectures.clip_text import ClipTextConfig
+from engine.architectures.latent_unet_shapes import UnetTraits
+from engine.diffusion.model_sampling import EpsDiscrete
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, LargeKlLatentFormat
+from engine.families.parts.clip_g import clip_g
+from engine.families.parts.latent_unet import find_unet, level_unet, unet_lora_keys, unet_network
+from engine.families.parts.size_labels import may_have_sizes, pooled_width
+from engine.families.sdxl_refiner.denoiser import NUM_NUMBERS, RefinerDenoiser
+
+CONTEXT_DIM = 1280
+HEAD_CHANNELS = 64
+LATENT_CHANNELS = 4
+CLIP_G = clip_g(
+    "conditioner.embedders.0.model.",
+    partial(
+        clip_text_keys,
+        encoder_prefix="clip_g.transformer.",
+        kohya=("lora_te_", "lora_prior_te_"),
+        projection=("lora_prior_te_text_projection", "lora_te2_text_projection"),
+    ),
+)
+
+
+def _is_ours(traits: UnetTraits) -> bool:
+    """Return True for labels of the pooled output of the only text encoder and five numbers."""
+    return may_have_sizes(traits) and pooled_width(traits, NUM_NUMBERS) == traits.context_dim
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the UNet by the widths of text and labels."""
+    found = find_unet(index)
+    if found is None or not _is_ours(found.traits) or found.traits.in_channels != LATENT_CHANNELS:
+        return None
+    return Match(2 if found.traits.context_dim == CONTEXT_DIM else 1, found.names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Return the only one: the network predicts the noise."""
+    return Parameterisation(EpsDiscrete)
+
+
+unet_config = partial(level_unet, uses_linear=True, head_channels=HEAD_CHANNELS)
+
+FAMILY = ModelFamily(
+    name="sdxl_refiner",
+    label="Stable Diffusion XL Refiner",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=unet_network(head_channels=HEAD_CHANNELS),
+    denoiser_type=RefinerDenoiser,
+    text=(CLIP_G,),
+    vae=AUTOENCODER_KL,
+    latent_format=LargeKlLatentFormat,
+    denoiser_lora_keys=unet_lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("SDXL", ("stable_diffusion",)),
+    default=Defaults(
+        width=1024, height=1024, steps=25, cfg=7.0, sampler_name="dpmpp_2m", scheduler="karras", cost=6.0
+    ),
+    nodes=("CheckpointLoaderSimple", "CLIPTextEncodeSDXLRefiner", "EmptyLatentImage", "KSampler", "VAEDecode"),
+    parameterisation=Parameterisation(EpsDiscrete),
+    scales={
+        "full": Scale(
+            unet_config(
+                model_channels=384, context_dim=CONTEXT_DIM, depths=(0, 4, 4, 0), middle_depth=4,
+                label_dim=CONTEXT_DIM + NUM_NUMBERS * 256,
+            ),
+            {"g": ClipTextConfig(num_layers=32, width=1280, heads=20, inner_width=5120, activation="gelu")},
+            FULL,
+        ),
+        "small": Scale(
+            unet_config(
+                model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), depths=(0, 1, 1, 0),
+                blocks_per_level=1, label_dim=64 + NUM_NUMBERS * 256,
+            ),
+            {"g": ClipTextConfig(num_layers=32, width=64, heads=1, inner_width=128, activation="gelu")},
+            SMALL,
+        ),
+    },
+)  # fmt: skip
