@@ -7,7 +7,7 @@ names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -33,10 +33,33 @@ LORA_FACTORS: tuple[tuple[str, str], ...] = (
     (".lora_B.default.weight", ".lora_A.default.weight"),
 )
 
+ORTHOGONAL_BY_DIMENSIONS = {3: OftAdapter, 4: BoftAdapter}
+
 Tensors = Mapping[str, torch.Tensor]
-Take = Callable[[str], torch.Tensor | None]  # ending -> tensor, noted as used
 
 log = logging.getLogger(__name__)
+
+
+class _Parts:
+    """The tensors of one weight in a LoRA file, by the ending of their names. Those taken are added to `used`."""
+
+    def __init__(self, lora: Tensors, key: str, used: set[str]) -> None:
+        self._lora = lora
+        self._key = key
+        self._used = used
+
+    def get(self, ending: str) -> torch.Tensor | None:
+        name = self._key + ending
+        if name not in self._lora:
+            return None
+        self._used.add(name)
+        return self._lora[name]
+
+    def needed(self, ending: str) -> torch.Tensor:
+        tensor = self.get(ending)
+        if tensor is None:
+            raise ValueError(f"LoRA: the adapter of {self._key} is incomplete; expected a tensor {self._key}{ending}")
+        return tensor
 
 
 def lora_patches(lora: Tensors, keys: Mapping[str, str], *, warn: bool = True) -> dict[str, Any]:
@@ -44,17 +67,11 @@ def lora_patches(lora: Tensors, keys: Mapping[str, str], *, warn: bool = True) -
     patches: dict[str, Any] = {}
     used: set[str] = set()
     for key, weight_name in keys.items():
-
-        def take(ending: str, key: str = key) -> torch.Tensor | None:
-            tensor = lora.get(key + ending)
-            if tensor is not None:
-                used.add(key + ending)
-            return tensor
-
-        adapter = _adapter(take)
+        parts = _Parts(lora, key, used)
+        adapter = _adapter(parts)
         if adapter is not None:
             patches[weight_name] = adapter
-        patches |= _plain_patches(take, weight_name)
+        patches |= _plain_patches(parts, weight_name)
     if warn:
         for name in lora:
             if name not in used:
@@ -62,79 +79,80 @@ def lora_patches(lora: Tensors, keys: Mapping[str, str], *, warn: bool = True) -
     return patches
 
 
-def _adapter(take: Take) -> WeightAdapter | None:
+def _adapter(parts: _Parts) -> WeightAdapter | None:
     """Return the adapter of one weight. Where a file holds several kinds, the last one is used, as in ComfyUI."""
-    stored_alpha, dora_scale = take(".alpha"), take(".dora_scale")
+    stored_alpha, dora_scale = parts.get(".alpha"), parts.get(".dora_scale")
     alpha = None if stored_alpha is None else float(stored_alpha.item())
     found: WeightAdapter | None = None
     for read in (_lora, _loha, _lokr, _glora, _orthogonal):
-        found = read(take, alpha, dora_scale) or found
+        found = read(parts, alpha, dora_scale) or found
     return found
 
 
-def _lora(take: Take, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
+def _lora(parts: _Parts, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
     for number, (up_ending, down_ending) in enumerate(LORA_FACTORS):
-        up = take(up_ending)
+        up = parts.get(up_ending)
         if up is None:
             continue
-        down = _needed(take, down_ending)
-        mid = take(".lora_mid.weight") if number == 0 else None
-        reshape = take(".reshape_weight")
+        down = parts.needed(down_ending)
+        mid = parts.get(".lora_mid.weight") if number == 0 else None
+        reshape = parts.get(".reshape_weight")
         return LoraAdapter(up, down, alpha, mid, dora_scale, None if reshape is None else reshape.tolist())
     return None
 
 
-def _loha(take: Take, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
-    first = take(".hada_w1_a")
+def _loha(parts: _Parts, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
+    first = parts.get(".hada_w1_a")
     if first is None:
         return None
-    w1_b, w2_a, w2_b = (_needed(take, f".hada_{part}") for part in ("w1_b", "w2_a", "w2_b"))
-    return LohaAdapter(first, w1_b, w2_a, w2_b, alpha, take(".hada_t1"), take(".hada_t2"), dora_scale)
+    w1_b, w2_a, w2_b = (parts.needed(f".hada_{part}") for part in ("w1_b", "w2_a", "w2_b"))
+    t1 = parts.get(".hada_t1")
+    t2 = None if t1 is None else parts.needed(".hada_t2")
+    return LohaAdapter(first, w1_b, w2_a, w2_b, alpha, t1, t2, dora_scale)
 
 
-def _lokr(take: Take, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
+def _lokr(parts: _Parts, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
     w1, w2, w1_a, w1_b, w2_a, w2_b, t2 = (
-        take(f".lokr_{part}") for part in ("w1", "w2", "w1_a", "w1_b", "w2_a", "w2_b", "t2")
+        parts.get(f".lokr_{part}") for part in ("w1", "w2", "w1_a", "w1_b", "w2_a", "w2_b", "t2")
     )
     if all(part is None for part in (w1, w2, w1_a, w2_a)):
         return None
     return LokrAdapter(w1, w2, alpha, w1_a, w1_b, w2_a, w2_b, t2, dora_scale)
 
 
-def _glora(take: Take, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
-    a1 = take(".a1.weight")
+def _glora(parts: _Parts, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
+    a1 = parts.get(".a1.weight")
     if a1 is None:
         return None
-    a2, b1, b2 = (_needed(take, f".{part}.weight") for part in ("a2", "b1", "b2"))
+    a2, b1, b2 = (parts.needed(f".{part}.weight") for part in ("a2", "b1", "b2"))
     return GloraAdapter(a1, a2, b1, b2, alpha, dora_scale)
 
 
-def _orthogonal(take: Take, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
-    blocks = take(".oft_blocks")
-    if blocks is None:
+def _orthogonal(parts: _Parts, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:
+    blocks = parts.get(".oft_blocks")
+    kind = None if blocks is None else ORTHOGONAL_BY_DIMENSIONS.get(blocks.ndim)
+    if blocks is None or kind is None:
         return None
-    kind = BoftAdapter if blocks.ndim == 4 else OftAdapter
-    return kind(blocks, alpha, take(".rescale"), dora_scale)
+    return kind(blocks, alpha, parts.get(".rescale"), dora_scale)
 
 
-def _needed(take: Take, ending: str) -> torch.Tensor:
-    tensor = take(ending)
-    if tensor is None:
-        raise ValueError(f"the LoRA holds only a part of an adapter: no tensor ends with {ending!r}")
-    return tensor
+def _plain_patches(parts: _Parts, weight_name: str) -> dict[str, Any]:
+    """Return differences of whole tensors, and tensors that replace the weight.
 
-
-def _plain_patches(take: Take, weight_name: str) -> dict[str, Any]:
-    """Return differences of whole tensors, and tensors that replace the weight."""
+    The bias of a norm counts only beside its weight, as in ComfyUI.
+    """
     patches: dict[str, Any] = {}
     bias_name = weight_name.removesuffix(".weight") + ".bias"
-    for name, kind, endings in (
-        (weight_name, "diff", (".w_norm", ".diff")),
-        (bias_name, "diff", (".b_norm", ".diff_b")),
-        (weight_name, "set", (".set_weight",)),
+    for name, kind, ending in (
+        (weight_name, "diff", ".w_norm"),
+        (bias_name, "diff", ".b_norm"),
+        (weight_name, "diff", ".diff"),
+        (bias_name, "diff", ".diff_b"),
+        (weight_name, "set", ".set_weight"),
     ):
-        for ending in endings:
-            tensor = take(ending)
-            if tensor is not None:
-                patches[name] = (kind, (tensor,))
+        if ending == ".b_norm" and weight_name not in patches:
+            continue
+        tensor = parts.get(ending)
+        if tensor is not None:
+            patches[name] = (kind, (tensor,))
     return patches

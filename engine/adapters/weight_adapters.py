@@ -43,6 +43,11 @@ class WeightAdapter(ABC):
     def scale(self) -> float:
         return 1.0 if self.alpha is None or self.rank is None else self.alpha / self.rank
 
+    @property
+    def dora_factor(self) -> float:
+        """Factor of the difference under a DoRA scale."""
+        return self.scale
+
     def calculate_weight(
         self,
         weight: torch.Tensor,
@@ -60,12 +65,12 @@ class WeightAdapter(ABC):
         """
         try:
             difference = self.difference(weight, strength).reshape(weight.shape)
+            if self.dora_scale is not None:
+                scale = self.dora_scale.to(weight)
+                return _redirected(weight, difference * self.dora_factor, scale, strength, function)
+            weight += function(((strength * self.scale) * difference).to(weight.dtype))
         except (RuntimeError, ValueError) as error:
             log.error("%s does not fit %s: %s", self.name, key, error)
-            return weight
-        if self.dora_scale is not None:
-            return _redirected(weight, difference * self.scale, self.dora_scale.to(weight), strength, function)
-        weight += function(((strength * self.scale) * difference).to(weight.dtype))
         return weight
 
 
@@ -269,7 +274,8 @@ def _rotations(blocks: torch.Tensor, constraint: float) -> torch.Tensor:
 class OftAdapter(WeightAdapter):
     """Orthogonal finetuning (Qiu et al. 2023, arXiv 2306.07280): blocks [n, b, b] turn groups of outputs.
 
-    `alpha` is the constraint. The strength counts twice, in the rotation and on the difference: ComfyUI's way, kept.
+    `alpha` is the constraint. The strength counts twice, in the rotation and on the difference, and a DoRA scale takes
+    the constraint for a factor: ComfyUI's way, kept.
     """
 
     name = "oft"
@@ -282,6 +288,10 @@ class OftAdapter(WeightAdapter):
     def rank(self) -> None:
         return None
 
+    @property
+    def dora_factor(self) -> float:
+        return self.alpha or 0.0
+
     def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
         blocks = self.blocks.to(weight)
         rotation = _rotations(blocks, self.alpha or 0.0)
@@ -292,7 +302,10 @@ class OftAdapter(WeightAdapter):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoftAdapter(WeightAdapter):
-    """Butterfly orthogonal finetuning (Liu et al. 2023, arXiv 2311.06243): m levels of blocks [m, n, b, b]."""
+    """Butterfly orthogonal finetuning (Liu et al. 2023, arXiv 2311.06243): m levels of blocks [m, n, b, b].
+
+    `alpha` is the constraint, as in `OftAdapter`. ComfyUI skips files without one.
+    """
 
     name = "boft"
     blocks: torch.Tensor
@@ -304,12 +317,18 @@ class BoftAdapter(WeightAdapter):
     def rank(self) -> None:
         return None
 
+    @property
+    def dora_factor(self) -> float:
+        return self.alpha or 0.0
+
     def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
+        if self.alpha is None:
+            raise ValueError("no alpha, which bounds the rotation")
         blocks = self.blocks.to(weight)
         levels, _, size, _ = blocks.shape
         identity = torch.eye(size, device=blocks.device, dtype=blocks.dtype)
         turned = weight
-        for level, rotation in enumerate(_rotations(blocks, self.alpha or 0.0)):
+        for level, rotation in enumerate(_rotations(blocks, self.alpha)):
             turn = rotation if strength == 1 else rotation * strength + (1 - strength) * identity
             stride = 2**level * (size // 2)
             rest = weight.shape[1:]

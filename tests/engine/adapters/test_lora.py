@@ -73,3 +73,21 @@ def test_patches_are_read_by_kind_and_strangers_are_warned_about(caplog: pytest.
     assert isinstance(patches["b.weight"], LohaAdapter)
     assert (patches["c.weight"][0], patches["c.bias"][0], "d.weight" in patches) == ("diff", "diff", False)
     assert caplog.messages == ["lora key not loaded: stranger"]
+
+
+def test_an_adapter_that_lacks_a_tensor_is_refused_by_its_name() -> None:
+    with pytest.raises(ValueError, match=r"adapter of a is incomplete; expected a tensor a\.lora_down\.weight"):
+        lora_patches({"a.lora_up.weight": torch.ones(2, 1)}, {"a": "a.weight"})
+
+
+def test_the_bias_of_a_norm_counts_only_beside_its_weight(caplog: pytest.LogCaptureFixture) -> None:
+    keys = {"a": "a.weight", "b": "b.weight"}
+    lora = {"a.b_norm": torch.ones(2), "b.w_norm": torch.ones(2), "b.b_norm": torch.ones(2)}
+    assert lora_patches(lora, keys).keys() == {"b.weight", "b.bias"}
+    assert caplog.messages == ["lora key not loaded: a.b_norm"]
+
+
+def test_of_two_names_for_one_weight_the_last_is_used() -> None:
+    keys = {"first": "a.weight", "second": "a.weight"}
+    patches = lora_patches({"first.diff": torch.zeros(2), "second.diff": torch.ones(2)}, keys)
+    assert torch.equal(patches["a.weight"][1][0], torch.ones(2))

@@ -1,4 +1,4 @@
-"""Each kind of weight adapter against its formula written out with plain matrices."""
+"""Each kind of weight adapter against what ComfyUI makes of it, and against its formula with plain matrices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from engine.adapters.lora import lora_patches
 from engine.adapters.weight_adapters import (
     BoftAdapter,
     GloraAdapter,
@@ -16,6 +18,8 @@ from engine.adapters.weight_adapters import (
     OftAdapter,
     WeightAdapter,
 )
+from engine.memory.weight_patches import calculate_weight
+from tests.engine.adapters.adapter_cases import REFERENCE, STRENGTHS, AdapterCase, cases
 
 
 def _random(*shape: int) -> torch.Tensor:
@@ -24,6 +28,24 @@ def _random(*shape: int) -> torch.Tensor:
 
 def _applied(adapter: WeightAdapter, weight: torch.Tensor, strength: float = 1.0) -> torch.Tensor:
     return adapter.calculate_weight(weight.clone(), "w", strength, 1.0, None, lambda difference: difference)
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, torch.Tensor]:
+    return load_file(REFERENCE)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+def test_changes_a_weight_as_comfyui_does(case: AdapterCase, reference: dict[str, torch.Tensor]) -> None:
+    patches = lora_patches(case.make_lora(), {"x": "x.weight"})
+    for strength in STRENGTHS:
+        entry = (strength, patches["x.weight"], 1.0, None, None)
+        changed = calculate_weight([entry], case.make_weight(), "x.weight")
+        torch.testing.assert_close(changed, reference[f"{case.name}@{strength}"], rtol=1e-5, atol=1e-5)
+
+
+def test_the_reference_holds_every_case() -> None:
+    assert load_file(REFERENCE).keys() == {f"{case.name}@{strength}" for case in cases() for strength in STRENGTHS}
 
 
 def test_lora_adds_the_product_scaled_by_alpha_over_rank_and_strength() -> None:
@@ -67,7 +89,7 @@ def test_glora_of_a_square_weight_is_scaled_by_its_rank() -> None:
     torch.testing.assert_close(changed, weight + 0.5 * (weight @ a1 @ a2 + b1 @ b2))
 
 
-@pytest.mark.parametrize("adapter", [OftAdapter(_random(2, 4, 4)), BoftAdapter(_random(2, 2, 4, 4))])
+@pytest.mark.parametrize("adapter", [OftAdapter(_random(2, 4, 4)), BoftAdapter(_random(2, 2, 4, 4), alpha=0.0)])
 def test_orthogonal_adapters_turn_the_weight_without_changing_its_length(adapter: WeightAdapter) -> None:
     weight = _random(8, 5)
     turned = _applied(adapter, weight)
@@ -86,3 +108,16 @@ def test_an_adapter_that_does_not_fit_leaves_the_weight_alone(caplog: pytest.Log
     unchanged: Any = _applied(LoraAdapter(_random(7, 2), _random(2, 5)), weight)
     assert torch.equal(unchanged, weight)
     assert "does not fit" in caplog.text
+
+
+def test_a_dora_scale_that_does_not_fit_leaves_the_weight_alone(caplog: pytest.LogCaptureFixture) -> None:
+    weight = _random(6, 5)
+    adapter = LoraAdapter(_random(6, 2), _random(2, 5), dora_scale=torch.ones(4, 1))
+    assert torch.equal(_applied(adapter, weight), weight)
+    assert "does not fit" in caplog.text
+
+
+def test_a_reshaped_weight_is_padded_with_zeros_before_it_is_changed() -> None:
+    weight, up, down = _random(6, 5), _random(6, 2), _random(2, 7)
+    changed = _applied(LoraAdapter(up, down, reshape=[6, 7]), weight)
+    torch.testing.assert_close(changed, torch.nn.functional.pad(weight, (0, 2)) + up @ down)
