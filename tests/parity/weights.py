@@ -31,7 +31,17 @@ class Rule:
 
 PLAIN = Rule("", gain=1.0)
 
+ADAPTER_RULES = (
+    Rule(r"\.(dora_scale|rescale|set_weight)$", deviation=0.1, mean=1.0),
+    Rule(r"\.(w_norm|b_norm|diff|diff_b)$", gain=0.3),
+    Rule(r"\.oft_blocks$", deviation=0.05),
+    Rule(r"\.[ab][12]\.weight$", gain=0.7),
+    Rule(r"\.lora_B\.default\.weight$|\.lora_B$|[._]lora(_linear_layer)?\.up\.weight$", gain=0.5),
+)
+"""Parts of LoRA files, matched against the key."""
+
 SD15_RULES = (
+    *ADAPTER_RULES,
     Rule(r"^hada_w._a$|\.hada_w._a$", deviation=0.4),
     Rule(r"\.hada_w2_b$|\.hada_t2$", deviation=0.7),
     Rule(r"\.(lora_up\.weight|lokr_w2|lokr_w2_a)$", gain=0.5),
@@ -53,6 +63,7 @@ SD15_RULES = (
 """Matched against the key."""
 
 FAMILY_RULES = (
+    *ADAPTER_RULES,
     # norms whose stored weight is an offset from 1 (Gemma), then every other norm
     Rule(r"^gemma2:.*norm\.weight$", deviation=0.1),
     Rule(r"(\.scale|\.gamma)$", deviation=0.1, mean=1.0),
@@ -119,7 +130,7 @@ def sd15_weights(model: str, key: str, shape: Sequence[int], *, is_upscaler: boo
     rule = _first(SD15_RULES, key)
     if is_upscaler:
         rule = Rule("", gain=0.35 if shape[0] == 3 else 1.3)
-    return _carry_latent_sd15(key, drawn * _deviation(rule, shape))
+    return _carry_latent_sd15(key, drawn * _deviation(rule, shape) + np.float32(rule.mean))
 
 
 def family_weights(model: str, key: str, shape: Sequence[int], last_block: int | None) -> Weights:
