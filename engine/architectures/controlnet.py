@@ -65,6 +65,7 @@ class ControlNetModel(nn.Module):
         `y` [B, label_dim] are the labels that the UNet gets, for networks that have some.
         """
         emb = self.time_embed(timestep_embedding(timesteps, self.model_channels).to(x.dtype))
+        guided, emb = self.read_hint(hint, emb, context, **kwargs)
         if self.config.label_dim:
             emb = emb + self.label_emb(y)
         additions = []
@@ -72,10 +73,16 @@ class ControlNetModel(nn.Module):
         for index, (block, zero_conv) in enumerate(zip(self.input_blocks, self.zero_convs, strict=True)):
             h = block(h, emb, context)
             if index == 0:
-                h = h + self.input_hint_block(hint, emb, context)
+                h = h + guided
             additions.append(zero_conv(h, emb, context))
         h = self.middle_block(h, emb, context)
         return {"middle": [self.middle_block_out(h, emb, context)], "output": additions}
+
+    def read_hint(
+        self, hint: torch.Tensor, emb: torch.Tensor, context: torch.Tensor, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the picture as additions to the first block [B, model_channels, h, w], and the time embedding."""
+        return self.input_hint_block(hint, emb, context), emb
 
 
 def _channels(block: BlockSpec) -> int:

@@ -9,8 +9,10 @@ import torch
 
 from engine.architectures.controlnet import ControlNetModel
 from engine.architectures.diffusers_names import unet_names
-from engine.architectures.latent_unet_shapes import diffusers_unet_config
+from engine.architectures.latent_unet import UnetConfig
+from engine.architectures.latent_unet_shapes import Shapes, diffusers_unet_config
 from engine.architectures.t2i_adapter import Adapter, LightAdapter
+from engine.architectures.union_controlnet import UnionControlNetModel
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.load_t2i_adapter import is_t2i_adapter, load_t2i_adapter
 from engine.errors import BadModelFile
@@ -23,6 +25,10 @@ from engine.formats.weight_file import ChangedTensors, WeightFile, open_weights
 PREFIX = "control_model."
 FIRST_ZERO_CONV = "zero_convs.0.0.weight"
 DIFFUSERS_MARK = "controlnet_cond_embedding.conv_in.weight"
+HINT = "input_hint_block.0.weight"
+UNION_MARK = "control_add_embedding.linear_1.bias"
+UNION_TYPES = "task_embedding"
+UNION_PARTS = (UNION_TYPES, "control_add_embedding.", "transformer_layes.", "spatial_ch_projs.")
 
 
 def load_controlnet(
@@ -50,11 +56,18 @@ def load_controlnet(
     if is_difference and base_weight is not None:
         file = _completed(file, names, base_weight)
     with torch.device("meta"):
-        network = ControlNetModel(config, hint_channels=shapes["input_hint_block.0.weight"][1])
+        network = _network(config, shapes)
     own = types.of(family)
     network.compute_dtype = own.unet_computed
     fill(network, file, names, own.unet, to=types.to)
     return network
+
+
+def _network(config: UnetConfig, shapes: Shapes) -> ControlNetModel:
+    hint_channels = shapes[HINT][1]
+    if UNION_MARK in shapes:
+        return UnionControlNetModel(config, hint_channels, num_types=shapes[UNION_TYPES][0])
+    return ControlNetModel(config, hint_channels)
 
 
 def _names(file: WeightFile) -> tuple[WeightFile, dict[str, str]]:
@@ -92,6 +105,8 @@ def _from_diffusers(file: WeightFile) -> WeightFile:
         for index in range(num_inner):
             names[f"controlnet_cond_embedding.blocks.{index}.{kind}"] = f"input_hint_block.{2 * index + 2}.{kind}"
         names[f"controlnet_cond_embedding.conv_out.{kind}"] = f"input_hint_block.{2 * num_inner + 2}.{kind}"
+    if UNION_MARK in theirs:
+        names |= {name: name.replace(".in_proj_", ".in_proj.") for name in theirs if name.startswith(UNION_PARTS)}
     renamed = {names[name]: file.tensor(name) for name in theirs if name in names}
     return ChangedTensors(file.path, renamed, file.metadata)
 

@@ -234,7 +234,7 @@ class Guider:
         if denoise_mask is not None:
             denoise_mask = prepare_mask(denoise_mask, noise.shape, device)
         shape = [noise.shape[0] * 2, *noise.shape[1:]]
-        working_bytes = int(self.model_patcher.memory_required(shape) * BATCH_MARGIN) + 1
+        working_bytes = int(self.model_patcher.memory_required(shape) * BATCH_MARGIN) + 1 + self._control_bytes()
         slices = self.model_patcher.memory_savings.attention_slices
         if slices > 1:
             self.model_options = merge_options(
@@ -261,6 +261,11 @@ class Guider:
                 if "control" in condition:
                     found[id(condition["control"])] = condition["control"]
         return list(found.values())
+
+    def _control_bytes(self) -> int:
+        """Return the bytes that controls need beyond the weights they bring along."""
+        dtype = self.model_patcher.get_model_object("compute_dtype")
+        return sum(int(control.inference_memory_requirements(dtype)) for control in self._controls())
 
     def _other_models(self) -> list[Any]:
         """Return everything that has to be on the device with the model."""

@@ -191,7 +191,8 @@ class ModelFamily:
     may read tensors; `parameterisation` is that of a model without a file. `variants` are the forms of the network that
     see more than the noisy latent: their names, and the `concat_keys` of `Denoiser`. `denoiser_lora_keys` maps the
     names used in LoRA files to the weights of the network, given their names and its configuration.
-    `takes_fewer_encoders` says that some of the text encoders may be left out. `memory_usage_factor` is ComfyUI's.
+    `takes_fewer_encoders` says that some of the text encoders may be left out, `takes_hypernetworks` that there are
+    hypernetworks for its attention. `memory_usage_factor` is ComfyUI's.
     `scales` has `full`, the real network, and `small`, for tests. `nodes` are the nodes of a plain workflow.
     """
 
@@ -215,6 +216,7 @@ class ModelFamily:
     controls: ControlModels | None = None
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False
+    takes_hypernetworks: bool = False
     is_default: bool = False
 
     @property

@@ -37,8 +37,6 @@ PARTS: tuple[tuple[str, str], ...] = (
 
 # By which control files of other kinds are known.
 CONTROL_MARKS = (
-    ("lora_controlnet", "a control LoRA"),
-    ("task_embedding", "a union ControlNet (Stable Diffusion XL)"),
     ("controlnet_blocks.0.", "a ControlNet of Stable Diffusion 3, Flux or Qwen"),
     ("after_proj_list.", "a ControlNet of Hunyuan DiT"),
 )

@@ -21,6 +21,7 @@ from engine.checkpoints.load import (
     load_vae,
 )
 from engine.checkpoints.load_clip_vision import load_clip_vision
+from engine.checkpoints.load_control_lora import is_control_lora
 from engine.checkpoints.load_controlnet import load_controlnet
 from engine.checkpoints.load_gligen import load_gligen
 from engine.checkpoints.load_hypernetwork import load_hypernetwork
@@ -40,6 +41,7 @@ from engine.text.clip_encoding import TextEncoderSet
 from engine.text.clip_tokens import BytePairs, TokenizerSet
 from engine.values.clip import Clip
 from engine.values.clip_vision import ClipVision, StyleModel
+from engine.values.control_lora import ControlLora
 from engine.values.control_net import ControlBase, ControlNet, T2IAdapter
 from engine.values.model import Model, WeightHandle
 from engine.values.upscale_model import UpscaleModel
@@ -127,7 +129,7 @@ class ModelStore:
         the page cache then, and reading it takes most of the time of a first run. Raises `BadModelFile`.
         """
         values = PRELOADED_KINDS[kind](self, name)
-        handles = [_patcher(value).weights for value in values if value is not None]
+        handles = [handle for value in values for handle in _handles(value)]
         kept: list[WeightHandle] = []
         for handle in handles:
             with handle.in_use():
@@ -177,12 +179,16 @@ class ModelStore:
 
     def controlnet(self, name: str) -> ControlNet | T2IAdapter:
         path = self.path_of("controlnet", name)
+        if is_control_lora(open_weights(path)):
+            return ControlLora(self.tensors("controlnet", name), averages_globally(path))
         handle = self._one(path, "controlnet", lambda: self._controlnet(path))
         return _control_value(handle, path)
 
     def controlnet_upon(self, name: str, base: Model) -> ControlNet | T2IAdapter:
         """Load a ControlNet. Its file may hold the difference to a UNet: that of `base`, with its patches."""
         path = self.path_of("controlnet", name)
+        if is_control_lora(open_weights(path)):
+            return self.controlnet(name)
 
         def load() -> torch.nn.Module:
             with base.in_use() as network:
@@ -348,12 +354,12 @@ PRELOADED_KINDS: Mapping[str, Callable[[ModelStore, str], tuple[Any, ...]]] = {
 }
 
 
-def _patcher(value: Any) -> Model:
-    """Return the object that holds the weights of a MODEL, CLIP, VAE..."""
+def _handles(value: Any) -> list[WeightHandle]:
+    """Return the weights of a MODEL, CLIP, VAE...; a Control-LoRA has none of its own."""
     if isinstance(value, ControlBase):
-        return cast(Model, value.get_models()[-1])
+        return [model.weights for model in value.get_models()]
     patcher: Model = getattr(value, "patcher", value)
-    return patcher
+    return [patcher.weights]
 
 
 def _control_value(handle: WeightHandle, path: Path) -> ControlNet | T2IAdapter:

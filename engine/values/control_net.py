@@ -6,6 +6,7 @@ The classes are made and derived from as ComfyUI's are (`comfy.controlnet`): pac
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -13,12 +14,15 @@ from typing import Any
 
 import torch
 
+from engine.diffusion.conditions import repeat_to_batch_size
 from engine.images.pixels import resize
 from engine.values.model import Model, WeightHandle
 from engine.values.network_in_use import NetworkInUse
 
 PLACES = ("input", "middle", "output")
 PIXELS_PER_CELL = 8
+
+log = logging.getLogger(__name__)
 
 Control = dict[str, list[torch.Tensor | None]]  # place -> additions, first to last
 Additions = Mapping[str, Sequence[torch.Tensor | None]]
@@ -70,13 +74,20 @@ class ControlBase:
         vae: Any = None,
         extra_concat: Sequence[torch.Tensor] = (),
     ) -> ControlBase:
-        """Set the picture `[B, 3, H, W]`. `vae` and `extra_concat` are for networks that do not read pixels."""
+        """Set the picture `[B, 3, H, W]`. `vae` and `extra_concat` are for networks that do not read pixels.
+
+        A network that reads a mask beside the picture gets one of ones unless `extra_concat` has one.
+        """
         self.cond_hint_original = cond_hint
         self.strength = strength
         self.timestep_percent_range = timestep_percent_range
         if self.latent_format is not None:
+            if vae is None:
+                log.warning("WARNING: no VAE provided to the controlnet apply node when this controlnet requires one.")
             self.vae = vae
         self.extra_concat_orig = list(extra_concat)
+        if self.concat_mask and not self.extra_concat_orig:
+            self.extra_concat_orig.append(torch.ones(1, 1, 1, 1))
         return self
 
     def set_previous_controlnet(self, controlnet: Any) -> ControlBase:
@@ -260,15 +271,36 @@ class ControlNet(ControlBase):
         return self.control_merge(control, before, None)
 
     def _hint(self, x_noisy: torch.Tensor, dtype: torch.dtype, batched_number: int) -> torch.Tensor:
-        assert self.cond_hint_original is not None, "a ControlNet without a picture"
-        height, width = (cells * self.compression_ratio for cells in x_noisy.shape[2:])
-        if self.cond_hint is None or self.cond_hint.shape[2:] != (height, width):
-            hint = resize(self.cond_hint_original, width, height, self.upscale_algorithm, "center")
-            self.cond_hint = self.preprocess_image(hint).to(x_noisy.device, dtype)
+        height, width = x_noisy.shape[-2:]
+        wanted = (height * self.compression_ratio, width * self.compression_ratio)
+        if self.cond_hint is None or self.cond_hint.shape[2:4] != wanted:
+            self.cond_hint = self._prepared_hint(width, height).to(x_noisy.device, dtype)
         if self.cond_hint.shape[0] != x_noisy.shape[0]:
             # The result replaces what it was made of, so later batches of another size start from it, as in ComfyUI.
             self.cond_hint = broadcast_image_to(self.cond_hint, x_noisy.shape[0], batched_number)
         return self.cond_hint
+
+    def _prepared_hint(self, width: int, height: int) -> torch.Tensor:
+        """Return the picture at the size of a latent of so many cells, encoded where the network reads latents."""
+        assert self.cond_hint_original is not None, "a ControlNet without a picture"
+        ratio = self.compression_ratio
+        if self.vae is not None:
+            ratio *= self.vae.spacial_compression_encode()
+        elif self.latent_format is not None:
+            raise ValueError("ControlNet: it reads latents; got no VAE, expected one at the node that applies it")
+        hint = resize(self.cond_hint_original, width * ratio, height * ratio, self.upscale_algorithm, "center")
+        hint = self.preprocess_image(hint)
+        if self.vae is not None:
+            hint = self.vae.encode(hint.movedim(1, -1))
+        if self.latent_format is not None:
+            hint = self.latent_format.process_in(hint)
+        parts = [hint]
+        for extra in self.extra_concat_orig:
+            part = resize(extra.to(hint.device), hint.shape[-1], hint.shape[-2], self.upscale_algorithm, "center")
+            if part.ndim < hint.ndim:
+                part = repeat_to_batch_size(part.unsqueeze(2), hint.shape[2], dim=2)
+            parts.append(repeat_to_batch_size(part, hint.shape[0]))
+        return torch.cat(parts, dim=1) if len(parts) > 1 else hint
 
 
 class T2IAdapter(ControlBase):

@@ -76,6 +76,7 @@ FAMILY = ModelFamily(
     variants={"": (), "inpaint": ("mask", "masked_image"), "edit": ("edited_image",)},
     controls=unet_controls(_is_ours, token_width=CONTEXT_DIM),
     comfyui=ComfyUiNames("SD15", ("stable_diffusion",), {"ModelMergeSD1": MERGED_BLOCKS}),
+    takes_hypernetworks=True,
     default=Defaults(width=512, height=512, steps=20, cfg=7.5),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     scales={

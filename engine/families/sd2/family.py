@@ -89,6 +89,7 @@ FAMILY = ModelFamily(
     variants={"": (), "inpaint": ("mask", "masked_image")},
     controls=unet_controls(_is_ours, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),
     comfyui=ComfyUiNames("SD15", ("stable_diffusion",), {"ModelMergeSD2": MERGED_BLOCKS}),
+    takes_hypernetworks=True,
     default=Defaults(width=768, height=768, steps=20, cfg=7.5, cost=2.6),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     parameterisation=Parameterisation(VDiscrete),

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import torch
 
+from engine.families import registry
+from engine.families.base import ModelFamily
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import MODEL
 from engine.values.model import Model
@@ -29,6 +31,14 @@ class HypernetworkPatch:
         return q, k, v
 
 
+def _check_takes_hypernetworks(model: Model, name: str) -> None:
+    """Raise ValueError for a model of a family that has no hypernetworks."""
+    family: ModelFamily | None = model.model.model_config.family
+    if family is not None and not family.takes_hypernetworks:
+        takers = ", ".join(item.label for item in registry.families() if item.takes_hypernetworks)
+        raise ValueError(f"hypernetwork {name}: the model takes none; got {family.label}, expected one of {takers}")
+
+
 @node("HypernetworkLoader", category="loaders", python_module="comfy_extras.nodes_hypernetwork")
 def hypernetwork_loader(
     context: NodeContext,
@@ -37,6 +47,7 @@ def hypernetwork_loader(
     hypernetwork_name: Annotated[str, ModelFile("hypernetworks")],
     strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
 ) -> MODEL:
+    _check_takes_hypernetworks(model, hypernetwork_name)
     hypernetwork = context.models.hypernetwork(hypernetwork_name)
     patched = model.clone()
     patched.set_additional_models(f"hypernetwork {uuid.uuid4()}", [hypernetwork])

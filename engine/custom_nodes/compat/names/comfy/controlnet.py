@@ -8,9 +8,10 @@ from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.missing_symbol import not_supported
 from engine.custom_nodes.compat.names.comfy.utils import load_torch_file
 from engine.formats.weight_file import open_weights
+from engine.values.control_lora import ControlLora
 from engine.values.control_net import ControlBase, ControlNet, StrengthType, T2IAdapter, broadcast_image_to
 
-__all__ = ["ControlBase", "ControlNet", "StrengthType", "T2IAdapter", "broadcast_image_to"]
+__all__ = ["ControlBase", "ControlLora", "ControlNet", "StrengthType", "T2IAdapter", "broadcast_image_to"]
 
 
 def load_controlnet(ckpt_path: str, model: Any = None, model_options: Any = None) -> Any:
