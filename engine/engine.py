@@ -18,6 +18,7 @@ import gc
 import itertools
 import logging
 import mimetypes
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -418,7 +419,7 @@ class Engine:
                 recent=self._recent,
                 make_room=self.memory.make_room_to_read,
             ),
-            open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files, self._max_pixels),
+            open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files, self._max_pixels, _free_bytes),
             file_is_there=self._file_is_there,
             device_errors=translate_device_error,
             relief=self.memory.relief,
@@ -502,6 +503,11 @@ class Environment:
 
     def input_path(self, name: str) -> Path:
         return self._files.path(name)
+
+
+def _free_bytes() -> int:
+    """Return the memory that is free now, without bound where it is not known."""
+    return machine_memory.available_bytes() or sys.maxsize
 
 
 def _model_folders(settings: EngineSettings) -> ModelFolders:

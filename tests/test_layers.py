@@ -43,7 +43,8 @@ COMFYUIS_IMPORT_NAMES = frozenset({"comfy", "comfy_api"})  # served by compat it
 DESCRIBED_WITH = ("engine.architectures", "engine.text", "engine.formats", "engine.adapters", "engine.diffusion")
 KNOWN_OF_FAMILIES = ("engine.families.base", "engine.families.registry", "engine.families.unsupported")
 MODELS_IN_USE = (
-    *CORE, "engine.graph.spec", "engine.checkpoints", "engine.images", *KNOWN_OF_FAMILIES, *DESCRIBED_WITH,
+    *CORE, "engine.graph.spec", "engine.checkpoints", "engine.images", "engine.media", *KNOWN_OF_FAMILIES,
+    *DESCRIBED_WITH,
 )  # fmt: skip
 FAMILIES = tuple(sorted(path.parent.name for path in (ROOT / "engine" / "families").glob("*/family.py")))
 
@@ -122,6 +123,7 @@ RULES = (
     Rule("engine.formats", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.adapters", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.images", (), TORCH),
+    Rule("engine.media", (), TORCH | {"av"}),  # only inside its functions
     Rule(
         "engine.store.extra_model_paths",
         ("engine.store.folders",),
@@ -468,7 +470,7 @@ def test_nothing_but_its_folder_names_a_family() -> None:
         ("engine.graph.object_info", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
         ("engine.server.app", ("torch", "worker")),
         ("engine.__main__", ("torch", "worker")),
-        ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde", "yaml")),
+        ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde", "yaml", "av")),
         ("engine.custom_nodes.commands", ("torch", "aiohttp")),
     ],
 )

@@ -196,6 +196,27 @@ class InputFile(Widget):
         return dict(self.extra)
 
 
+@dataclass(frozen=True)
+class InputCombo(InputFile):
+    """`InputFile` in the notation of ComfyUI's newer nodes: type `COMBO`, the files among the options."""
+
+    def type_in(self, environment: NodeEnvironment) -> Any:
+        return "COMBO"
+
+    def options_in(self, environment: NodeEnvironment) -> dict[str, Any]:
+        return {"multiselect": False, "options": InputFile.type_in(self, environment), **self.extra}
+
+
+@dataclass(frozen=True)
+class RecordedFile(InputFile):
+    """A file that ComfyUI's page records and uploads. `kind` is the type of its widget."""
+
+    kind: str = ""
+
+    def type_in(self, environment: NodeEnvironment) -> Any:
+        return self.kind
+
+
 @dataclass(frozen=True, slots=True)
 class Optional:
     """Marker of an input that the prompt may leave out."""

@@ -16,12 +16,14 @@ from engine.nodes.library.conditioning import (
     text,
 )
 from engine.nodes.library.image import (
+    client_pictures,
     compositing,
     image_batches,
     image_filters,
     image_geometry,
     images,
     masks,
+    svg,
     upscaling,
 )
 from engine.nodes.library.latent import (
@@ -33,6 +35,7 @@ from engine.nodes.library.latent import (
     latents,
     tiled_vae,
 )
+from engine.nodes.library.media import audio, audio_editing, preview_3d, video
 from engine.nodes.library.model import (
     hypernetwork,
     loaders,
@@ -96,6 +99,12 @@ FAMILIES = (
     lora_extraction,
     old_loaders,
     other_families,
+    client_pictures,
+    svg,
+    video,
+    audio,
+    audio_editing,
+    preview_3d,
 )
 
 

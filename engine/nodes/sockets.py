@@ -16,7 +16,9 @@ from engine.diffusion.sample import Guider, Sampler
 from engine.nodes.base import Socket
 from engine.values.clip import Clip
 from engine.values.model import Model
+from engine.values.svg import Svg
 from engine.values.vae import Vae
+from engine.values.video import Audio, VideoInput
 
 
 class Latent(TypedDict):
@@ -86,7 +88,9 @@ CLIP_VISION = Annotated[Any, Socket("CLIP_VISION")]
 CLIP_VISION_OUTPUT = Annotated[Any, Socket("CLIP_VISION_OUTPUT")]
 STYLE_MODEL = Annotated[Any, Socket("STYLE_MODEL")]
 GLIGEN = Annotated[Any, Socket("GLIGEN")]
-SVG = Annotated[Any, Socket("SVG")]
+SVG = Annotated[Svg, Socket("SVG")]
+AUDIO = Annotated[Audio, Socket("AUDIO")]
+VIDEO = Annotated[VideoInput, Socket("VIDEO")]
 
 # Sockets that carry a widget's value, for inputs without a widget of their own and for outputs.
 INT = Annotated[int, Socket("INT")]

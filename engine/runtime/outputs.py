@@ -81,7 +81,8 @@ class RunFiles:
     """The files of one run. Used by one thread at a time; the functions given to `submit` run on the pool.
 
     `before_reading` is called before a path is given out to be read: the run before may still be writing there.
-    `max_pixels` returns how many pixels all frames of a picture may have together, as of now.
+    `max_pixels` returns how many pixels all frames of a picture may have together, as of now, `free_bytes` how much
+    memory a decoded video or sound may take.
     """
 
     def __init__(
@@ -90,9 +91,11 @@ class RunFiles:
         pool: Executor,
         before_reading: Callable[[], None] = lambda: None,
         max_pixels: Callable[[], int] = lambda: sys.maxsize,
+        free_bytes: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         self.folders = folders
         self.max_pixels = max_pixels
+        self.free_bytes = free_bytes
         self._before_reading = before_reading
         self._scope: FileScope | None = None
         self._unsettled: list[Path] = []

@@ -129,7 +129,7 @@ class ModelStore:
         the page cache then, and reading it takes most of the time of a first run. Raises `BadModelFile`.
         """
         values = PRELOADED_KINDS[kind](self, name)
-        handles = [handle for value in values for handle in _handles(value)]
+        handles = [handle for value in values if value is not None for handle in _handles(value)]
         kept: list[WeightHandle] = []
         for handle in handles:
             with handle.in_use():

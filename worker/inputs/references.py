@@ -16,7 +16,11 @@ from worker.files.kinds import Media
 
 Source = Literal["url", "s3", "data", "base64", "upload"]
 
-PLAIN_FILE_INPUTS: Mapping[tuple[str, str], Media] = {("LoadLatent", "latent"): "latent"}
+PLAIN_FILE_INPUTS: Mapping[tuple[str, str], Media] = {
+    ("LoadLatent", "latent"): "latent",
+    ("RecordAudio", "audio"): "file",
+    ("WebcamCapture", "image"): "image",
+}
 """Inputs that take a file of the input folder without declaring it."""
 
 INLINE: frozenset[Source] = frozenset({"data", "base64"})

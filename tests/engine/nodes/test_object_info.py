@@ -48,7 +48,10 @@ def _input(item: Any, *, is_file: bool) -> Any:
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((REFERENCE / "object_info.json").read_text("utf-8"))
+    """Return ComfyUI's declarations by class, of every recording: `object_info.json` and those beside it."""
+    found: dict[str, Any] = {}
+    for path in sorted(REFERENCE.glob("object_info*.json")):
+        found |= json.loads(path.read_text("utf-8"))
     return found
 
 

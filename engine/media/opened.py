@@ -1,0 +1,56 @@
+"""Media files opened with PyAV, with its errors as ours.
+
+PyAV is imported when a file is opened: an engine without it starts and runs everything else.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Source = str | Path | io.BytesIO
+
+
+class BadMedia(ValueError):
+    """A video or sound that FFmpeg cannot read or write."""
+
+
+@contextmanager
+def opened_for_reading(source: Source) -> Iterator[Any]:
+    """Open a file or buffer as an input container of PyAV. Raises BadMedia when it is damaged or of no known format."""
+    av = _library()
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
+    with _translated_errors(av), av.open(_place(source), mode="r") as container:
+        yield container
+
+
+@contextmanager
+def opened_for_writing(target: Source, **options: Any) -> Iterator[Any]:
+    """Open a file or buffer as an output container of PyAV. Raises BadMedia when it cannot hold what is written."""
+    av = _library()
+    with _translated_errors(av), av.open(_place(target), mode="w", **options) as container:
+        yield container
+
+
+def _place(file: Source) -> str | io.BytesIO:
+    return str(file) if isinstance(file, Path) else file
+
+
+def _library() -> Any:
+    try:
+        import av
+    except ImportError:
+        raise BadMedia("video and audio: PyAV is missing; expected the package av, pip install av") from None
+    return av
+
+
+@contextmanager
+def _translated_errors(av: Any) -> Iterator[None]:
+    try:
+        yield
+    except av.FFmpegError as error:
+        raise BadMedia(f"FFmpeg refuses it: {error.strerror}") from error

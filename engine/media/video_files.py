@@ -1,0 +1,199 @@
+"""Video files to pictures and back, through PyAV.
+
+`B` frames, `H W` pixels, `C` channels, `S` samples: pictures are float32 `[B, H, W, 3]`, 0..1, sounds `[1, C, S]`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from engine.media.audio_files import audio_frame, join_frames, layout_of
+from engine.media.opened import BadMedia, Source, opened_for_reading, opened_for_writing
+
+BYTES_PER_PIXEL = 18  # while a video is read: as bytes, as floats, and one frame more
+KEEPS_TAGS = {"movflags": "use_metadata_tags"}  # MP4 drops tags with names of their own otherwise
+WEBM_CODECS = {"vp9": ("libvpx-vp9", "yuv420p", {}), "av1": ("libsvtav1", "yuv420p10le", {"preset": "6"})}
+H264, AAC = "h264", "aac"
+
+
+@dataclass(frozen=True, slots=True)
+class VideoContent:
+    """Everything in a video: pictures [B, H, W, 3], sound [1, C, S] with its rate, or None, frames a second, tags."""
+
+    images: torch.Tensor
+    waveform: torch.Tensor | None
+    sample_rate_hz: int
+    frame_rate: Fraction
+    tags: Mapping[str, str]
+
+
+def read_video(
+    source: Source, max_bytes: int = sys.maxsize, check_cancelled: Callable[[], None] = lambda: None
+) -> VideoContent:
+    """Decode the first video stream and the first audio stream of a file.
+
+    Raises BadMedia for a damaged file and one without video, and when it would take more than
+    `max_bytes` of memory.
+    """
+    with opened_for_reading(source) as container:
+        stream = video_stream_of(container)
+        images = _pictures(container.decode(stream), stream, max_bytes // BYTES_PER_PIXEL, check_cancelled)
+        tags = dict(container.metadata)
+        frame_rate = Fraction(stream.average_rate or 1)
+    waveform, rate_hz = _sound_of(source, max_bytes, check_cancelled)
+    return VideoContent(images, waveform, rate_hz, frame_rate, tags)
+
+
+def _pictures(frames: Iterable[Any], stream: Any, max_pixels: int, check_cancelled: Callable[[], None]) -> torch.Tensor:
+    decoded: list[torch.Tensor] = []
+    num_pixels = 0
+    for frame in frames:
+        check_cancelled()
+        num_pixels += frame.width * frame.height
+        if num_pixels > max_pixels:
+            found = f"over {max_pixels} pixels in {len(decoded) + 1} frames"
+            raise BadMedia(f"video: too large for the free memory; got {found}, expected at most that")
+        decoded.append(torch.from_numpy(frame.to_ndarray(format="rgb24")))  # [H, W, 3], 0..255
+    height, width = decoded[0].shape[:2] if decoded else (stream.height, stream.width)
+    images = torch.empty(len(decoded), height, width, 3)
+    for index, picture in enumerate(decoded):
+        if picture.shape != images.shape[1:]:
+            found = f"{picture.shape[1]}x{picture.shape[0]}"
+            raise BadMedia(f"frame {index}: another size; got {found} px, expected {width}x{height} px")
+        torch.div(picture, 255.0, out=images[index])
+    return images
+
+
+def _sound_of(source: Source, max_bytes: int, check_cancelled: Callable[[], None]) -> tuple[torch.Tensor | None, int]:
+    with opened_for_reading(source) as container:
+        stream = next(iter(container.streams.audio), None)
+        if stream is None:
+            return None, 0
+        waveform = join_frames(container.decode(stream), max_bytes, check_cancelled)
+        return (None, 0) if waveform is None else (waveform[None], int(stream.sample_rate or 1))
+
+
+def video_stream_of(container: Any) -> Any:
+    """Return the first video stream. Raises BadMedia when there is none."""
+    for stream in container.streams.video:
+        return stream
+    raise BadMedia("no video stream; expected a file with pictures")
+
+
+def container_format(source: Source) -> str:
+    """Return FFmpeg's names of the container, separated by commas (`mov,mp4,m4a,3gp,3g2,mj2`)."""
+    with opened_for_reading(source) as container:
+        return str(container.format.name)
+
+
+def dimensions_px(source: Source) -> tuple[int, int]:
+    """Return width and height as the container declares them. Decodes nothing."""
+    with opened_for_reading(source) as container:
+        stream = video_stream_of(container)
+        return int(stream.width), int(stream.height)
+
+
+def duration_seconds(source: Source) -> float:
+    """Return the duration as the container declares it, else by counting frames.
+
+    Raises BadMedia when the file has neither a duration nor a frame rate.
+    """
+    with opened_for_reading(source) as container:
+        if container.duration is not None:
+            return float(Fraction(container.duration, 1_000_000))  # FFmpeg's AV_TIME_BASE
+        stream = video_stream_of(container)
+        if stream.average_rate:
+            num_frames = stream.frames or sum(1 for _ in container.decode(stream))
+            if num_frames:
+                return float(num_frames / stream.average_rate)
+    raise BadMedia("no duration; expected a container or a video stream that declares one")
+
+
+def codec_name(source: Source) -> str | None:
+    """Return the codec of the first video stream, None without one."""
+    with opened_for_reading(source) as container:
+        return next((str(stream.codec.name) for stream in container.streams.video), None)
+
+
+def copy_streams(source: Source, target: Source, tags: Mapping[str, str], to_format: str | None = None) -> None:
+    """Write the streams of a file into another container without encoding them again.
+
+    The file's own tags stay where `tags` has none of the name. `to_format` is needed for a buffer, which has no suffix.
+    Raises BadMedia when the container cannot hold the streams.
+    """
+    options = {} if to_format is None else {"format": to_format.split(",")[0]}
+    with opened_for_reading(source) as old, opened_for_writing(target, options=KEEPS_TAGS, **options) as new:
+        new.metadata.update({**old.metadata, **tags})
+        kept = {
+            stream.index: new.add_stream_from_template(stream, opaque=True)
+            for stream in old.streams
+            if stream.type in ("video", "audio", "subtitle")
+        }
+        for packet in old.demux():
+            if packet.stream.index in kept and packet.dts is not None:  # the empty ones at the end have none
+                packet.stream = kept[packet.stream.index]
+                new.mux(packet)
+
+
+def write_mp4(
+    target: Source,
+    images: torch.Tensor,
+    frame_rate: Fraction,
+    tags: Mapping[str, str],
+    waveform: torch.Tensor | None = None,
+    sample_rate_hz: int = 0,
+    to_format: str | None = None,
+) -> None:
+    """Encode pictures [B, H, W, C] as H.264 and a sound [B, C, S], cut to their duration, as AAC.
+
+    Raises BadMedia for sides that are odd (the pixels' colours are stored in pairs), ValueError for a sound with more
+    than two channels.
+    """
+    height, width = images.shape[1:3]
+    if height % 2 or width % 2:
+        raise BadMedia(f"video: a side is odd; got {width}x{height} px, expected even sides")
+    layout = None if waveform is None else layout_of(waveform)
+    rate = Fraction(round(frame_rate * 1000), 1000)
+    options = {} if to_format is None else {"format": to_format}
+    with opened_for_writing(target, options=KEEPS_TAGS, **options) as container:
+        container.metadata.update(tags)
+        video = container.add_stream(H264, rate=rate)
+        video.width, video.height, video.pix_fmt = width, height, "yuv420p"
+        audio = None if waveform is None else container.add_stream(AAC, rate=sample_rate_hz)
+        _encode_pictures(container, video, images)
+        if waveform is not None and audio is not None and layout is not None:
+            wanted = math.ceil(Fraction(sample_rate_hz) / rate * images.shape[0])
+            one_after_another = torch.cat(list(waveform[:, :, :wanted]), dim=-1)  # [C, B * S]
+            container.mux(audio.encode(audio_frame(one_after_another, sample_rate_hz, layout)))
+            container.mux(audio.encode(None))
+
+
+def write_webm(
+    target: Source, images: torch.Tensor, codec: str, frames_per_second: float, crf: float, tags: Mapping[str, str]
+) -> None:
+    """Encode pictures [B, H, W, C] as VP9 or AV1 of constant quality. `crf` is 0 (best) to 63."""
+    encoder, pixel_format, options = WEBM_CODECS[codec]
+    with opened_for_writing(target) as container:
+        container.metadata.update(tags)
+        stream = container.add_stream(encoder, rate=Fraction(round(frames_per_second * 1000), 1000))
+        stream.width, stream.height, stream.pix_fmt = images.shape[2], images.shape[1], pixel_format
+        stream.bit_rate = 0
+        stream.options = {"crf": str(crf), **options}
+        _encode_pictures(container, stream, images)
+
+
+def _encode_pictures(container: Any, stream: Any, images: torch.Tensor) -> None:
+    import av
+
+    for image in images:
+        pixels = (image[..., :3] * 255).clamp(0, 255).to("cpu", torch.uint8)  # [H, W, 3]
+        frame = av.VideoFrame.from_ndarray(pixels.contiguous().numpy(), format="rgb24")
+        container.mux(stream.encode(frame))
+    container.mux(stream.encode(None))

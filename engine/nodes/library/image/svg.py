@@ -1,0 +1,52 @@
+"""Nodes that save vector pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from engine.nodes.base import Hidden, NodeContext, Shown, Text, node
+from engine.nodes.library.media.video import metadata_of
+from engine.nodes.sockets import SVG
+
+ROOT_TAG = re.compile(r"<svg\b[^>]*(?<!/)>")
+
+
+@node("SaveSVGNode", category="image/save", is_output=True, python_module="comfy_extras.nodes_images")
+def save_svg(
+    context: NodeContext,
+    *,
+    svg: SVG,
+    filename_prefix: Annotated[str, Text()] = "svg/ComfyUI",
+    prompt: Annotated[Any, Hidden("PROMPT")] = None,
+    extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
+) -> Shown:
+    """Save SVG documents with the prompt in their `metadata` element."""
+    metadata = metadata_of(context, prompt, extra_pnginfo)
+    shown = []
+    for index, document in enumerate(svg.data):
+        output = context.files.save_path(filename_prefix, suffix=".svg", batch_index=index)
+        text = document.getvalue().decode("utf-8")
+        written = with_metadata(text, json.dumps(metadata, indent=2)) if metadata else text
+        context.files.submit(partial(_write, output.path, written))
+        shown.append(output.shown())
+    return Shown({"images": shown})
+
+
+def with_metadata(document: str, text: str) -> str:
+    """Return an SVG document with a text as the first child of its root, in a CDATA section."""
+    found = ROOT_TAG.search(document)
+    if found is None:
+        return document
+    content = text.replace("]]>", "]]]]><![CDATA[>")  # the end of a section cannot be escaped within it
+    return f"{document[: found.end()]}\n<metadata><![CDATA[{content}]]></metadata>{document[found.end() :]}"
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+NODES = (save_svg,)

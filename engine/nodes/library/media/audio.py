@@ -1,0 +1,160 @@
+"""Nodes that load and save sounds.
+
+`B` batch, `C` channels, `S` samples: AUDIO is `{"waveform": float32 [B, C, S] of -1..1, "sample_rate": int}`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from engine.media.audio_files import (
+    BEST_VARIABLE_RATE,
+    FLAC,
+    MP3,
+    OPUS,
+    AudioFormat,
+    layout_of,
+    read_audio,
+    write_audio,
+)
+from engine.media.opened import BadMedia, opened_for_reading
+from engine.nodes.base import (
+    Choice,
+    Hidden,
+    InputFile,
+    NodeContext,
+    NodeEnvironment,
+    RecordedFile,
+    Shown,
+    Text,
+    node,
+)
+from engine.nodes.library.image.file_content import content_hash
+from engine.nodes.library.media.video import as_texts, metadata_of
+from engine.nodes.sockets import AUDIO
+from engine.values.video import Audio
+
+MODULE = "comfy_extras.nodes_audio"
+
+Prompt = Annotated[Any, Hidden("PROMPT")]
+ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
+FilenamePrefix = Annotated[str, Text()]
+
+
+class SoundFile(InputFile):
+    """A sound in the input folder, or a video that has one."""
+
+    def type_in(self, environment: NodeEnvironment) -> list[str]:
+        return sorted([*environment.input_files("audio"), *environment.input_files("video")])
+
+
+def _unreadable(environment: NodeEnvironment, audio: Any) -> str | None:
+    """Return why a sound cannot be read, so that a prompt is refused before anything runs."""
+    if audio is None:
+        return None
+    missing = InputFile("audio").complaint(environment, audio)
+    if missing is not None:
+        return missing
+    try:
+        with opened_for_reading(environment.input_path(str(audio))) as container:
+            has_sound = bool(container.streams.audio)
+    except BadMedia as error:
+        return f"Invalid audio file: {audio} ({error})"
+    return None if has_sound else f"Invalid audio file: {audio} (no audio stream; expected a file with sound)"
+
+
+def _content(environment: NodeEnvironment, audio: Any) -> str | None:
+    return content_hash(environment, audio)
+
+
+def _read(context: NodeContext, name: str) -> Audio:
+    path = context.files.input_path(name)
+    waveform, rate_hz = read_audio(path, context.files.free_bytes(), context.cancel.check)
+    return {"waveform": waveform[None], "sample_rate": rate_hz}  # [1, C, S]
+
+
+@node("LoadAudio", display_name="Load Audio", category="audio", python_module=MODULE,
+      check=_unreadable, fingerprint=_content)  # fmt: skip
+def load_audio(
+    context: NodeContext, *, audio: Annotated[str, SoundFile("audio", extra={"audio_upload": True})]
+) -> AUDIO:
+    return _read(context, audio)
+
+
+@node("RecordAudio", display_name="Record Audio", category="audio", python_module=MODULE,
+      check=_unreadable, fingerprint=_content)  # fmt: skip
+def record_audio(context: NodeContext, *, audio: Annotated[str, RecordedFile("audio", "AUDIO_RECORD")]) -> AUDIO:
+    """Load a sound that ComfyUI's page has recorded."""
+    return _read(context, audio)
+
+
+@node("SaveAudio", display_name="Save Audio (FLAC)", category="audio", python_module=MODULE, is_output=True)
+def save_audio(
+    context: NodeContext,
+    *,
+    audio: AUDIO,
+    filename_prefix: FilenamePrefix = "audio/ComfyUI",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    return save_all(context, audio, filename_prefix, FLAC, "", prompt, extra_pnginfo)
+
+
+@node("SaveAudioMP3", display_name="Save Audio (MP3)", category="audio", python_module=MODULE, is_output=True)
+def save_audio_mp3(
+    context: NodeContext,
+    *,
+    audio: AUDIO,
+    filename_prefix: FilenamePrefix = "audio/ComfyUI",
+    quality: Annotated[str, Choice((BEST_VARIABLE_RATE, *MP3.bit_rates))] = BEST_VARIABLE_RATE,
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    return save_all(context, audio, filename_prefix, MP3, quality, prompt, extra_pnginfo)
+
+
+@node("SaveAudioOpus", display_name="Save Audio (Opus)", category="audio", python_module=MODULE, is_output=True)
+def save_audio_opus(
+    context: NodeContext,
+    *,
+    audio: AUDIO,
+    filename_prefix: FilenamePrefix = "audio/ComfyUI",
+    quality: Annotated[str, Choice(tuple(OPUS.bit_rates))] = "128k",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    return save_all(context, audio, filename_prefix, OPUS, quality, prompt, extra_pnginfo)
+
+
+@node("PreviewAudio", display_name="Preview Audio", category="audio", python_module=MODULE, is_output=True)
+def preview_audio(
+    context: NodeContext, *, audio: AUDIO, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
+) -> Shown:
+    """Show sounds: save them to the temporary folder."""
+    return save_all(context, audio, "ComfyUI", FLAC, "", prompt, extra_pnginfo, "temp")
+
+
+def save_all(
+    context: NodeContext,
+    audio: Audio,
+    prefix: str,
+    kind: AudioFormat,
+    quality: str,
+    prompt: Any,
+    extra_pnginfo: Any,
+    folder: Literal["output", "temp"] = "output",
+) -> Shown:
+    """Save each sound of a batch to its own file, with the prompt in its tags. Raises ValueError for 3 channels."""
+    tags = as_texts(metadata_of(context, prompt, extra_pnginfo))
+    layout_of(audio["waveform"])
+    shown = []
+    for index, waveform in enumerate(audio["waveform"].detach().cpu()):  # [C, S]
+        output = context.files.save_path(prefix, kind=folder, suffix=kind.suffix, batch_index=index)
+        rate_hz = int(audio["sample_rate"])
+        context.files.submit(partial(write_audio, output.path, waveform, rate_hz, kind, quality, tags))
+        shown.append(output.shown())
+    return Shown({"audio": shown})
+
+
+NODES = (load_audio, record_audio, save_audio, save_audio_mp3, save_audio_opus, preview_audio)

@@ -1,0 +1,135 @@
+"""Nodes that cut, join and mix sounds.
+
+`B` batch, `C` channels, `S` samples: AUDIO is `{"waveform": float32 [B, C, S] of -1..1, "sample_rate": int}`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.media.resample import resample
+from engine.nodes.base import Choice, Float, Int, NodeContext, Out, node
+from engine.nodes.sockets import AUDIO
+from engine.values.video import Audio
+
+MODULE = "comfy_extras.nodes_audio"
+MAX_SECONDS = 0xFFFFFFFFFFFFFFFF  # ComfyUI's; the length of the sound is the limit
+
+
+@node("EmptyAudio", display_name="Empty Audio", category="audio", python_module=MODULE)
+def empty_audio(
+    context: NodeContext,
+    *,
+    duration: Annotated[float, Float(min=0.0, max=MAX_SECONDS, step=0.01)] = 60.0,
+    sample_rate: Annotated[int, Int()] = 44100,
+    channels: Annotated[int, Int(min=1, max=2)] = 2,
+) -> AUDIO:
+    """Make silence."""
+    num_samples = round(duration * sample_rate)
+    if not 0 <= num_samples * channels * 4 <= context.files.free_bytes():
+        found = f"{duration:g} s at {sample_rate} Hz"
+        raise ValueError(f"duration and sample_rate: out of range; got {found}, expected a sound that fits into memory")
+    return {"waveform": torch.zeros(1, channels, num_samples), "sample_rate": sample_rate}
+
+
+@node("TrimAudioDuration", display_name="Trim Audio Duration", category="audio", python_module=MODULE)
+def trim_audio_duration(
+    context: NodeContext,
+    *,
+    audio: AUDIO,
+    start_index: Annotated[float, Float(min=-MAX_SECONDS, max=MAX_SECONDS, step=0.01)] = 0.0,
+    duration: Annotated[float, Float(min=0.0, step=0.01)] = 60.0,
+) -> AUDIO:
+    """Cut a sound to `duration` seconds from `start_index` on; a negative start counts from the end."""
+    waveform, rate_hz = audio["waveform"], audio["sample_rate"]
+    num_samples = waveform.shape[-1]
+    start = round(start_index * rate_hz) + (num_samples if start_index < 0 else 0)
+    start = max(0, min(start, num_samples - 1))
+    end = min(start + round(duration * rate_hz), num_samples)
+    if start >= end:
+        found = f"start_index {start_index:g} s, duration {duration:g} s"
+        raise ValueError(f"audio: nothing is left; got {found}, expected a part of {num_samples / rate_hz:g} s")
+    return {"waveform": waveform[..., start:end], "sample_rate": rate_hz}
+
+
+@node("SplitAudioChannels", display_name="Split Audio Channels", category="audio", python_module=MODULE)
+def split_audio_channels(
+    context: NodeContext, *, audio: AUDIO
+) -> tuple[Annotated[AUDIO, Out("left")], Annotated[AUDIO, Out("right")]]:
+    """Split a stereo sound into two of one channel."""
+    waveform, rate_hz = audio["waveform"], audio["sample_rate"]
+    if waveform.shape[1] != 2:
+        raise ValueError(f"audio: not stereo; got {waveform.shape[1]} channels, expected 2")
+    return (
+        {"waveform": waveform[:, :1], "sample_rate": rate_hz},
+        {"waveform": waveform[:, 1:], "sample_rate": rate_hz},
+    )
+
+
+@node("AudioConcat", display_name="Audio Concat", category="audio", python_module=MODULE)
+def audio_concat(
+    context: NodeContext,
+    *,
+    audio1: AUDIO,
+    audio2: AUDIO,
+    direction: Annotated[str, Choice(("after", "before"))] = "after",
+) -> AUDIO:
+    """Append `audio2` after or before `audio1`, both as stereo at the higher of their sample rates."""
+    first, second, rate_hz = _at_one_rate(audio1, audio2)
+    pair = [item.repeat(1, 2, 1) if item.shape[1] == 1 else item for item in (first, second)]
+    joined = torch.cat(pair if direction == "after" else pair[::-1], dim=2)
+    return {"waveform": joined, "sample_rate": rate_hz}
+
+
+@node("AudioMerge", display_name="Audio Merge", category="audio", python_module=MODULE)
+def audio_merge(
+    context: NodeContext,
+    *,
+    audio1: AUDIO,
+    audio2: AUDIO,
+    merge_method: Annotated[str, Choice(("add", "mean", "subtract", "multiply"))],
+) -> AUDIO:
+    """Mix `audio2`, cut or padded to the length of `audio1`, into it. What would clip is made quieter."""
+    first, second, rate_hz = _at_one_rate(audio1, audio2)
+    missing = first.shape[-1] - second.shape[-1]
+    second = torch.nn.functional.pad(second, (0, missing)) if missing > 0 else second[..., : first.shape[-1]]
+    match merge_method:
+        case "add":
+            mixed = first + second
+        case "subtract":
+            mixed = first - second
+        case "multiply":
+            mixed = first * second
+        case _:
+            mixed = (first + second) / 2
+    peak = mixed.abs().max() if mixed.numel() else torch.zeros(())
+    return {"waveform": mixed / peak if peak > 1.0 else mixed, "sample_rate": rate_hz}
+
+
+@node("AudioAdjustVolume", display_name="Audio Adjust Volume", category="audio", python_module=MODULE)
+def audio_adjust_volume(
+    context: NodeContext, *, audio: AUDIO, volume: Annotated[int, Int(min=-100, max=100)] = 1
+) -> AUDIO:
+    """Change the volume by so many decibels."""
+    if volume == 0:
+        return audio
+    return {"waveform": audio["waveform"] * 10 ** (volume / 20), "sample_rate": audio["sample_rate"]}
+
+
+def _at_one_rate(first: Audio, second: Audio) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return both waveforms at the higher sample rate."""
+    rate_hz = max(first["sample_rate"], second["sample_rate"])
+    waveforms = [resample(item["waveform"], item["sample_rate"], rate_hz) for item in (first, second)]
+    return waveforms[0], waveforms[1], rate_hz
+
+
+NODES = (
+    empty_audio,
+    trim_audio_duration,
+    split_audio_channels,
+    audio_concat,
+    audio_merge,
+    audio_adjust_volume,
+)

@@ -1,0 +1,164 @@
+"""Nodes that load, make, take apart and save videos.
+
+`B` frames, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from typing import Annotated, Any
+
+from engine.media import video_files
+from engine.media.opened import BadMedia, opened_for_reading
+from engine.nodes.base import (
+    Combo,
+    Float,
+    Hidden,
+    InputCombo,
+    InputFile,
+    NodeContext,
+    NodeEnvironment,
+    Optional,
+    Out,
+    Shown,
+    Text,
+    node,
+)
+from engine.nodes.sockets import AUDIO, FLOAT, IMAGE, VIDEO
+from engine.values.video import (
+    VideoCodec,
+    VideoComponents,
+    VideoContainer,
+    VideoFromComponents,
+    VideoFromFile,
+    VideoInput,
+)
+
+CATEGORY = "image/video"
+MODULE = "comfy_extras.nodes_video"
+
+Prompt = Annotated[Any, Hidden("PROMPT")]
+ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
+FilenamePrefix = Annotated[str, Text(multiline=False)]
+
+
+def metadata_of(context: NodeContext, prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a saved file tells about its making: the client's entries and `prompt`; empty if it is to be none."""
+    if not context.embed_metadata:
+        return {}
+    return {**(extra_pnginfo or {}), **({} if prompt is None else {"prompt": prompt})}
+
+
+def as_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+    return {key: json.dumps(value) for key, value in metadata.items()}
+
+
+def _unreadable(environment: NodeEnvironment, file: Any) -> str | None:
+    """Return why a video cannot be read, so that a prompt is refused before anything runs."""
+    if file is None:
+        return None
+    missing = InputFile("video").complaint(environment, file)
+    if missing is not None:
+        return missing
+    try:
+        with opened_for_reading(environment.input_path(str(file))) as container:
+            video_files.video_stream_of(container)
+    except BadMedia as error:
+        return f"Invalid video file: {file} ({error})"
+    return None
+
+
+def _state_of_file(environment: NodeEnvironment, file: Any) -> list[int] | None:
+    """Return time and size of a file instead of a hash of its content: videos are large."""
+    if file is None:
+        return None
+    state = environment.input_path(str(file)).stat()
+    return [state.st_mtime_ns, state.st_size]
+
+
+@node("LoadVideo", display_name="Load Video", category=CATEGORY, python_module=MODULE,
+      check=_unreadable, fingerprint=_state_of_file)  # fmt: skip
+def load_video(
+    context: NodeContext, *, file: Annotated[str, InputCombo("video", extra={"video_upload": True})]
+) -> VIDEO:
+    return VideoFromFile(context.files.input_path(file), context.files.free_bytes)
+
+
+@node("CreateVideo", display_name="Create Video", category=CATEGORY, python_module=MODULE)
+def create_video(
+    context: NodeContext,
+    *,
+    images: IMAGE,
+    fps: Annotated[float, Float(min=1.0, max=120.0, step=1.0)] = 30.0,
+    audio: Annotated[AUDIO | None, Optional()] = None,
+) -> VIDEO:
+    """Create a video from images."""
+    return VideoFromComponents(VideoComponents(images, Fraction(fps), audio))
+
+
+@node("GetVideoComponents", display_name="Get Video Components", category=CATEGORY, python_module=MODULE)
+def get_video_components(
+    context: NodeContext, *, video: VIDEO
+) -> tuple[Annotated[IMAGE, Out("images")], Annotated[AUDIO, Out("audio")], Annotated[FLOAT, Out("fps")]]:
+    """Take a video apart into its pictures, its sound (None without one) and its frames a second."""
+    parts = video.get_components()
+    return parts.images, parts.audio, float(parts.frame_rate)  # type: ignore[return-value]
+
+
+@node("SaveVideo", display_name="Save Video", category=CATEGORY, python_module=MODULE, is_output=True)
+def save_video(
+    context: NodeContext,
+    *,
+    video: VIDEO,
+    filename_prefix: FilenamePrefix = "video/ComfyUI",
+    format: Annotated[str, Combo(tuple(VideoContainer.as_input()))] = "auto",
+    codec: Annotated[str, Combo(tuple(VideoCodec.as_input()))] = "auto",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    """Save a video as MP4 with the prompt in its metadata. A file of that format keeps its streams as they are."""
+    width, height = video.get_dimensions()
+    suffix = f".{VideoContainer.get_extension(format)}"
+    output = context.files.save_path(filename_prefix, width, height, suffix=suffix)
+    metadata = metadata_of(context, prompt, extra_pnginfo) or None
+    save = partial(_on_cpu(video).save_to, str(output.path), VideoContainer(format), VideoCodec(codec), metadata)
+    if isinstance(video, (VideoFromComponents, VideoFromFile)):
+        context.files.submit(save)
+    else:
+        save()  # a pack's own class may touch the device, which a writer must not
+    return Shown({"images": [output.shown()], "animated": (True,)})
+
+
+def _on_cpu(video: VideoInput) -> VideoInput:
+    """Return the video with its pictures off the device, which writers must not touch."""
+    if not isinstance(video, VideoFromComponents):
+        return video
+    parts = video.get_components()
+    audio = parts.audio and {**parts.audio, "waveform": parts.audio["waveform"].detach().cpu()}
+    return VideoFromComponents(replace(parts, images=parts.images.detach().cpu(), audio=audio))
+
+
+@node("SaveWEBM", display_name=None, category=CATEGORY, python_module=MODULE, is_output=True, experimental=True)
+def save_webm(
+    context: NodeContext,
+    *,
+    images: IMAGE,
+    filename_prefix: FilenamePrefix = "ComfyUI",
+    codec: Annotated[str, Combo(tuple(video_files.WEBM_CODECS))],
+    fps: Annotated[float, Float(min=0.01, max=1000.0, step=0.01)] = 24.0,
+    crf: Annotated[float, Float(min=0, max=63.0, step=1)] = 32.0,
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Shown:
+    output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1], suffix=".webm")
+    pixels = images.detach().cpu()
+    tags = as_texts(metadata_of(context, prompt, extra_pnginfo))
+    context.files.submit(partial(video_files.write_webm, output.path, pixels, codec, fps, crf, tags))
+    return Shown({"images": [output.shown()], "animated": (True,)})
+
+
+NODES = (load_video, create_video, get_video_components, save_video, save_webm)

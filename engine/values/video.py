@@ -1,0 +1,193 @@
+"""VIDEO: a video in a file or as pictures, with the members that ComfyUI's custom nodes use.
+
+`B` frames, `H W` pixels, `C` channels, `S` samples: pictures are float32 `[B, H, W, 3]`, 0..1, sounds float32 `[B, C,
+S]` with their sample rate. Nothing is decoded before a node asks for it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+
+from engine.media import video_files
+from engine.media.opened import Source
+from engine.nodes.running_call import running_context
+
+
+class Audio(TypedDict):
+    """AUDIO: a batch of waveforms [B, C, S], float32 -1..1, and their sample rate in Hz."""
+
+    waveform: torch.Tensor
+    sample_rate: int
+
+
+class _NodeChoice(StrEnum):
+    @classmethod
+    def as_input(cls) -> list[str]:
+        """Return the values that a node offers."""
+        return [member.value for member in cls]
+
+
+class VideoCodec(_NodeChoice):
+    AUTO = "auto"
+    H264 = "h264"
+
+
+class VideoContainer(_NodeChoice):
+    AUTO = "auto"
+    MP4 = "mp4"
+
+    @classmethod
+    def get_extension(cls, value: str) -> str:
+        """Return the suffix of a file in that container, without its dot. Raises ValueError for an unknown one."""
+        return cls.MP4.value if cls(value) is cls.AUTO else cls(value).value
+
+
+@dataclass
+class VideoComponents:
+    """The parts of a video: pictures [B, H, W, 3], frames a second, sound, and the tags of its file."""
+
+    images: torch.Tensor
+    frame_rate: Fraction
+    audio: Audio | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class VideoInput(ABC):
+    """The interface of a video. Node packs derive classes of their own from it."""
+
+    @abstractmethod
+    def get_components(self) -> VideoComponents:
+        """Return pictures, sound and frame rate."""
+
+    @abstractmethod
+    def save_to(
+        self,
+        path: str | io.BytesIO,
+        format: str = VideoContainer.AUTO,
+        codec: str = VideoCodec.AUTO,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the video to a file or buffer. Values of `metadata` other than texts are stored as JSON."""
+
+    def get_stream_source(self) -> str | io.BytesIO:
+        """Return a path or a buffer that PyAV opens."""
+        buffer = io.BytesIO()
+        self.save_to(buffer)
+        buffer.seek(0)
+        return buffer
+
+    def get_dimensions(self) -> tuple[int, int]:
+        """Return width and height in pixels."""
+        height, width = self.get_components().images.shape[1:3]
+        return width, height
+
+    def get_duration(self) -> float:
+        """Return the duration in seconds."""
+        components = self.get_components()
+        return float(components.images.shape[0] / components.frame_rate)
+
+    def get_container_format(self) -> str:
+        """Return FFmpeg's name of the container, or several separated by commas."""
+        return video_files.container_format(self.get_stream_source())
+
+
+class VideoFromFile(VideoInput):
+    """A video in a file or buffer. `free_bytes` returns the memory that may be taken to decode it."""
+
+    def __init__(self, file: str | Path | io.BytesIO, free_bytes: Callable[[], int] = lambda: sys.maxsize) -> None:
+        self._file: Source = file
+        self._free_bytes = free_bytes
+
+    def get_stream_source(self) -> str | io.BytesIO:
+        if isinstance(self._file, io.BytesIO):
+            self._file.seek(0)
+            return self._file
+        return str(self._file)
+
+    def get_dimensions(self) -> tuple[int, int]:
+        return video_files.dimensions_px(self._file)
+
+    def get_duration(self) -> float:
+        return video_files.duration_seconds(self._file)
+
+    def get_container_format(self) -> str:
+        return video_files.container_format(self._file)
+
+    def get_components(self) -> VideoComponents:
+        context = running_context()
+        content = video_files.read_video(
+            self._file, self._free_bytes(), (lambda: None) if context is None else context.cancel.check
+        )
+        audio: Audio | None = None
+        if content.waveform is not None:
+            audio = {"waveform": content.waveform, "sample_rate": content.sample_rate_hz}
+        return VideoComponents(content.images, content.frame_rate, audio, dict(content.tags))
+
+    def save_to(
+        self,
+        path: str | io.BytesIO,
+        format: str = VideoContainer.AUTO,
+        codec: str = VideoCodec.AUTO,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Copy the streams where container and codec may stay, else encode the video again."""
+        found = video_files.container_format(self._file)
+        is_container = format == VideoContainer.AUTO or format in found.split(",")
+        if is_container and codec in (VideoCodec.AUTO, video_files.codec_name(self._file) or codec):
+            to_format = (found if format == VideoContainer.AUTO else str(format)) if _is_buffer(path) else None
+            video_files.copy_streams(self._file, path, _texts(metadata), to_format)
+        else:
+            VideoFromComponents(self.get_components()).save_to(path, format, codec, metadata)
+
+
+class VideoFromComponents(VideoInput):
+    """A video as pictures and sound in memory."""
+
+    def __init__(self, components: VideoComponents) -> None:
+        self._components = components
+
+    def get_components(self) -> VideoComponents:
+        parts = self._components
+        return VideoComponents(parts.images, parts.frame_rate, parts.audio)
+
+    def save_to(
+        self,
+        path: str | io.BytesIO,
+        format: str = VideoContainer.AUTO,
+        codec: str = VideoCodec.AUTO,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Encode the video as MP4 of H.264 and AAC. Raises ValueError for another container or codec."""
+        if format not in VideoContainer.as_input():
+            raise ValueError(f"format: not supported; got {format}, expected {VideoContainer.MP4}")
+        if codec not in VideoCodec.as_input():
+            raise ValueError(f"codec: not supported; got {codec}, expected {VideoCodec.H264}")
+        parts = self._components
+        video_files.write_mp4(
+            path,
+            parts.images,
+            Fraction(parts.frame_rate),
+            _texts(metadata),
+            parts.audio["waveform"] if parts.audio else None,
+            int(parts.audio["sample_rate"]) if parts.audio else 0,
+            VideoContainer.MP4.value if _is_buffer(path) else None,
+        )
+
+
+def _is_buffer(path: Any) -> bool:
+    return isinstance(path, io.BytesIO)
+
+
+def _texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in (metadata or {}).items()}
