@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from engine.architectures.latent_unet import (
-    BlockSpec,
     TimestepEmbedSequential,
     UnetConfig,
     build_block,
     label_embedding,
-    timestep_embedding,
 )
+from engine.architectures.latent_unet_layers import BlockSpec, timestep_embedding
 from engine.architectures.layers import Conv2d, Linear
 
 # The hint's convolutions: (channels out, stride); the last one has the network's width.

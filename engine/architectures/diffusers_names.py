@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from engine.architectures.latent_unet import BlockSpec, DownSpec, ResSpec, TransformerSpec, UnetConfig, UpSpec
+from engine.architectures.latent_unet import UnetConfig
+from engine.architectures.latent_unet_layers import BlockSpec, DownSpec, ResSpec, TransformerSpec, UpSpec
 
 WEIGHT_AND_BIAS = ("weight", "bias")
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.architectures.latent_unet import CrossAttention, FeedForward
+from engine.architectures.latent_unet_layers import CrossAttention, FeedForward
 from engine.architectures.layers import Linear
 
 MAX_BOXES = 30

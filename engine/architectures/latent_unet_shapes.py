@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.architectures.latent_unet import (
+from engine.architectures.latent_unet import UnetConfig
+from engine.architectures.latent_unet_layers import (
     BlockSpec,
     ConvSpec,
     DownSpec,
     LayerSpec,
     ResSpec,
     TransformerSpec,
-    UnetConfig,
     UpSpec,
 )
 

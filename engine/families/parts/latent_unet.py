@@ -8,15 +8,14 @@ from functools import partial
 
 from engine.adapters.lora_names import denoiser_keys
 from engine.architectures.diffusers_names import unet_names
-from engine.architectures.latent_unet import (
+from engine.architectures.latent_unet import UnetConfig, UnetModel
+from engine.architectures.latent_unet_layers import (
     BlockSpec,
     ConvSpec,
     DownSpec,
     LayerSpec,
     ResSpec,
     TransformerSpec,
-    UnetConfig,
-    UnetModel,
     UpSpec,
 )
 from engine.architectures.latent_unet_shapes import (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine.architectures.attention import optimized_attention
-from engine.architectures.latent_unet import BasicTransformerBlock, CrossAttention, SpatialTransformer
+from engine.architectures.latent_unet_layers import BasicTransformerBlock, CrossAttention, SpatialTransformer
 
 __all__ = ["BasicTransformerBlock", "CrossAttention", "SpatialTransformer", "optimized_attention"]
 
