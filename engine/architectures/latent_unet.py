@@ -35,6 +35,7 @@ from engine.architectures.latent_unet_layers import (
     timestep_embedding,
 )
 from engine.architectures.layers import Conv2d, Linear
+from engine.architectures.temporal_layers import VideoResBlock, VideoTransformer
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class UnetConfig:
     """Configuration of every layer of every block. `head_channels` None means `num_heads` heads at every width.
 
     `label_dim` is the width of the label vector that is embedded beside the time, 0 for networks without labels.
+    `num_labels` is the number of labels of a network that is given one of them by its number.
     """
 
     in_channels: int
@@ -55,6 +57,7 @@ class UnetConfig:
     num_heads: int = 8
     head_channels: int | None = None
     label_dim: int = 0
+    num_labels: int = 0
 
     @property
     def context_dim(self) -> int:
@@ -64,6 +67,18 @@ class UnetConfig:
 
     def heads(self, channels: int) -> int:
         return self.num_heads if self.head_channels is None else channels // self.head_channels
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """What the layers of a video network are told: see `temporal_layers.py`."""
+
+    num_frames: int | None = None
+    time_context: torch.Tensor | None = None
+    image_only_indicator: torch.Tensor | None = None
+
+
+NO_VIDEO = Video()
 
 
 class TimestepEmbedSequential(nn.Sequential):
@@ -76,19 +91,36 @@ class TimestepEmbedSequential(nn.Sequential):
         context: torch.Tensor | None = None,
         transformer_options: Options | None = None,
         output_shape: Sequence[int] | None = None,
+        video: Video = NO_VIDEO,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         for layer in self:
-            if isinstance(layer, ResBlock):
+            if isinstance(layer, VideoResBlock):
+                x = layer(x, emb, video.num_frames, video.image_only_indicator)
+            elif isinstance(layer, ResBlock):
                 x = layer(x, emb)
             elif isinstance(layer, SpatialTransformer):
-                x = layer(x, context, options)
-                if "transformer_index" in options:
-                    options["transformer_index"] += 1
+                x = self._transform(layer, x, context, options, video)
             elif isinstance(layer, Upsample):
                 x = layer(x, output_shape)
             else:
-                x = self._plain(layer, x, emb, context, options, output_shape)
+                x = self._plain(layer, x, emb, context, options, output_shape, video)
+        return x
+
+    def _transform(
+        self,
+        layer: SpatialTransformer,
+        x: torch.Tensor,
+        context: torch.Tensor | None,
+        options: Options,
+        video: Video,
+    ) -> torch.Tensor:
+        if isinstance(layer, VideoTransformer):
+            x = layer(x, context, options, video.time_context, video.num_frames, video.image_only_indicator)
+        else:
+            x = layer(x, context, options)
+        if "transformer_index" in options:
+            options["transformer_index"] += 1
         return x
 
     def _plain(
@@ -99,10 +131,12 @@ class TimestepEmbedSequential(nn.Sequential):
         context: torch.Tensor | None,
         options: Options,
         output_shape: Sequence[int] | None,
+        video: Video,
     ) -> torch.Tensor:
+        told = (video.time_context, video.num_frames, video.image_only_indicator)
         for kind, handler in options.get("patches", {}).get("forward_timestep_embed_patch", ()):
             if isinstance(layer, kind):
-                handled: torch.Tensor = handler(layer, x, emb, context, options, output_shape, None, None, None)
+                handled: torch.Tensor = handler(layer, x, emb, context, options, output_shape, *told)
                 return handled
         out: torch.Tensor = layer(x)
         return out
@@ -111,6 +145,7 @@ class TimestepEmbedSequential(nn.Sequential):
 class UnetModel(nn.Module):
     """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
 
+    `y` is [B], numbers of labels, for a network with `num_labels`.
     `control` holds lists of additions by place (`input`, `middle`, `output`), taken from their ends. Built without
     weights being drawn when a `torch.device("meta")` context is open.
     """
@@ -124,7 +159,9 @@ class UnetModel(nn.Module):
         width = config.model_channels * 4
         self.time_embed = nn.Sequential(Linear(config.model_channels, width), nn.SiLU(), Linear(width, width))
         if config.label_dim:
-            self.label_emb = label_embedding(config.label_dim, width)
+            self.label_emb: nn.Module = label_embedding(config.label_dim, width)
+        elif config.num_labels:
+            self.label_emb = nn.Embedding(config.num_labels, width)
         self.input_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.input_blocks)
         self.middle_block = build_block(config.middle_block, config, width)
         self.output_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.output_blocks)
@@ -157,13 +194,14 @@ class UnetModel(nn.Module):
         emb = self.time_embed(timestep_embedding(timesteps, self.model_channels).to(x.dtype))  # [B, E]
         for patch in patches.get("emb_patch", ()):
             emb = patch(emb, self.model_channels, options)
-        if self.config.label_dim:
-            emb = emb + self.label_emb(y)  # y [B, label_dim]
+        if self.config.label_dim or self.config.num_labels:
+            emb = emb + self.label_emb(y)
+        video = Video(kwargs.get("num_video_frames"), kwargs.get("time_context"), kwargs.get("image_only_indicator"))
 
         h, skips = x, []
         for index, block in enumerate(self.input_blocks):
             options["block"] = ("input", index)
-            h = _add_control(block(h, emb, context, options), control, "input")
+            h = _add_control(block(h, emb, context, options, video=video), control, "input")
             for patch in patches.get("input_block_patch", ()):
                 h = patch(h, options)
             skips.append(h)
@@ -171,7 +209,7 @@ class UnetModel(nn.Module):
                 h = patch(h, options)
 
         options["block"] = ("middle", 0)
-        h = _add_control(self.middle_block(h, emb, context, options), control, "middle")
+        h = _add_control(self.middle_block(h, emb, context, options, video=video), control, "middle")
 
         for index, block in enumerate(self.output_blocks):
             options["block"] = ("output", index)
@@ -179,7 +217,7 @@ class UnetModel(nn.Module):
             for patch in patches.get("output_block_patch", ()):
                 h, skip = patch(h, skip, options)
             h = torch.cat([h, skip], dim=1)
-            h = block(h, emb, context, options, skips[-1].shape if skips else None)
+            h = block(h, emb, context, options, skips[-1].shape if skips else None, video)
         out: torch.Tensor = self.out(h)
         return out
 
@@ -199,9 +237,10 @@ def _layer(spec: LayerSpec, config: UnetConfig, embedding_width: int) -> nn.Modu
         case ConvSpec():
             return Conv2d(spec.in_channels, spec.out_channels, 3, padding=1)
         case ResSpec():
-            return ResBlock(spec, embedding_width)
+            return VideoResBlock(spec, embedding_width) if spec.is_temporal else ResBlock(spec, embedding_width)
         case TransformerSpec():
-            return SpatialTransformer(spec, config.heads(spec.channels))
+            kind = VideoTransformer if spec.is_temporal else SpatialTransformer
+            return kind(spec, config.heads(spec.channels))
         case DownSpec():
             return Downsample(spec)
         case UpSpec():

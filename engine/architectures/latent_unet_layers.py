@@ -29,16 +29,27 @@ class ConvSpec:
 
 @dataclass(frozen=True, slots=True)
 class ResSpec:
+    """A residual block. `is_temporal`: it also convolves along the frames of a video."""
+
     in_channels: int
     out_channels: int
+    is_temporal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerSpec:
+    """A stack of transformer blocks.
+
+    `attends_context_only`: both attentions of a block read the context, none the picture itself. `is_temporal`: each
+    block is followed by one that attends along the frames of a video.
+    """
+
     channels: int
     depth: int
     context_dim: int
     uses_linear: bool = False
+    attends_context_only: bool = False
+    is_temporal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +181,32 @@ class CrossAttention(nn.Module):
 
 
 class BasicTransformerBlock(nn.Module):
-    # What ComfyUI's block can be besides, for nodes that put a forward of their own in this one's place.
-    ff_in = disable_self_attn = switch_temporal_ca_to_sa = False
+    """A transformer block. With `has_input_ff` a feed-forward layer comes before the first attention.
+
+    With `attends_context_only` the first attention reads the context, too. The attributes have ComfyUI's names, for
+    nodes that put a forward of their own in this one's place.
+    """
+
+    switch_temporal_ca_to_sa = False
     is_res = True
     attn_precision = None
 
-    def __init__(self, width: int, context_dim: int, heads: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        context_dim: int,
+        heads: int,
+        *,
+        attends_context_only: bool = False,
+        has_input_ff: bool = False,
+    ) -> None:
         super().__init__()
-        self.attn1 = CrossAttention(width, width, heads)
+        self.disable_self_attn = attends_context_only
+        self.ff_in: FeedForward | bool = False
+        if has_input_ff:
+            self.norm_in = nn.LayerNorm(width)
+            self.ff_in = FeedForward(width)
+        self.attn1 = CrossAttention(width, context_dim if attends_context_only else width, heads)
         self.ff = FeedForward(width)
         self.attn2 = CrossAttention(width, context_dim, heads)
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
@@ -195,7 +224,10 @@ class BasicTransformerBlock(nn.Module):
         block = options.get("block")
         place = None if block is None else (block[0], block[1], options.get("block_index", 0))
 
-        x = self._attend("attn1", self.attn1, self.norm1(x), None, patches, replaced, (place, block), extra) + x
+        if not isinstance(self.ff_in, bool):
+            x = self.ff_in(self.norm_in(x)) + x
+        first = context if self.disable_self_attn else None
+        x = self._attend("attn1", self.attn1, self.norm1(x), first, patches, replaced, (place, block), extra) + x
         for patch in patches.get("middle_patch", ()):
             x = patch(x, extra)
         x = self._attend("attn2", self.attn2, self.norm2(x), context, patches, replaced, (place, block), extra) + x
@@ -240,7 +272,10 @@ class SpatialTransformer(nn.Module):
         self.use_linear = spec.uses_linear
         self.proj_in = _projection(spec)
         self.transformer_blocks = nn.ModuleList(
-            BasicTransformerBlock(spec.channels, spec.context_dim, heads) for _ in range(spec.depth)
+            BasicTransformerBlock(
+                spec.channels, spec.context_dim, heads, attends_context_only=spec.attends_context_only
+            )
+            for _ in range(spec.depth)
         )
         self.proj_out = _projection(spec)
 

@@ -23,6 +23,7 @@ FIRST = "input_blocks.0.0.weight"  # of every such network, also of its half
 DIFFUSERS_FIRST = "conv_in.weight"
 FIRST_ATTENTION = "input_blocks.1.1.proj_in.weight"
 LABELS = "label_emb.0.0.weight"
+LABEL_NUMBERS = "label_emb.weight"
 DIFFUSERS_LABELS = ("add_embedding.linear_1.weight", "class_embedding.linear_1.weight")
 
 
@@ -77,6 +78,7 @@ def unet_config(shapes: Shapes, *, head_channels: int | None = None) -> UnetConf
         output_blocks=_blocks(shapes, "output_blocks"),
         head_channels=head_channels,
         label_dim=_label_dim(shapes, LABELS),
+        num_labels=shapes.get(LABEL_NUMBERS, (0,))[0],
     )
 
 
@@ -166,11 +168,18 @@ def _layer(shapes: Shapes, name: str) -> LayerSpec:
     if conv := shape("weight"):
         return ConvSpec(conv[1], conv[0])
     if res := shape("in_layers.2.weight"):
-        return ResSpec(res[1], res[0])
+        return ResSpec(res[1], res[0], is_temporal=shape("time_stack.in_layers.2.weight") is not None)
     if projection := shape("proj_in.weight"):
         context = shape("transformer_blocks.0.attn2.to_k.weight") or (0, 0)
-        depth = count_children(shapes, f"{name}.transformer_blocks")
-        return TransformerSpec(projection[0], depth, context[1], uses_linear=len(projection) == 2)
+        first = shape("transformer_blocks.0.attn1.to_k.weight") or (0, projection[0])
+        return TransformerSpec(
+            projection[0],
+            count_children(shapes, f"{name}.transformer_blocks"),
+            context[1],
+            uses_linear=len(projection) == 2,
+            attends_context_only=first[1] != projection[0],
+            is_temporal=shape("time_stack.0.attn1.to_q.weight") is not None,
+        )
     if down := shape("op.weight"):
         return DownSpec(down[1], down[0])
     if up := shape("conv.weight"):
