@@ -159,7 +159,7 @@ class UnetModel(nn.Module):
         width = config.model_channels * 4
         self.time_embed = nn.Sequential(Linear(config.model_channels, width), nn.SiLU(), Linear(width, width))
         if config.label_dim:
-            self.label_emb: nn.Module = label_embedding(config.label_dim, width)
+            self.label_emb: Any = label_embedding(config.label_dim, width)
         elif config.num_labels:
             self.label_emb = nn.Embedding(config.num_labels, width)
         self.input_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.input_blocks)

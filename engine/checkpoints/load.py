@@ -63,7 +63,7 @@ class LoadedCheckpoint:
     """The networks of a checkpoint; None for text encoders or a VAE that the file does not have."""
 
     denoiser: LoadedDenoiser
-    text_encoder: TextEncoderSet | None
+    text_encoder: Any  # a `TextEncoderSet`
     vae: Any
 
     @property
@@ -119,6 +119,16 @@ def _check_widths(path: Path, unet: Any, text_encoder: TextEncoderSet) -> None:
     if wanted != width:
         found = f"a UNet for text of width {wanted} and a text encoder of width {width}"
         raise BadModelFile(path.name, found, "equal widths")
+
+
+def vision_prefix(path: Path) -> str | None:
+    """Return the prefix of the picture encoder in a checkpoint, None where it has none. Raises `BadModelFile`."""
+    file = open_weights(path)
+    try:
+        prefix = registry.recognise(TensorIndex(file.shapes, file.metadata)).family.vision_prefix
+    except NotRecognised as error:
+        raise BadModelFile(path.name, error.found, f"a checkpoint of {registry.labels()}") from error
+    return prefix if prefix is not None and any(name.startswith(prefix) for name in file.shapes) else None
 
 
 def load_unet(path: Path, types: LoadTypes) -> LoadedDenoiser:

@@ -22,7 +22,7 @@ HEADS = 16  # of all three
 MOST_LAYERS_OF_QUICK_GELU = 24  # OpenAI's ViT-L; the larger ones are OpenCLIP's, trained with the exact function
 
 OPEN_CLIP = "visual."
-OPEN_CLIP_MARK = "visual.transformer.resblocks.0.attn.in_proj_weight"
+OPEN_CLIP_MARK = "transformer.resblocks.0.attn.in_proj_weight"
 OPEN_CLIP_NAMES = {
     "class_embedding": "embeddings.class_embedding",
     "conv1.weight": "embeddings.patch_embedding.weight",
@@ -40,12 +40,19 @@ OTHERS = (
 EXACT = ("vision_model.pre_layrnorm.", "vision_model.post_layernorm.", "visual_projection.")
 
 
-def load_clip_vision(path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM) -> ClipVisionModel:
-    """Load the picture encoder of a file, its layers stored as `dtype`. Raises `BadModelFile`."""
+def load_clip_vision(
+    path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM, prefix: str | None = None
+) -> ClipVisionModel:
+    """Load the picture encoder of a file, its layers stored as `dtype`. Raises `BadModelFile`.
+
+    In a checkpoint its names are behind a prefix.
+    """
     file = open_weights(path)
-    names: Names = {name: name for name in file.tensors}
-    if OPEN_CLIP_MARK in file.tensors:
-        names = dict(_from_open_clip(file))
+    start = "" if prefix is None else prefix
+    open_clip = OPEN_CLIP if prefix is None else prefix
+    names: Names = {name.removeprefix(start): name for name in file.tensors if name.startswith(start)}
+    if open_clip + OPEN_CLIP_MARK in file.tensors:
+        names = dict(_from_open_clip(file, open_clip))
     if MARK not in names:
         found = next((what for mark, what in OTHERS if any(name.startswith(mark) for name in file.tensors)), None)
         raise BadModelFile(path.name, found or describe(file.shapes), EXPECTED)
@@ -82,11 +89,11 @@ def _config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
     )
 
 
-def _from_open_clip(file: WeightFile) -> Iterator[tuple[str, str | Part | Transposed]]:
+def _from_open_clip(file: WeightFile, prefix: str) -> Iterator[tuple[str, str | Part | Transposed]]:
     """Yield the transformers library's names, each with its tensor, part or transpose in the file."""
     for key in file.tensors:
-        name = key.removeprefix(OPEN_CLIP)
-        if not key.startswith(OPEN_CLIP):
+        name = key.removeprefix(prefix)
+        if not key.startswith(prefix):
             continue
         if name in OPEN_CLIP_NAMES:
             yield f"vision_model.{OPEN_CLIP_NAMES[name]}", key

@@ -29,10 +29,11 @@ BRANCH_GAIN = 0.3
 
 def random_networks(
     scale: str, seed: int, types: LoadTypes, device: str = "cpu", *, family: ModelFamily | None = None
-) -> tuple[Any, TextEncoderSet, Any]:
+) -> tuple[Any, Any, Any]:
     """Draw a family's networks of a scale on the device, deterministically by seed, scale and device.
 
-    Without a family it is the default one. Raises KeyError for an unknown scale.
+    Returns the denoising network, the `TextEncoderSet` and the VAE. A family that takes no prompt has None for text
+    encoders. Without a family it is the default one. Raises KeyError for an unknown scale.
     """
     family = default_family() if family is None else family
     configs = family.scales[scale]
@@ -44,11 +45,13 @@ def random_networks(
             encoder.encoder_type(transformer, encoder.encoding)
             for transformer, encoder in zip(transformers, family.text, strict=True)
         ]
-        text_encoder = TextEncoderSet(encoders, combine=family.combine_text, family=family)
+        text_encoder = TextEncoderSet(encoders, combine=family.combine_text, family=family) if encoders else None
         vae = family.vae.build(configs.vae)
     generator = torch.Generator(device=device)
     generator.manual_seed(seed)
     for network, dtype in ((unet, types.unet), (text_encoder, types.text_encoder), (vae, types.vae)):
+        if network is None:
+            continue
         network.requires_grad_(False).to(dtype).to_empty(device=device).eval()
         _draw(network, generator)
         # Only now: torch fills a tensor in the order of its memory, and the weights shall not depend on their layout.
@@ -63,12 +66,20 @@ def random_networks(
 
 @torch.no_grad()
 def _draw(network: nn.Module, generator: torch.Generator) -> None:
-    """Set norms to the identity, biases to zero, and other weights to Gaussian noise of variance 1 / fan-in."""
+    """Set norms to the identity, biases to zero, and other weights to Gaussian noise of variance 1 / fan-in.
+
+    Parameters of other names (factors that mix two branches) are zero.
+    """
     for name, module in network.named_modules():
+        for kind, parameter in module.named_parameters(recurse=False):
+            if kind not in ("weight", "bias"):
+                parameter.zero_()
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
         weight = getattr(module, "weight", None)
         if not isinstance(weight, torch.Tensor):
             continue
-        if isinstance(module, (nn.GroupNorm, nn.LayerNorm)):
+        if isinstance(module, (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm2d)):
             weight.fill_(1.0)
         elif isinstance(module, nn.Embedding):
             weight.normal_(0.0, 0.02, generator=generator)
@@ -116,5 +127,6 @@ def write_random_checkpoint(
     unet, text_encoder, vae = random_networks(scale, seed, LoadTypes(), family=family)
     tensors = denoiser_tensors(family, unet.state_dict())
     tensors |= vae_tensors(family, vae.state_dict())
-    tensors |= text_tensors(family, text_encoder.state_dict())
+    if text_encoder is not None:
+        tensors |= text_tensors(family, text_encoder.state_dict())
     write_safetensors(path, {name: weight.to(torch.float16) for name, weight in tensors.items()})

@@ -189,10 +189,12 @@ class ModelFamily:
 
     `detect` looks for the family's denoising network in a file, alone or in a checkpoint; it is pure. `parameterise`
     may read tensors; `parameterisation` is that of a model without a file. `variants` are the forms of the network that
-    see more than the noisy latent: their names, and the `concat_keys` of `Denoiser`. `denoiser_lora_keys` maps the
+    see more than the noisy latent: their names, and the `concat_keys` of `Denoiser`. `variant_types` gives the denoiser
+    types of those that differ in it. `denoiser_lora_keys` maps the
     names used in LoRA files to the weights of the network, given their names and its configuration.
-    `takes_fewer_encoders` says that some of the text encoders may be left out, `takes_hypernetworks` that there are
-    hypernetworks for its attention. `memory_usage_factor` is ComfyUI's.
+    `takes_hypernetworks` says that there are hypernetworks for its attention,
+    `takes_fewer_encoders` says that some of the text encoders may be left out; a family that takes no prompt has none.
+    `vision_prefix` is that of the picture encoder in its checkpoints. `memory_usage_factor` is ComfyUI's.
     `scales` has `full`, the real network, and `small`, for tests. `nodes` are the nodes of a plain workflow.
     """
 
@@ -212,11 +214,13 @@ class ModelFamily:
     scales: Mapping[str, Scale]
     denoiser_type: type[Denoiser] = Denoiser
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    variant_types: Mapping[str, type[Denoiser]] = field(default_factory=dict)
     combine_text: Callable[[Mapping[str, Encoded]], Encoded] = only_encoder
     controls: ControlModels | None = None
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False
     takes_hypernetworks: bool = False
+    vision_prefix: str | None = None
     is_default: bool = False
 
     @property

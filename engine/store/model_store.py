@@ -19,6 +19,7 @@ from engine.checkpoints.load import (
     load_text_encoders,
     load_unet,
     load_vae,
+    vision_prefix,
 )
 from engine.checkpoints.load_clip_vision import load_clip_vision
 from engine.checkpoints.load_control_lora import is_control_lora
@@ -120,6 +121,19 @@ class ModelStore:
         unet, clip, vae = (by_part.get(part) for part in CHECKPOINT_PARTS)
         assert unet is not None
         return Model(unet), None if clip is None else self._clip(clip), None if vae is None else Vae(vae)
+
+    def checkpoint_vision(self, name: str) -> ClipVision | None:
+        """Load the picture encoder of a checkpoint, None for one that has none. Raises `BadModelFile`."""
+        path = self.path_of("checkpoints", name)
+        prefix = vision_prefix(path)
+        if prefix is None:
+            return None
+        types = self._types
+
+        def load() -> torch.nn.Module:
+            return load_clip_vision(path, types.vision, to=types.to, prefix=prefix)
+
+        return ClipVision(self._one(path, "clip vision", load))
 
     def preload(self, kind: str, name: str, *, keep: bool = False) -> int:
         """Read a file and load it to its device, as far as it fits; return the bytes of its weights.
@@ -277,17 +291,18 @@ class ModelStore:
             }
         return sorted(file.path for file in changed)
 
-    def random_checkpoint(self, family: str, scale: str, seed: int = 0) -> tuple[Model, Clip, Vae]:
+    def random_checkpoint(self, family: str, scale: str, seed: int = 0) -> tuple[Model, Clip | None, Vae]:
         """Create networks in a family's own shape, with random weights drawn on the device; nothing is read."""
         described = registry.family_named(family)
         unet, text_encoder, vae = random_networks(scale, seed, self._types, self._device, family=described)
         drawn = LoadedDenoiser(described, "", described.parameterisation, unet)
-        networks = (self._denoiser(drawn), text_encoder, vae)
-        handles = [
-            self._keep(f"random {family} {scale} {part}", network, role=ROLES[part])
-            for part, network in zip(("unet", "clip", "vae"), networks, strict=True)
-        ]
-        return Model(handles[0]), self._clip(handles[1]), Vae(handles[2])
+        networks = {"unet": self._denoiser(drawn), "clip": text_encoder, "vae": vae}
+        handles = {
+            part: self._keep(f"random {family} {scale} {part}", network, role=ROLES[part])
+            for part, network in networks.items()
+            if network is not None
+        }
+        return Model(handles["unet"]), self._clip(handles["clip"]) if "clip" in handles else None, Vae(handles["vae"])
 
     def _unet(self, path: Path) -> Denoiser:
         return self._denoiser(load_unet(path, self._types))
@@ -383,7 +398,7 @@ def denoiser(loaded: LoadedDenoiser) -> Denoiser:
         latent_format=(loaded.parameterisation.latent_format or family.latent_format)(),
         memory_usage_factor=family.memory_usage_factor,
     )
-    return family.denoiser_type(
+    return family.variant_types.get(loaded.variant, family.denoiser_type)(
         unet,
         model_sampling=loaded.parameterisation.kind(config),
         config=config,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from engine.architectures.latent_unet import timestep_embedding
+from engine.architectures.latent_unet_layers import timestep_embedding
 from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.denoiser import Denoiser
 from engine.families.parts.unclip import unclip_labels

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.architectures.latent_unet import timestep_embedding
+from engine.architectures.latent_unet_layers import timestep_embedding
 
 NUM_LEVELS = 1000
 LARGEST_BETA = 0.999
