@@ -20,7 +20,7 @@ import logging
 import mimetypes
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -73,6 +73,7 @@ from engine.runtime.outputs import FileFolders, RunFiles
 from engine.runtime.request import RunRequest, RunResult
 from engine.settings import CacheSettings, EngineSettings, PreviewMethod, ResolvedSettings
 from engine.store.extra_model_paths import read_extra_model_paths
+from engine.store.file_families import DENOISER_KINDS, FileFamilies, FileFamily
 from engine.store.folders import BUILT_IN, SAVED_IN, ModelFolders
 from engine.store.model_store import PRELOADED_KINDS, ModelStore
 from engine.store.recent_models import RecentModels
@@ -110,6 +111,7 @@ class Engine:
         self.memory = ModelMemory(settings)
         self.resolved: ResolvedSettings = self.memory.resolved
         self.folders = _model_folders(settings)
+        self._file_families = FileFamilies(self.folders)
         self.tiny_decoders = TinyDecoders(self.folders)
         self.files = FileFolders(settings.input_path, settings.output_path, settings.temp_path)
         self.sampling = SamplingTables()
@@ -185,6 +187,18 @@ class Engine:
             }
             for family in registry.families()
         ]
+
+    @property
+    def denoiser_kinds(self) -> tuple[str, ...]:
+        """The kinds of `model_files`."""
+        return DENOISER_KINDS
+
+    def model_files(self, kind: str, names: Sequence[str] | None = None) -> list[FileFamily]:
+        """Return the families of model files, by default of all of a kind; only the headers of new files are read.
+
+        Raises KeyError for a kind that is not one of `denoiser_kinds`.
+        """
+        return self._file_families.describe(kind, names)
 
     def load_custom_nodes(self, server: PackServer | None = None) -> list[PackReport]:
         """Import the packs of the base directory and return a report for each. Call once, before prompts are checked.

@@ -18,7 +18,7 @@ EXPECTED = "a file of weights that torch's weights-only reader takes"
 def read_pickle(path: Path) -> Any:
     """Read a pickle of tensors, numbers and texts in lists and dictionaries. Raises `BadModelFile`."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
     except pickle.UnpicklingError as error:
         found = f"a pickle that is damaged or holds more than weights ({str(error).splitlines()[0]})"
         raise BadModelFile(path.name, found, EXPECTED) from error
@@ -26,7 +26,7 @@ def read_pickle(path: Path) -> Any:
         raise BadModelFile(path.name, f"an unreadable file ({error})", EXPECTED) from error
 
 
-def _is_zip(path: Path) -> bool:
+def is_zip(path: Path) -> bool:
     """Return True for torch's zip format, which can be mapped; older files are a plain pickle."""
     with path.open("rb") as file:
         return file.read(2) == b"PK"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from engine.formats.pickle_file import PickleFile
+from engine.formats.pickle_file import PickleFile, is_zip
 from engine.formats.safetensors_file import SafetensorsFile, TensorPlace
 
 SAFETENSORS_ENDINGS = (".safetensors", ".sft")
@@ -127,3 +127,8 @@ def is_pickled(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+def is_indexed(path: Path) -> bool:
+    """Return True if names and shapes can be read without the weights, as in all files but older pickles."""
+    return not is_pickled(path) or is_zip(path)
