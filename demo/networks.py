@@ -15,12 +15,12 @@ from torch import nn
 from engine.architectures.autoencoder_kl import AutoencoderKl, ResnetBlock, VaeConfig
 from engine.architectures.clip_text import ClipTextConfig, ClipTextModel
 from engine.architectures.latent_unet import UnetModel
-from engine.families.parts.latent_unet import four_level_unet
+from engine.families.parts.latent_unet import level_unet
 
 WIDTH = 64  # of a token
 VAE = VaeConfig(base_channels=32, level_channels=(96, 64, 64, 96), blocks_per_level=2)
 TEXT = ClipTextConfig(num_layers=12, width=WIDTH, heads=WIDTH // 64, inner_width=WIDTH * 4)
-UNET = four_level_unet(model_channels=64, context_dim=WIDTH, channel_mult=(1, 1, 2, 1))
+UNET = level_unet(model_channels=64, context_dim=WIDTH, channel_mult=(1, 1, 2, 1))
 
 # The channels that carry red, green, blue, and how brightness changes across a cell, each first of its group of three.
 CARRIERS = torch.tensor([0, 3, 6, 9])

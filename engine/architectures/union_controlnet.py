@@ -17,7 +17,8 @@ from torch.nn import functional
 from engine.architectures.attention import optimized_attention
 from engine.architectures.clip_layers import quick_gelu
 from engine.architectures.controlnet import ControlNetModel
-from engine.architectures.latent_unet import UnetConfig, timestep_embedding
+from engine.architectures.latent_unet import UnetConfig
+from engine.architectures.latent_unet_layers import timestep_embedding
 from engine.architectures.layers import Linear
 
 TOKEN_HEADS = 8

@@ -19,9 +19,9 @@ from typing import Any, TypedDict
 
 import torch
 
+from engine.cancel import check_cancelled
 from engine.media import video_files
 from engine.media.opened import Source
-from engine.nodes.running_call import running_context
 
 
 class Audio(TypedDict):
@@ -125,10 +125,7 @@ class VideoFromFile(VideoInput):
         return video_files.container_format(self._file)
 
     def get_components(self) -> VideoComponents:
-        context = running_context()
-        content = video_files.read_video(
-            self._file, self._free_bytes(), (lambda: None) if context is None else context.cancel.check
-        )
+        content = video_files.read_video(self._file, self._free_bytes(), check_cancelled)
         audio: Audio | None = None
         if content.waveform is not None:
             audio = {"waveform": content.waveform, "sample_rate": content.sample_rate_hz}

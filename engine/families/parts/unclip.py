@@ -46,7 +46,7 @@ def unclip_labels(
     Each is multiplied by the picture's strength. Several are added up and get noise once more, of
     `merged_augmentation` (0..1). The noise is drawn on the CPU from torch's global generator, which is seeded.
     """
-    labels = []
+    labels: list[torch.Tensor] = []
     for picture in pictures:
         for embedding in picture["clip_vision_output"].image_embeds:
             generator = torch.manual_seed(seed)

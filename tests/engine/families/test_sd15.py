@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from engine.architectures.latent_unet import UnetModel
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.families.base import Match, ModelFamily, NotRecognised, TensorIndex
-from engine.families.parts.latent_unet import PREFIX, four_level_unet
+from engine.families.parts.latent_unet import PREFIX, level_unet
 from engine.families.registry import family_named, recognise
 
 
@@ -17,11 +19,18 @@ def family() -> ModelFamily:
     return family_named("sd15")
 
 
-def unet_shapes(prefix: str = PREFIX, **options: int | bool) -> dict[str, tuple[int, ...]]:
+def unet_shapes(prefix: str = PREFIX, **options: Any) -> dict[str, tuple[int, ...]]:
     """The shapes of a small network that differs from the family's as the options say."""
-    config = {"model_channels": 32, "context_dim": 768, "channel_mult": (1, 1), "blocks_per_level": 1, **options}
+    config: dict[str, Any] = {
+        "model_channels": 32,
+        "context_dim": 768,
+        "channel_mult": (1, 1),
+        "depths": (1, 0),
+        "blocks_per_level": 1,
+        **options,
+    }
     with torch.device("meta"):
-        unet = UnetModel(four_level_unet(**config))  # type: ignore[arg-type]
+        unet = UnetModel(level_unet(**config))
     return {prefix + name: tuple(weight.shape) for name, weight in unet.state_dict().items()}
 
 

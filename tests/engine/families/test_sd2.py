@@ -92,6 +92,7 @@ def test_checkpoints_name_the_text_encoder_as_open_clip_does(models: Path) -> No
 
 def test_a_chunk_is_filled_with_zeros_and_the_layer_before_the_last_is_taken(models: Path) -> None:
     _, clip, _ = small_store(models).checkpoint("a.safetensors")
+    assert clip is not None
     tokens = clip.tokenize("a fox")
     (chunk,) = tokens["h"]
     assert [token for token, _ in chunk[:4]] == [

@@ -125,6 +125,7 @@ def test_clip_skip_changes_the_conditioning_of_the_clone_only(store: ModelStore)
 
 def test_pictures_go_through_the_vae_and_back_at_their_size(store: ModelStore) -> None:
     vae = store.checkpoint("tiny.safetensors")[2]
+    assert vae is not None
     latents = vae.encode(torch.rand(2, 67, 64, 3))
     assert latents.shape == (2, 4, 8, 8)
     pictures = vae.decode(latents)

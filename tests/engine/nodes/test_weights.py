@@ -249,4 +249,5 @@ def test_other_control_files_are_refused_by_name(tmp_path: Path, tensors: dict[s
 
 def test_latents_lie_plainly_in_memory_so_that_noise_drawn_like_them_is_comfyuis(store: ModelStore) -> None:
     vae = store.checkpoint("a.safetensors")[2]
+    assert vae is not None
     assert vae.encode(torch.rand(1, 64, 72, 3)).is_contiguous()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from engine.images.decode import read_image
 from engine.images.pixels import to_pillow
-from engine.nodes.base import Flag, Int, NodeContext, NodeEnvironment, RecordedFile, Shown, node
+from engine.nodes.base import Flag, Int, NodeContext, NodeEnvironment, NodeOutput, RecordedFile, node
 from engine.nodes.library.image.file_content import content_hash
 from engine.nodes.library.image.images import damaged_file
 from engine.nodes.sockets import IMAGE
@@ -25,14 +25,14 @@ def _never_the_same(environment: NodeEnvironment) -> float:
 
 @node("SaveImageWebsocket", category="api/image", is_output=True, fingerprint=_never_the_same,
       python_module="custom_nodes.websocket_image_save")  # fmt: skip
-def save_image_websocket(context: NodeContext, *, images: IMAGE) -> Shown:
+def save_image_websocket(context: NodeContext, *, images: IMAGE) -> NodeOutput:
     """Send pictures to the client as binary previews of full size, PNG without metadata. Nothing is stored."""
     num_images = images.shape[0]
     for index, image in enumerate(images.detach().cpu()):  # [H, W, C]
         if context.report_preview is not None:
             context.report_preview(("PNG", to_pillow(image), None))
         context.report_progress(index, num_images)
-    return Shown({})
+    return NodeOutput({})
 
 
 def _content(environment: NodeEnvironment, image: Any) -> str | None:

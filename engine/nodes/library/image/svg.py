@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from engine.nodes.base import Hidden, NodeContext, Shown, Text, node
+from engine.nodes.base import Hidden, NodeContext, NodeOutput, Text, node
 from engine.nodes.library.media.video import metadata_of
 from engine.nodes.sockets import SVG
 
@@ -23,7 +23,7 @@ def save_svg(
     filename_prefix: Annotated[str, Text()] = "svg/ComfyUI",
     prompt: Annotated[Any, Hidden("PROMPT")] = None,
     extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
-) -> Shown:
+) -> NodeOutput:
     """Save SVG documents with the prompt in their `metadata` element."""
     metadata = metadata_of(context, prompt, extra_pnginfo)
     shown = []
@@ -33,7 +33,7 @@ def save_svg(
         written = with_metadata(text, json.dumps(metadata, indent=2)) if metadata else text
         context.files.submit(partial(_write, output.path, written))
         shown.append(output.shown())
-    return Shown({"images": shown})
+    return NodeOutput({"images": shown})
 
 
 def with_metadata(document: str, text: str) -> str:

@@ -25,8 +25,8 @@ from engine.nodes.base import (
     InputFile,
     NodeContext,
     NodeEnvironment,
+    NodeOutput,
     RecordedFile,
-    Shown,
     Text,
     node,
 )
@@ -97,7 +97,7 @@ def save_audio(
     filename_prefix: FilenamePrefix = "audio/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     return save_all(context, audio, filename_prefix, FLAC, "", prompt, extra_pnginfo)
 
 
@@ -110,7 +110,7 @@ def save_audio_mp3(
     quality: Annotated[str, Choice((BEST_VARIABLE_RATE, *MP3.bit_rates))] = BEST_VARIABLE_RATE,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     return save_all(context, audio, filename_prefix, MP3, quality, prompt, extra_pnginfo)
 
 
@@ -123,14 +123,14 @@ def save_audio_opus(
     quality: Annotated[str, Choice(tuple(OPUS.bit_rates))] = "128k",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     return save_all(context, audio, filename_prefix, OPUS, quality, prompt, extra_pnginfo)
 
 
 @node("PreviewAudio", display_name="Preview Audio", category="audio", python_module=MODULE, is_output=True)
 def preview_audio(
     context: NodeContext, *, audio: AUDIO, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
-) -> Shown:
+) -> NodeOutput:
     """Show sounds: save them to the temporary folder."""
     return save_all(context, audio, "ComfyUI", FLAC, "", prompt, extra_pnginfo, "temp")
 
@@ -144,7 +144,7 @@ def save_all(
     prompt: Any,
     extra_pnginfo: Any,
     folder: Literal["output", "temp"] = "output",
-) -> Shown:
+) -> NodeOutput:
     """Save each sound of a batch to its own file, with the prompt in its tags. Raises ValueError for 3 channels."""
     tags = as_texts(metadata_of(context, prompt, extra_pnginfo))
     layout_of(audio["waveform"])
@@ -154,7 +154,7 @@ def save_all(
         rate_hz = int(audio["sample_rate"])
         context.files.submit(partial(write_audio, output.path, waveform, rate_hz, kind, quality, tags))
         shown.append(output.shown())
-    return Shown({"audio": shown})
+    return NodeOutput({"audio": shown})
 
 
 NODES = (load_audio, record_audio, save_audio, save_audio_mp3, save_audio_opus, preview_audio)

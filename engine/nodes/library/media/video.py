@@ -22,9 +22,9 @@ from engine.nodes.base import (
     InputFile,
     NodeContext,
     NodeEnvironment,
+    NodeOutput,
     Optional,
     Out,
-    Shown,
     Text,
     node,
 )
@@ -119,7 +119,7 @@ def save_video(
     codec: Annotated[str, Combo(tuple(VideoCodec.as_input()))] = "auto",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     """Save a video as MP4 with the prompt in its metadata. A file of that format keeps its streams as they are."""
     width, height = video.get_dimensions()
     suffix = f".{VideoContainer.get_extension(format)}"
@@ -130,7 +130,7 @@ def save_video(
         context.files.submit(save)
     else:
         save()  # a pack's own class may touch the device, which a writer must not
-    return Shown({"images": [output.shown()], "animated": (True,)})
+    return NodeOutput({"images": [output.shown()], "animated": (True,)})
 
 
 def _on_cpu(video: VideoInput) -> VideoInput:
@@ -153,12 +153,12 @@ def save_webm(
     crf: Annotated[float, Float(min=0, max=63.0, step=1)] = 32.0,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> Shown:
+) -> NodeOutput:
     output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1], suffix=".webm")
     pixels = images.detach().cpu()
     tags = as_texts(metadata_of(context, prompt, extra_pnginfo))
     context.files.submit(partial(video_files.write_webm, output.path, pixels, codec, fps, crf, tags))
-    return Shown({"images": [output.shown()], "animated": (True,)})
+    return NodeOutput({"images": [output.shown()], "animated": (True,)})
 
 
 NODES = (load_video, create_video, get_video_components, save_video, save_webm)
