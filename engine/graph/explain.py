@@ -1,4 +1,4 @@
-"""What is wrong with a prompt as one plain list, in the prompt's order, for programs: the front of either engine. Pure.
+"""Problems of a prompt as one plain list, in the prompt's order, for programs: the front of either engine. Pure.
 
 The checker's problems carry all of it; ComfyUI's form of them, which its clients know, leaves half of it out.
 """
@@ -16,7 +16,7 @@ from engine.graph.size import GraphLimits
 from engine.graph.validate import MAX_PROBLEMS, Findings, FindRules, find_problems
 
 SUMMARY_TYPE = "prompt_outputs_failed_validation"
-"""Says only that nodes have problems, which are listed themselves."""
+"""Problem type that stands for the problems of nodes, which are listed themselves."""
 MAX_ALLOWED_ITEMS = 20_000  # choices listed in one answer, over all its problems
 MAX_SHOWN_ITEMS = 50  # of each problem's choices after those
 NO_LIMITS = GraphLimits(max_nodes=0, max_links=0, max_bytes=0)
@@ -30,7 +30,7 @@ class ExplainedPrompt:
     num_unlisted: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """The part of the answer of `/api/v1/workflow`; very many choices are cut."""
+        """Return the part of the answer of `/api/v1/workflow`; very many choices are cut."""
         shown, num_allowed = [], 0
         for problem in self.problems:
             item = _as_json(problem)

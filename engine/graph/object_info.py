@@ -21,7 +21,7 @@ ANY_TYPE = "*"
 
 
 def rules_in(object_info: Mapping[str, Any]) -> FindRules:
-    """A lookup of a class's rules, read when they are asked for; None for a class that the engine does not have."""
+    """Return a lookup of rules by class, read on demand; None for a class that the engine does not have."""
 
     def find(class_type: str) -> NodeRules | None:
         declared = object_info.get(class_type)

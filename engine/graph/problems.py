@@ -159,7 +159,7 @@ def _type_shown(declared: str | Sequence[Any]) -> str:
 
 
 def _cut(value: object) -> str:
-    """A value as text, a long one cut: a problem is no place for megabytes."""
+    """Return a value as text, cut where it is long."""
     text = value if isinstance(value, str) else str(value)
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}... ({len(text)} characters)"
 
@@ -169,7 +169,7 @@ def _quoted(value: object) -> str:
 
 
 def _received(value: Any) -> Any:
-    """A value as a problem repeats it: as it came unless it is long."""
+    """Return a value as a problem repeats it: unchanged unless it is long."""
     if not isinstance(value, str | list | dict):
         return value
     return value if len(str(value)) <= MAX_SHOWN_LENGTH else _cut(value)

@@ -43,7 +43,7 @@ class InputSpec:
         return self.options.get("options") if self.type == "COMBO" else None
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is one of the choices, or may be good without being one; True where there are none."""
+        """Return True if a value is one of the choices, or may be valid without being one, or if there are none."""
         choices = self.choices
         if choices is None or (self.is_open and isinstance(value, str)):
             return True
@@ -52,7 +52,7 @@ class InputSpec:
         return value in choices or (self.is_one_folder and names_another_folder(value))
 
     def allowed(self) -> Any:
-        """What a prompt may give, for programs: the choices, or the type with its range."""
+        """Return the values that a prompt may give, for programs: the choices, or the type with its range."""
         choices = self.choices
         if choices is not None:
             return choices

@@ -89,7 +89,7 @@ class ModelFolders:
         self._listings.pop(kind, None)
 
     def endings(self, kind: str) -> tuple[str, ...]:
-        """What the names of a kind's files end in, in lower case."""
+        """Return the file extensions of a kind, in lower case."""
         return self._endings.get(LEGACY_KINDS.get(kind, kind), WEIGHT_ENDINGS)
 
     def set_endings(self, kind: str, endings: Iterable[str]) -> None:
@@ -105,17 +105,17 @@ class ModelFolders:
         self._listings.pop(kind, None)
 
     def roots(self, kind: str) -> list[Path]:
-        """The folders of a kind, a built-in one last. Raises KeyError for an unknown kind."""
+        """Return the folders of a kind, a built-in one last. Raises KeyError for an unknown kind."""
         kind = LEGACY_KINDS.get(kind, kind)
         built_in = self._built_in.get(kind)
         return self._roots[kind] + ([] if built_in is None or built_in in self._roots[kind] else [built_in])
 
     def is_built_in(self, path: Path) -> bool:
-        """Whether the file came with the engine, so that it may lie on another disk than the user's models."""
+        """Return True if the file came with the engine. It may lie on another disk than the user's models."""
         return any(path.is_relative_to(folder) for folder in self._built_in.values())
 
     def names(self, kind: str) -> list[str]:
-        """The files of a kind, sorted, each name once; built-in ones last. Raises KeyError for an unknown kind."""
+        """Return the files of a kind, sorted, each name once; built-in ones last. Raises KeyError for an unknown kind."""
         kind = LEGACY_KINDS.get(kind, kind)
         roots = self.roots(kind)
         known = self._listings.get(kind)
@@ -133,7 +133,7 @@ class ModelFolders:
         return list(names)
 
     def folder(self, kind: str, name: str) -> Path | None:
-        """Where a model that is a folder is; None when there is none. A name never leads out of the folder."""
+        """Return the path of a model that is a folder, or None. A name never leads out of the folder."""
         for root in self.roots(kind):
             path = Path(os.path.normpath(root / name))
             if path.is_relative_to(root) and (path / FOLDER_MARK).is_file():
@@ -141,7 +141,7 @@ class ModelFolders:
         return None
 
     def path(self, kind: str, name: str) -> Path | None:
-        """Where a file is; None when no folder of the kind has it. A name never leads out of the folder."""
+        """Return the path of a file, or None if no folder of the kind has it. A name never leads out of the folder."""
         for root in self.roots(kind):
             path = Path(os.path.normpath(root / name))
             if path.is_relative_to(root) and path.is_file():

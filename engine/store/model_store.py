@@ -44,9 +44,11 @@ from engine.values.clip import Clip
 from engine.values.clip_vision import ClipVision, StyleModel
 from engine.values.control_lora import ControlLora
 from engine.values.control_net import ControlBase, ControlNet, T2IAdapter
-from engine.values.model import Model, WeightHandle
+from engine.values.model import Model
+from engine.values.module_patcher import ModulePatcher
 from engine.values.upscale_model import UpscaleModel
 from engine.values.vae import Vae
+from engine.values.weight_handle import WeightHandle
 
 CHECKPOINT_PARTS = ("unet", "clip", "vae")
 DEFAULT_TEXT_TYPE = "stable_diffusion"  # of ComfyUI's loader nodes
@@ -216,17 +218,17 @@ class ModelStore:
         path = self.path_of("upscale_models", name)
         return UpscaleModel(self._one(path, "upscaler", lambda: load_upscaler(path, to=self._types.to)))
 
-    def hypernetwork(self, name: str) -> Model:
+    def hypernetwork(self, name: str) -> ModulePatcher:
         path = self.path_of("hypernetworks", name)
-        return Model(
+        return ModulePatcher(
             self._one(
                 path, "hypernetwork", lambda: load_hypernetwork(path, self._types.unet_computed or self._types.unet)
             )
         )
 
-    def gligen(self, name: str) -> Model:
+    def gligen(self, name: str) -> ModulePatcher:
         path = self.path_of("gligen", name)
-        return Model(self._one(path, "gligen", lambda: load_gligen(path, to=self._types.to)))
+        return ModulePatcher(self._one(path, "gligen", lambda: load_gligen(path, to=self._types.to)))
 
     def clip_vision(self, name: str) -> ClipVision:
         path = self.path_of("clip_vision", name)

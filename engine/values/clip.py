@@ -7,24 +7,29 @@ from typing import Any
 import torch
 
 from engine.values.hooks import HookGroup
-from engine.values.model import Model, WeightHandle
+from engine.values.module_patcher import ModulePatcher
+from engine.values.network_value import NetworkValue
+from engine.values.weight_handle import WeightHandle
 
 
-class Clip:
+class TextEncoderPatcher(ModulePatcher):
+    """The patcher of a CLIP: hooks patch its weights and add no options of sampling."""
+
+    is_clip = True
+
+
+class Clip(NetworkValue):
     """CLIP with ComfyUI's members. `patcher` carries weight patches and device, as a MODEL does."""
 
+    patcher_class = TextEncoderPatcher
+
     def __init__(self, weights: WeightHandle, tokenizer: Any) -> None:
-        self.patcher = Model(weights)
-        self.patcher.is_clip = True
+        super().__init__(weights)
         self.tokenizer = tokenizer
         self.layer_idx: int | None = None
         self.tokenizer_options: dict[str, Any] = {}
         self.use_clip_schedule = False
         self.apply_hooks_to_conds: Any = None
-
-    def get_ram_usage(self) -> int:
-        """Return the bytes of the weights that are in RAM now."""
-        return self.patcher.get_ram_usage()
 
     @property
     def cond_stage_model(self) -> Any:
@@ -123,7 +128,3 @@ class Clip:
         if self.apply_hooks_to_conds:
             pooled_dict["hooks"] = self.apply_hooks_to_conds
         return pooled_dict
-
-    def get_sd(self) -> dict[str, torch.Tensor]:
-        """Return all weights by name."""
-        return self.patcher.model_state_dict()

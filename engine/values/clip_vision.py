@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
-from engine.values.model import Model, WeightHandle
 from engine.values.network_in_use import NetworkInUse
+from engine.values.network_value import NetworkValue
+from engine.values.weight_handle import WeightHandle
 
 BYTES_PER_VALUE = 4  # it computes in float32
 
@@ -35,14 +36,14 @@ def _working_bytes(network: Any, shape: torch.Size) -> int:
     return num_bytes
 
 
-class ClipVision:
+class ClipVision(NetworkValue):
     """A picture encoder with ComfyUI's members."""
 
     return_all_hidden_states = False
     image_mean, image_std = MEAN, DEVIATION
 
     def __init__(self, weights: WeightHandle) -> None:
-        self.patcher = Model(weights)
+        super().__init__(weights)
         self.model = NetworkInUse(self.patcher, _working_bytes)
 
     @property
@@ -50,10 +51,6 @@ class ClipVision:
         """Pixels per side of the network's input."""
         size: int = self.patcher.model.config.image_px
         return size
-
-    @property
-    def load_device(self) -> torch.device:
-        return self.patcher.load_device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -78,16 +75,9 @@ class ClipVision:
         output.mm_projected = projected
         return output
 
-    def get_sd(self) -> dict[str, torch.Tensor]:
-        """Return all weights by name."""
-        return self.patcher.model_state_dict()
 
-
-class StyleModel:
+class StyleModel(NetworkValue):
     """A network that turns a picture's tokens into words of a prompt."""
-
-    def __init__(self, weights: WeightHandle) -> None:
-        self.patcher = Model(weights)
 
     @property
     def model(self) -> Any:

@@ -16,8 +16,9 @@ import torch
 
 from engine.diffusion.conditions import repeat_to_batch_size
 from engine.images.pixels import resize
-from engine.values.model import Model, WeightHandle
+from engine.values.module_patcher import ModulePatcher
 from engine.values.network_in_use import NetworkInUse
+from engine.values.weight_handle import WeightHandle
 
 PLACES = ("input", "middle", "output")
 PIXELS_PER_CELL = 8
@@ -207,7 +208,7 @@ class ControlNet(ControlBase):
     ) -> None:
         super().__init__()
         self.control_model = control_model
-        self.control_model_wrapped: Model | None = None
+        self.control_model_wrapped: ModulePatcher | None = None
         self.load_device = load_device
         self.manual_cast_dtype = manual_cast_dtype
         self.model_sampling_current: Any = None
@@ -221,7 +222,7 @@ class ControlNet(ControlBase):
 
     @classmethod
     def of(cls, weights: WeightHandle, *, global_average_pooling: bool = False) -> ControlNet:
-        wrapped = Model(weights)
+        wrapped = ModulePatcher(weights)
         made = cls(weights.module, global_average_pooling, load_device=wrapped.load_device)
         made.control_model_wrapped = wrapped
         return made
@@ -325,7 +326,7 @@ class T2IAdapter(ControlBase):
 
     @classmethod
     def of(cls, weights: WeightHandle) -> T2IAdapter:
-        patcher = Model(weights)
+        patcher = ModulePatcher(weights)
         return cls(NetworkInUse(patcher), patcher.model.input_channels, device=patcher.load_device)
 
     def copy(self) -> T2IAdapter:

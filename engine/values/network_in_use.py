@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.values.model import Model
+from engine.values.module_patcher import ModulePatcher
 
 
 class NetworkInUse:
@@ -17,12 +17,12 @@ class NetworkInUse:
     passed.
     """
 
-    def __init__(self, patcher: Model, working_bytes: Callable[[Any, torch.Size], int] | None = None) -> None:
+    def __init__(self, patcher: ModulePatcher, working_bytes: Callable[[Any, torch.Size], int] | None = None) -> None:
         self._patcher = patcher
         self._working_bytes = working_bytes
 
     @property
-    def patcher(self) -> Model:
+    def patcher(self) -> ModulePatcher:
         return self._patcher
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

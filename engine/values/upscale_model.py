@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from engine.values.model import Model, WeightHandle
+from engine.values.network_value import NetworkValue
 
 
-class UpscaleModel:
-    def __init__(self, weights: WeightHandle) -> None:
-        self.patcher = Model(weights)
+class UpscaleModel(NetworkValue):
+    """A network that enlarges pictures."""
 
     @property
     def model(self) -> Any:

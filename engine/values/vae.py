@@ -7,25 +7,18 @@ from typing import Any
 import torch
 
 from engine.architectures.tiles import run_in_tiles
-from engine.values.model import Model, WeightHandle
+from engine.values.network_value import NetworkValue
 
 LARGEST_TILE_CELLS, SMALLEST_TILE_CELLS = 64, 8
 TILE_SHARE = 0.75  # of the device's room: the rest is for weights
 
 
-class Vae:
+class Vae(NetworkValue):
     """VAE with ComfyUI's members."""
 
     output_channels = 3
     crop_input = True
     latent_dim = 2
-
-    def __init__(self, weights: WeightHandle) -> None:
-        self.patcher = Model(weights)
-
-    def get_ram_usage(self) -> int:
-        """Bytes of the weights that are in the machine's memory now."""
-        return self.patcher.get_ram_usage()
 
     @property
     def first_stage_model(self) -> Any:
@@ -52,7 +45,7 @@ class Vae:
 
     @property
     def downscale_ratio(self) -> int:
-        """Pixels a side of one latent cell."""
+        """Pixels per side of one latent cell."""
         ratio: int = self.first_stage_model.downscale_ratio
         return ratio
 
@@ -67,7 +60,7 @@ class Vae:
         return self.downscale_ratio
 
     def temporal_compression_decode(self) -> None:
-        """A VAE of still pictures has none."""
+        """Return None, since a VAE of still pictures does not compress time."""
         return
 
     def process_input(self, image: torch.Tensor) -> torch.Tensor:
@@ -77,7 +70,7 @@ class Vae:
         return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
 
     def vae_encode_crop_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
-        """`[B, H, W, C]` with sides cut, evenly, to multiples of a latent cell."""
+        """Cut the sides of `[B, H, W, C]`, evenly, to multiples of a latent cell."""
         if not self.crop_input:
             return pixels
         ratio = self.downscale_ratio
@@ -89,7 +82,10 @@ class Vae:
 
     @torch.no_grad()
     def decode(self, samples_in: torch.Tensor, vae_options: dict[str, Any] | None = None) -> torch.Tensor:
-        """Latents -> pictures, on the CPU, as many at once as memory allows; in tiles when memory ran out before."""
+        """Decode latents to pictures on the CPU, as many at once as memory allows.
+
+        In tiles when memory ran out before.
+        """
         if self.patcher.memory_savings.tiles:
             tile = self._tile_cells(self._decode_bytes_per_cell())
             return self.decode_tiled(samples_in, tile_x=tile, tile_y=tile, overlap=tile // 4)
@@ -104,7 +100,7 @@ class Vae:
 
     @torch.no_grad()
     def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
-        """Pictures -> latents (the mean of the posterior, which is what ComfyUI takes), on the CPU.
+        """Encode pictures to latents on the CPU: the mean of the posterior, as in ComfyUI.
 
         In tiles when memory ran out before.
         """
@@ -131,9 +127,9 @@ class Vae:
         tile_t: int | None = None,
         overlap_t: int | None = None,
     ) -> torch.Tensor:
-        """Latents -> pictures, on the CPU: the mean of three passes over tiles of different shapes, sizes in cells.
+        """Decode latents to pictures on the CPU: the mean of three passes over tiles of different shapes.
 
-        `tile_t` and `overlap_t` are for videos.
+        Sizes are in cells. `tile_t` and `overlap_t` are for videos.
         """
         dtype, ratio = self.vae_dtype, self.upscale_ratio
         item_bytes = self._decode_bytes_per_cell() * _tile_area(samples, tile_x, tile_y) * dtype.itemsize
@@ -162,7 +158,7 @@ class Vae:
         tile_t: int | None = None,
         overlap_t: int | None = None,
     ) -> torch.Tensor:
-        """Pictures -> latents, on the CPU: as `decode_tiled`, sizes in pixels."""
+        """Encode pictures to latents on the CPU as `decode_tiled` does, sizes in pixels."""
         pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
         dtype = self.vae_dtype
         item_bytes = self._encode_bytes_per_pixel() * _tile_area(pixels, tile_x, tile_y) * dtype.itemsize
@@ -190,8 +186,9 @@ class Vae:
         return num_bytes
 
     def _tile_cells(self, bytes_per_cell: int) -> int:
-        """The side of the largest tiles whose working memory fits beside the smallest part of the weights: 64 cells as
-        in ComfyUI, or less on a small device.
+        """Return the side of the largest tiles whose working memory fits beside the smallest part of the weights.
+
+        64 cells as in ComfyUI, or less on a small device.
         """
         room = self.patcher.free_bytes() + self.patcher.loaded_size()
         tile = LARGEST_TILE_CELLS
@@ -200,22 +197,18 @@ class Vae:
         return tile
 
     def _batches(self, items: torch.Tensor, item_bytes: int) -> tuple[torch.Tensor, ...]:
-        """While in use: the items in parts of as many as memory allows, each of which is the work to come."""
+        """Split the items into parts of as many as memory allows, and reserve it for one part. Only while in use."""
         fitting = max(1, int(min(self.patcher.free_bytes() // max(1, item_bytes), items.shape[0])))
         self.patcher.weights.begin_work(fitting * item_bytes)
         return torch.split(items, fitting)
 
-    def get_sd(self) -> dict[str, torch.Tensor]:
-        """All weights by name."""
-        return self.patcher.model_state_dict()
-
 
 def _tile_area(items: torch.Tensor, tile_x: int, tile_y: int) -> int:
-    """Of the largest tile: those that reach over the edge are cut there."""
+    """Return the area of the largest tile, cut at the edges."""
     height, width = items.shape[2:]
     return max(min(shape[0], height) * min(shape[1], width) for shape in _tile_shapes(tile_x, tile_y))
 
 
 def _tile_shapes(tile_x: int, tile_y: int) -> list[tuple[int, int]]:
-    """(height, width) of three kinds of tile, so that no seam of one lies on a seam of another."""
+    """Return (height, width) of three kinds of tile, so that no seam of one lies on a seam of another."""
     return [(tile_y * 2, tile_x // 2), (tile_y // 2, tile_x * 2), (tile_y, tile_x)]

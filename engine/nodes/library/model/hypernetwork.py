@@ -11,13 +11,13 @@ from engine.families import registry
 from engine.families.base import ModelFamily
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import MODEL
-from engine.values.model import Model
+from engine.values.module_patcher import ModulePatcher
 
 
 class HypernetworkPatch:
     """Attention patch that changes keys and values."""
 
-    def __init__(self, hypernetwork: Model, strength: float) -> None:
+    def __init__(self, hypernetwork: ModulePatcher, strength: float) -> None:
         self.hypernetwork = hypernetwork
         self.strength = strength
 

@@ -12,7 +12,7 @@ import torch
 from engine.formats.safetensors_file import write_safetensors
 from engine.nodes.base import Combo, Flag, Hidden, Int, NodeContext, NodeOutput, Optional, Text, node
 from engine.nodes.sockets import CLIP, MODEL
-from engine.values.model import Model
+from engine.values.module_patcher import ModulePatcher
 
 LORA_TYPES = ("standard", "full_diff")
 CLAMP_QUANTILE = 0.99
@@ -40,7 +40,7 @@ def low_rank(difference: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.T
 
 
 def _extracted(
-    model: Model, prefix: str, named: str, rank: int, *, as_difference: bool, with_biases: bool
+    model: ModulePatcher, prefix: str, named: str, rank: int, *, as_difference: bool, with_biases: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield a file's entries for the weights below `prefix`, with their patches; `named` is the prefix in the file."""
     with model.in_use() as network:
@@ -84,7 +84,7 @@ def lora_save(
 
     `rank` is that of each weight; a full difference has none.
     """
-    parts: list[tuple[Model, str, str]] = []
+    parts: list[tuple[ModulePatcher, str, str]] = []
     if model_diff is not None:
         parts.append((model_diff, UNET_PREFIX, UNET_PREFIX))
     if text_encoder_diff is not None:

@@ -16,6 +16,7 @@ from engine.nodes.base import Hidden, NodeContext, NodeOutput, Text, node
 from engine.nodes.sockets import CLIP, MODEL, VAE
 from engine.values.clip import Clip
 from engine.values.model import Model
+from engine.values.module_patcher import ModulePatcher
 from engine.values.vae import Vae
 
 CATEGORY = "advanced/model_merging"
@@ -54,7 +55,7 @@ def vae_tensors(vae: Vae) -> Tensors:
         return _copied(_current(vae.patcher, network))
 
 
-def _current(model: Model, network: torch.nn.Module) -> Tensors:
+def _current(model: ModulePatcher, network: torch.nn.Module) -> Tensors:
     """Return all weights with the current patches applied, including layers that are not on the device."""
     return {name: model.weights.current_weight(name) for name in network.state_dict()}
 

@@ -1,4 +1,4 @@
-"""`comfy.model_patcher`: MODEL, and its option dictionaries."""
+"""`comfy.model_patcher`: any network as a value, and its option dictionaries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.diffusion.wrappers import copy_options
-from engine.values.model import Model as ModelPatcher
+from engine.values.module_patcher import ModulePatcher as ModelPatcher
 
 __all__ = ["ModelPatcher"]
 

@@ -1,39 +1,34 @@
-"""Handling of hooks by MODEL: it registers those of the conditions before sampling and applies them step by step."""
+"""Patches of weights by hooks: registered before use, and applied as the hooks' strengths change."""
 
 from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.diffusion.wrappers import merge_options
 from engine.values.hooks import (
     EnumHookMode,
     EnumHookType,
-    EnumWeightTarget,
     HookGroup,
     WeightHook,
-    create_target_dict,
 )
 
 CALL_ON_APPLY_HOOKS = "on_apply_hooks"
 CALL_ON_REGISTER_ALL_HOOK_PATCHES = "on_register_all_hook_patches"
-REGISTERED = "registered_hooks"
 
-Conditions = Mapping[str, Sequence[dict[str, Any]]]  # side -> conditions
 HookPatches = dict[Any, dict[str, list[Any]]]  # hook_ref -> weight name -> patches
 
 
-class HookedModel:
-    """Mixin with the part of `Model` that handles hooks; it requires the rest of `Model`."""
+class HookedWeights:
+    """Mixin of `ModulePatcher` that patches weights by hooks; it requires the rest of `ModulePatcher`."""
 
     weights: Any
     patches_uuid: object
     is_clip = False
 
-    def __init__(self) -> None:
+    def set_up_hooks(self) -> None:
         self.hook_patches: HookPatches = {}
         self.hook_patches_backup: HookPatches | None = None
         self.forced_hooks: HookGroup | None = None  # of a text encoder: hooks it always carries
@@ -42,49 +37,13 @@ class HookedModel:
     def get_all_callbacks(self, call_type: str) -> list[Callable[..., Any]]:
         return []
 
-    def copy_hooks_to(self, other: HookedModel) -> None:
+    def copy_hooks_to(self, other: HookedWeights) -> None:
         other.hook_patches = _copied(self.hook_patches)
         other.hook_patches_backup = None if self.hook_patches_backup is None else _copied(self.hook_patches_backup)
         other.forced_hooks = None if self.forced_hooks is None else self.forced_hooks.clone()
         other.hook_mode = self.hook_mode
-        other.is_clip = self.is_clip
 
-    # --- before sampling ---------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def hooks_registered(self, conds: Conditions, model_options: dict[str, Any]) -> Iterator[None]:
-        """Register the hooks of the conditions (and of their ControlNets) with this model while the context is open.
-
-        Changes `conds`, whose hooks become those that registered, and `model_options`, which hooks may add to.
-        """
-        _join_control_hooks(conds)
-        registered = self._register(conds, model_options)
-        _keep_only(registered, conds)
-        mode = self.hook_mode
-        if len({id(condition.get("hooks")) for conditions in conds.values() for condition in conditions}) <= 1:
-            self.hook_mode = EnumHookMode.MinVram  # they are applied once, so nothing is worth remembering
-        try:
-            yield
-        finally:
-            self.hook_mode = mode
-            self.restore_hook_patches()
-
-    def _register(self, conds: Conditions, model_options: dict[str, Any]) -> HookGroup:
-        hooks = HookGroup(
-            hook
-            for conditions in conds.values()
-            for condition in conditions
-            for hook in (condition["hooks"].hooks if condition.get("hooks") is not None else ())
-        )
-        registered = HookGroup()
-        target = create_target_dict(EnumWeightTarget.Model)
-        for kind in (EnumHookType.TransformerOptions, EnumHookType.AdditionalModels):
-            for hook in hooks.get_type(kind):
-                hook.add_hook_patches(self, model_options, target, registered)
-        self.register_all_hook_patches(hooks, target, model_options, registered)
-        if len(registered):
-            model_options[REGISTERED] = registered
-        return registered
+    # --- registered patches ----------------------------------------------------------------------------------------
 
     def register_all_hook_patches(
         self,
@@ -113,7 +72,7 @@ class HookedModel:
     def add_hook_patches(
         self, hook: WeightHook, patches: Mapping[Any, Any], strength_patch: float = 1.0, strength_model: float = 1.0
     ) -> list[Any]:
-        """Add patches that take effect when that hook is applied; otherwise as `Model.add_patches`."""
+        """Add patches that take effect when that hook is applied; otherwise as `ModulePatcher.add_patches`."""
         known = self.weights.module.state_dict().keys()
         entries = self.hook_patches.setdefault(hook.hook_ref, {})
         taken = []
@@ -180,32 +139,3 @@ class HookedModel:
 
 def _copied(patches: HookPatches) -> HookPatches:
     return {ref: {key: list(entries) for key, entries in by_key.items()} for ref, by_key in patches.items()}
-
-
-def _join_control_hooks(conds: Conditions) -> None:
-    """Attach the hooks of a ControlNet to the conditions it controls; equal pairs share one group."""
-    joined: dict[tuple[int, int], HookGroup | None] = {}
-    for conditions in conds.values():
-        for condition in conditions:
-            extra = condition["control"].get_extra_hooks() if "control" in condition else []
-            if not extra:
-                continue
-            own = condition.get("hooks")
-            pair = (id(condition["control"]), id(own))
-            if pair not in joined:
-                joined[pair] = HookGroup.combine_all_hooks([*extra, own])
-            condition["hooks"] = joined[pair]
-
-
-def _keep_only(registered: HookGroup, conds: Conditions) -> None:
-    """Remove hooks that did not register from the conditions. Conditions that shared a group still do."""
-    replaced: dict[int, HookGroup | None] = {}
-    for conditions in conds.values():
-        for condition in conditions:
-            hooks = condition.get("hooks")
-            if hooks is None or (len(registered) and hooks.is_subset_of(registered)):
-                continue
-            if id(hooks) not in replaced:
-                common = hooks.new_with_common_hooks(registered)
-                replaced[id(hooks)] = common if len(common) else None
-            condition["hooks"] = replaced[id(hooks)]

@@ -1,0 +1,233 @@
+"""A network as a value that flows between nodes: its weights, their patches, and loading. Clones share the weights."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+
+from engine.values.borrowed_weight import BorrowedWeight
+from engine.values.hooked_weights import HookedWeights
+from engine.values.patcher_registries import CALL_ON_CLONE, PatcherRegistries
+from engine.values.sampling_options import SamplingOptions
+from engine.values.weight_handle import WeightHandle, WeightPatch
+
+
+class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
+    """A network with ComfyUI's members (its `ModelPatcher`), over a residency handle instead of a module of its own.
+
+    MODEL derives from it; CLIP, VAE, CONTROL_NET, CLIP_VISION, STYLE_MODEL and UPSCALE_MODEL hold one as `patcher`.
+    """
+
+    def __init__(self, weights: WeightHandle) -> None:
+        self.set_up(weights)
+
+    def set_up(self, weights: WeightHandle) -> None:
+        """Initialise the value. Clones call this instead of `__init__`, which packs' subclasses change."""
+        self.set_up_hooks()
+        self.set_up_registries()
+        self.weights: WeightHandle = weights
+        self.patches: dict[str, list[WeightPatch]] = {}
+        self.patches_uuid: object = uuid.uuid4()
+        self.object_patches: dict[str, Any] = {}
+        self.object_patches_backup: dict[str, Any] = {}
+        self.model_options: dict[str, Any] = {"transformer_options": {}}
+        self.parent: ModulePatcher | None = None
+
+    # --- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Any:
+        """The network itself."""
+        return self.weights.module
+
+    @property
+    def load_device(self) -> torch.device:
+        return torch.device(self.weights.load_device)
+
+    @property
+    def offload_device(self) -> torch.device:
+        return torch.device(self.weights.offload_device)
+
+    @property
+    def size(self) -> int:
+        return self.weights.size_bytes
+
+    def model_size(self) -> int:
+        """Return the bytes of all weights."""
+        return self.weights.size_bytes
+
+    def get_ram_usage(self) -> int:
+        """Return the bytes of the weights that are in RAM now, without pages of a mapped file."""
+        return self.weights.ram_bytes
+
+    def loaded_size(self) -> int:
+        """Return the bytes of the weights that are on `load_device` now."""
+        return self.weights.loaded_bytes
+
+    def current_loaded_device(self) -> torch.device:
+        return self.load_device if self.loaded_size() else self.offload_device
+
+    def free_bytes(self) -> float:
+        """Return the bytes that are free on `load_device` now."""
+        return self.weights.free_bytes()
+
+    @property
+    def memory_savings(self) -> Any:
+        """Memory savings of the running node: `tiles`, `attention_slices`."""
+        return self.weights.memory_savings
+
+    # --- copies --------------------------------------------------------------------------------------------------
+
+    def clone(self) -> Self:
+        other = self.__class__.__new__(self.__class__)
+        other.set_up(self.weights)
+        other.patches = {key: list(entries) for key, entries in self.patches.items()}
+        other.patches_uuid = self.patches_uuid
+        other.object_patches = dict(self.object_patches)
+        other.object_patches_backup = self.object_patches_backup
+        other.model_options = copy.deepcopy(self.model_options)
+        self.copy_hooks_to(other)
+        other.parent = self
+        self.copy_registries_to(other)
+        for callback in self.get_all_callbacks(CALL_ON_CLONE):
+            callback(self, other)
+        return other
+
+    def is_clone(self, other: Any) -> bool:
+        """Return True if both use the same weights."""
+        return getattr(other, "model", None) is self.model
+
+    def clone_has_same_weights(self, clone: Any) -> bool:
+        return self.is_clone(clone) and (
+            (not self.patches and not clone.patches) or self.patches_uuid == clone.patches_uuid
+        )
+
+    # --- parts of the network replaced, for this clone only --------------------------------------------------------
+
+    def add_object_patch(self, name: str, obj: Any) -> None:
+        """Put `obj` in the place of the attribute `name` (dotted) of the network while this clone samples."""
+        self.object_patches[name] = obj
+
+    def get_model_object(self, name: str) -> Any:
+        """Return the attribute `name` (dotted) of the network with this clone's changes. Raises AttributeError."""
+        if name in self.object_patches:
+            return self.object_patches[name]
+        if name in self.object_patches_backup:
+            return self.object_patches_backup[name]
+        return _attribute(self.model, name)
+
+    def set_model_compute_dtype(self, dtype: torch.dtype | None) -> None:
+        """Compute in that type while this clone samples, or in the type of the weights for None."""
+        self.add_object_patch("manual_cast_dtype", dtype)
+
+    # --- weights ---------------------------------------------------------------------------------------------------
+
+    def add_patches(
+        self, patches: Mapping[Any, Any], strength_patch: float = 1.0, strength_model: float = 1.0
+    ) -> list[Any]:
+        """Patch weights while this clone is in use. Keys are weight names or (name, offset[, function]).
+
+        Returns the keys that name a weight of this network; the others are left out.
+        """
+        known = self.model.state_dict().keys()
+        taken = []
+        for entry, patch in patches.items():
+            key, offset, function = entry if isinstance(entry, str) else entry[0], None, None
+            if not isinstance(entry, str):
+                offset = entry[1]
+                function = entry[2] if len(entry) > 2 else None
+            if key in known:
+                taken.append(entry)
+                self.patches.setdefault(key, []).append((strength_patch, patch, strength_model, offset, function))
+        self.patches_uuid = uuid.uuid4()
+        return taken
+
+    def get_key_patches(self, filter_prefix: str | None = None) -> dict[str, list[Any]]:
+        """Return `[(unpatched weight, conversion), patch, ...]` by weight name, the form that model merging reads."""
+        return {
+            key: [(self.weights.original_weight(key), _unchanged), *self.patches.get(key, [])]
+            for key in self._weight_names(filter_prefix)
+        }
+
+    def get_borrowed_patches(self, filter_prefix: str | None = None) -> dict[str, list[Any]]:
+        """Return `get_key_patches` without the weights themselves, for patches of another model."""
+        return {
+            key: [(BorrowedWeight(self.weights, key), _unchanged), *self.patches.get(key, [])]
+            for key in self._weight_names(filter_prefix)
+        }
+
+    def _weight_names(self, filter_prefix: str | None) -> list[str]:
+        return [key for key in self.model.state_dict() if filter_prefix is None or key.startswith(filter_prefix)]
+
+    def model_state_dict(self, filter_prefix: str | None = None) -> dict[str, torch.Tensor]:
+        weights = {
+            key: value
+            for key, value in self.model.state_dict().items()
+            if filter_prefix is None or key.startswith(filter_prefix)
+        }
+        # Weights that are neither on the device nor in RAM are read from their file.
+        return {key: self.weights.original_weight(key) if value.is_meta else value for key, value in weights.items()}
+
+    @contextmanager
+    def in_use(self, *, working_bytes: int = 0, together_with: Sequence[ModulePatcher] = ()) -> Iterator[Any]:
+        """Load the weights to `load_device` with this clone's patches and object patches while the context is open."""
+        others = [model.weights for model in together_with]
+        for model in together_with:
+            if model.weights is not self.weights:
+                model.weights.prepare(
+                    patches=model.patches,
+                    patches_id=model.patches_uuid,
+                    compute_dtype=model.object_patches.get("manual_cast_dtype"),
+                )
+        handle = self.weights.in_use(
+            working_bytes=working_bytes,
+            patches=self.patches,
+            patches_id=self.patches_uuid,
+            together_with=others,
+            compute_dtype=self.object_patches.get("manual_cast_dtype"),
+        )
+        with handle as network, self._objects_replaced(network):
+            owner: Any = network
+            previous = getattr(owner, "current_patcher", None)
+            owner.current_patcher = self
+            try:
+                yield owner
+            finally:
+                owner.current_patcher = previous
+
+    @contextmanager
+    def _objects_replaced(self, network: Any) -> Iterator[None]:
+        try:
+            for name, replacement in self.object_patches.items():
+                self.object_patches_backup[name] = _set_attribute(network, name, replacement)
+            yield
+        finally:
+            for name in list(self.object_patches_backup):
+                _set_attribute(network, name, self.object_patches_backup.pop(name))
+
+
+def _attribute(owner: Any, dotted: str) -> Any:
+    for name in dotted.split("."):
+        owner = getattr(owner, name)
+    return owner
+
+
+def _set_attribute(owner: Any, dotted: str, value: Any) -> Any:
+    """Set an attribute and return its previous value."""
+    *path, name = dotted.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    previous = getattr(owner, name)
+    if isinstance(owner, torch.nn.Module) and name in owner._modules:
+        delattr(owner, name)  # a module's slot takes only modules
+    setattr(owner, name, value)
+    return previous
+
+
+def _unchanged(weight: torch.Tensor, **_: Any) -> torch.Tensor:
+    return weight
