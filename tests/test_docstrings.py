@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("worker", "modifiers", "machine", "names")
+PACKAGES = ("worker", "engine", "modifiers", "machine", "names")
 FORBIDDEN_BEGINNINGS = frozenset({"What", "Whether", "Of", "How", "So", "Where", "Who", "As"})
 
 

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 OUR_PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc", "tests")
 
-WITHOUT_CIRCLES = ("engine",)
+WITHOUT_CIRCLES = ("engine", "worker")
 CORE = ("engine.errors", "engine.events", "engine.settings", "engine.cancel")
 
 

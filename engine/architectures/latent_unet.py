@@ -71,7 +71,7 @@ class UnetConfig:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """What the layers of a video network are told: see `temporal_layers.py`."""
+    """Options of the layers of a video network: see `temporal_layers.py`."""
 
     num_frames: int | None = None
     time_context: torch.Tensor | None = None

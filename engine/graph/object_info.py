@@ -15,7 +15,7 @@ from engine.graph.validate import FindRules
 OWN_MODULE = "nodes"  # of the classes that come with ComfyUI's core
 SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
 GROWING_TYPES = frozenset({"COMFY_AUTOGROW_V3", "COMFY_DYNAMICCOMBO_V3", "COMFY_DYNAMICSLOT_V3"})
-"""Of inputs that appear in prompts under names of their own, like `images.image0`, and not under the declared one."""
+"""Inputs that appear in prompts under names of their own, like `images.image0`, and not under the declared one."""
 MATCHED_TYPE = "COMFY_MATCHTYPE_V3"  # whatever the node's other links have
 ANY_TYPE = "*"
 

@@ -115,7 +115,10 @@ class ModelFolders:
         return any(path.is_relative_to(folder) for folder in self._built_in.values())
 
     def names(self, kind: str) -> list[str]:
-        """Return the files of a kind, sorted, each name once; built-in ones last. Raises KeyError for an unknown kind."""
+        """Return the files of a kind, sorted, each name once, built-in ones last.
+
+        Raises KeyError for an unknown kind.
+        """
         kind = LEGACY_KINDS.get(kind, kind)
         roots = self.roots(kind)
         known = self._listings.get(kind)

@@ -11,6 +11,7 @@ from engine.families import registry
 from engine.families.base import ModelFamily
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import MODEL
+from engine.values.model import Model
 from engine.values.module_patcher import ModulePatcher
 
 
