@@ -25,7 +25,7 @@ from engine.nodes.base import (
     Text,
     node,
 )
-from engine.nodes.library.image.file_content import content_hash
+from engine.nodes.library.file_content import content_hash
 from engine.nodes.sockets import IMAGE, MASK
 
 PNG_LEVEL, PREVIEW_PNG_LEVEL = 4, 1

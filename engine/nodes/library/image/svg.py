@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from engine.nodes.base import Hidden, NodeContext, NodeOutput, Text, node
-from engine.nodes.library.media.video import metadata_of
+from engine.nodes.library.file_metadata import metadata_of
 from engine.nodes.sockets import SVG
 
 ROOT_TAG = re.compile(r"<svg\b[^>]*(?<!/)>")

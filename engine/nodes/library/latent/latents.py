@@ -10,7 +10,7 @@ import torch
 from engine.errors import BadModelFile
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.nodes.base import Hidden, InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Text, node
-from engine.nodes.library.image.file_content import content_hash
+from engine.nodes.library.file_content import content_hash
 from engine.nodes.sockets import IMAGE, LATENT, VAE
 
 MAX_SIDE_PX = 16384

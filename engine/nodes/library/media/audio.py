@@ -30,8 +30,9 @@ from engine.nodes.base import (
     Text,
     node,
 )
-from engine.nodes.library.image.file_content import content_hash
-from engine.nodes.library.media.video import as_texts, metadata_of
+from engine.nodes.library.file_content import content_hash
+from engine.nodes.library.file_metadata import metadata_of
+from engine.nodes.library.media.video import as_texts
 from engine.nodes.sockets import AUDIO
 from engine.values.video import Audio
 

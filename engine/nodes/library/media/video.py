@@ -28,6 +28,7 @@ from engine.nodes.base import (
     Text,
     node,
 )
+from engine.nodes.library.file_metadata import metadata_of
 from engine.nodes.sockets import AUDIO, FLOAT, IMAGE, VIDEO
 from engine.values.video import (
     VideoCodec,
@@ -44,13 +45,6 @@ MODULE = "comfy_extras.nodes_video"
 Prompt = Annotated[Any, Hidden("PROMPT")]
 ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
 FilenamePrefix = Annotated[str, Text(multiline=False)]
-
-
-def metadata_of(context: NodeContext, prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what a saved file tells about its making: the client's entries and `prompt`; empty if it is to be none."""
-    if not context.embed_metadata:
-        return {}
-    return {**(extra_pnginfo or {}), **({} if prompt is None else {"prompt": prompt})}
 
 
 def as_texts(metadata: Mapping[str, Any]) -> dict[str, str]:

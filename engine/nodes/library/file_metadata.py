@@ -1,0 +1,15 @@
+"""Metadata that saved files carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.nodes.base import NodeContext
+
+
+def metadata_of(context: NodeContext, prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the client's entries and `prompt`, or no entry if files are saved without metadata."""
+    if not context.embed_metadata:
+        return {}
+    return {**(extra_pnginfo or {}), **({} if prompt is None else {"prompt": prompt})}
