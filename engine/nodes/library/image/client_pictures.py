@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from engine.images.decode import read_image
 from engine.images.pixels import to_pillow
-from engine.nodes.base import Flag, Int, NodeContext, NodeEnvironment, RecordedFile, NodeOutput, node
+from engine.nodes.base import Flag, Int, NodeContext, NodeEnvironment, NodeOutput, RecordedFile, node
 from engine.nodes.library.file_content import content_hash
 from engine.nodes.library.image.images import damaged_file
 from engine.nodes.sockets import IMAGE
