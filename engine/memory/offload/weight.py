@@ -139,13 +139,12 @@ class Weight:
         self._show(self._loaded)
 
     def load_in_place(self) -> None:
-        """Compute with the original itself."""
+        """Compute with the original itself, which an offloaded weight's module has already."""
         self._require(DeviceState.OFFLOADED)
         if self._host is None:
             raise IllegalMove(f"{self.key}: an absent original cannot be loaded in place")
         self._move(DeviceState.LOADED)
         self._loaded = self._host
-        self._show(self._loaded)
 
     def patch(self, tensor: torch.Tensor, patches: Sequence[WeightPatch]) -> None:
         """Set the tensor that carries these patches of the use."""
@@ -180,9 +179,11 @@ class Weight:
         self._refuse_in_call()
         if self._device_state is not DeviceState.OFFLOADED:
             self._move(DeviceState.OFFLOADED)
+        seen = self._loaded
         self._loaded = self._unhooked = None
         self._applied = ()
-        self._show(self._host)
+        if seen is not self._host:
+            self._show(self._host)
 
     def stream(self, tensor: torch.Tensor) -> None:
         """Let the layer compute with this tensor for one call."""
@@ -224,11 +225,14 @@ class Weight:
     def _show(self, tensor: torch.Tensor | None) -> None:
         """Put a tensor into the layers; None: one of its shape and type without values."""
         tensor = self.in_module.to("meta") if tensor is None else tensor
+        kind = type(tensor)
         for owner, name in self.owners:
             if name not in owner._parameters:
                 owner._buffers[name] = tensor
-            elif isinstance(tensor, nn.Parameter):
-                owner._parameters[name] = tensor
+            elif kind is nn.Parameter:
+                owner._parameters[name] = tensor  # type: ignore[assignment]
+            elif kind is torch.Tensor:  # as `nn.Parameter` does, whose own checks take a third of each streamed call
+                owner._parameters[name] = torch.Tensor._make_subclass(nn.Parameter, tensor, False)
             else:
                 owner._parameters[name] = nn.Parameter(tensor, requires_grad=False)
 
