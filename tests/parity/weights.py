@@ -30,6 +30,8 @@ class Rule:
 
 
 PLAIN = Rule("", gain=1.0)
+CONSTANTS = {"edm_vpred.sigma_max": 80.0, "edm_vpred.sigma_min": 0.002}
+"""Settings that a file holds as tensors, by key."""
 
 ADAPTER_RULES = (
     Rule(r"\.(dora_scale|rescale|set_weight)$", deviation=0.1, mean=1.0),
@@ -137,6 +139,8 @@ def family_weights(model: str, key: str, shape: Sequence[int], last_block: int |
     """Draw one float32 tensor of any other family; `last_block` is the index of a U-Net's last output block."""
     if key.endswith(".alpha"):
         return np.full(shape, 2.0, np.float32)
+    if key in CONSTANTS:
+        return np.full(shape, CONSTANTS[key], np.float32)
     drawn = draw_noise(model, key, shape)
     if key.endswith("bias"):
         drawn *= np.float32(0.05)

@@ -111,7 +111,7 @@ def level_unet(
     model_channels: int,
     context_dim: int,
     channel_mult: tuple[int, ...] = (1, 2, 4, 4),
-    depths: tuple[int, ...] = (1, 1, 1, 0),
+    depths: tuple[int, ...] | None = None,
     middle_depth: int = 1,
     blocks_per_level: int = 2,
     in_channels: int = 4,
@@ -119,8 +119,12 @@ def level_unet(
     head_channels: int | None = None,
     label_dim: int = 0,
 ) -> UnetConfig:
-    """Return the layers of a UNet with transformers of one depth on each level, none where it is 0."""
+    """Return the layers of a UNet with transformers of one depth on each level, none where it is 0.
+
+    Without `depths` it is 1 on all levels but the lowest.
+    """
     widths = [model_channels * factor for factor in channel_mult]
+    depths = (*(1 for _ in widths[1:]), 0) if depths is None else depths
     inputs: list[BlockSpec] = [(ConvSpec(in_channels, model_channels),)]
     channels, skips = model_channels, [model_channels]
     for level, width in enumerate(widths):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -19,18 +17,11 @@ def family() -> ModelFamily:
     return family_named("sd15")
 
 
-def unet_shapes(prefix: str = PREFIX, **options: Any) -> dict[str, tuple[int, ...]]:
+def unet_shapes(prefix: str = PREFIX, **options: int | bool) -> dict[str, tuple[int, ...]]:
     """The shapes of a small network that differs from the family's as the options say."""
-    config: dict[str, Any] = {
-        "model_channels": 32,
-        "context_dim": 768,
-        "channel_mult": (1, 1),
-        "depths": (1, 0),
-        "blocks_per_level": 1,
-        **options,
-    }
+    config = {"model_channels": 32, "context_dim": 768, "channel_mult": (1, 1), "blocks_per_level": 1, **options}
     with torch.device("meta"):
-        unet = UnetModel(level_unet(**config))
+        unet = UnetModel(level_unet(**config))  # type: ignore[arg-type]
     return {prefix + name: tuple(weight.shape) for name, weight in unet.state_dict().items()}
 
 
