@@ -38,6 +38,9 @@ from engine.cancel import CancelToken
 from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
 from engine.text.prompt_weights import nesting_problem
 
+LOADED_TYPES = frozenset({"MODEL", "CLIP", "VAE", "CLIP_VISION"})  # of which a file may lack one
+
+
 # --- annotations -----------------------------------------------------------------------------------------------------
 
 
@@ -435,7 +438,20 @@ class FunctionNode(NodeClass):
         return () if self.needs is None else self.needs(**_accepted(self.needs, inputs))
 
     def call(self, instance: Any, context: NodeContext, inputs: dict[str, Any]) -> Any:
+        self._refuse_absent_models(inputs)
         return self.function(context, **inputs)
+
+    def _refuse_absent_models(self, inputs: Mapping[str, Any]) -> None:
+        """Raise ValueError for a required model that its loader did not find in the file."""
+        for item in self.parameters:
+            marker = item.marker
+            if not isinstance(marker, Socket) or marker.type not in LOADED_TYPES or item.section != "required":
+                continue
+            if inputs.get(item.name, marker) is None:
+                raise ValueError(
+                    f"{item.name}: the file that it was loaded from has none; got None, expected a {marker.type} from "
+                    "a whole checkpoint or a loader of its own"
+                )
 
     def returned(self, outcome: Any) -> Returned:
         if isinstance(outcome, NodeOutput):
