@@ -35,8 +35,8 @@ class UnknownLayer(LookupError):
 class UnetTraits:
     """Properties that distinguish the UNets of families.
 
-    `context_dim` is 0 without cross attention, `label_dim` without labels. `has_first_attention` says that there is a
-    transformer on the level of full size.
+    `context_dim` is 0 without cross attention, `label_dim` and `num_labels` without labels. `has_first_attention` says
+    that there is a transformer on the level of full size.
     """
 
     in_channels: int
@@ -46,6 +46,7 @@ class UnetTraits:
     label_dim: int
     has_first_attention: bool
     has_time_attention: bool
+    num_labels: int = 0
 
 
 def unet_traits(shapes: Shapes) -> UnetTraits:
@@ -60,6 +61,7 @@ def unet_traits(shapes: Shapes) -> UnetTraits:
         label_dim=_label_dim(shapes, LABELS),
         has_first_attention=FIRST_ATTENTION in shapes,
         has_time_attention=any(".time_stack." in name for name in shapes),
+        num_labels=_num_labels(shapes),
     )
 
 
@@ -78,7 +80,7 @@ def unet_config(shapes: Shapes, *, head_channels: int | None = None) -> UnetConf
         output_blocks=_blocks(shapes, "output_blocks"),
         head_channels=head_channels,
         label_dim=_label_dim(shapes, LABELS),
-        num_labels=shapes.get(LABEL_NUMBERS, (0,))[0],
+        num_labels=_num_labels(shapes),
     )
 
 
@@ -111,6 +113,11 @@ def diffusers_unet_config(shapes: Shapes) -> UnetConfig:
 def _label_dim(shapes: Shapes, *names: str) -> int:
     """Return the width of the labels that one of these weights takes; 0 without one."""
     return next((shapes[name][1] for name in names if name in shapes), 0)
+
+
+def _num_labels(shapes: Shapes) -> int:
+    """Return the number of labels of a network that is given one by its number; 0 for others."""
+    return shapes.get(LABEL_NUMBERS, (0,))[0]
 
 
 def _diffusers_middle(shapes: Shapes) -> BlockSpec:

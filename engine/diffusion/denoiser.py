@@ -155,11 +155,11 @@ class Denoiser(torch.nn.Module):
         image = kwargs.get("concat_latent_image")
         image = kwargs["latent_image"] if image is None else self.process_latent_in(image)
         if image.shape[1:] != noise.shape[1:]:
-            image = _fit(image, noise)
+            image = fit(image, noise)
         mask = mask[:, :1] if mask.ndim == noise.ndim else mask
         mask = mask.reshape((-1, 1, *mask.shape[-2:]))
         if mask.shape[-2:] != noise.shape[-2:]:
-            mask = _fit(mask, noise)
+            mask = fit(mask, noise)
         mask = spread_to_batch_size(mask.round(), noise.shape[0])
         image = spread_to_batch_size(image, noise.shape[0])
         return torch.cat([mask.to(device), image.to(device)], dim=1)
@@ -198,7 +198,7 @@ def _edited_image(image: torch.Tensor | None, noise: torch.Tensor, device: torch
     if image is None:
         return torch.zeros_like(noise)
     image = image.to(device)
-    return spread_to_batch_size(image if image.shape[1:] == noise.shape[1:] else _fit(image, noise), noise.shape[0])
+    return spread_to_batch_size(image if image.shape[1:] == noise.shape[1:] else fit(image, noise), noise.shape[0])
 
 
 def _cast(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
@@ -209,7 +209,7 @@ def _cast(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
     return value
 
 
-def _fit(image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def fit(image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Fit `image` to the size of `like`: cut to its proportions around the middle, then scaled."""
     height, width = image.shape[-2:]
     old_aspect, new_aspect = width / height, like.shape[-1] / like.shape[-2]

@@ -46,6 +46,10 @@ class ImageToImage(X0):
         return noise
 
 
+class DiscreteImageToImage(DiscreteSchedule, ImageToImage):
+    """A network of trained timesteps that predicts a picture from a picture."""
+
+
 class DistilledSchedule(DiscreteSchedule):
     """Every 20th of the trained timesteps, from the last down: those a 50-step teacher showed its student."""
 

@@ -15,6 +15,7 @@ import torch
 
 from engine.architectures.latent_unet_layers import timestep_embedding
 
+SEED_OFFSET = -10  # ComfyUI's, of the noise on a picture's embedding
 NUM_LEVELS = 1000
 LARGEST_BETA = 0.999
 COSINE_OFFSET = 0.008
@@ -54,7 +55,7 @@ def unclip_labels(
             labels.append(noised * picture["strength"])
     if len(labels) == 1:
         return labels[0]
-    total = torch.stack(labels).sum(0)
+    total: torch.Tensor = torch.stack(labels).sum(0)
     return _noised(total[:, : total.shape[1] // 2], merged_augmentation, torch.default_generator)
 
 
@@ -63,5 +64,5 @@ def _noised(embedding: torch.Tensor, augmentation: float, generator: torch.Gener
     level = round((NUM_LEVELS - 1) * augmentation)
     signal = torch.tensor(alphas_cumprod()[level], dtype=torch.float64)
     noise = torch.randn(embedding.shape, dtype=embedding.dtype, generator=generator)
-    noised = signal.sqrt().float() * embedding + (1 - signal).sqrt().float() * noise
+    noised: torch.Tensor = signal.sqrt().float() * embedding + (1 - signal).sqrt().float() * noise
     return torch.cat([noised, timestep_embedding(torch.tensor([level]), embedding.shape[1])], dim=1)

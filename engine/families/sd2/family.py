@@ -1,17 +1,23 @@
 """Stable Diffusion 2.0 and 2.1 (Rombach et al. 2022, arXiv 2112.10752): eps at 512 pixels, v at 768, and inpainting.
 
-UnCLIP and upscaling networks, which take labels, are not among them.
+Networks made of it: guided by depth, by pictures (unCLIP), the fourfold upscaler, and Lotus (arXiv 2409.18124), which
+draws depth or normals.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from engine.architectures.clip_text import ClipTextConfig
+from engine.architectures.latent_unet import UnetConfig
 from engine.architectures.latent_unet_shapes import UnetTraits
+from engine.architectures.latent_unet_shapes import unet_config as config_of_shapes
+from engine.diffusion.latent_format import LatentFormat
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
+from engine.diffusion.model_sampling_variants import DiscreteImageToImage
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
@@ -19,6 +25,7 @@ from engine.families.base import (
     ModelFamily,
     Parameterisation,
     Scale,
+    Shapes,
     TensorIndex,
     TensorReader,
 )
@@ -31,12 +38,21 @@ from engine.families.parts.latent_unet import (
     unet_lora_keys,
     unet_network,
 )
+from engine.families.sd2.denoisers import (
+    UPSCALE_SCHEDULE,
+    DepthDenoiser,
+    LotusDenoiser,
+    UnclipDenoiser,
+    UpscaleDenoiser,
+)
 from engine.families.sd2.text_encoder import CLIP_H
 
 CONTEXT_DIM = 1024
 HEAD_CHANNELS = 64
 OTHERS_CONTEXT_DIMS = (768, 1280, 2048)  # of text encoders that no network of this family reads
-VARIANTS_BY_CHANNELS = {4: "", 9: "inpaint"}
+VARIANTS_BY_CHANNELS = {4: "", 5: "depth", 9: "inpaint"}
+UPSCALE_CHANNELS = 7  # the noisy latent and a picture
+LOTUS_LABEL_DIM = 4
 # Networks trained to predict v are known by how far the biases of this norm are spread: ComfyUI's rule.
 SPREAD_OF = "output_blocks.11.1.transformer_blocks.0.norm1.bias"
 SPREAD_OF_V = 0.09
@@ -46,30 +62,71 @@ def _is_ours(traits: UnetTraits) -> bool:
     return (
         traits.context_dim not in (0, *OTHERS_CONTEXT_DIMS)
         and traits.uses_linear
-        and not traits.label_dim
+        and (traits.has_first_attention or traits.num_labels > 0)  # the upscaler has none there
         and not traits.has_time_attention
     )
 
 
+def _takes_no_labels(traits: UnetTraits) -> bool:
+    return _is_ours(traits) and not traits.label_dim
+
+
+def _variant(traits: UnetTraits) -> str | None:
+    """Return the form of the network by its input channels and labels, None for one that is not known."""
+    if traits.num_labels:
+        return "upscale" if traits.in_channels == UPSCALE_CHANNELS else None
+    variant = VARIANTS_BY_CHANNELS.get(traits.in_channels)
+    if not traits.label_dim:
+        return variant
+    labelled = "lotus" if traits.label_dim == LOTUS_LABEL_DIM else "unclip"
+    return labelled if variant == "" else None
+
+
 def detect(index: TensorIndex) -> Match | None:
-    """Recognise the UNet by its text width, linear projections and the absence of label embeddings."""
+    """Recognise the UNet by its text width, linear projections, and a transformer on its first level."""
     found = find_unet(index)
-    if found is None or not _is_ours(found.traits) or found.traits.in_channels not in VARIANTS_BY_CHANNELS:
+    if found is None or not _is_ours(found.traits):
         return None
-    specificity = 2 if found.traits.context_dim == CONTEXT_DIM else 1
-    return Match(specificity, found.names, VARIANTS_BY_CHANNELS[found.traits.in_channels])
+    variant = _variant(found.traits)
+    if variant is None:
+        return None
+    return Match(2 if found.traits.context_dim == CONTEXT_DIM else 1, found.names, variant)
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
     """Detect v-prediction by the mark that ComfyUI saves, else by the spread of biases.
 
-    Inpainting predicts the noise.
+    Inpainting and depth predict the noise, the upscaler v, and Lotus the picture.
     """
+    if match.variant == "lotus":
+        return Parameterisation(DiscreteImageToImage)
+    if match.variant == "upscale":
+        return Parameterisation(VDiscrete, UPSCALE_SCHEDULE, latent_format=UpscaleLatentFormat)
     predicts_v = "v_pred" in file.shapes
     name = match.names.get(SPREAD_OF)
-    if not predicts_v and not match.variant and isinstance(name, str):
+    if not predicts_v and match.variant in ("", "unclip") and isinstance(name, str):
         predicts_v = bool(torch.std(file.tensor(name), unbiased=False) > SPREAD_OF_V)
     return Parameterisation(VDiscrete if predicts_v else EpsDiscrete, {"zsnr": "ztsnr" in file.shapes})
+
+
+def _configure(shapes: Shapes) -> UnetConfig:
+    """Return the layers; upscaler and Lotus have 8 attention heads at every width, as in ComfyUI."""
+    config = config_of_shapes(shapes, head_channels=HEAD_CHANNELS)
+    has_eight = config.num_labels or config.label_dim == LOTUS_LABEL_DIM
+    return replace(config, head_channels=None) if has_eight else config
+
+
+class UpscaleLatentFormat(LatentFormat):
+    """Latent format of the upscaler: fourfold, with a scale and colours of its own, which are public knowledge."""
+
+    spatial_ratio = 4
+    scale_factor = 0.08333
+    latent_rgb_factors = (
+        (-0.2340, -0.3863, -0.3257),
+        (0.0994, 0.0885, -0.0908),
+        (-0.2833, -0.2349, -0.3741),
+        (0.2523, -0.0055, -0.1651),
+    )
 
 
 unet_config = partial(
@@ -81,13 +138,19 @@ FAMILY = ModelFamily(
     label="Stable Diffusion 2",
     detect=detect,
     parameterise=parameterise,
-    denoiser=unet_network(head_channels=HEAD_CHANNELS),
+    denoiser=replace(unet_network(), configure=_configure),
     text=(CLIP_H,),
     vae=AUTOENCODER_KL,
     latent_format=KlLatentFormat,
     denoiser_lora_keys=unet_lora_keys,
-    variants={"": (), "inpaint": ("mask", "masked_image")},
-    controls=unet_controls(_is_ours, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),
+    variants={
+        "": (), "inpaint": ("mask", "masked_image"), "depth": (), "unclip": (), "lotus": (), "upscale": (),
+    },
+    variant_types={
+        "depth": DepthDenoiser, "unclip": UnclipDenoiser, "lotus": LotusDenoiser, "upscale": UpscaleDenoiser,
+    },
+    vision_prefix="embedder.model.visual.",
+    controls=unet_controls(_takes_no_labels, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),
     comfyui=ComfyUiNames("SD15", ("stable_diffusion",), {"ModelMergeSD2": MERGED_BLOCKS}),
     takes_hypernetworks=True,
     default=Defaults(width=768, height=768, steps=20, cfg=7.5, cost=2.6),
@@ -105,4 +168,4 @@ FAMILY = ModelFamily(
             SMALL,
         ),
     },
-)
+)  # fmt: skip

@@ -55,9 +55,9 @@ def checkpoint_loader(
 def unclip_checkpoint_loader(
     context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
 ) -> tuple[MODEL, CLIP, VAE, CLIP_VISION]:
-    """Load a checkpoint as `CheckpointLoaderSimple`; those of supported families hold no picture encoder."""
+    """Load a checkpoint as `CheckpointLoaderSimple`, with its picture encoder, None where it has none."""
     model, clip, vae = context.models.checkpoint(ckpt_name)
-    return model, clip, vae, None
+    return model, clip, vae, context.models.checkpoint_vision(ckpt_name)
 
 
 def _supported_pair(environment: object, *, type: str | None = None) -> str | None:

@@ -21,10 +21,10 @@ from engine.diffusion.model_sampling_variants import (
     CascadeSchedule,
     CosmosFlow,
     CosmosFlowSchedule,
+    DiscreteImageToImage,
     DistilledSchedule,
     FlowSchedule,
     FluxSchedule,
-    ImageToImage,
     Lcm,
     RectifiedFlow,
 )
@@ -49,10 +49,6 @@ class DiscreteEps(DiscreteSchedule, Eps):
 
 
 class DiscreteX0(DiscreteSchedule, X0):
-    pass
-
-
-class DiscreteImageToImage(DiscreteSchedule, ImageToImage):
     pass
 
 

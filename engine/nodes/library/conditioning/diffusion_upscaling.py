@@ -1,0 +1,46 @@
+"""Conditioning of networks that enlarge a picture by drawing it anew."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.images.pixels import resize
+from engine.nodes.base import Float, NodeContext, Out, node
+from engine.nodes.library.conditioning.conditioning import with_options
+from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT
+
+LATENT_CHANNELS = 4
+CELL_PX = 4
+
+
+@node(
+    "SD_4XUpscale_Conditioning",
+    display_name=None,
+    category="conditioning/upscale_diffusion",
+    python_module="comfy_extras.nodes_sdupscale",
+)
+def sd_4x_upscale_conditioning(
+    context: NodeContext,
+    *,
+    images: IMAGE,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    scale_ratio: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 4.0,
+    noise_augmentation: Annotated[float, Float(min=0.0, max=1.0, step=0.001)] = 0.0,
+) -> tuple[
+    Annotated[CONDITIONING, Out("positive")],
+    Annotated[CONDITIONING, Out("negative")],
+    Annotated[LATENT, Out("latent")],
+]:
+    """Show pictures to the upscaler of Stable Diffusion 2, with some noise, and make an empty latent for the result."""
+    height, width = (max(1, round(size * scale_ratio)) for size in images.shape[1:3])
+    cells = (width // CELL_PX, height // CELL_PX)
+    pixels = resize(images.movedim(-1, 1) * 2.0 - 1.0, *cells, "bilinear", "center")  # [B, C, h, w], -1..1
+    shown = {"concat_image": pixels, "noise_augmentation": noise_augmentation}
+    latent = torch.zeros([images.shape[0], LATENT_CHANNELS, cells[1], cells[0]])
+    return with_options(positive, **shown), with_options(negative, **shown), {"samples": latent}
+
+
+NODES = (sd_4x_upscale_conditioning,)
