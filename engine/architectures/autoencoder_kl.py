@@ -15,9 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engine.architectures.layers import Conv2d
 
-# Bytes of working memory per pixel (encode) and latent cell (decode) and byte of the dtype, of the 128-channel network.
+# Bytes of working memory per pixel and byte of the dtype, of the 128-channel network.
 ENCODE_BYTES_PER_PIXEL = 1767
-DECODE_BYTES_PER_CELL = 2178 * 64
+DECODE_BYTES_PER_PIXEL = 2178
 MEASURED_CHANNELS = 128
 
 
@@ -25,7 +25,8 @@ MEASURED_CHANNELS = 128
 class VaeConfig:
     """Configuration of a VAE. `level_channels`: channels per level, largest picture first.
 
-    Every level but the last halves the picture.
+    Every level but the last halves the picture. `is_temporal`: the decoder also sees along the frames of a video
+    (`autoencoder_video.py`).
     """
 
     base_channels: int
@@ -34,6 +35,7 @@ class VaeConfig:
     latent_channels: int = 4
     embedding_channels: int = 4
     picture_channels: int = 3
+    is_temporal: bool = False
 
 
 class ResnetBlock(nn.Module):
@@ -94,11 +96,11 @@ class Upsample(nn.Module):
 
 
 class Middle(nn.Module):
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, block: type[ResnetBlock] = ResnetBlock) -> None:
         super().__init__()
-        self.block_1 = ResnetBlock(channels, channels)
+        self.block_1 = block(channels, channels)
         self.attn_1 = AttnBlock(channels)
-        self.block_2 = ResnetBlock(channels, channels)
+        self.block_2 = block(channels, channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.block_2(self.attn_1(self.block_1(x)))
@@ -108,11 +110,16 @@ class Middle(nn.Module):
 class Level(nn.Module):
     """Blocks at one size, followed by an optional change of size."""
 
-    def __init__(self, in_channels: int, channels: int, num_blocks: int, resize: str | None) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int,
+        num_blocks: int,
+        resize: str | None,
+        block: type[ResnetBlock] = ResnetBlock,
+    ) -> None:
         super().__init__()
-        self.block = nn.ModuleList(
-            ResnetBlock(in_channels if i == 0 else channels, channels) for i in range(num_blocks)
-        )
+        self.block = nn.ModuleList(block(in_channels if i == 0 else channels, channels) for i in range(num_blocks))
         if resize == "down":
             self.downsample = Downsample(channels)
         elif resize == "up":
@@ -156,14 +163,20 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, config: VaeConfig) -> None:
+    def __init__(self, config: VaeConfig, block: type[ResnetBlock] = ResnetBlock) -> None:
         super().__init__()
         levels = config.level_channels
         self.conv_in = Conv2d(config.latent_channels, levels[-1], 3, padding=1)
-        self.mid = Middle(levels[-1])
+        self.mid = Middle(levels[-1], block)
         # Level 0 is the full picture and comes last; the list keeps the checkpoint's numbers.
         self.up = nn.ModuleList(
-            Level(levels[min(i + 1, len(levels) - 1)], channels, config.blocks_per_level + 1, "up" if i > 0 else None)
+            Level(
+                levels[min(i + 1, len(levels) - 1)],
+                channels,
+                config.blocks_per_level + 1,
+                "up" if i > 0 else None,
+                block,
+            )
             for i, channels in enumerate(levels)
         )
         self.norm_out = nn.GroupNorm(32, levels[0], eps=1e-6)
@@ -177,16 +190,15 @@ class Decoder(nn.Module):
         return out
 
 
-class AutoencoderKl(nn.Module):
+class Autoencoder(nn.Module):
+    """What the autoencoders of any decoder have in common."""
+
     def __init__(self, config: VaeConfig) -> None:
         super().__init__()
         self.config = config
         self.latent_channels = config.latent_channels
         self.downscale_ratio = 2 ** (len(config.level_channels) - 1)
         self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
-        self.quant_conv = Conv2d(config.latent_channels * 2, config.embedding_channels * 2, 1)
-        self.post_quant_conv = Conv2d(config.embedding_channels, config.latent_channels, 1)
 
     @property
     def encode_bytes_per_pixel(self) -> int:
@@ -196,7 +208,16 @@ class AutoencoderKl(nn.Module):
     @property
     def decode_bytes_per_cell(self) -> int:
         """Bytes of working memory per latent cell and byte of the dtype, for decoding."""
-        return DECODE_BYTES_PER_CELL * self.config.base_channels // MEASURED_CHANNELS
+        cell_px: int = self.downscale_ratio**2
+        return DECODE_BYTES_PER_PIXEL * cell_px * self.config.base_channels // MEASURED_CHANNELS
+
+
+class AutoencoderKl(Autoencoder):
+    def __init__(self, config: VaeConfig) -> None:
+        super().__init__(config)
+        self.decoder = Decoder(config)
+        self.quant_conv = Conv2d(config.latent_channels * 2, config.embedding_channels * 2, 1)
+        self.post_quant_conv = Conv2d(config.embedding_channels, config.latent_channels, 1)
 
     def encode(self, pictures: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from engine.architectures.clip_vision import ClipVisionConfig, ClipVisionModel
 from engine.architectures.latent_unet import UnetModel
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors
@@ -119,6 +120,15 @@ def _carry_latent(unet: UnetModel) -> None:
     out[:, :8, 1, 1] = signs.T * 0.95
 
 
+def _random_vision(config: ClipVisionConfig, seed: int) -> dict[str, torch.Tensor]:
+    """Draw a picture encoder, deterministically by seed and configuration."""
+    with torch.device("meta"):
+        network = ClipVisionModel(config)
+    network.requires_grad_(False).to_empty(device="cpu")
+    _draw(network, torch.Generator().manual_seed(seed))
+    return network.state_dict()
+
+
 def write_random_checkpoint(
     path: Path, scale: str = "small", seed: int = 0, *, family: ModelFamily | None = None
 ) -> None:
@@ -129,4 +139,7 @@ def write_random_checkpoint(
     tensors |= vae_tensors(family, vae.state_dict())
     if text_encoder is not None:
         tensors |= text_tensors(family, text_encoder.state_dict())
+    vision = family.scales[scale].vision
+    if vision is not None:
+        tensors |= {f"{family.vision_prefix}{name}": item for name, item in _random_vision(vision, seed).items()}
     write_safetensors(path, {name: weight.to(torch.float16) for name, weight in tensors.items()})

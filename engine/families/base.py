@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from engine.architectures.clip_vision import ClipVisionConfig
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.latent_format import LatentFormat
 from engine.formats.weight_file import Names
@@ -162,11 +163,15 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Configurations of all networks for a checkpoint of random weights; text encoders by slot."""
+    """Configurations of all networks for a checkpoint of random weights; text encoders by slot.
+
+    `vision` is that of the picture encoder, None where checkpoints have none.
+    """
 
     denoiser: Any
     text: Mapping[str, Any]
     vae: Any
+    vision: ClipVisionConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

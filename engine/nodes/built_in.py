@@ -15,6 +15,7 @@ from engine.nodes.library.conditioning import (
     inpainting,
     lotus,
     other_families,
+    picture_models,
     text,
 )
 from engine.nodes.library.image import (
@@ -72,6 +73,7 @@ FAMILIES = (
     clip_vision,
     diffusion_upscaling,
     lotus,
+    picture_models,
     conditioning,
     conditioning_properties,
     latent_geometry,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from engine.architectures.autoencoder_kl import AutoencoderKl, VaeConfig
-from engine.architectures.autoencoder_kl_shapes import vae_config
+from engine.architectures.autoencoder_kl_shapes import TEMPORAL_MARK, vae_config
 from engine.architectures.diffusers_names import vae_names
 from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import Network, NotRecognised, Shapes
@@ -65,6 +65,8 @@ def _diffusers_layout(shapes: Shapes) -> Names | None:
 def _configure(shapes: Shapes) -> VaeConfig:
     if MARK not in shapes or "encoder.conv_in.weight" not in shapes:
         raise NotRecognised("a VAE without encoder or decoder")
+    if TEMPORAL_MARK in shapes:
+        raise NotRecognised("a VAE of videos")
     if shapes[MARK][1] != LATENT_CHANNELS or "post_quant_conv.weight" not in shapes:
         raise NotRecognised(f"a VAE of {shapes[MARK][1]} latent channels of another family")
     return vae_config(shapes)

@@ -118,11 +118,14 @@ def level_unet(
     uses_linear: bool = False,
     head_channels: int | None = None,
     label_dim: int = 0,
+    is_temporal: bool = False,
 ) -> UnetConfig:
     """Return the layers of a UNet with transformers of one depth on each level, none where it is 0.
 
     Without `depths` it is 1 on all levels but the lowest.
     """
+    res = partial(ResSpec, is_temporal=is_temporal)
+    transformer = partial(TransformerSpec, context_dim=context_dim, uses_linear=uses_linear, is_temporal=is_temporal)
     widths = [model_channels * factor for factor in channel_mult]
     depths = (*(1 for _ in widths[1:]), 0) if depths is None else depths
     inputs: list[BlockSpec] = [(ConvSpec(in_channels, model_channels),)]
@@ -130,24 +133,23 @@ def level_unet(
     for level, width in enumerate(widths):
         lowest = level == len(widths) - 1
         for _ in range(blocks_per_level):
-            layers: list[LayerSpec] = [ResSpec(channels, width)]
+            layers: list[LayerSpec] = [res(channels, width)]
             if depths[level]:
-                layers.append(TransformerSpec(width, depths[level], context_dim, uses_linear))
+                layers.append(transformer(width, depths[level]))
             inputs.append(tuple(layers))
             channels = width
             skips.append(channels)
         if not lowest:
             inputs.append((DownSpec(channels, channels),))
             skips.append(channels)
-    middle_transformer = TransformerSpec(channels, middle_depth, context_dim, uses_linear)
-    middle = (ResSpec(channels, channels), middle_transformer, ResSpec(channels, channels))
+    middle = (res(channels, channels), transformer(channels, middle_depth), res(channels, channels))
     outputs: list[BlockSpec] = []
     for level, width in reversed(list(enumerate(widths))):
         for index in range(blocks_per_level + 1):
-            layers = [ResSpec(channels + skips.pop(), width)]
+            layers = [res(channels + skips.pop(), width)]
             channels = width
             if depths[level]:
-                layers.append(TransformerSpec(width, depths[level], context_dim, uses_linear))
+                layers.append(transformer(width, depths[level]))
             if level and index == blocks_per_level:
                 layers.append(UpSpec(width, width))
             outputs.append(tuple(layers))

@@ -33,6 +33,7 @@ from engine.families.sd15.text_encoder import CLIP_L
 
 CONTEXT_DIM = 768
 OTHERS_CONTEXT_DIMS = (1024, 1280, 2048)  # of text encoders that no network of this family reads
+PROJECTED_TOKENS = "cc_projection.weight"  # beside a network that takes other tokens than a prompt's
 VARIANTS_BY_CHANNELS = {4: "", 8: "edit", 9: "inpaint"}
 
 
@@ -48,7 +49,12 @@ def _is_ours(traits: UnetTraits) -> bool:
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the UNet by its text width, projections by convolution and the absence of label embeddings."""
     found = find_unet(index)
-    if found is None or not _is_ours(found.traits) or found.traits.in_channels not in VARIANTS_BY_CHANNELS:
+    if (
+        PROJECTED_TOKENS in index.shapes
+        or found is None
+        or not _is_ours(found.traits)
+        or found.traits.in_channels not in VARIANTS_BY_CHANNELS
+    ):
         return None
     specificity = 2 if found.traits.context_dim == CONTEXT_DIM else 1  # narrower ones are random or of a demonstration
     return Match(specificity, found.names, VARIANTS_BY_CHANNELS[found.traits.in_channels])

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import torch
 
 from engine.checkpoints import saved_layout
-from engine.diffusion.model_sampling import Edm, VPrediction
+from engine.diffusion.model_sampling import X0, ContinuousEdmSchedule, DiscreteSchedule, Eps, VPrediction
 from engine.formats.safetensors_file import write_safetensors
 from engine.nodes.base import Hidden, NodeContext, NodeOutput, Text, node
-from engine.nodes.sockets import CLIP, MODEL, VAE
+from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 from engine.values.clip import Clip
+from engine.values.clip_vision import ClipVision
 from engine.values.model import Model
 from engine.values.module_patcher import ModulePatcher
 from engine.values.vae import Vae
@@ -39,7 +40,15 @@ def unet_tensors(model: Model) -> Tensors:
         tensors["v_pred"] = torch.empty(0)
         if getattr(model.get_model_object("model_sampling"), "zsnr", False):
             tensors["ztsnr"] = torch.empty(0)
-    return tensors
+    return tensors | _level_tensors(model.get_model_object("model_sampling"))
+
+
+def _level_tensors(sampling: Any) -> Tensors:
+    """Return the marks of a network of any noise level that predicts v: its bounds, under ComfyUI's names."""
+    if not (isinstance(sampling, ContinuousEdmSchedule) and isinstance(sampling, VPrediction)):
+        return {}
+    bounds = {"edm_vpred.sigma_max": sampling.sigma_max, "edm_vpred.sigma_min": sampling.sigma_min}
+    return {name: bound.float().reshape(()).cpu().clone() for name, bound in bounds.items()}
 
 
 def text_encoder_tensors(clip: Clip) -> Tensors:
@@ -68,21 +77,28 @@ def _copied(weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = Non
     }
 
 
+def _own_sampling(model: Model) -> Any:
+    """Return the parameterisation of the checkpoint itself. One set by a node is not saved, as in ComfyUI."""
+    return model.object_patches_backup.get("model_sampling", model.model.model_sampling)
+
+
 def _predicts_v(model: Model) -> bool:
-    """Return True if the checkpoint itself predicts v.
-
-    A prediction set by a node is not saved, as in ComfyUI.
-    """
-    own = model.object_patches_backup.get("model_sampling", model.model.model_sampling)
-    return isinstance(own, VPrediction) and not isinstance(own, Edm)
+    """Return True if the checkpoint itself is a network of trained timesteps that predicts v."""
+    own = _own_sampling(model)
+    return isinstance(own, VPrediction) and isinstance(own, DiscreteSchedule)
 
 
-def checkpoint_tensors(model: Model, clip: Clip | None, vae: Vae | None) -> Tensors:
+def checkpoint_tensors(model: Model, clip: Clip | None, vae: Vae | None, vision: ClipVision | None = None) -> Tensors:
     tensors = unet_tensors(model)
     if clip is not None:
         tensors |= saved_layout.text_tensors(clip.cond_stage_model.family, text_encoder_tensors(clip))
     if vae is not None:
         tensors |= saved_layout.vae_tensors(model.model.model_config.family, vae_tensors(vae))
+    if vision is not None:
+        prefix = model.model.model_config.family.vision_prefix or ""
+        with vision.patcher.in_use() as network:
+            found = _copied(_current(vision.patcher, network))
+        tensors |= {prefix + name: tensor for name, tensor in found.items()}
     return tensors
 
 
@@ -102,11 +118,25 @@ def _save(context: NodeContext, prefix: str, tensors: Tensors, metadata: Mapping
 
 
 def _save_checkpoint(
-    context: NodeContext, prefix: str, model: Model, clip: Clip | None, vae: Vae | None, prompt: Any, extra: Any
+    context: NodeContext,
+    prefix: str,
+    model: Model,
+    clip: Clip | None,
+    vae: Vae | None,
+    prompt: Any,
+    extra: Any,
+    vision: ClipVision | None = None,
 ) -> NodeOutput:
-    predicted = "v" if _predicts_v(model) else "epsilon"
-    metadata = _metadata(context, prompt, extra, **{"modelspec.predict_key": predicted})
-    return _save(context, prefix, checkpoint_tensors(model, clip, vae), metadata)
+    metadata = _metadata(context, prompt, extra, **_predicted(model))
+    return _save(context, prefix, checkpoint_tensors(model, clip, vae, vision), metadata)
+
+
+def _predicted(model: Model) -> dict[str, str]:
+    """Return the metadata about what the network predicts, for those of trained timesteps."""
+    if _predicts_v(model):
+        return {"modelspec.predict_key": "v"}
+    is_eps = isinstance(_own_sampling(model), Eps) and not isinstance(_own_sampling(model), (VPrediction, X0))
+    return {"modelspec.predict_key": "epsilon"} if is_eps else {}
 
 
 @node("CheckpointSave", display_name="Save Checkpoint", category=CATEGORY, is_output=True, python_module=MERGING_MODULE)
@@ -170,4 +200,19 @@ def vae_save(
     return _save(context, filename_prefix, vae_tensors(vae), _metadata(context, prompt, extra_pnginfo))
 
 
-NODES = (checkpoint_save, model_save, clip_save, vae_save)
+@node("ImageOnlyCheckpointSave", display_name=None, category=CATEGORY, is_output=True,
+      python_module="comfy_extras.nodes_video_model")  # fmt: skip
+def image_only_checkpoint_save(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    clip_vision: CLIP_VISION,
+    vae: VAE,
+    filename_prefix: Annotated[str, Text()] = "checkpoints/ComfyUI",
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> NodeOutput:
+    return _save_checkpoint(context, filename_prefix, model, None, vae, prompt, extra_pnginfo, clip_vision)
+
+
+NODES = (checkpoint_save, model_save, clip_save, vae_save, image_only_checkpoint_save)

@@ -1,0 +1,92 @@
+"""Stable Video Diffusion (Blattmann et al. 2023, arXiv 2311.15127), and SV3D (Voleti et al. 2024, arXiv 2403.12008).
+
+A video is drawn from a picture, without a prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from engine.architectures.clip_vision import ClipVisionConfig
+from engine.architectures.latent_unet_shapes import UnetTraits
+from engine.diffusion.model_sampling import EdmVContinuous
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.autoencoder_kl import FULL, SMALL, KlLatentFormat
+from engine.families.parts.latent_unet import find_unet, level_unet, unet_lora_keys, unet_network
+from engine.families.svd.autoencoder import AUTOENCODER_VIDEO
+from engine.families.svd.denoisers import ANGLE_WIDTH, WIDTH, OrbitDenoiser, PoseDenoiser, VideoDenoiser
+
+CONTEXT_DIM = 1024
+HEAD_CHANNELS = 64
+IN_CHANNELS = 8  # the noisy latent and the picture's
+LABEL_DIM = 3 * WIDTH
+VARIANTS_BY_LABELS = {LABEL_DIM: "", WIDTH: "orbit", WIDTH + 2 * ANGLE_WIDTH: "pose"}
+LEVELS = Parameterisation(EdmVContinuous, {"sigma_min": 0.002, "sigma_max": 700.0})
+
+
+def _is_ours(traits: UnetTraits) -> bool:
+    return traits.has_time_attention and traits.uses_linear and traits.in_channels == IN_CHANNELS
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the UNet by its attention along time and the width of its labels."""
+    found = find_unet(index)
+    if found is None or not _is_ours(found.traits) or found.traits.label_dim not in VARIANTS_BY_LABELS:
+        return None
+    specificity = 2 if found.traits.context_dim == CONTEXT_DIM else 1
+    return Match(specificity, found.names, VARIANTS_BY_LABELS[found.traits.label_dim])
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Return the only one: any noise level, and v."""
+    return LEVELS
+
+
+unet_config = partial(
+    level_unet, uses_linear=True, head_channels=HEAD_CHANNELS, in_channels=IN_CHANNELS, label_dim=LABEL_DIM,
+    is_temporal=True,
+)  # fmt: skip
+
+FAMILY = ModelFamily(
+    name="svd",
+    label="Stable Video Diffusion",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=unet_network(head_channels=HEAD_CHANNELS),
+    denoiser_type=VideoDenoiser,
+    text=(),
+    vae=AUTOENCODER_VIDEO,
+    latent_format=KlLatentFormat,
+    denoiser_lora_keys=unet_lora_keys,
+    variants={"": (), "orbit": (), "pose": ()},
+    variant_types={"orbit": OrbitDenoiser, "pose": PoseDenoiser},
+    vision_prefix="conditioner.embedders.0.open_clip.model.visual.",
+    comfyui=ComfyUiNames("SD15"),
+    default=Defaults(width=1024, height=576, steps=20, cfg=2.5, scheduler="karras", cost=40.0),
+    nodes=("ImageOnlyCheckpointLoader", "SVD_img2vid_Conditioning", "VideoLinearCFGGuidance", "KSampler", "VAEDecode"),
+    parameterisation=LEVELS,
+    scales={
+        "full": Scale(
+            unet_config(model_channels=320, context_dim=CONTEXT_DIM),
+            {},
+            replace(FULL, is_temporal=True),
+            ClipVisionConfig(num_layers=32, width=1280, inner_width=5120, activation="gelu", projection_width=1024),
+        ),
+        "small": Scale(
+            unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
+            {},
+            replace(SMALL, is_temporal=True),
+            ClipVisionConfig(num_layers=32, width=64, inner_width=64, activation="gelu", projection_width=64),
+        ),
+    },
+)

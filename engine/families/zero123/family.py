@@ -1,0 +1,106 @@
+"""Stable Zero123: another view of an object, from a picture (Zero-1-to-3: Liu et al. 2023, arXiv 2303.11328).
+
+Its network is that of Stable Diffusion 1 with the picture's latent beside the noise. It takes no prompt.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from engine.architectures.clip_vision import ClipVisionConfig
+from engine.architectures.projected_unet import PROJECTION, ProjectedUnet, project, projected_unet_config
+from engine.diffusion.model_sampling import EpsDiscrete
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    Shapes,
+    TensorIndex,
+    TensorReader,
+    Tensors,
+)
+from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, KlLatentFormat
+from engine.families.parts.latent_unet import PREFIX, find_unet, level_unet, unet_lora_keys
+from engine.families.parts.layouts import saved_behind
+from engine.families.zero123.denoiser import ViewDenoiser
+from engine.formats.weight_file import Names
+
+CONTEXT_DIM = 768
+CAMERA_DIM = 4
+IN_CHANNELS = 8  # the noisy latent and the picture's
+BESIDE = "cc_projection."  # what stands beside the UNet, in files and saved ones
+
+
+def _names(shapes: Shapes) -> Names | None:
+    """Return the names of the UNet and of the projection, which files have without the UNet's prefix."""
+    found = find_unet(TensorIndex(shapes))
+    if found is None or PROJECTION not in shapes or found.traits.in_channels != IN_CHANNELS:
+        return None
+    return {**found.names, **{name: name for name in shapes if name.startswith(BESIDE)}}
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the UNet by the projection beside it."""
+    names = _names(index.shapes)
+    return None if names is None else Match(3, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Return the only one: the network predicts the noise."""
+    return Parameterisation(EpsDiscrete)
+
+
+def _saved(tensors: Tensors) -> dict[str, torch.Tensor]:
+    beside = {name: tensor for name, tensor in tensors.items() if name.startswith(BESIDE)}
+    return saved_behind(PREFIX, {name: item for name, item in tensors.items() if name not in beside}) | beside
+
+
+unet_config = partial(level_unet, in_channels=IN_CHANNELS)
+
+FAMILY = ModelFamily(
+    name="zero123",
+    label="Stable Zero123",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(_names,),
+        in_checkpoint=(_names,),
+        configure=projected_unet_config,
+        build=ProjectedUnet,
+        saved=_saved,
+    ),
+    denoiser_type=ViewDenoiser,
+    text=(),
+    vae=AUTOENCODER_KL,
+    latent_format=KlLatentFormat,
+    denoiser_lora_keys=unet_lora_keys,
+    variants={"": ()},
+    vision_prefix="cond_stage_model.model.visual.",
+    comfyui=ComfyUiNames("SD15"),
+    default=Defaults(width=256, height=256, steps=20, cfg=4.0, cost=0.25),
+    nodes=("ImageOnlyCheckpointLoader", "StableZero123_Conditioning", "KSampler", "VAEDecode"),
+    parameterisation=Parameterisation(EpsDiscrete),
+    scales={
+        "full": Scale(
+            project(unet_config(model_channels=320, context_dim=CONTEXT_DIM), CONTEXT_DIM + CAMERA_DIM),
+            {},
+            FULL,
+            ClipVisionConfig(),
+        ),
+        "small": Scale(
+            project(
+                unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
+                64 + CAMERA_DIM,
+            ),
+            {},
+            SMALL,
+            ClipVisionConfig(num_layers=24, width=64, inner_width=64, projection_width=64),
+        ),
+    },
+)
