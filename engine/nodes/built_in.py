@@ -40,6 +40,7 @@ from engine.nodes.library.latent import (
 )
 from engine.nodes.library.media import audio, audio_editing, preview_3d, video
 from engine.nodes.library.model import (
+    compilation,
     hypernetwork,
     loaders,
     lora,
@@ -111,6 +112,7 @@ FAMILIES = (
     audio,
     audio_editing,
     preview_3d,
+    compilation,
 )
 
 
