@@ -78,11 +78,12 @@ def join_frames(
             allowed = max_bytes // BYTES_PER_SAMPLE
             raise ValueError(f"audio: too long for the free memory; got over {allowed} samples, expected at most that")
         num_channels = len(frame.layout.channels)
-        pieces.append(_as_float(samples if samples.shape[0] == num_channels else samples.view(-1, num_channels).t()))
+        pieces.append(as_float(samples if samples.shape[0] == num_channels else samples.view(-1, num_channels).t()))
     return torch.cat(pieces, dim=1) if pieces else None
 
 
-def _as_float(samples: torch.Tensor) -> torch.Tensor:
+def as_float(samples: torch.Tensor) -> torch.Tensor:
+    """Return samples of any type as float32 of -1..1."""
     if samples.dtype == torch.uint8:
         return (samples.float() - 128.0) / 128.0
     return samples.float() / FULL_SCALE.get(samples.dtype, 1.0)

@@ -12,7 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypedDict
@@ -31,7 +31,7 @@ class Audio(TypedDict):
     sample_rate: int
 
 
-class _NodeChoice(StrEnum):
+class _NodeChoice(str, Enum):  # noqa: UP042 - its values are formatted as ComfyUI's are
     @classmethod
     def as_input(cls) -> list[str]:
         """Return the values that a node offers."""
@@ -50,7 +50,7 @@ class VideoContainer(_NodeChoice):
     @classmethod
     def get_extension(cls, value: str) -> str:
         """Return the suffix of a file in that container, without its dot. Raises ValueError for an unknown one."""
-        return cls.MP4.value if cls(value) is cls.AUTO else cls(value).value
+        return cls.MP4.value if cls(value) is cls.AUTO else str(cls(value).value)
 
 
 @dataclass
@@ -142,7 +142,8 @@ class VideoFromFile(VideoInput):
         found = video_files.container_format(self._file)
         is_container = format == VideoContainer.AUTO or format in found.split(",")
         if is_container and codec in (VideoCodec.AUTO, video_files.codec_name(self._file) or codec):
-            to_format = (found if format == VideoContainer.AUTO else str(format)) if _is_buffer(path) else None
+            wanted = format.value if isinstance(format, Enum) else format
+            to_format = (found if wanted == VideoContainer.AUTO else wanted) if _is_buffer(path) else None
             video_files.copy_streams(self._file, path, _texts(metadata), to_format)
         else:
             VideoFromComponents(self.get_components()).save_to(path, format, codec, metadata)
@@ -167,9 +168,9 @@ class VideoFromComponents(VideoInput):
     ) -> None:
         """Encode the video as MP4 of H.264 and AAC. Raises ValueError for another container or codec."""
         if format not in VideoContainer.as_input():
-            raise ValueError(f"format: not supported; got {format}, expected {VideoContainer.MP4}")
+            raise ValueError(f"format: not supported; got {format}, expected {VideoContainer.MP4.value}")
         if codec not in VideoCodec.as_input():
-            raise ValueError(f"codec: not supported; got {codec}, expected {VideoCodec.H264}")
+            raise ValueError(f"codec: not supported; got {codec}, expected {VideoCodec.H264.value}")
         parts = self._components
         video_files.write_mp4(
             path,

@@ -9,12 +9,47 @@ import torch
 from engine.custom_nodes.compat.names.comfy_api.latest import _io as io
 from engine.custom_nodes.compat.names.comfy_api.latest import _ui as ui
 from engine.custom_nodes.compat.names.comfy_api.progress import ComfyAPI, ComfyAPISync
+from engine.nodes.sockets import Latent as LatentInput
+from engine.values.video import Audio as AudioInput
+from engine.values.video import (
+    VideoCodec,
+    VideoComponents,
+    VideoContainer,
+    VideoFromComponents,
+    VideoFromFile,
+    VideoInput,
+)
 
 comfy_io = IO = io
 UI = ui
 ComfyAPI_latest = ComfyAPI
 
-__all__ = ["IO", "UI", "ComfyAPI", "ComfyAPISync", "ComfyAPI_latest", "ComfyExtension", "Input", "comfy_io", "io", "ui"]
+ImageInput = MaskInput = torch.Tensor
+
+__all__ = [
+    "IO",
+    "UI",
+    "AudioInput",
+    "ComfyAPI",
+    "ComfyAPISync",
+    "ComfyAPI_latest",
+    "ComfyExtension",
+    "ImageInput",
+    "Input",
+    "InputImpl",
+    "LatentInput",
+    "MaskInput",
+    "Types",
+    "VideoCodec",
+    "VideoComponents",
+    "VideoContainer",
+    "VideoFromComponents",
+    "VideoFromFile",
+    "VideoInput",
+    "comfy_io",
+    "io",
+    "ui",
+]
 
 
 class ComfyExtension(ABC):
@@ -30,9 +65,25 @@ class ComfyExtension(ABC):
 
 
 class Input:
-    """Types of values, for annotations."""
+    """Types of values, for annotations and as bases."""
 
-    Image = torch.Tensor
-    Mask = torch.Tensor
-    Latent = dict
-    Audio = dict
+    Image = ImageInput
+    Mask = MaskInput
+    Latent = LatentInput
+    Audio = AudioInput
+    Video = VideoInput
+
+
+class InputImpl:
+    """Videos of files and of pictures."""
+
+    VideoFromFile = VideoFromFile
+    VideoFromComponents = VideoFromComponents
+
+
+class Types:
+    """Parts, containers and codecs of videos."""
+
+    VideoCodec = VideoCodec
+    VideoContainer = VideoContainer
+    VideoComponents = VideoComponents

@@ -20,6 +20,8 @@ import torch
 
 from engine.custom_nodes.compat.missing_symbol import not_supported
 from engine.nodes.base import ExecutionBlocker
+from engine.values.video import Audio as AudioInput
+from engine.values.video import VideoInput
 
 
 class FolderType(str, Enum):  # noqa: UP042 - its values are formatted as ComfyUI's are
@@ -429,8 +431,8 @@ ClipVisionOutput = socket_type("CLIP_VISION_OUTPUT")
 StyleModel = socket_type("STYLE_MODEL")
 Gligen = socket_type("GLIGEN")
 UpscaleModel = socket_type("UPSCALE_MODEL")
-Audio = socket_type("AUDIO", dict)
-Video = socket_type("VIDEO")
+Audio = socket_type("AUDIO", AudioInput)
+Video = socket_type("VIDEO", VideoInput)
 SVG = socket_type("SVG")
 LoraModel = socket_type("LORA_MODEL", dict)
 LossMap = socket_type("LOSS_MAP", dict)

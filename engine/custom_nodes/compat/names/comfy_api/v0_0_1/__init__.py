@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
-from engine.custom_nodes.compat.names.comfy_api.latest import ComfyAPI, ComfyAPISync, ComfyExtension, Input, io, ui
+from engine.custom_nodes.compat.names.comfy_api.latest import (
+    ComfyAPI,
+    ComfyAPISync,
+    ComfyExtension,
+    Input,
+    InputImpl,
+    Types,
+    io,
+    ui,
+)
 
-__all__ = ["ComfyAPI", "ComfyAPISync", "ComfyExtension", "Input", "io", "ui"]
+__all__ = ["ComfyAPI", "ComfyAPISync", "ComfyExtension", "Input", "InputImpl", "Types", "io", "ui"]
