@@ -161,5 +161,5 @@ def _third_of_each(levels: Sequence[torch.Tensor]) -> Features:
 def _for_xl(levels: Sequence[torch.Tensor]) -> Features:
     """Place additions for a UNet of three levels: input blocks four, six and nine, and the middle, get one."""
     first, second, third, last = levels
-    additions = [None, None, None, first, None, second, None, None, third]
+    additions = [None, None, None, first, None, second, None, None, third, None]
     return {"input": additions[::-1], "middle": [last]}

@@ -12,6 +12,7 @@ import torch
 
 from engine.architectures.controlnet import ControlNetModel
 from engine.architectures.latent_unet import UnetConfig
+from engine.errors import BadModelFile
 from engine.formats.fill import set_weight
 from engine.formats.weight_file import WeightFile
 
@@ -21,8 +22,12 @@ WEIGHT = ".weight"
 
 
 def is_control_lora(file: WeightFile) -> bool:
-    """Return True if a file holds differences of low rank to a UNet."""
-    return MARK in file.tensors
+    """Return True if a file holds differences of low rank to a UNet. Raises `BadModelFile` for an incomplete one."""
+    if MARK not in file.tensors:
+        return False
+    if HINT not in file.tensors:
+        raise BadModelFile(file.path.name, f"a Control-LoRA without the tensor {HINT}", "a whole Control-LoRA")
+    return True
 
 
 def build_control_lora(

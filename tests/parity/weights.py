@@ -42,8 +42,15 @@ ADAPTER_RULES = (
 )
 """Parts of LoRA files, matched against the key."""
 
+CONTROL_RULES = (
+    Rule(r"^(controlnet_down_blocks\.\d+|controlnet_mid_block)\.weight$", gain=0.6),
+    Rule(r"^controlnet_cond_embedding\..*weight$", gain=1.6),
+    Rule(r"^task_embedding$", deviation=0.5),
+    Rule(r"\.up$", gain=0.5),
+)
+"""Parts of ControlNets of the diffusers library, union ControlNets and Control-LoRAs, matched against the key."""
+
 SD15_RULES = (
-    *ADAPTER_RULES,
     Rule(r"^hada_w._a$|\.hada_w._a$", deviation=0.4),
     Rule(r"\.hada_w2_b$|\.hada_t2$", deviation=0.7),
     Rule(r"\.(lora_up\.weight|lokr_w2|lokr_w2_a)$", gain=0.5),
@@ -65,7 +72,6 @@ SD15_RULES = (
 """Matched against the key."""
 
 FAMILY_RULES = (
-    *ADAPTER_RULES,
     # norms whose stored weight is an offset from 1 (Gemma), then every other norm
     Rule(r"^gemma2:.*norm\.weight$", deviation=0.1),
     Rule(r"(\.scale|\.gamma)$", deviation=0.1, mean=1.0),
@@ -129,7 +135,7 @@ def sd15_weights(model: str, key: str, shape: Sequence[int], *, is_upscaler: boo
         return drawn * np.float32(0.05) + np.float32(0.5 if is_picture else 0.0)
     if len(shape) == 1 and key.endswith(".weight"):  # normalisation layers
         return 1 + np.float32(0.1) * drawn
-    rule = _first(SD15_RULES, key)
+    rule = _first((*CONTROL_RULES, *ADAPTER_RULES, *SD15_RULES), key)
     if is_upscaler:
         rule = Rule("", gain=0.35 if shape[0] == 3 else 1.3)
     return _carry_latent_sd15(key, drawn * _deviation(rule, shape) + np.float32(rule.mean))
@@ -147,7 +153,9 @@ def family_weights(model: str, key: str, shape: Sequence[int], last_block: int |
         if key.endswith("norm1.bias") and ".transformer_blocks." in key and model.startswith("sd2_v"):
             drawn *= np.float32(4)  # v-prediction of SD 2 is known by their deviation, above 0.09
         return drawn
-    rule = _first(FAMILY_RULES, f"{model}:{key}")
+    rule = _first((*CONTROL_RULES, *ADAPTER_RULES), key)
+    if rule is PLAIN:
+        rule = _first(FAMILY_RULES, f"{model}:{key}")
     if rule is PLAIN and len(shape) == 1:  # normalisation layers
         return 1 + np.float32(0.1) * drawn
     return _carry_latent(key, drawn * _deviation(rule, shape) + np.float32(rule.mean), last_block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -233,11 +234,22 @@ def test_a_hypernetwork_changes_keys_and_values(store: ModelStore) -> None:
     assert len(some.get_nested_additional_models()) == 1, "its weights are the pool's"
 
 
+def test_a_hypernetwork_is_refused_by_the_name_of_a_family_that_has_none(
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _, _ = store.checkpoint("a.safetensors")
+    family = dataclasses.replace(default_family(), label="Some Transformer", takes_hypernetworks=False)
+    monkeypatch.setattr(model.model, "model_config", dataclasses.replace(model.model.model_config, family=family))
+    expected = r"hypernetwork h\.pt: the model takes none; got Some Transformer, expected one of Stable Diffusion 1"
+    with pytest.raises(ValueError, match=expected):
+        hypernetwork_loader(node_context(store), model=model, hypernetwork_name="h.pt", strength=1.0)
+
+
 @pytest.mark.parametrize(
     ("tensors", "found"),
     [
-        ({"lora_controlnet": torch.zeros(1)}, "a control LoRA"),
-        ({"task_embedding": torch.zeros(1)}, "a union ControlNet"),
+        ({"lora_controlnet": torch.zeros(1)}, "a Control-LoRA without the tensor input_hint_block"),
+        ({"controlnet_blocks.0.weight": torch.zeros(1)}, "a ControlNet of Stable Diffusion 3, Flux or Qwen"),
         ({"adapter.body.0.weight": torch.zeros(1)}, "no known network"),
     ],
 )
