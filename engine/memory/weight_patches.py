@@ -9,7 +9,6 @@ list `[(weight, conversion), patch, ...]` is another model's weight with its own
 from __future__ import annotations
 
 import logging
-import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,8 +19,11 @@ WeightPatch = tuple[float, Any, float, Any, Any]
 Patches = Mapping[str, Sequence[WeightPatch]]
 Originals = Callable[[str], torch.Tensor]
 
-FLOAT32_BIAS, FLOAT32_MANTISSA_BITS = 127, 23
-MANTISSA_BITS: Mapping[torch.dtype, int] = {torch.float8_e4m3fn: 3, torch.float8_e5m2: 2}
+FLOAT8_FORMATS: Mapping[torch.dtype, tuple[int, int]] = {  # bits of the mantissa, bias of the exponent
+    torch.float8_e4m3fn: (3, 7),
+    torch.float8_e5m2: (2, 15),
+}
+ROUNDED_AT_ONCE = 4096 * 4096
 
 log = logging.getLogger(__name__)
 
@@ -37,26 +39,45 @@ def patched(
     changed = calculate_weight(entries, weight.to(torch.float32, copy=True), key, originals)
     if rounded is not None:
         changed = changed.to(rounded)
-    if weight.dtype in MANTISSA_BITS:
+    if weight.dtype in FLOAT8_FORMATS:
         return rounded_at_random(changed.to(torch.float32), weight.dtype, key)
     return changed.to(weight.dtype)
 
 
 def rounded_at_random(values: torch.Tensor, dtype: torch.dtype, key: str) -> torch.Tensor:
-    """Round float32 `values` (which are changed) at random to float8, to the nearer of two neighbours more often.
+    """Round float32 `values` at random to float8, to the nearer of two neighbours more often.
 
     Neighbouring float8 values are a sixteenth to an eighth apart: rounding to the nearest would lose most of what a
     LoRA adds. Stochastic rounding keeps it in the mean (Gupta et al. 2015, arXiv 1502.02551). The draw depends on `key`
-    alone, so that a weight is always patched to the same bits.
+    alone, so that a weight is always patched to the same bits: on a CPU those of ComfyUI, which draws in float16 and in
+    slices of `ROUNDED_AT_ONCE` numbers.
     """
-    limits = torch.finfo(dtype)
-    exponents = torch.frexp(values).exponent  # int32; a value's magnitude is in [0.5, 1) * 2 ** exponent
-    exponents.clamp_(min=round(math.log2(limits.smallest_normal)) + 1).sub_(1 + MANTISSA_BITS[dtype])
-    spacing = exponents.add_(FLOAT32_BIAS).bitwise_left_shift_(FLOAT32_MANTISSA_BITS).view(torch.float32)  # 2 ** them
     generator = torch.Generator(device=values.device).manual_seed(zlib.crc32(key.encode()))
-    values.div_(spacing)
-    values.add_(torch.rand(values.shape, generator=generator, device=values.device)).floor_().mul_(spacing)
-    return values.clamp_(limits.min, limits.max).to(dtype)
+    rounded = torch.empty_like(values, dtype=dtype)
+    num_rows = max(1, round(values.shape[0] / max(1.0, values.numel() / ROUNDED_AT_ONCE)))
+    for start in range(0, values.shape[0], num_rows):
+        part = values[start : start + num_rows]
+        rounded[start : start + num_rows] = _on_the_grid(part, dtype, generator).to(dtype)
+    return rounded
+
+
+def _on_the_grid(values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Return float16 numbers that `dtype` has, each one of the two neighbours of a value."""
+    mantissa_bits, bias = FLOAT8_FORMATS[dtype]
+    limits = torch.finfo(dtype)
+    numbers = values.clamp(limits.min, limits.max).half()
+    magnitudes = numbers.abs()
+    exponents = (magnitudes.log2().floor() + bias).clamp(0, 2 * bias + 1)  # biased; 0 for subnormal numbers
+    is_normal = exponents != 0
+    steps = torch.where(
+        is_normal,
+        (magnitudes / 2.0 ** (exponents - bias) - 1.0) * 2**mantissa_bits,
+        magnitudes / 2.0 ** (1 - bias - mantissa_bits),
+    )
+    steps += torch.rand(steps.shape, dtype=steps.dtype, device=steps.device, generator=generator)
+    mantissas = steps.floor() / 2**mantissa_bits
+    chosen = torch.where(is_normal, 2.0 ** (exponents - bias) * (1.0 + mantissas), 2.0 ** (1 - bias) * mantissas)
+    return (torch.where(magnitudes == 0, 0, numbers.sign()) * chosen).clamp(limits.min, limits.max)
 
 
 def same_patches(first: Sequence[WeightPatch], second: Sequence[WeightPatch]) -> bool:
