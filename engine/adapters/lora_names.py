@@ -15,16 +15,17 @@ TEXT_LAYERS = "text_model.encoder.layers."
 def denoiser_keys(weight_names: Iterable[str], diffusers_names: Mapping[str, str]) -> dict[str, str]:
     """Return a map from the names used in LoRA files to the weights of a denoising network.
 
-    `diffusers_names` maps diffusers' names to those of the network, both without prefix.
+    `diffusers_names` maps diffusers' names to those of the network, both without prefix. Of several names for one
+    weight the later ones win, in ComfyUI's order.
     """
     keys: dict[str, str] = {}
     for name in weight_names:
         if not name.startswith(DENOISER_PREFIX):
             continue
         bare = name.removesuffix(".weight")
-        keys[bare] = name
         if bare != name:
             keys["lora_unet_" + bare.removeprefix(DENOISER_PREFIX).replace(".", "_")] = name
+        keys[bare] = name
     for theirs, ours in diffusers_names.items():
         if not theirs.endswith(".weight"):
             continue
