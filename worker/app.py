@@ -72,7 +72,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
 
     @app.exception_handler(Exception)
     async def _unknown(request: Request, error: Exception) -> JSONResponse:
-        log.error("request failed for a reason of ours", path=request.url.path, exc_info=error)
+        log.error("request failed", path=request.url.path, exc_info=error)
         message = "The worker failed; its log tells why"
         return JSONResponse(refusal("", message, {"code": "internal_error", "message": message}), status_code=500)
 

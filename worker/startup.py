@@ -230,7 +230,7 @@ class Front:
     def _modifiers(self) -> ModifierRegistry:
         registry = build_registry(self._settings.modifiers_path())
         for broken in registry.broken:
-            log.error("modifier cannot be used", file=broken.source, reason=broken.reason)
+            log.error("modifier unusable", file=broken.source, reason=broken.reason)
         return registry
 
     def _build_expiry(self) -> Expiry:
@@ -354,7 +354,7 @@ class Front:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a task of the front ended", exc_info=task.exception())
+            log.error("front task failed", exc_info=task.exception())
             self._stop_server(1)
 
     def _on_drain_signal(self) -> None:
@@ -365,7 +365,7 @@ class Front:
             self._spawn(self._drain())
 
     async def _drain(self) -> None:
-        log.info("draining: no new jobs", seconds=self._settings.drain_timeout)
+        log.info("draining", seconds=self._settings.drain_timeout)
         self.services.platform.autoscaler.draining()
         await self.services.pipeline.drain(self._settings.drain_timeout)
         self._stop_server(0)

@@ -49,7 +49,7 @@ async def ends_once_and_frees_the_engine(rig: Rig, how: str, *, is_cancelled: bo
     # The lock may be taken before the result of the one that has just ended could be read from the engine.
     assert rig.num_begun("before") <= (2 if how == "lock" else 1)
     log = rig.log.read_text()
-    assert "the engine was lost during a job: once more" not in log, "another job paid with an attempt"
+    assert "job retried after engine loss" not in log, "another job paid with an attempt"
     return seconds
 
 

@@ -57,15 +57,15 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
 
     async def post_to_self(route: str, body: Mapping[str, Any], maker: Identity) -> None:
         if route not in ON_CLOSE_ROUTES:
-            log.warning("a session asked for a route that it may not", route=route[:200])
+            log.warning("session route refused", route=route[:200])
             return
         transport = httpx.ASGITransport(app=acting_as(app, maker), raise_app_exceptions=False)
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=None) as client:
                 reply = await client.post(route, json=dict(body))
-            log.info("a session's last request was sent", route=route[:200], status=reply.status_code)
+            log.info("session close request sent", route=route[:200], status=reply.status_code)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            log.warning("a session's last request failed", route=route[:200], reason=type(error).__name__)
+            log.warning("session close request failed", route=route[:200], reason=type(error).__name__)
 
     vast.attach(Attachments(post_to_self, listener))
 

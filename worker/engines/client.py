@@ -646,7 +646,7 @@ class EngineClient:
             TypeError,
             ValueError,
         ):  # a hint, from a node that may send anything
-            log.warning("a message of the engine makes no sense", kind=kind, prompt_id=run.prompt_id)
+            log.warning("engine message invalid", kind=kind, prompt_id=run.prompt_id)
 
     async def _model_folders(self) -> dict[str, list[str]]:
         """Return the folders of each kind of model; empty for an engine that does not report them."""

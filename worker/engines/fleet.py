@@ -211,7 +211,7 @@ class EngineFleet:
             path.unlink(missing_ok=True)
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(self._token.get_secret_value())
-            log.info("engine port: asks for the token", token_file=str(path))
+            log.info("engine port requires token", token_file=str(path))
 
     # watching
 
@@ -238,7 +238,7 @@ class EngineFleet:
             name = self._too_large()
             for engine in self.engines:
                 if engine.client.url == name:
-                    log.info("engine over the memory limit: relieved or replaced when its jobs have ended", url=name)
+                    log.info("engine over memory limit", url=name)
                     await engine.recycle(self._is_too_much)
 
     def _too_large(self) -> str | None:

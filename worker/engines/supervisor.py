@@ -152,7 +152,7 @@ class EngineProcess:
         if self._process is None or self._process.returncode is not None or self._replaced_for is not None:
             return
         self._replaced_for = reason
-        supervisor_log.warning("replacing the engine", reason=reason.value, pid=self._process.pid)
+        supervisor_log.warning("engine replaced", reason=reason.value, pid=self._process.pid)
         self._ending = asyncio.create_task(self._end(self._process, is_stuck=reason.is_hang), name="engine-ending")
 
     async def stop(self, patience_seconds: float = STOP_SECONDS) -> None:

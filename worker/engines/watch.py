@@ -201,7 +201,7 @@ class WatchedEngine:
             if not is_still_needed():
                 self.num_freed += 1
                 self.freed_at = time.monotonic()
-                log.info("engine gave enough memory back: not replaced", url=self.client.url)
+                log.info("engine memory released, not replaced", url=self.client.url)
                 return True
             await asyncio.sleep(LOOK_DOWN_SECONDS)
         return False
@@ -244,7 +244,7 @@ class WatchedEngine:
             num_missed=pulse.num_missed,
         )
         if loss is not None:
-            log.error("the engine hangs", reason=loss.value, prompt_id=pulse.last.running, node_id=pulse.last.node_id)
+            log.error("engine hung", reason=loss.value, prompt_id=pulse.last.running, node_id=pulse.last.node_id)
             self.process.replace(loss)
             return False
         if pulse.num_missed or not pulse.last.is_built:

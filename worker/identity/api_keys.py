@@ -165,7 +165,7 @@ class KeyRing:
                 log.info("keys file read", setting=file.setting, count=len(self._read[file].keys))
             except SettingsInvalid as error:
                 self._read[file] = _KeysRead(before.keys, stamp)
-                log.error("keys file unusable, its last keys stay in force", reason=error.message)
+                log.error("keys file unusable, last keys kept", reason=error.message)
 
 
 @dataclass(frozen=True, slots=True)

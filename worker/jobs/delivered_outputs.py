@@ -106,7 +106,7 @@ class DeliveredOutputs:
         if problem is None:
             log.info("store reachable", **about)
         else:
-            log.error("store of S3_* unusable, outputs will have an upload_error", reason=problem, **about)
+            log.error("S3 store unusable", reason=problem, **about)
 
     def sends_away(self, job: Job) -> bool:
         return choose_target(_asked_s3(job), self._config) is not None

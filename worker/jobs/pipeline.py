@@ -211,7 +211,7 @@ class Pipeline:
                 while self._tasks and not ended.done():
                     await asyncio.wait({*self._tasks.values(), ended}, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            log.warning("jobs are left for the next start", count=len(self._tasks))
+            log.warning("jobs deferred to next start", count=len(self._tasks))
         finally:
             ended.cancel()
         rest = list(self._tasks.values())
@@ -279,7 +279,7 @@ class Pipeline:
         except WorkerError as failed:
             ending = (JobState.FAILED, f"{FAILED_WORDS[job.state]} failed: {failed.message}", JobFailure.of(failed))
         except Exception:  # noqa: BLE001 - the job
-            log.exception("job failed for a reason of ours", job_id=job.id)
+            log.exception("job failed unexpectedly", job_id=job.id)
             failure = JobFailure(500, "internal_error", "The worker failed; its log tells why")
             ending = (JobState.FAILED, f"{FAILED_WORDS[job.state]} failed: internal error", failure)
         await self._end(job, *ending)
@@ -350,7 +350,7 @@ class Pipeline:
         async def clear(state: RetryCallState) -> None:
             reason = None if state.outcome is None else state.outcome.exception()
             pause = round(COLLECT_BACKOFF(state), 3)
-            log.warning("outputs cannot be had", job_id=job.id, reason=str(reason), retry_in_seconds=pause)
+            log.warning("output collection failed", job_id=job.id, reason=str(reason), retry_in_seconds=pause)
             await asyncio.to_thread(shutil.rmtree, directory, True)
 
         tries = AsyncRetrying(
@@ -427,7 +427,7 @@ class Pipeline:
         job.needs_less_memory = True
         if not job.begin_retry(QUEUED_WORDS):
             return False
-        log.warning("out of memory: once more with caches freed and tiles", job_id=job.id)
+        log.warning("job retried with less memory", job_id=job.id)
         self._changed(job)
         await engine.free()
         return True
@@ -440,7 +440,7 @@ class Pipeline:
         if not job.begin_retry(QUEUED_WORDS):
             raise self._error_of_loss(job, loss)
         reason, where = loss.reason.value, job.progress.node_id
-        log.warning("the engine was lost during a job: once more", job_id=job.id, reason=reason, node_id=where)
+        log.warning("job retried after engine loss", job_id=job.id, reason=reason, node_id=where)
         self._changed(job)
 
     def _error_of_loss(self, job: Job, loss: Loss) -> WorkerError:
@@ -491,7 +491,7 @@ class Pipeline:
         if task.cancelled() and job.id in self._cancelled:  # by the drain, before it could see the mark
             self.start(job)
         elif not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the task of a job ended", job_id=job.id, exc_info=error)
+            log.error("job task failed", job_id=job.id, exc_info=error)
             self._broken = [*self._broken, f"the task of {job.id} ended: {type(error).__name__}"][-MAX_BROKEN:]
         self.feed.notify(job.id)
 

@@ -398,7 +398,7 @@ class JobStore:
             writes = [write for owned in group.writes.values() for write in owned]
             await self._in_thread(lambda: self._commit(new, changed, writes))
         except sa.exc.OperationalError as error:
-            log.error("commit refused by the disk", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
+            log.error("commit failed", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
             self._refuse(group, StateUnusable(f"The job database cannot be written: {error.orig}"))
         except Exception as error:  # noqa: BLE001 - the commit: it is raised to all who wait for it
             parts = group.parts()
@@ -425,7 +425,7 @@ class JobStore:
         self._failures[owner] += 1
         num_tries = self._failures[owner]
         is_over = num_tries >= MAX_TRIES or self._is_closing or bool(part.new)
-        log.error("change unwritable", job_id=owner, num_tries=num_tries, is_over=is_over, exc_info=error)
+        log.error("change not written", job_id=owner, num_tries=num_tries, is_over=is_over, exc_info=error)
         if not is_over:
             self._refuse(part, error)
             return

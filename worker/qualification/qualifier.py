@@ -173,7 +173,7 @@ class Qualifier:
             if made.report.cache_key is not None:
                 self._cache.remove(made.report.cache_key)
         except OSError as error:
-            log.error("the benchmark's result cannot be forgotten", reason=str(error))
+            log.error("benchmark result not removed", reason=str(error))
 
     async def _choose(self, facts: EngineFacts, engine: EngineClient) -> Workload | None:
         """Choose the workload.
@@ -307,7 +307,7 @@ class Qualifier:
         try:
             return read_history(self._config.history)
         except OSError as error:
-            log.error("BENCHMARK_HISTORY cannot be read", reason=str(error))
+            log.error("benchmark history unreadable", reason=str(error))
             return []
 
     def _remember(self, key: str, made: Qualified, facts: EngineFacts, ran: Workload) -> None:
@@ -414,7 +414,7 @@ async def forget_network(engine: EngineClient, ran: Workload) -> bool:
     try:
         await engine.ask("POST", "/free", {"free_memory": True})
     except WorkerError as error:  # the measurement is valid; losing an engine here is handled elsewhere
-        log.warning("the benchmark's network may still be in the device's memory", reason=error.message)
+        log.warning("benchmark network not unloaded", reason=error.message)
         return False
     return True
 

@@ -164,7 +164,7 @@ def open_sensors(
     except SensorsMissing as error:
         return None, str(error)
     except Exception as error:  # noqa: BLE001 - the driver's library: no benchmark fails for lack of sensors
-        log.exception("the GPU's sensors cannot be opened")
+        log.exception("GPU sensors not opened")
         return None, f"NVML: {type(error).__name__}: {error}"
 
 
@@ -199,6 +199,6 @@ async def _read(sensors: GpuSensors, seen: SensorLog) -> Reading | None:
     try:
         return await asyncio.to_thread(sensors.read)
     except Exception as error:  # noqa: BLE001 - the driver's library: no benchmark fails for lack of sensors
-        log.exception("the GPU's sensors cannot be read")
+        log.exception("GPU sensors unreadable")
         seen.missing = f"NVML: {type(error).__name__}: {error}"
         return None

@@ -96,11 +96,11 @@ class RunPodAutoscaler:
             command = [sys.executable, "-m", "darkroom.run", MODULE, *self._arguments]
             self._is_asked_to_stop = False
             self._process = await asyncio.create_subprocess_exec(*command, env=self._environment)
-            log.info("the loop of RunPod's package has begun", pid=self._process.pid)
+            log.info("RunPod loop started", pid=self._process.pid)
             if not self._is_wanted.is_set():  # the worker has closed in the meantime
                 self._stop_taking()
             code = await self._process.wait()
             if not self._is_asked_to_stop:
-                log.error("the loop of RunPod's package has ended", exit_code=code)
+                log.error("RunPod loop ended", exit_code=code)
                 self._on_end(code)
                 return

@@ -182,9 +182,9 @@ class VastAutoscaler:
                 posting = self._attached.post_to_self(session.on_close_route, body, session.maker)
                 await asyncio.wait_for(posting, ON_CLOSE_SECONDS)
             except TimeoutError:
-                log.warning("a session's last request took too long", seconds=ON_CLOSE_SECONDS)
+                log.warning("session close request timed out", seconds=ON_CLOSE_SECONDS)
             except Exception:  # noqa: BLE001 - the session's final request: its creator may ask for anything
-                log.exception("final request of session failed")
+                log.exception("session close request failed")
         self._ledger.end(session.id, Ending.SUCCESS, time.time())
         return True
 
@@ -223,7 +223,7 @@ class VastAutoscaler:
         if index is None or caller.session_id is not None:
             return
         if index in self._seen_indices:
-            log.warning("a request index came again", request_idx=index)
+            log.warning("request index repeated", request_idx=index)
         self._seen_indices[index] = None
         if len(self._seen_indices) > 10_000:
             del self._seen_indices[next(iter(self._seen_indices))]

@@ -158,7 +158,7 @@ class EnvelopeOpener:
         if not is_signed(key, auth.get("url"), auth.get("signature")):
             raise SignatureRejected("The signature does not fit")
         if self._own_url and not is_same_url(auth.get("url"), self._own_url):
-            log.warning("an envelope was signed for another worker", url=str(auth.get("url"))[:200], own=self._own_url)
+            log.warning("envelope signed for another worker", url=str(auth.get("url"))[:200], own=self._own_url)
             raise SignatureRejected("The signature is for another worker")
         return Envelope(auth, envelope.payload, envelope.session_id, is_signed=True)
 

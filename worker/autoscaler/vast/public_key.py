@@ -53,7 +53,7 @@ class PublicKeySource:
                     return True
             if wait_seconds is not None:
                 await self._sleep(wait_seconds)
-        log.error("no public key from the autoscaler; envelopes are refused", addresses=self._addresses)
+        log.error("public key missing, envelopes refused", addresses=self._addresses)
         return False
 
     async def _ask(self, address: str) -> RSAPublicKey | None:
@@ -64,7 +64,7 @@ class PublicKeySource:
         try:
             key = load_pem_public_key(_pem_in(await self._get(f"{address}/pubkey/")))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, UnsupportedAlgorithm) as error:
-            log.warning("public key not had", address=address, reason=type(error).__name__)
+            log.warning("public key fetch failed", address=address, reason=type(error).__name__)
             return None
         return key if isinstance(key, RSAPublicKey) else None
 

@@ -161,7 +161,7 @@ class Reporter:
                     reason = f"status {error.response.status_code}"
                 except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
                     reason = type(error).__name__
-                log.warning("report not taken", route=route, address=address, reason=reason, attempt=attempt + 1)
+                log.warning("report rejected", route=route, address=address, reason=reason, attempt=attempt + 1)
         return False
 
     async def _post(self, url: str, body: dict[str, Any]) -> None:
