@@ -60,20 +60,20 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
 
     @app.exception_handler(404)
     async def _no_such_route(request: Request, _error: Exception) -> Response:
-        return refuse(RouteNotFound(f"There is no route {request.url.path[:MAX_PATH_LENGTH]}; /docs shows all"))
+        return refuse(RouteNotFound(f"No route {request.url.path[:MAX_PATH_LENGTH]}; /docs lists all"))
 
     @app.exception_handler(405)
     async def _no_such_method(request: Request, error: HTTPException) -> Response:
         allowed = (error.headers or {}).get("Allow", "")
-        refused = MethodNotAllowed(f"{request.method} is not for this route, {allowed} is", allowed=allowed.split(", "))
-        response = refuse(refused)
+        message = f"method: not allowed on this route; got {request.method}, expected {allowed}"
+        response = refuse(MethodNotAllowed(message, allowed=allowed.split(", ")))
         response.headers["Allow"] = allowed
         return response
 
     @app.exception_handler(Exception)
     async def _unknown(request: Request, error: Exception) -> JSONResponse:
         log.error("request failed", path=request.url.path, exc_info=error)
-        message = "The worker failed; its log tells why"
+        message = "The worker failed; its log has the reason"
         return JSONResponse(refusal("", message, {"code": "internal_error", "message": message}), status_code=500)
 
     return app

@@ -47,7 +47,7 @@ def run_benchmark_alone() -> dict[str, Any]:
                 continue
             if report["verdict"] != "pending" and not report["is_running"]:
                 return report
-    raise EngineStartFailed(f"The worker ended with code {process.returncode}; its log says why")
+    raise EngineStartFailed(f"The worker ended with code {process.returncode}; its log has the reason")
 
 
 @contextmanager

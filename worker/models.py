@@ -106,7 +106,7 @@ def fetch_model(name: str, models_directory: Path, say: Callable[[str], None], *
     digest = sha256_of(partial)
     if on_hub.sha256 is not None and digest != on_hub.sha256:
         partial.unlink()
-        raise ModelBroken(f"{known.file_name} has SHA-256 {digest}, the hub says {on_hub.sha256}; it was removed")
+        raise ModelBroken(f"{known.file_name} has SHA-256 {digest}, the hub has {on_hub.sha256}; it was removed")
     problem = find_file_problem(partial)
     if problem:
         partial.unlink()
@@ -138,7 +138,7 @@ def ask_hub(known: KnownModel, endpoint: str | None = None) -> HubFile:
     except TimeoutError:
         raise HubUnreachable(f"The model hub did not answer within {REACH_SECONDS:g} s") from None
     except HfHubHTTPError as error:
-        raise HubUnreachable(f"The model hub does not give {known.repository}: {type(error).__name__}") from None
+        raise HubUnreachable(f"The model hub did not return {known.repository}: {type(error).__name__}") from None
     except Exception as error:  # noqa: BLE001 - the hub library, whose connection errors have no common type
         raise HubUnreachable(f"The model hub cannot be reached ({type(error).__name__})") from None
 
@@ -239,7 +239,7 @@ def find_file_problem(path: Path) -> str | None:
             return "is not a safetensors file: its header does not parse"
     expected_bytes = 8 + header_bytes + max(ends, default=0)
     if size_bytes != expected_bytes:
-        return f"has {size_bytes} bytes, its header tells of {expected_bytes}"
+        return f"has {size_bytes} bytes, its header announces {expected_bytes}"
     return None
 
 

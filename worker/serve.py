@@ -121,7 +121,7 @@ def run_front(settings: Settings) -> int:
     except SystemExit as left:  # uvicorn exits so when it cannot have the port, after logging the reason
         raise CannotStart(f"cannot listen on {settings.listen_host}:{settings.worker_port}") from left
     if not server[0].started:
-        raise CannotStart("the log says why")
+        raise CannotStart("the log has the reason")
     return max(exit_codes)
 
 

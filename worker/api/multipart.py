@@ -71,7 +71,7 @@ async def read_multipart(
         is_whole = True
         return received
     except FormParserError as error:
-        raise RequestRejected([Problem(f"the multipart body is broken: {error}", field="body")]) from None
+        raise RequestRejected([Problem(f"multipart body: malformed; got {error}", field="body")]) from None
     finally:
         if not is_whole:
             reader.discard()
@@ -123,7 +123,7 @@ class _Reader:
     def finish(self) -> Received:
         self._parser.finalize()
         if not self._is_ended:
-            raise RequestRejected([Problem("the multipart body ends in the middle", field="body")])
+            raise RequestRejected([Problem("multipart body: truncated", field="body")])
         if self._json is None:
             known = " or ".join(JSON_PARTS)
             raise RequestRejected([Problem(f"there is no part {known} with the JSON of the request", field="body")])
@@ -158,7 +158,7 @@ class _Reader:
         self._is_in_json = name in JSON_PARTS
         if self._is_in_json:
             if self._json is not None:
-                raise RequestRejected([Problem("the JSON of the request stands in two parts", field=name)])
+                raise RequestRejected([Problem("the JSON of the request is in two parts", field=name)])
             self._json = bytearray()
             return
         if name in self._files:
@@ -187,5 +187,5 @@ def _name_of(headers: Mapping[str, bytes]) -> str:
     _, options = parse_options_header(headers.get("content-disposition", b""))
     name = options.get(b"name", b"").decode(errors="replace")
     if not 0 < len(name) <= MAX_NAME_LENGTH:
-        raise RequestRejected([Problem("a part has no name, or too long a one", field="body")])
+        raise RequestRejected([Problem("part name: missing or too long", field="body")])
     return name

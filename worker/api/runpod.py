@@ -115,7 +115,7 @@ def _answer_of(taken: httpx.Response) -> dict[str, Any]:
         answer = None
     if isinstance(answer, dict):
         return answer
-    message = f"The worker failed with {taken.status_code}; its log tells why"
+    message = f"The worker failed with {taken.status_code}; its log has the reason"
     return {"message": message, "error": {"code": "internal_error", "message": message}}
 
 

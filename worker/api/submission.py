@@ -133,7 +133,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
         return Response(status_code=499)
     except Exception:  # noqa: BLE001 - the request: a client that retries every 5xx must get a final answer
         log.exception("request submission failed", job_id=job_id)
-        failed = SubmissionFailed("The worker failed; its log tells why")
+        failed = SubmissionFailed("The worker failed; its log has the reason")
         services.metrics.refused(failed.code)
         services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, failed)
         return refuse(failed, asked_id, is_vast=is_vast)

@@ -199,5 +199,5 @@ def _canonical(value: Any) -> bytes:
 def _vast_of(request: Request) -> VastAutoscaler:
     vast = services_of(request).platform.vast
     if vast is None:
-        raise RuntimeError("the routes are there without their autoscaler")
+        raise RuntimeError("the routes are mounted without their autoscaler")
     return vast

@@ -90,7 +90,7 @@ class EngineLost(EngineUnreachable):
 
 
 class PromptRecalled(EngineLost):
-    """The prompt was taken back before it began, because it can begin sooner elsewhere."""
+    """The prompt was recalled before it began, because it can begin sooner elsewhere."""
 
     code = "prompt_recalled"
 
@@ -472,7 +472,7 @@ class EngineClient:
                 if 400 <= status < 500:
                     raise DeliveryFailed(f"The engine does not have {filename} ({status})")
                 if status != 200:
-                    raise EngineUnreachable(f"The engine does not give {filename} ({status})")
+                    raise EngineUnreachable(f"The engine did not return {filename} ({status})")
                 num_bytes = 0
                 async for piece in pieces:
                     await asyncio.to_thread(_append, file, piece)
@@ -487,9 +487,9 @@ class EngineClient:
         response = await self._http.request("POST", "/upload/image", body, content_type)
         answer = response.json_object()
         if 400 <= response.status < 500:
-            raise InputRejected(f"The engine does not take {name} ({response.status})", size_bytes=len(content))
+            raise InputRejected(f"The engine rejected {name} ({response.status})", size_bytes=len(content))
         if response.status != 200:
-            raise EngineUnreachable(f"The engine does not take {name} ({response.status})")
+            raise EngineUnreachable(f"The engine rejected {name} ({response.status})")
         return "/".join(part for part in (answer.get("subfolder"), answer.get("name", name)) if part)
 
     # inside
@@ -541,7 +541,7 @@ class EngineClient:
                     return outcome
             except EngineLost as error:
                 if run.is_recalled and run.started_at is None:
-                    raise PromptRecalled("The prompt was taken back before it began") from None
+                    raise PromptRecalled("The prompt was recalled before it began") from None
                 raise EngineLost(error.message, was_running=run.started_at is not None) from None
             except (EngineUnreachable, TimeoutError):
                 silent_since = silent_since or asked_at
@@ -577,7 +577,7 @@ class EngineClient:
                 return None
             entry = await self.history_entry(run.prompt_id)  # it may have ended between the two questions
         if entry is None:
-            raise EngineLost("The engine no longer knows the prompt")
+            raise EngineLost("The engine no longer has the prompt")
         return read_outcome(entry, self._hidden)
 
     async def _listen(self) -> None:
@@ -709,7 +709,7 @@ def _opened(target: Path) -> BinaryIO:
     try:
         return target.open("wb")
     except OSError as error:
-        raise DeliveryFailed(f"An output cannot be kept: {error.strerror or error}") from None
+        raise DeliveryFailed(f"An output cannot be stored: {error.strerror or error}") from None
 
 
 def _append(file: BinaryIO, piece: bytes) -> None:
@@ -718,4 +718,4 @@ def _append(file: BinaryIO, piece: bytes) -> None:
         file.write(piece)
         file.flush()
     except OSError as error:
-        raise DeliveryFailed(f"An output cannot be kept: {error.strerror or error}") from None
+        raise DeliveryFailed(f"An output cannot be stored: {error.strerror or error}") from None

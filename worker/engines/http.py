@@ -141,7 +141,7 @@ class EngineHttp:
                 self._idle.append(connection)
                 connection = None
         except BadAnswer as error:
-            raise EngineUnreachable(f"The engine's answer cannot be used: {error}") from None
+            raise EngineUnreachable(f"The engine's reply is invalid: {error}") from None
         except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
             raise EngineUnreachable(f"Cannot connect to the engine: {type(error).__name__}") from None
         finally:

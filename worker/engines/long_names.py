@@ -13,7 +13,9 @@ MAX_NAME_LENGTH = 1000
 def find_long_names(prompt: Mapping[str, Any]) -> list[Problem]:
     """Return the problem of every node whose id or class is too long."""
     return [
-        Problem(f"{what} of {len(name)} characters is none; up to {MAX_NAME_LENGTH} are allowed", field="workflow_json")
+        Problem(
+            f"{what}: too long; got {len(name)} characters, expected at most {MAX_NAME_LENGTH}", field="workflow_json"
+        )
         for node_id, node in prompt.items()
         for what, name in (("A node id", node_id), ("A class_type", _class_of(node)))
         if len(name) > MAX_NAME_LENGTH

@@ -66,7 +66,7 @@ class Loss:
             case LossReason.UNRESPONSIVE:
                 return "The engine answered nothing for too long and was replaced"
             case LossReason.STOP_IGNORED:
-                return "A prompt that was told to stop went on for too long and the engine was replaced"
+                return "A cancelled prompt went on for too long and the engine was replaced"
             case LossReason.DEVICE_LOST:
                 return "The device failed and the engine was replaced"
             case LossReason.OUT_OF_MEMORY:

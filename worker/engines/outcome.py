@@ -57,7 +57,7 @@ def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOut
             return RunOutcome(outputs, entry, was_interrupted=True)
         if name == "execution_error":
             return RunOutcome(outputs, entry, error=error_of(data, hidden))
-    return RunOutcome(outputs, entry, error=NodeFailed("The engine reported an error without saying which"))
+    return RunOutcome(outputs, entry, error=NodeFailed("The engine reported an error without a message"))
 
 
 def error_of(data: Mapping[str, Any], hidden: Sequence[str] = ()) -> WorkerError:

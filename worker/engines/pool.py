@@ -130,7 +130,7 @@ class EnginePool:
     async def any_up_within(self, seconds: float) -> EngineClient:
         """Return an engine that serves; wait as long as a caller may be kept waiting. Raises NotReady."""
         if not await self._wait_for_one(seconds, lambda slot: slot.serves):
-            raise NotReady("The engine is being started again", retry_after_seconds=5)
+            raise NotReady("The engine is restarting", retry_after_seconds=5)
         return self.any_client
 
     @property

@@ -331,7 +331,7 @@ class EngineProcess:
         return is_free or self._budget.take(time.monotonic())
 
     def _words(self) -> str:
-        return " | ".join(list(self._last_lines)[-5:]) or "it said nothing"
+        return " | ".join(list(self._last_lines)[-5:]) or "no output"
 
     async def _end(
         self, process: asyncio.subprocess.Process, *, is_stuck: bool = False, patience_seconds: float = STOP_SECONDS

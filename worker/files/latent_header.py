@@ -36,7 +36,7 @@ def check_latent_header(path: Path) -> None:
         except (ValueError, RecursionError):
             raise BadLatent("has a header that is not JSON") from None
     if not isinstance(header, dict):
-        raise BadLatent("has a header that is no JSON object")
+        raise BadLatent("has a header that is not a JSON object")
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
         raise BadLatent(f"has {len(header)} tensors; expected at most {MAX_TENSORS}")

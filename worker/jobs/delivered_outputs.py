@@ -152,7 +152,7 @@ class DeliveredOutputs:
                     return await asyncio.to_thread(finish, record, name, directory, wanted)
             except Exception:  # noqa: BLE001 - one output: it is delivered unchanged
                 log.exception("output processing failed", job_id=job.id)
-                return dict(record) | {"conversion_error": "the worker failed; its log tells why"}
+                return dict(record) | {"conversion_error": "the worker failed; its log has the reason"}
 
         names = delivered_names(job.outputs, job.request.output)
         return await asyncio.gather(*(one(record, name) for record, name in zip(job.outputs, names, strict=True)))
@@ -208,7 +208,7 @@ def _keep_texts(directory: Path, texts: Mapping[str, str]) -> None:
     try:
         (directory / TEXTS_NAME).write_text(json.dumps(texts), encoding="utf-8")
     except OSError as error:
-        raise DeliveryFailed(f"What the outputs say of themselves cannot be kept: {error.strerror}") from None
+        raise DeliveryFailed(f"The outputs' metadata cannot be stored: {error.strerror}") from None
 
 
 def _kept_texts(directory: Path) -> dict[str, str]:

@@ -280,7 +280,7 @@ class Pipeline:
             ending = (JobState.FAILED, f"{FAILED_WORDS[job.state]} failed: {failed.message}", JobFailure.of(failed))
         except Exception:  # noqa: BLE001 - the job
             log.exception("job failed unexpectedly", job_id=job.id)
-            failure = JobFailure(500, "internal_error", "The worker failed; its log tells why")
+            failure = JobFailure(500, "internal_error", "The worker failed; its log has the reason")
             ending = (JobState.FAILED, f"{FAILED_WORDS[job.state]} failed: internal error", failure)
         await self._end(job, *ending)
 
@@ -310,7 +310,7 @@ class Pipeline:
                 # Only its answer may have been lost; but what a failed device made of it is no answer.
                 may_be_there = lost.loss.reason is not LossReason.DEVICE_LOST
                 if (num_losses := num_losses + 1) > MAX_LOSSES:
-                    raise EngineUnreachable("The engine was lost again and again before the job began") from None
+                    raise EngineUnreachable("The engine was lost repeatedly before the job began") from None
                 if lost.is_culprit and lost.loss.reason.is_hang:
                     raise self._error_of_loss(job, lost.loss) from None
                 job.runs_alone |= lost.is_suspect
@@ -328,7 +328,7 @@ class Pipeline:
                 outcome.error.fields["attempts"] = job.attempt
             raise outcome.error
         if outcome.was_interrupted:
-            raise JobCancelled("The engine was told by somebody else to stop this job")
+            raise JobCancelled("Another client of the engine interrupted this job")
         records = await self._collect(job, outcome, engine)
         if not records:
             raise NothingMade("The workflow ran and saved nothing")
@@ -461,7 +461,7 @@ class Pipeline:
         self._begun.discard(job.id)
         if not await self._store_end(job, kept):
             job.fail_unstored(
-                JobFailure(500, "internal_error", "How the job ended cannot be stored; the log tells why")
+                JobFailure(500, "internal_error", "The end of the job cannot be stored; the log has the reason")
             )
             await self._store_end(job, kept)
         if not job.outputs:

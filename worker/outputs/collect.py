@@ -198,7 +198,7 @@ async def collect_outputs(
         ]
     except OSError as error:
         await asyncio.to_thread(_make_empty, job_directory)  # leaves room to store the job's end
-        raise DeliveryFailed(f"The outputs cannot be kept: {error.strerror or error}") from None
+        raise DeliveryFailed(f"The outputs cannot be stored: {error.strerror or error}") from None
     except WorkerError:
         await asyncio.to_thread(_make_empty, job_directory)
         raise

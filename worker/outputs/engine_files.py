@@ -36,7 +36,7 @@ def opened_file(folder_fd: int, name: str) -> Iterator[BinaryIO]:
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise FileNotFoundError(f"{name} is no regular file")
+            raise FileNotFoundError(f"{name} is not a regular file")
         yield file
 
 
@@ -44,4 +44,4 @@ def check_regular(path: Path) -> None:
     """Remove a path that is not a regular file, such as a new hard link to a pipe. Raises FileNotFoundError then."""
     if not stat.S_ISREG(path.lstat().st_mode):
         path.unlink()
-        raise FileNotFoundError(f"{path.name} is no regular file")
+        raise FileNotFoundError(f"{path.name} is not a regular file")

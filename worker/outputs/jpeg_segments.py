@@ -55,7 +55,7 @@ def rewrite_jpeg(source: Path, target: Path, *, drops: bool, exif: bytes) -> Non
 def _segments(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield marker and content of each segment through the first SOS, after which the file is then positioned."""
     if file.read(2) != bytes((0xFF, SOI)):
-        raise BrokenJpeg("is no JPEG")
+        raise BrokenJpeg("is not a JPEG file")
     marker = 0
     while marker != SOS:
         lead = file.read(2)

@@ -79,7 +79,7 @@ def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
     The consumer must advance the file past the chunk's checksum.
     """
     if file.read(len(SIGNATURE)) != SIGNATURE:
-        raise BrokenPng("is no PNG")
+        raise BrokenPng("is not a PNG file")
     kind = b""
     while kind != b"IEND":
         head = file.read(8)

@@ -120,7 +120,7 @@ def _in_safetensors(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
     try:
         header = json.loads(file.read(length))
     except ValueError:
-        raise BrokenContainer("has a header that is no JSON") from None
+        raise BrokenContainer("has a header that is not JSON") from None
     metadata = header.get("__metadata__") if isinstance(header, Mapping) else None
     kept = {key: text for key, text in (metadata or {}).items() if key.startswith(KEPT_OF_SAFETENSORS)}
     if kept == (metadata or {}):

@@ -43,7 +43,7 @@ def rewrite_webp(source: Path, target: Path, *, drops: bool, exif: bytes) -> Non
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
-        raise BrokenWebp("is no WebP")
+        raise BrokenWebp("is not a WebP file")
     place, end = 12, min(len(data), 8 + int.from_bytes(data[4:8], "little"))
     while place + 8 <= end:
         kind, size = struct.unpack_from("<4sI", data, place)

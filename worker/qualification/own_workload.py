@@ -55,7 +55,7 @@ def read_workflow(path: Path, name: str, registry: ModifierRegistry) -> dict[str
         isinstance(node, dict) and isinstance(node.get("class_type"), str) for node in workflow.values()
     )
     if not is_workflow:
-        raise SettingsInvalid(f"{name}: {path} holds no workflow in API format (node id -> class_type and inputs)")
+        raise SettingsInvalid(f"{name}: {path} is not a workflow in API format (node id -> class_type and inputs)")
     return dict(workflow)
 
 

@@ -50,7 +50,7 @@ class WarmUp:
         began = time.monotonic()
         try:
             if not engine.has_check:
-                return _logged({**model, "seconds": 0.0, "error": "A foreign engine cannot be told to read models"})
+                return _logged({**model, "seconds": 0.0, "error": "A foreign engine cannot preload models"})
             status, body = await engine.ask("POST", "/api/v1/preload", {"models": [model], "keep": True})
         except WorkerError as error:
             return _logged({**model, "seconds": _since(began), "error": error.message})

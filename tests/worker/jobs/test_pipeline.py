@@ -78,7 +78,7 @@ async def test_a_job_whose_end_cannot_be_stored_fails_and_says_so(
             await pipeline.wait_for_end(job)
         assert (job.state, ended, pipeline.check_integrity()) == (JobState.FAILED, ["one"], [])
         stored = await store._in_thread(lambda: store._read_job("one"))
-        assert stored.failure.message == "How the job ended cannot be stored; the log tells why"
+        assert stored.failure.message == "The end of the job cannot be stored; the log has the reason"
 
 
 async def test_a_job_that_is_cancelled_while_the_front_drains_does_not_go_on_at_the_next_start(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ class VastAutoscaler:
         entry.entered_at = entry.started_at = time.time()
         if self.sessions.is_full:
             self._ledger.refuse(entry, Ending.REJECTED)
-            raise TooManySessions("There are as many sessions as the worker may have")
+            raise TooManySessions("The worker has the maximum number of sessions")
         session = self.sessions.open(
             envelope.auth_data,
             lifetime,

@@ -154,9 +154,9 @@ class EnvelopeOpener:
         if key is None:
             # Vast's own worker answers 401 here, which its client treats as final; a restarted worker
             # would lose every request that comes before the key.
-            raise NotReady("There is no public key yet to check the signature with", retry_after_seconds=2)
+            raise NotReady("The public key for signatures is not fetched yet", retry_after_seconds=2)
         if not is_signed(key, auth.get("url"), auth.get("signature")):
-            raise SignatureRejected("The signature does not fit")
+            raise SignatureRejected("The signature is invalid")
         if self._own_url and not is_same_url(auth.get("url"), self._own_url):
             log.warning("envelope signed for another worker", url=str(auth.get("url"))[:200], own=self._own_url)
             raise SignatureRejected("The signature is for another worker")
