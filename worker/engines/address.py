@@ -1,4 +1,4 @@
-"""EngineAddress: where and how one engine is reached."""
+"""Address of one engine: a URL or a Unix socket, with the token for its requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NO_TOKEN = SecretStr("")
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """`url` names the engine in health, metrics and logs, and is the HTTP address unless `socket` is a Unix socket.
+    """Address of one engine. `url` is its name in health, metrics and logs, and the HTTP address without a `socket`.
 
-    `token` is the bearer token that the engine asks for; empty where it asks for none.
+    `token` is the bearer token that the engine requires; empty: none.
     """
 
     url: str
@@ -38,6 +38,6 @@ class EngineAddress:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that every request needs beside `Host`."""
+        """Headers that every request needs beside `Host`."""
         token = self.token.get_secret_value()
         return {"Authorization": f"Bearer {token}"} if token else {}

@@ -1,7 +1,7 @@
-"""EngineClient: speaks to any server that has ComfyUI's HTTP and WebSocket API, ours or a foreign one.
+"""EngineClient: client of any server with ComfyUI's HTTP and WebSocket API, ours or a foreign one.
 
-The history is the truth, the socket only a hint: a message that a prompt has ended makes the client read its history
-entry; when the socket is down or silent, the history is looked at from time to time instead.
+The history is authoritative, the socket a hint: after a message that a prompt has ended the client reads its history
+entry; while the socket is down or silent, the history is polled.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ OnMessage = Callable[[str, Mapping[str, Any]], None]
 
 
 class EngineLost(EngineUnreachable):
-    """The engine went away while it had a prompt of ours. `was_running`: that had begun, and may be to blame.
+    """Error for an engine that went away while it had a prompt of ours. `was_running`: the prompt had begun.
 
-    `is_culprit`: the loss is the prompt's doing. `is_suspect`: it is this one's or that of another one there.
-    `is_bystander`: the prompt had begun, and the loss is another one's doing.
+    `is_culprit`: the prompt caused the loss. `is_suspect`: this one or another one there did. `is_bystander`: the
+    prompt had begun, and another one caused the loss.
     """
 
     code = "engine_lost"
@@ -90,14 +90,14 @@ class EngineLost(EngineUnreachable):
 
 
 class PromptRecalled(EngineLost):
-    """The prompt was recalled before it began, because it can begin sooner elsewhere."""
+    """Error for a prompt that was recalled before it began, because it can begin sooner elsewhere."""
 
     code = "prompt_recalled"
 
 
 @dataclass(slots=True)
 class _Run:
-    """A prompt that the engine has and that somebody awaits."""
+    """Prompt that the engine has, with its progress and the event that wakes its waiting task."""
 
     prompt_id: str
     on_message: OnMessage
@@ -187,13 +187,13 @@ class EngineClient:
 
     @property
     def _hidden(self) -> tuple[str, ...]:
-        """The folders of an engine of ours, which no answer names."""
+        """Folders of an engine of ours, which no reply may name."""
         folders = self.folders
         return () if folders is None else prefixes_of((folders.input, folders.output, folders.temp))
 
     @property
     def url(self) -> str:
-        """The engine's name in health, metrics and logs."""
+        """Name of the engine in health, metrics and logs."""
         return self.address.url
 
     @property
@@ -558,9 +558,9 @@ class EngineClient:
                 await asyncio.sleep(LOOK_SECONDS_WITHOUT_SOCKET)
 
     def _counted_from(self, run: _Run, silent_since: float | None) -> float | None:
-        """Return when a run's time limit began; None: not yet.
+        """Return the start of a run's time limit; None: not yet.
 
-        An engine that answers nothing does not say that a prompt has begun either: then its silence counts.
+        An engine that does not reply does not report the beginning of a prompt either: its silence then counts.
         """
         if run.started_at is not None:
             return run.started_at

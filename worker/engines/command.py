@@ -46,7 +46,7 @@ class EngineCommand:
 
     @property
     def connect_host(self) -> str:
-        """The address among `listen` that the front connects to."""
+        """Address among `listen` that the front connects to."""
         first = self.listen.split(",")[0].strip()
         return {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}.get(first, first)
 

@@ -43,11 +43,11 @@ async def _nothing(_client: EngineClient) -> None: ...
 
 
 class EngineFleet:
-    """Use as `await fleet.start()`, `fleet.watch()` as one task, `await fleet.stop()`.
+    """All engines. Use as `await fleet.start()`, `fleet.watch()` as one task, `await fleet.stop()`.
 
     `on_first_up` is called once, when the first engine can take a prompt; `on_device_lost` when one is replaced because
-    its device failed, or is in doubt because it ended under one job after the other; `on_failed` when one of ours does
-    not come back, `on_all_failed` in its place when it was the last. `prepare` is awaited for one that has come up
+    its device failed, or is in doubt because the engine ended under several jobs in a row; `on_failed` when one of ours
+    does not come back, `on_all_failed` in its place when it was the last. `prepare` is awaited for one that has come up
     anew, before it takes prompts.
     """
 

@@ -1,4 +1,4 @@
-"""Which GPUs there are, found without torch or CUDA: how many engines to start, and which GPU each of them sees."""
+"""GPUs of this machine, found without torch or CUDA: the number of engines to start, and the GPU of each."""
 
 from __future__ import annotations
 

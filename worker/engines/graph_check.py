@@ -1,4 +1,4 @@
-"""The one graph checker: run here for a foreign engine, asked over HTTP of our own. Pure."""
+"""Graph check of a prompt: run here for a foreign engine, requested over HTTP from our own. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.errors import Problem
 
 @dataclass(frozen=True, slots=True)
 class FoundProblems:
-    """The problems of a prompt that are listed, and the number of the others."""
+    """Problems of a prompt that are listed, and the number of the others."""
 
     listed: tuple[Problem, ...] = ()
     num_unlisted: int = 0

@@ -1,7 +1,7 @@
-"""The engine's heartbeat, and what it says about its health. Pure.
+"""Heartbeat of an engine, and the loss that it indicates. Pure.
 
-`GET /api/v1/heartbeat` is answered by the loop of the engine's server and counts what the GPU thread reports, so that
-one that answers and does not move is told from one that works.
+`GET /api/v1/heartbeat` is answered by the event loop of the engine's server and has the counts of the GPU thread, which
+distinguishes an engine that answers and makes no progress from one that works.
 """
 
 from __future__ import annotations

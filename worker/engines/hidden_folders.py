@@ -11,9 +11,9 @@ from worker.errors import Problem
 
 
 def prefixes_of(folders: Iterable[Path]) -> tuple[str, ...]:
-    """Return what is left out before names in these folders: the folders that they lie in, the longest first.
+    """Return the prefixes to remove before names in these folders: their parents, the longest first.
 
-    A folder that lies in the root itself is left out whole.
+    A folder in the root itself is removed whole.
     """
     absolute = {folder.absolute() for folder in folders}
     shown = {folder if len(folder.parts) <= 2 else folder.parent for folder in absolute}

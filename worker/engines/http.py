@@ -2,8 +2,8 @@
 
 A job costs three requests to an engine on the same machine, and a general client spends more time on each than the
 engine does (it was most of the front's time), so this one is our own: requests with a length, replies with a length, in
-chunks or to the end of the connection, over TCP or a Unix socket. No redirects, no cookies. An answer that is
-compressed, or whose body is larger than any of an engine's, counts as none.
+chunks or to the end of the connection, over TCP or a Unix socket. No redirects, no cookies. A reply that is compressed,
+or whose body is larger than any of an engine's, is an error.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Head:
 
 
 class EngineHttp:
-    """Every failure to get a reply is an EngineUnreachable.
+    """HTTP client of one engine. Every failure to get a reply is an EngineUnreachable.
 
     `timeout_seconds` is for a whole exchange, with more for a large body; of a stream, for each piece. A body that is
     held in memory has at most `max_answer_bytes`.

@@ -1,6 +1,7 @@
-"""Why an engine was lost, what a job that it takes along is told, and how often one may be started again. Pure.
+"""Losses of an engine: their reasons, the errors of the jobs concerned, and the budget of restarts. Pure.
 
-A loss while a job's prompt ran is that prompt's doing as long as nothing else is known: it costs the engine no restart.
+A loss while a job's prompt ran counts as caused by that prompt unless another cause is known: it costs the engine no
+restart.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ class LossReason(StrEnum):
 
     @property
     def is_hang(self) -> bool:
-        """True when the process still ran: what it was at would hang the next one, too."""
+        """True if the process still ran: the prompts it had would make the next one hang, too."""
         return self in (LossReason.HUNG, LossReason.UNRESPONSIVE, LossReason.STOP_IGNORED)
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One end of an engine's process. `code` is its exit code, negative for a signal's number.
+    """End of an engine's process. `code` is its exit code, negative for a signal's number.
 
-    `prompt_id`: the prompt whose doing it is; None: the engine's own, or nobody's.
+    `prompt_id` is the prompt that caused it; None: the engine itself, or unknown.
     """
 
     reason: LossReason
@@ -116,9 +117,9 @@ def backoff_seconds(num_failed_starts: int) -> float:
 
 
 class CrashStreak:
-    """Jobs under which an engine's process ended, one after the other, none of another job completed between.
+    """Consecutive jobs under which an engine's process ended, with no other job completed between.
 
-    One job counts once, however often it is tried. More than `max_jobs` of them speak against the engine.
+    One job counts once, however often it is tried. More than `max_jobs` of them indicate that the engine is at fault.
     """
 
     def __init__(self, max_jobs: int) -> None:

@@ -1,10 +1,10 @@
-"""EnginePool: which engine takes the next prompt. At most one running and one waiting prompt each.
+"""EnginePool: the choice of the engine for the next prompt. At most one running and one waiting prompt each.
 
-A prompt that waits behind another is taken back when an engine has nothing to do, when its own is to be left out, or
-when younger ones begin elsewhere again and again: then it gets the next place there, and a younger one waits instead.
+A prompt that waits behind another is recalled when an engine is idle, when its own engine is to be left out, or when
+younger ones have overtaken it several times: it then gets the next slot there, and a younger one waits instead.
 
-An engine serves when it is up and fit; somebody else decides about both. One that is unfit takes no prompt but those
-that it has already.
+An engine serves when it is up and fit; the supervisor and the qualification set both. An unfit engine finishes the
+prompts that it has and takes no others.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _ReservedSlot:
-    """The next place behind another prompt: for one that is being taken back for it."""
+    """Next slot behind another prompt, reserved for one that is being recalled."""
 
     order: Order
     is_taken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -118,7 +118,7 @@ class EnginePool:
 
     @property
     def any_client(self) -> EngineClient:
-        """One to ask what is the same everywhere: one that serves if there is one, else one that is up."""
+        """Engine for requests that all engines answer alike: one that serves, else one that is up."""
         return max(self._slots, key=lambda slot: (slot.serves, slot.is_up)).client
 
     async def any_up(self) -> EngineClient:

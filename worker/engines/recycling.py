@@ -1,7 +1,7 @@
-"""When the memory of the engines asks for one of them to be replaced, unless what it can give back is enough. Pure.
+"""Choice of the engine to replace for its memory, where what it can release does not suffice. Pure.
 
-One that legitimately needs more than the limit would be replaced after every job; so each replacement that did not help
-for long doubles the time until the next.
+An engine that legitimately needs more than the limit would be replaced after every job; so each replacement that did
+not help for long doubles the time until the next.
 """
 
 from __future__ import annotations

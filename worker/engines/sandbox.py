@@ -1,10 +1,10 @@
-"""Sandbox: what stands before the engine's command, so that node packs reach little besides their own folders.
+"""Sandbox: the command before the engine's own, so that node packs reach little besides their own folders.
 
 `user` gives the engine another user than the front's. `bwrap` also gives it namespaces of its own: a read-only file
-system of the folders that it needs, no network, and no sight of other processes. Who may make namespaces differs: root
-makes them itself and then changes to the engine's user, anybody else needs user namespaces.
+system of the folders that it needs, no network, and no view of other processes. Root creates the namespaces itself and
+then changes to the engine's user; other users need user namespaces.
 
-`program` reads the file system, for a model folder may be a link; nothing here changes anything.
+`program` reads the file system, as a model folder may be a link; nothing here changes anything.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """`user` None: the front's own, which only `bwrap` allows."""
+    """Sandbox of one engine. `user` None: the front's own, which only `bwrap` allows."""
 
     level: Level
     user: EngineUser | None

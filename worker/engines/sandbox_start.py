@@ -1,7 +1,7 @@
 """Preparation and trial of the engine's sandbox at the start of the front.
 
-The trial runs an interpreter in the very sandbox that engines get and has it look at their folders, so that a sandbox
-that cannot work here stops the start in words, and a sandbox that keeps nothing out is never taken for one.
+The trial runs an interpreter in the very sandbox that engines get and checks its access to their folders. A sandbox
+that cannot work here stops the start with a message, and one that isolates nothing is never used.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _user_named(name: str) -> EngineUser:
 
 
 class StatusPipe:
-    """The pipe on which bubblewrap reports the process id that its child has from outside."""
+    """Pipe on which bubblewrap reports the process id of its child outside the sandbox."""
 
     def __init__(self) -> None:
         read_end, self.write_end = os.pipe()

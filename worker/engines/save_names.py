@@ -1,6 +1,6 @@
-"""File names that no run could save under, found before the run costs anything. Pure.
+"""File names under which no run could save, found before the run costs anything. Pure.
 
-ComfyUI's saving nodes look at their `filename_prefix` only when the picture is there.
+ComfyUI's saving nodes check their `filename_prefix` only when the picture is finished.
 """
 
 from __future__ import annotations

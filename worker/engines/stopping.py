@@ -1,7 +1,8 @@
-"""StopRequests: the prompts of one engine that were told to stop and may run there still.
+"""StopRequests: the prompts of one engine that were asked to stop and may still run there.
 
-Asking has no answer: a node that does not look up goes on. So the engine's queue is read until the prompt is gone from
-it, and meanwhile the engine counts as busy. A job ends when its prompt was asked to stop, not when that has stopped.
+A request to stop has no reply: a node that does not check for it goes on. So the engine's queue is polled until the
+prompt is gone, and meanwhile the engine counts as busy. A job ends when its prompt was asked to stop, not when that has
+stopped.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ RUNNING = "queue_running"
 
 @dataclass(slots=True, eq=False)
 class StopRequest:
-    """`asked_at` is monotonic seconds. `is_running` is False while the prompt is only known to wait.
+    """Prompt that was asked to stop. `asked_at` is monotonic seconds.
 
-    `longest_gap_seconds`: between two of its progress reports, until it was asked.
+    `is_running` is False while the prompt is only known to wait. `longest_gap_seconds` is the longest time between two
+    of its progress reports before the request.
     """
 
     prompt_id: str
@@ -54,7 +56,7 @@ class StopRequests:
 
     @property
     def running(self) -> list[StopRequest]:
-        """Those that occupy the engine, as far as is known, the oldest first."""
+        """Requests for prompts that occupy the engine, as far as is known, the oldest first."""
         return [request for request in self._requests.values() if request.is_running]
 
     @property

@@ -109,7 +109,7 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        """None while no process runs."""
+        """Process id of the engine; None while no process runs."""
         if self._process is None or self._process.returncode is not None:
             return None
         return self._inner_pid or self._process.pid

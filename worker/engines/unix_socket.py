@@ -1,7 +1,7 @@
 """UnixSocket: the Unix socket on which one engine of ours listens.
 
-The front binds it and hands it to each process of the engine, which so needs no access to its folder. Nobody but the
-front's user enters that folder. Web pages and other machines cannot reach the socket at all.
+The front binds it and passes it to each process of the engine, which therefore needs no access to its folder. Only the
+front's user may enter that folder. Web pages and other machines cannot reach the socket at all.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ BACKLOG = 4096  # a full backlog refuses at once, where TCP would wait
 
 
 class UnixSocket:
-    """`directory` None: a private temporary folder. So it is where the directory's path is too long or takes no socket.
+    """Unix socket of one engine. `directory` None: a private temporary folder.
 
-    A file of that name in `directory` is one that an earlier front left, and is replaced: the caller has the directory
-    for itself.
+    The temporary folder is also used where the directory's path is too long or does not support sockets. A file of that
+    name in `directory` is left from an earlier front and is replaced: the caller owns the directory.
     """
 
     def __init__(self, name: str, directory: Path | None) -> None:

@@ -1,8 +1,7 @@
-"""WatchedEngine: one engine, ours or not, and all that is known about its life.
+"""WatchedEngine: supervision of one engine, ours or foreign.
 
-Ours is asked for its heartbeat and replaced when that says that it hangs, or when a prompt that was told to stop goes
-on for too long; one that is not ours is only asked whether it answers, and is busy until such a prompt is gone. Either
-way the pool is told whether it can take prompts.
+Ours is replaced when its heartbeat shows that it hangs, or when a cancelled prompt goes on for too long. A foreign one
+is only polled, and is busy until such a prompt is gone. In both cases the pool is updated.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """One engine as `/health` and `/metrics` show it. None: not known, or not ours to know."""
+    """State of one engine for `/health` and `/metrics`. None: not known."""
 
     url: str
     state: EngineState

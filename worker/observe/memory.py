@@ -9,7 +9,7 @@ from machine.memory import available_bytes, fields_of, total_bytes
 
 
 class MachineMemory:
-    """The kernel's figures below `root`, which is where `proc` and `sys` are."""
+    """Memory figures of the kernel; `root` contains `proc` and `sys`."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root

@@ -67,7 +67,7 @@ FetchInputs = Callable[[Mapping[str, Any], EngineClient], Awaitable[Mapping[str,
 log = structlog.get_logger("benchmark")
 
 
-class NoStepsMeasured(SettingsInvalid):
+class OnlyCachedRuns(SettingsInvalid):
     """Error when every run after the first came from the engine's cache."""
 
     code = "nothing_varies"
@@ -293,7 +293,7 @@ class Qualifier:
         while wants_another(timings, is_cpu=is_cpu):
             timings.append(await one(ran))
             if timings[-1].is_from_cache:
-                raise NoStepsMeasured(
+                raise OnlyCachedRuns(
                     "The benchmark's workflow has no seed, so its runs come from the engine's cache: "
                     'put "__RANDOM_INT__" where something random belongs'
                 )

@@ -1,9 +1,9 @@
-"""Readiness: brings the worker to ready and keeps the word true, for as long as it lives.
+"""Readiness: brings the worker to ready and keeps that state correct.
 
-Each round holds the engines' other prompts back, reads models, benchmarks and warms up, and then opens or closes the
-gate. A bad end is tried again after a growing pause, a good one clears the error. Of several engines a bad one is taken
-out while the others serve. A round is also begun by somebody who asks, and after an engine was started anew because its
-device was lost.
+Each round holds the engines' other prompts back, loads models, benchmarks and warms up, and then opens or closes the
+gate. A bad result is tried again after a growing pause; a good one clears the error. Of several engines a bad one is
+left out while the others serve. A round also begins on request, and after an engine was started anew because its device
+was lost.
 """
 
 from __future__ import annotations
@@ -275,6 +275,7 @@ class Readiness:
         return None
 
     async def _round(self, up: Sequence[EngineClient], is_forced: bool) -> Action:
+        """Preload, benchmark and warm up the engines that are up; open or close the gate."""
         self._qualification.begin_try()
         with self._phases.phase(Phase.MODELS):
             preloaded = [await self._warm_up.preload(client) for client in up]

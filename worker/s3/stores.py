@@ -128,7 +128,7 @@ class S3Stores:
             raise StoreFailed(str(error)) from None
 
     async def find_problem(self, target: S3Target) -> str | None:
-        """Return the reason why nothing could be stored, as far as a list of the bucket tells, or None."""
+        """Return the reason why nothing could be stored, judged by a listing of the bucket, or None."""
         try:
             await self._ask(target, _Call("list_objects_v2", "GET", {"MaxKeys": 1}))
         except StoreFailed as failed:
@@ -190,7 +190,7 @@ class S3Stores:
         return [task.result() for task in tasks]
 
     def _abort_soon(self, target: S3Target, upload: Mapping[str, Any]) -> None:
-        """Take back the parts of an upload that ended, while whoever waited for it goes on."""
+        """Abort an upload that ended and remove its parts, without a wait for its caller."""
 
         async def abort() -> None:
             with suppress(StoreFailed, WorkerError, TimeoutError):
@@ -340,7 +340,7 @@ def _refused(status: int, headers: Mapping[str, str], body: bytes) -> StoreFaile
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Tell whether another try may go well."""
+    """Return True if another try may succeed."""
     return isinstance(error, StoreFailed) and error.status in RETRIED_STATUSES
 
 
