@@ -19,7 +19,7 @@ from httpx_sse import EventSource
 from worker.backoff import Backoff
 from worker.worker_client import worker_client
 
-BACKOFF = Backoff(first_seconds=0.5, longest_seconds=8.0)  # a stream that says something starts anew
+BACKOFF = Backoff(first_seconds=0.5, longest_seconds=8.0)  # starts anew with every received event
 MAX_FAILURES = 8
 SILENCE_SECONDS = 60.0  # four times the front's keep-alive
 NOT_NOW = frozenset({502, 503, 504})

@@ -249,7 +249,7 @@ class Front:
         path = self._settings.state_path() / "keys" / "links"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = path.read_bytes() if path.exists() else b""
-        if len(key) != LINK_KEY_BYTES:  # none yet, or truncated by a crash: an empty key would let anybody sign
+        if len(key) != LINK_KEY_BYTES:  # none yet, or truncated by a crash: with an empty key every caller could sign
             key = secrets.token_bytes(LINK_KEY_BYTES)
             whole = path.with_suffix(".new")
             whole.touch(mode=0o600)

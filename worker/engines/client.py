@@ -50,7 +50,7 @@ GIVE_UP_SECONDS = 30.0
 HEARTBEAT_SECONDS = 10.0
 UPLOAD_FOLDER = "darkroom"
 LAST_LOOK_SECONDS = 2.0  # for the history of a prompt whose time is over: it may have ended just now
-LOSS_SECONDS = 1.0  # in which the end of an engine's process is told after its connections broke
+LOSS_SECONDS = 1.0  # until the end of an engine's process is reported after its connections broke
 RECALL_LOOK_SECONDS = 0.05
 FEATURE_FLAGS = '{"type": "feature_flags", "data": {"darkroom_saving": true}}'
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
@@ -107,7 +107,7 @@ class _Run:
     should_look: bool = False  # in the history, because it may have ended
     is_sent: bool = False
     is_recalled: bool = False
-    is_past_nodes: bool = False  # what the engine still does with it holds nothing up
+    is_past_nodes: bool = False  # its nodes have run; the rest holds nothing up
     started_at: float | None = None  # the event loop's clock
     reported_at: float | None = None  # the same: its last progress report
     longest_gap_seconds: float = 0.0  # between two of them
@@ -157,7 +157,7 @@ class EngineClient:
         self.has_check = has_check
         self.client_id = uuid.uuid4().hex
         self.num_run = 0  # prompts sent since the engine's start
-        self.uploaded: dict[str, str] = {}  # files that it has got from us, and what it calls them
+        self.uploaded: dict[str, str] = {}  # uploaded files, and the engine's names of them
         self.stops = StopRequests(self._withdraw, self._queue_position, on_stops_changed)
         self._on_fault = on_fault
         self._on_completed = on_completed
@@ -200,7 +200,7 @@ class EngineClient:
     def num_prompts(self) -> int:
         return len(self._runs)
 
-    # what the engine knows
+    # requests for the state of the engine
 
     async def system_stats(self) -> Mapping[str, Any]:
         return await self._get("/system_stats")
@@ -269,7 +269,7 @@ class EngineClient:
             found, kinds = await self._found_by_engine(prompt, pending_files)
         else:
             found = await off_loop(is_large, find_problems, prompt, await self.object_info(), pending_files)
-            if found.listed:  # what we know may be old: a model or a node pack may have come since
+            if found.listed:  # the cached object_info may be old: a model or a node pack may be new
                 self.forget_object_info()
                 found = await off_loop(is_large, find_problems, prompt, await self.object_info(), pending_files)
         output_folder = None if self.folders is None else self.folders.output.absolute()

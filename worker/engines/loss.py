@@ -29,11 +29,11 @@ class LossReason(StrEnum):
     CRASHED = "crashed"  # the process ended by itself
     HUNG = "hung"  # a node made no progress for too long
     UNRESPONSIVE = "unresponsive"  # the server's loop answered nothing for too long
-    STOP_IGNORED = "stop_ignored"  # a prompt that was told to stop went on for too long
+    STOP_IGNORED = "stop_ignored"  # a cancelled prompt went on for too long
     DEVICE_LOST = "device_lost"  # the accelerator's context is poisoned: no later prompt can run
     OUT_OF_MEMORY = "out_of_memory"  # the kernel killed it for memory
     RECYCLED = "recycled"  # on purpose, between jobs: it had grown over the memory limit
-    GONE = "gone"  # an engine that is not ours does not answer, or knows nothing of the prompt any more
+    GONE = "gone"  # a foreign engine does not answer, or no longer has the prompt
 
     @property
     def is_hang(self) -> bool:

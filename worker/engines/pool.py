@@ -37,10 +37,10 @@ class _Slot:
     is_fit: bool = True
     num_taken: int = 0
     num_holds: int = 0
-    is_stopping: bool = False  # at a prompt that was told to stop and whose place has been given back
-    is_alone: bool = False  # what is there has the engine for itself
-    last_order: Order = (0, 0)  # of what was handed out last
-    is_relieved: bool = False  # what waits there is being taken back
+    is_stopping: bool = False  # at a cancelled prompt whose slot has been released
+    is_alone: bool = False  # its prompt excludes others
+    last_order: Order = (0, 0)  # of the last prompt
+    is_relieved: bool = False  # its waiting prompts are being recalled
     num_overtaken: int = 0  # how many younger prompts have begun elsewhere while it waits there
     became_idle: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-ENGINE_PACKAGES = ("engine", "machine")  # of the project: what the engine imports
+ENGINE_PACKAGES = ("engine", "machine")  # packages of the project that the engine imports
 TMP_BYTES = 2 * 2**30
 SHARED_MEMORY_BYTES = 8 * 2**30
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

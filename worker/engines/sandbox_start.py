@@ -23,7 +23,7 @@ from worker.engines.sandbox import EngineUser, Level, Sandbox
 from worker.errors import EngineStartFailed
 
 TRIAL_SECONDS = 30.0
-UNLISTED = 0o711  # its files are named by the hash of their content: only a job that has one knows its name
+UNLISTED = 0o711  # its files are named by the hash of their content: only a job with a file has its name
 TRIAL = """
 import json, os, sys
 asked = json.loads(sys.argv[1])

@@ -22,7 +22,7 @@ SAVING_CLASSES = frozenset(
 FIELD = "filename_prefix"
 MAX_PART_BYTES = 255
 MAX_PATH_BYTES = 1024
-COUNTER_BYTES = 20  # what is put behind the last part: a number and the ending
+COUNTER_BYTES = 20  # after the last part: a number and the extension
 ALLOWED = "a name, or a path below the output folder"
 
 

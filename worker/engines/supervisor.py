@@ -231,7 +231,7 @@ class EngineProcess:
             if status is not None:
                 self._inner_pid = await asyncio.to_thread(status.child_pid)
             if listening is not None:
-                listening.close()  # so that nobody connects to it once the process has ended
+                listening.close()  # so that no client connects to it once the process has ended
         level = "off" if sandbox is None else sandbox.level
         supervisor_log.info("engine started", pid=self.pid, url=self.address.url, sandbox=level)
         self._reader = asyncio.create_task(self._log_output(self._process), name="engine-output")
@@ -248,7 +248,7 @@ class EngineProcess:
         while True:
             try:
                 line = await process.stdout.readline()
-            except ValueError:  # a line longer than the limit; what is left of it comes with the next read
+            except ValueError:  # a line longer than the limit; the rest comes with the next read
                 continue
             if not line:
                 return

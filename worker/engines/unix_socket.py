@@ -12,7 +12,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-MAX_PATH_BYTES = 107  # what the kernel takes, less the closing NUL
+MAX_PATH_BYTES = 107  # the kernel's limit, without the closing NUL
 BACKLOG = 4096  # a full backlog refuses at once, where TCP would wait
 
 

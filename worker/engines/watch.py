@@ -37,7 +37,7 @@ class EngineState(StrEnum):
     STARTING = "starting"
     UP = "up"
     DRAINING = "draining"  # takes no further prompt, to be replaced when it has none left
-    STOPPING = "stopping"  # takes no further prompt until one that was told to stop has stopped
+    STOPPING = "stopping"  # takes no further prompt until a cancelled one has stopped
     UNFIT = "unfit"  # up, and takes no prompt: it has not proved itself, and others serve
     RESTARTING = "restarting"
     DOWN = "down"  # not ours, and it does not answer
@@ -134,7 +134,7 @@ class WatchedEngine:
             if is_up != self.is_up:
                 log.info("engine is up" if is_up else "engine is down", url=self.client.url)
                 self.client.forget_object_info()
-                self.client.uploaded.clear()  # what comes up may be another server, with another disk
+                self.client.uploaded.clear()  # the next server may be another one, with another disk
                 if is_up and self._has_been_up.is_set():
                     is_up = await self._is_prepared()
             self._pool().set_up(self.client, is_up)

@@ -307,7 +307,7 @@ class Pipeline:
                 self._changed(job)
             except EngineLost as lost:
                 job.is_at_engine, prompt = False, None
-                # Only its answer may have been lost; but what a failed device made of it is no answer.
+                # Perhaps only the reply was lost; but a result of a failed device is not used.
                 may_be_there = lost.loss.reason is not LossReason.DEVICE_LOST
                 if (num_losses := num_losses + 1) > MAX_LOSSES:
                     raise EngineUnreachable("The engine was lost repeatedly before the job began") from None
@@ -322,7 +322,7 @@ class Pipeline:
                 ):  # else it was lost while it ran, and now once more before it could
                     job.note(QUEUED_WORDS, job.waiting_stage)
                 self._changed(job)
-                await asyncio.sleep(LOST_PAUSE_SECONDS)  # until the pool knows it too
+                await asyncio.sleep(LOST_PAUSE_SECONDS)  # until the pool has registered the loss
         if outcome.error is not None:
             if isinstance(outcome.error, OutOfMemory):
                 outcome.error.fields["attempts"] = job.attempt
@@ -337,7 +337,7 @@ class Pipeline:
         job.progress.finish()
         self._move(job, JobState.GENERATED, "Generation complete. Queued for post-processing.", Stage.DELIVERING)
         if self._outputs.sends_away(job):
-            with contextlib.suppress(StateUnusable):  # then the job's end is what waits for the disk
+            with contextlib.suppress(StateUnusable):  # then the job's end waits for the disk
                 await asyncio.shield(self._store.save(job))  # so that it is never drawn again
 
     async def _collect(self, job: Job, outcome: RunOutcome, engine: EngineClient) -> Sequence[OutputRecord]:

@@ -110,11 +110,11 @@ class Readiness:
         self._sharing: list[asyncio.Future[None]] | None = None  # for the one that runs, where it was asked for
         self._found: dict[EngineClient, Qualified] = {}
         self._warm: set[EngineClient] = set()  # which have run the warm-up's workflows
-        self._warms_well: set[EngineClient] = set()  # where none of them failed: they are not what ends an engine
+        self._warms_well: set[EngineClient] = set()  # where none of them failed, so they do not end an engine
         self._suspect: set[EngineClient] = set()  # whose device was lost: no earlier result will do
         self._num_bad = 0  # rounds in a row that left the worker closed
         self._num_partial = 0  # rounds in a row that left engines out
-        self._has_given_up = False  # said that readiness does not come, which is taken back by the next ready
+        self._has_given_up = False  # announced as not ready; the next `ready` revokes it
         self._news = asyncio.Event()
         self._share_out()
 
@@ -144,7 +144,7 @@ class Readiness:
                     for future in waiting:
                         if not future.done():
                             future.set_result(None)
-            if action is None and not self._gate.is_open:  # those it was about are gone: a round with the others
+            if action is None and not self._gate.is_open:  # its engines are down: a round with the others
                 is_forced, clients = is_forced or self._asked.is_set(), self._pool.clients
                 continue
             if action is Action.EXIT:
