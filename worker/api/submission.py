@@ -6,12 +6,7 @@ Order: form, modifier, random values, graph check, job on disk. Bad input costs 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import secrets
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
@@ -19,38 +14,22 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 
-from modifiers.modifier import ModificationsRejected
-from modifiers.registry import UnknownModifier
 from worker.api.callers import sender_of
+from worker.api.job_making import JobName, build_prompt, make_job
 from worker.api.multipart import Received, is_multipart, read_multipart
 from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
-from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput, is_true, parse_generate
+from worker.api.schemas import ParsedRequest, is_true, parse_generate
 from worker.autoscaler.autoscaler import Caller
 from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
-from worker.demo_model import modifier_defaults
-from worker.errors import (
-    EngineUnreachable,
-    NotReady,
-    Problem,
-    RequestIdTaken,
-    RequestRejected,
-    SubmissionFailed,
-    WorkerError,
-)
+from worker.errors import RequestIdTaken, RequestRejected, SubmissionFailed, WorkerError
 from worker.guard.bodies import LARGE_BODY_BYTES, Lease
 from worker.guard.json_body import nested_too_deeply, parse_json
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id, fresh_id
-from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget, body_hash
+from worker.jobs.job import Job, JobState, body_hash
 from worker.jobs.ownership import id_to_use, own_id
-from worker.jobs.prompt_work import PromptWork
-from worker.jobs.random_values import resolve
-from worker.off_loop import LARGE_GRAPH_NODES, off_loop
-from worker.outputs.options import OutputOptions
+from worker.off_loop import LARGE_GRAPH_NODES
 from worker.services import Services
-
-_RANDOM_BOUND = 2**32
-ENGINE_WAIT_SECONDS = 15.0  # how long a caller waits while an engine is being replaced
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
@@ -64,87 +43,117 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
     Returns the job, started if it is new, and True if the request came in Vast's envelope; or the refusal. The body is
     not held in memory any longer: the job has what it needs of it.
     """
-    services = services_of(request)
-    job_id, asked_id, is_vast, counted_as = "", "", False, ""
-    caller: Caller | None = None
-    parsed: ParsedRequest | None = None
-    received = Received(b"")
-    has_made_job = False
-
-    async def make_job() -> Job:
-        nonlocal has_made_job
-        has_made_job = True
-        assert parsed is not None
-        services.caller_quota.reserve(counted_as, job_id)
-        job = await _make_job(services, parsed, job_id, digest, counted_as)
-        job.owner, job.asked_id = identity.key_name, asked_id if asked_id != job_id else ""
-        return job
-
-    def begin(job: Job) -> None:
-        services.platform.job_accepted(job, caller)
-        services.pipeline.start(job)
-
-    async def admit() -> Admitted:
-        assert parsed is not None
-        return await services.admission.admit(
-            job_id, digest, make_job, parsed.input.priority, begin, is_fresh=not named, owner=identity.key_name
-        )
-
-    held = contextlib.ExitStack()
+    submission = _Submission(request)
+    error: WorkerError
     try:
-        lease = held.enter_context(services.bodies.memory.lease(sender_of(request)))
-        received = await _receive(request, services, lease)
-        size_bytes = len(received.content)
-        body = await _json_of(services, received.content)
-        if is_multipart(request):
-            body = _whole(body)
-        is_vast = is_envelope(body)
-        identity = check_caller(request, has_vast_envelope=is_vast)
-        counted_as = caller_of_jobs(request, identity)
-        envelope = None
-        if is_vast:
-            caller = caller_of(body)
-            envelope = services.platform.open_envelope(body)
-        payload = envelope.payload if envelope else body
-        parsed = await _apart(size_bytes, _parse, payload, request, is_vast, received.files)
-        await services.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)
-        wishes = parsed.wants_base64, parsed.wants_engine_response
-        digest = await _apart(size_bytes, body_hash, parsed.raw, *wishes, is_large=size_bytes >= LARGE_BODY_BYTES)
-        named = parsed.input.request_id or request.headers.get("idempotency-key", "")
-        named = named or await _repeated_id(services, envelope, digest)
-        job_id = asked_id = clean_id(named) if named else fresh_id()
-        if named:
-            job_id = await id_to_use(services.store, asked_id, identity.key_name)
-        try:
-            admitted = await admit()
-        except RequestIdTaken:  # just now, by another caller
-            job_id = own_id(asked_id, identity.key_name)
-            admitted = await admit()
-        if admitted.is_new:
-            begin(admitted.job)
-        else:
-            services.platform.job_accepted(admitted.job, caller)
-    except (WorkerError, RecursionError) as raised:
-        error = raised if isinstance(raised, WorkerError) else nested_too_deeply()
-        services.metrics.refused(error.code)
-        services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, error)
-        return refuse(error, asked_id, is_vast=is_vast)
+        return await submission.run(), submission.is_vast
+    except WorkerError as raised:
+        error = raised
+    except RecursionError:
+        error = nested_too_deeply()
     except ClientDisconnect:
         return Response(status_code=499)
     except Exception:  # noqa: BLE001 - the request: a client that retries every 5xx must get a final answer
-        log.exception("request submission failed", job_id=job_id)
-        failed = SubmissionFailed("The worker failed; its log has the reason")
-        services.metrics.refused(failed.code)
-        services.platform.autoscaler.request_refused(_asked_cost(services, parsed), caller, failed)
-        return refuse(failed, asked_id, is_vast=is_vast)
+        log.exception("request submission failed", job_id=submission.job_id)
+        error = SubmissionFailed("The worker failed; its log has the reason")
     finally:
-        services.caller_quota.release(job_id)
-        held.close()
-        if received.files:
-            await asyncio.to_thread(received.discard)
-        if has_made_job and job_id not in services.store.jobs:
-            services.inputs.release(job_id)
-    return admitted, is_vast
+        await submission.close()
+    return submission.refused(error)
+
+
+class _Submission:
+    """One request on its way to a job: what is known of it so far, for the refusal and the clean-up."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._services = services_of(request)
+        self.job_id = ""
+        self._asked_id = ""
+        self.is_vast = False
+        self._caller: Caller | None = None
+        self._parsed: ParsedRequest | None = None
+        self._received = Received(b"")
+        self._has_made_job = False
+
+    async def run(self) -> Admitted:
+        """Return the job, new or earlier. Raises WorkerError, RecursionError, ClientDisconnect."""
+        request, services = self._request, self._services
+        with services.bodies.memory.lease(sender_of(request)) as lease:
+            self._received = await _receive(request, services, lease)
+            size_bytes = len(self._received.content)
+            body = await _json_of(services, self._received.content)
+            if is_multipart(request):
+                body = _whole(body)
+            self.is_vast = is_envelope(body)
+            identity = check_caller(request, has_vast_envelope=self.is_vast)
+            counted_as = caller_of_jobs(request, identity)
+            envelope = self._open_envelope(body) if self.is_vast else None
+            payload = envelope.payload if envelope else body
+            parsed = await _apart(size_bytes, _parse, payload, request, self.is_vast, self._received.files)
+            self._parsed = parsed
+            await services.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)
+            wishes = parsed.wants_base64, parsed.wants_engine_response
+            digest = await _apart(size_bytes, body_hash, parsed.raw, *wishes, is_large=size_bytes >= LARGE_BODY_BYTES)
+            is_named = await self._choose_id(parsed, envelope, digest, identity.key_name)
+            return await self._admit(parsed, digest, identity.key_name, counted_as, is_named=is_named)
+
+    def _open_envelope(self, body: Mapping[str, Any]) -> Envelope:
+        self._caller = caller_of(body)
+        return self._services.platform.open_envelope(body)
+
+    async def _choose_id(self, parsed: ParsedRequest, envelope: Envelope | None, digest: str, owner: str) -> bool:
+        """Set the ids of the job. Returns True if the request names one, so that it may be a repetition."""
+        named = parsed.input.request_id or self._request.headers.get("idempotency-key", "")
+        named = named or await _repeated_id(self._services, envelope, digest)
+        self.job_id = self._asked_id = clean_id(named) if named else fresh_id()
+        if named:
+            self.job_id = await id_to_use(self._services.store, self._asked_id, owner)
+        return bool(named)
+
+    async def _admit(
+        self, parsed: ParsedRequest, digest: str, owner: str, counted_as: str, *, is_named: bool
+    ) -> Admitted:
+        services = self._services
+
+        async def make() -> Job:
+            self._has_made_job = True
+            services.caller_quota.reserve(counted_as, self.job_id)
+            return await make_job(services, parsed, JobName(self.job_id, self._asked_id, owner, counted_as), digest)
+
+        async def admit() -> Admitted:
+            return await services.admission.admit(
+                self.job_id, digest, make, parsed.input.priority, self._begin, is_fresh=not is_named, owner=owner
+            )
+
+        try:
+            admitted = await admit()
+        except RequestIdTaken:  # just now, by another caller
+            self.job_id = own_id(self._asked_id, owner)
+            admitted = await admit()
+        if admitted.is_new:
+            self._begin(admitted.job)
+        else:
+            services.platform.job_accepted(admitted.job, self._caller)
+        return admitted
+
+    def _begin(self, job: Job) -> None:
+        self._services.platform.job_accepted(job, self._caller)
+        self._services.pipeline.start(job)
+
+    def refused(self, error: WorkerError) -> Response:
+        """Count a refusal, report it to the autoscaler, and return the reply."""
+        self._services.metrics.refused(error.code)
+        cost = _asked_cost(self._services, self._parsed)
+        self._services.platform.autoscaler.request_refused(cost, self._caller, error)
+        return refuse(error, self._asked_id, is_vast=self.is_vast)
+
+    async def close(self) -> None:
+        """Release what the request holds and its job does not."""
+        self._services.caller_quota.release(self.job_id)
+        if self._received.files:
+            await asyncio.to_thread(self._received.discard)
+        if self._has_made_job and self.job_id not in self._services.store.jobs:
+            self._services.inputs.release(self.job_id)
 
 
 async def _apart(
@@ -183,7 +192,7 @@ def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
     if parsed is None or len(parsed.input.workflow_json) >= LARGE_GRAPH_NODES:
         return unknown
     try:
-        return services.platform.cost_of(_prompt(services, parsed.input, {}))
+        return services.platform.cost_of(build_prompt(services, parsed.input, {}))
     except RequestRejected:
         return unknown
     except Exception:  # noqa: BLE001 - a user's modifier: its error has been reported; here only the estimate is lost
@@ -226,110 +235,3 @@ def _parse(
         wants_engine_response=is_true(header("x-include-comfyui-response")),
         base_url=str(request.base_url).rstrip("/"),
     )
-
-
-async def _make_job(services: Services, parsed: ParsedRequest, job_id: str, digest: str, owner: str) -> Job:
-    """Create a job of `owner` whose prompt has passed the policy and the graph check, its random values drawn."""
-    webhook = _webhook(services, parsed.input)
-    engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
-    try:
-        object_info = await engine.object_info()
-        prompt: Mapping[str, Any] = _prompt(services, parsed.input, object_info)
-        is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
-        if is_of_modifier:
-            await services.prompt_rules.check_size(prompt)
-        prompt = await off_loop(is_large, resolve, prompt, lambda: secrets.randbelow(_RANDOM_BOUND))
-        credentials = _credentials(services, parsed.input)
-        await services.prompt_rules.check(prompt, object_info, is_of_modifier=is_of_modifier)
-        check = partial(services.inputs.check, engine_checks_links=engine.has_check)
-        await off_loop(is_large, check, prompt, object_info, credentials, parsed.files.keys())
-        if parsed.files:
-            prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
-        planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
-        await engine.check(planned.prompt, planned.pending_files)
-        known = await engine.object_info()
-        if known is not object_info:  # reloaded by the check: the policy applies to the new one too
-            await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
-        if planned.pending_files:
-            prompt = await services.inputs.keep_inline(prompt, object_info, job_id)
-        if owner and services.caller_rates.counts_pixel_steps:
-            work = await off_loop(is_large, PromptWork, prompt, known)
-            services.caller_rates.spend_pixel_steps(owner, work.pixel_steps)
-    except RequestRejected as rejected:
-        raise _in_terms_of_the_modifier(services, parsed.input.modifier, rejected) from None
-    except EngineUnreachable as error:  # it disconnected just now
-        raise NotReady(error.message, retry_after_seconds=5) from None
-    if parsed.files:
-        await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, job_id)
-    return Job(
-        id=job_id,
-        number=services.store.take_number(),
-        body_hash=digest,
-        cost=await off_loop(is_large, services.platform.cost_of, prompt),
-        request=JobRequest(
-            modifier=parsed.input.modifier,
-            priority=parsed.input.priority,
-            wants_base64=parsed.wants_base64,
-            wants_engine_response=parsed.wants_engine_response or services.outputs.include_engine_response,
-            webhook=webhook,
-            extra={"extra_pnginfo": parsed.input.extra_data.extra_pnginfo} if parsed.input.extra_data else {},
-            base_url=parsed.base_url,
-            caller=owner,
-            output=OutputOptions.of(parsed.input.output.model_dump() if parsed.input.output else None),
-        ),
-        prompt=prompt,
-        times=JobTimes(queued_at_ms=int(time.time() * 1000)),
-        credentials=credentials,
-    )
-
-
-def _credentials(services: Services, parsed: GenerateInput) -> Credentials:
-    asked_s3 = None if parsed.s3 is None else parsed.s3.model_dump(exclude_none=True)
-    if asked_s3 is not None:
-        services.check_s3(asked_s3)
-    return Credentials(
-        s3=asked_s3,
-        webhook_secret=None if parsed.webhook is None else parsed.webhook.secret,
-    )
-
-
-def _prompt(services: Services, parsed: GenerateInput, object_info: Mapping[str, Any]) -> dict[str, Any]:
-    if not parsed.modifier:
-        return parsed.workflow_json
-    try:
-        return services.modifiers.build(
-            parsed.modifier, parsed.modifications, modifier_defaults(object_info, parsed.modifications)
-        )
-    except UnknownModifier as error:
-        problem = Problem(str(error), field="input.modifier", type="unknown_modifier", allowed=list(error.known))
-        raise RequestRejected([problem]) from None
-    except ModificationsRejected as error:
-        problems = [
-            Problem(item["message"], field=f"input.modifications.{item['field']}", allowed=item["allowed"])
-            for item in error.problems
-        ]
-        raise RequestRejected(problems, num_unlisted=error.num_unlisted) from None
-
-
-def _in_terms_of_the_modifier(services: Services, modifier: str, rejected: RequestRejected) -> RequestRejected:
-    """Add the modification's field to each problem at an input that a modification fills."""
-    if modifier not in services.modifiers.names():
-        return rejected
-    fields = services.modifiers.get(modifier)
-    named = []
-    for problem in rejected.problems:
-        field = fields.field_at(problem.node_id or "", problem.field or "")
-        named.append(problem if field is None else replace(problem, field=f"input.modifications.{field}"))
-    return RequestRejected(named, num_unlisted=rejected.num_unlisted)
-
-
-def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:
-    """Return the webhook of a request; the request's settings override the environment's."""
-    asked = parsed.webhook or WebhookInput()
-    if asked.url:
-        services.check_webhook_url(asked.url)
-    url = asked.url or services.webhook.url
-    if not url:
-        return None
-    events = tuple(dict.fromkeys(asked.events))
-    return WebhookTarget(url, asked.timeout or services.webhook.timeout_seconds, asked.extra_params, events)

@@ -1,0 +1,161 @@
+"""Creation of a job from a valid request: modifier, random values, policy, graph check, files."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from modifiers.modifier import ModificationsRejected
+from modifiers.registry import UnknownModifier
+from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
+from worker.demo_model import modifier_defaults
+from worker.errors import EngineUnreachable, NotReady, Problem, RequestRejected
+from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
+from worker.jobs.prompt_work import PromptWork
+from worker.jobs.random_values import resolve
+from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.outputs.options import OutputOptions
+from worker.services import Services
+
+_RANDOM_BOUND = 2**32
+ENGINE_WAIT_SECONDS = 15.0  # of a caller, while an engine is being replaced
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """Names of a new job: its id, the id that its caller requested, the key's name, the name its limits apply to."""
+
+    job_id: str
+    asked_id: str
+    owner: str
+    counted_as: str
+
+
+async def make_job(services: Services, parsed: ParsedRequest, name: JobName, digest: str) -> Job:
+    """Create a job whose prompt has passed the policy and the graph check, its random values drawn."""
+    webhook = _webhook(services, parsed.input)
+    credentials = _credentials(services, parsed.input)
+    prompt = await _checked_prompt(services, parsed, name, credentials)
+    return Job(
+        id=name.job_id,
+        number=services.store.take_number(),
+        body_hash=digest,
+        cost=await off_loop(len(prompt) >= LARGE_GRAPH_NODES, services.platform.cost_of, prompt),
+        request=_job_request(services, parsed, webhook, name.counted_as),
+        prompt=prompt,
+        times=JobTimes(queued_at_ms=int(time.time() * 1000)),
+        credentials=credentials,
+        owner=name.owner,
+        asked_id=name.asked_id if name.asked_id != name.job_id else "",
+    )
+
+
+def _job_request(
+    services: Services, parsed: ParsedRequest, webhook: WebhookTarget | None, counted_as: str
+) -> JobRequest:
+    given = parsed.input
+    return JobRequest(
+        modifier=given.modifier,
+        priority=given.priority,
+        wants_base64=parsed.wants_base64,
+        wants_engine_response=parsed.wants_engine_response or services.outputs.include_engine_response,
+        webhook=webhook,
+        extra={"extra_pnginfo": given.extra_data.extra_pnginfo} if given.extra_data else {},
+        base_url=parsed.base_url,
+        caller=counted_as,
+        output=OutputOptions.of(given.output.model_dump() if given.output else None),
+    )
+
+
+async def _checked_prompt(
+    services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
+) -> Mapping[str, Any]:
+    """Return the prompt of a request, with its files stored. Raises RequestRejected, NotReady."""
+    engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
+    try:
+        object_info = await engine.object_info()
+        prompt: Mapping[str, Any] = build_prompt(services, parsed.input, object_info)
+        is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
+        if is_of_modifier:
+            await services.prompt_rules.check_size(prompt)
+        prompt = await off_loop(is_large, resolve, prompt, lambda: secrets.randbelow(_RANDOM_BOUND))
+        await services.prompt_rules.check(prompt, object_info, is_of_modifier=is_of_modifier)
+        check = partial(services.inputs.check, engine_checks_links=engine.has_check)
+        await off_loop(is_large, check, prompt, object_info, credentials, parsed.files.keys())
+        if parsed.files:
+            prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
+        planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
+        await engine.check(planned.prompt, planned.pending_files)
+        known = await engine.object_info()
+        if known is not object_info:  # reloaded by the check: the policy applies to the new one too
+            await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
+        if planned.pending_files:
+            prompt = await services.inputs.keep_inline(prompt, object_info, name.job_id)
+        if name.counted_as and services.caller_rates.counts_pixel_steps:
+            work = await off_loop(is_large, PromptWork, prompt, known)
+            services.caller_rates.spend_pixel_steps(name.counted_as, work.pixel_steps)
+    except RequestRejected as rejected:
+        raise _with_modification_fields(services, parsed.input.modifier, rejected) from None
+    except EngineUnreachable as error:  # it disconnected just now
+        raise NotReady(error.message, retry_after_seconds=5) from None
+    if parsed.files:
+        await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, name.job_id)
+    return prompt
+
+
+def _credentials(services: Services, parsed: GenerateInput) -> Credentials:
+    asked_s3 = None if parsed.s3 is None else parsed.s3.model_dump(exclude_none=True)
+    if asked_s3 is not None:
+        services.check_s3(asked_s3)
+    return Credentials(
+        s3=asked_s3,
+        webhook_secret=None if parsed.webhook is None else parsed.webhook.secret,
+    )
+
+
+def build_prompt(services: Services, parsed: GenerateInput, object_info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the workflow of a request, or the prompt that its modifier makes. Raises RequestRejected."""
+    if not parsed.modifier:
+        return parsed.workflow_json
+    try:
+        return services.modifiers.build(
+            parsed.modifier, parsed.modifications, modifier_defaults(object_info, parsed.modifications)
+        )
+    except UnknownModifier as error:
+        problem = Problem(str(error), field="input.modifier", type="unknown_modifier", allowed=list(error.known))
+        raise RequestRejected([problem]) from None
+    except ModificationsRejected as error:
+        problems = [
+            Problem(item["message"], field=f"input.modifications.{item['field']}", allowed=item["allowed"])
+            for item in error.problems
+        ]
+        raise RequestRejected(problems, num_unlisted=error.num_unlisted) from None
+
+
+def _with_modification_fields(services: Services, modifier: str, rejected: RequestRejected) -> RequestRejected:
+    """Add the modification's field to each problem at an input that a modification fills."""
+    if modifier not in services.modifiers.names():
+        return rejected
+    fields = services.modifiers.get(modifier)
+    named = []
+    for problem in rejected.problems:
+        field = fields.field_at(problem.node_id or "", problem.field or "")
+        named.append(problem if field is None else replace(problem, field=f"input.modifications.{field}"))
+    return RequestRejected(named, num_unlisted=rejected.num_unlisted)
+
+
+def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:
+    """Return the webhook of a request; the request's settings override the environment's."""
+    asked = parsed.webhook or WebhookInput()
+    if asked.url:
+        services.check_webhook_url(asked.url)
+    url = asked.url or services.webhook.url
+    if not url:
+        return None
+    events = tuple(dict.fromkeys(asked.events))
+    return WebhookTarget(url, asked.timeout or services.webhook.timeout_seconds, asked.extra_params, events)
