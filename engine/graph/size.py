@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +21,25 @@ class GraphLimits:
     max_bytes: int = 64 * 1024 * 1024
 
 
-def check_size(data: Any, limits: GraphLimits) -> None:
-    """Raise `PromptRejected` for a prompt over a limit. What is no prompt is left to `parse_prompt`."""
-    if not isinstance(data, Mapping):
-        return
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Limit that a prompt exceeds. `unit` is nodes, links or bytes; `found` is the count when it was exceeded."""
+
+    unit: str
+    found: int
+    allowed: int
+
+
+def _counts(text: str) -> bool:
+    return True
+
+
+def find_excess(data: Mapping[str, Any], limits: GraphLimits, counts: Callable[[str], bool] = _counts) -> Excess | None:
+    """Return the first limit that a prompt exceeds, or None. A text that does not `counts` is as small as a number."""
     if limits.max_nodes and len(data) > limits.max_nodes:
-        raise _too_large("nodes", len(data), limits.max_nodes)
+        return Excess("nodes", len(data), limits.max_nodes)
     if not (limits.max_links or limits.max_bytes):
-        return
+        return None
     num_links = num_bytes = 0
     for node_id, node in data.items():
         given = node.get("inputs") if isinstance(node, Mapping) else None
@@ -38,16 +49,27 @@ def check_size(data: Any, limits: GraphLimits) -> None:
         for name, value in inputs.items():
             num_bytes += len(name)
             if type(value) is str:
-                num_bytes += len(value)
+                num_bytes += len(value) if counts(value) else SCALAR_BYTES
             elif type(value) is list and is_link(value):
                 num_links += 1
                 num_bytes += len(value[0]) + SCALAR_BYTES
             else:
                 num_bytes += _bytes_of(value, limits.max_bytes)
         if limits.max_links and num_links > limits.max_links:
-            raise _too_large("links", num_links, limits.max_links)
+            return Excess("links", num_links, limits.max_links)
         if limits.max_bytes and num_bytes > limits.max_bytes:
-            raise _too_large("bytes", num_bytes, limits.max_bytes)
+            return Excess("bytes", num_bytes, limits.max_bytes)
+    return None
+
+
+def check_size(data: Any, limits: GraphLimits) -> None:
+    """Raise `PromptRejected` for a prompt over a limit. Data that is no prompt is left to `parse_prompt`."""
+    excess = find_excess(data, limits) if isinstance(data, Mapping) else None
+    if excess is not None:
+        message = f"The prompt has too many {excess.unit}"
+        details = f"got {excess.found}, expected at most {excess.allowed}"
+        extra = {"limit": f"max_{excess.unit}", "value": excess.found, "allowed": excess.allowed}
+        raise PromptRejected(Problem("prompt_too_large", message, details, extra))
 
 
 def _bytes_of(value: Any, enough: int) -> int:
@@ -68,10 +90,3 @@ def _bytes_of(value: Any, enough: int) -> int:
         elif isinstance(item, list):
             waiting.extend(item)
     return num_bytes
-
-
-def _too_large(unit: str, found: int, allowed: int) -> PromptRejected:
-    message = f"The prompt has too many {unit}"
-    details = f"got {found}, expected at most {allowed}"
-    extra = {"limit": f"max_{unit}", "value": found, "allowed": allowed}
-    return PromptRejected(Problem("prompt_too_large", message, details, extra))
