@@ -28,8 +28,9 @@ from worker.files.kinds import HEAD_BYTES, BrokenFile, check_file, check_kind
 from worker.guard.plain_answers import EncodedAnswer, plain_chunks, plain_client
 from worker.guard.safe_address import AddressGuard, shown_url
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
+from worker.inputs.partial_file import too_large, write_partial
 from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
-from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, InputTooLarge, disk_low
+from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, disk_low
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.single_flight import SingleFlight
 from worker.observe.io_metrics import IoMetrics
@@ -39,7 +40,6 @@ from worker.setting_slices import InputLimits
 CONNECT_SECONDS = 10.0
 DECODED_LENGTH = 1024 * 1024  # base64 characters decoded at a time
 OTHER_ALPHABET = str.maketrans("-_", "+/")
-BLOCK_BYTES = 4 * 1024 * 1024  # downloaded bytes hashed and written at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,9 @@ class InputFetcher:
         try:
             await asyncio.to_thread(self._folder.path.mkdir, parents=True, exist_ok=True)
             if target is not None:
-                digest, size_bytes = await self._s3.download(target, parse_s3_url(reference.value).key, partial)
+                digest, size_bytes = await self._s3.download(
+                    target, parse_s3_url(reference.value).key, partial, lambda: self._check_room(0, shown)
+                )
             elif reference.source == "url":
                 digest, size_bytes = await self._download(reference.value, shown, partial)
             else:
@@ -178,7 +180,13 @@ class InputFetcher:
                 declared = response.headers.get("content-length", "")
                 if declared.isdigit():
                     await asyncio.to_thread(self._check_size, int(declared), shown)
-                return await self._write(plain_chunks(response), partial, shown)
+                return await write_partial(
+                    plain_chunks(response),
+                    partial,
+                    max_bytes=self._limits.max_bytes,
+                    shown=shown,
+                    check_room=lambda: self._check_room(0, shown),
+                )
         except TimeoutError:
             raise DownloadFailed(f"{shown} took over {self._limits.timeout_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -198,26 +206,6 @@ class InputFetcher:
             finally:
                 await response.aclose()
         raise httpx.TooManyRedirects("too many redirects", request=request)
-
-    async def _write(self, chunks: AsyncIterator[bytes], partial: Path, shown: str) -> tuple[str, int]:
-        digest, size_bytes, held = hashlib.sha256(), 0, bytearray()
-        with await asyncio.to_thread(partial.open, "xb") as file:
-
-            def write(block: bytes | bytearray) -> None:
-                digest.update(block)
-                file.write(block)
-                self._check_room(0, shown)  # a server need not send a Content-Length
-
-            async for chunk in chunks:
-                size_bytes += len(chunk)
-                if size_bytes > self._limits.max_bytes:
-                    raise self._too_large(shown)
-                held += chunk
-                if len(held) >= BLOCK_BYTES:
-                    block, held = held, bytearray()
-                    await asyncio.to_thread(write, block)
-            await asyncio.to_thread(write, held)
-        return digest.hexdigest(), size_bytes
 
     def _uploaded(self, reference: Reference) -> FetchedInput:
         path = self._uploaded_path(reference)
@@ -256,16 +244,12 @@ class InputFetcher:
 
     def _check_size(self, size_bytes: int, shown: str) -> None:
         if size_bytes > self._limits.max_bytes:
-            raise self._too_large(shown)
+            raise too_large(shown, self._limits.max_bytes)
         self._check_room(size_bytes, shown)
 
     def _check_room(self, size_bytes: int, shown: str) -> None:
         if shutil.disk_usage(self._folder.path).free - size_bytes < self._min_free_bytes:
             raise disk_low(shown)
-
-    def _too_large(self, shown: str) -> InputTooLarge:
-        limit = self._limits.max_bytes
-        return InputTooLarge(f"{shown} is over {limit} bytes", limit_bytes=limit)
 
 
 def decode_data_uri(text: str) -> bytes | bytearray:

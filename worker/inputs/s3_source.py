@@ -6,19 +6,17 @@ Objects are streamed to disk within the same limits as other downloads. Errors o
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from worker.inputs.refusals import DownloadFailed, InputTooLarge
+from worker.inputs.partial_file import too_large, write_partial
+from worker.inputs.refusals import DownloadFailed
 from worker.s3.stores import S3Stores, StoreFailed
 from worker.s3.targets import S3Target, choose_target, may_read
 from worker.setting_slices import InputLimits, S3Config
-
-BLOCK_BYTES = 4 * 1024 * 1024  # bytes hashed and written at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,10 @@ class S3Source:
         """Return True if a request may read an object with the target's credentials."""
         return may_read(target, key, self._config)
 
-    async def download(self, target: S3Target, key: str, partial: Path) -> tuple[str, int]:
-        """Download the object into a new file; return its SHA-256 and size.
+    async def download(
+        self, target: S3Target, key: str, partial: Path, check_room: Callable[[], None] = lambda: None
+    ) -> tuple[str, int]:
+        """Download the object into a new file; return its SHA-256 and size. `check_room` is called as it grows.
 
         Raises DownloadFailed, InputTooLarge; AddressRefused and HostUnknown for an endpoint of the request.
         """
@@ -70,31 +70,11 @@ class S3Source:
         try:
             async with asyncio.timeout(self._limits.timeout_seconds), self._stores.read(patient, key) as found:
                 if found.length is not None and found.length > self._limits.max_bytes:
-                    raise self._too_large(shown)
-                return await self._write(found.chunks, partial, shown)
+                    raise too_large(shown, self._limits.max_bytes)
+                return await write_partial(
+                    found.chunks, partial, max_bytes=self._limits.max_bytes, shown=shown, check_room=check_room
+                )
         except TimeoutError:
             raise DownloadFailed(f"{shown} took over {self._limits.timeout_seconds:g} s") from None
         except StoreFailed as failed:
             raise DownloadFailed(f"{shown}: {failed.reason}", reason=failed.reason) from None
-
-    async def _write(self, chunks: AsyncIterator[bytes], partial: Path, shown: str) -> tuple[str, int]:
-        digest, size_bytes, held = hashlib.sha256(), 0, bytearray()
-        with await asyncio.to_thread(partial.open, "xb") as file:
-
-            def write(block: bytes | bytearray) -> None:
-                digest.update(block)
-                file.write(block)
-
-            async for chunk in chunks:
-                size_bytes += len(chunk)
-                if size_bytes > self._limits.max_bytes:
-                    raise self._too_large(shown)
-                held += chunk
-                if len(held) >= BLOCK_BYTES:
-                    block, held = held, bytearray()
-                    await asyncio.to_thread(write, block)
-            await asyncio.to_thread(write, held)
-        return digest.hexdigest(), size_bytes
-
-    def _too_large(self, shown: str) -> InputTooLarge:
-        return InputTooLarge(f"{shown} is over {self._limits.max_bytes} bytes", limit_bytes=self._limits.max_bytes)

@@ -226,7 +226,7 @@ async def test_a_file_for_which_the_disk_has_no_room_is_the_callers_to_send_late
 async def test_a_download_of_unknown_size_stops_at_the_floor_of_the_disk_and_not_at_its_end(
     site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.inputs.fetch.BLOCK_BYTES", 64 * 1024)
+    monkeypatch.setattr("worker.inputs.partial_file.BLOCK_BYTES", 64 * 1024)
     free = iter([2**40, 2**40, 10, 2**40])  # another program fills the disk meanwhile
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=next(free)))
     site.pages["/a"] = (200, {}, bytes(900_000))
