@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import typer
 
-from worker.guard.plain_answers import IDENTITY, check_is_plain
+from worker.guard.plain_responses import IDENTITY, check_is_plain
 from worker.settings import hub_token, load_settings
 
 Answer = TypeVar("Answer")

@@ -23,7 +23,7 @@ from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.timing import VastTiming
 from worker.engines.http import EngineHttp
 from worker.errors import EngineUnreachable
-from worker.guard.plain_answers import plain_client
+from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard
 from worker.inputs.refusals import DownloadFailed
 from worker.jobs.webhook_rows import WebhookRow
@@ -180,7 +180,7 @@ async def test_an_engines_answer_has_a_bound(liar: LyingServer, path: str) -> No
 
 
 ASKS_THE_FRONT_ITSELF = {"worker/api/vast.py", "worker/api/runpod.py", "worker/autoscaler/runpod/loop.py"}
-MAKES_PLAIN_CLIENTS = {"worker/guard/plain_answers.py"}
+MAKES_PLAIN_CLIENTS = {"worker/guard/plain_responses.py"}
 
 
 def test_every_client_of_the_front_comes_from_one_place() -> None:
@@ -204,7 +204,7 @@ def test_a_compressing_server_is_refused_by_the_command_line(liar: LyingServer) 
 def test_a_hub_that_compresses_is_refused(liar: LyingServer, tmp_path: Path) -> None:
     told: dict[str, Any] = {"ETag": '"' + "a" * 64 + '"', "X_Repo_Commit": "b" * 40, "X_Linked_Size": str(MIB)}
     liar.scripts |= {"HEAD /": answer(200, **told), "GET /": answer(200, bomb("br"), Content_Encoding="br", **told)}
-    with PeakMemory() as peak, pytest.raises(DownloadBroke, match="EncodedAnswer"):
+    with PeakMemory() as peak, pytest.raises(DownloadBroke, match="EncodedResponse"):
         fetch_model("sd15", tmp_path, lambda _: None, endpoint=liar.url)
     assert peak.num_bytes < PEAK_BYTES
     assert all(b"accept-encoding: identity" in head.lower() for head in liar.heads)

@@ -26,7 +26,7 @@ from tests.security.worker_process import PICTURE, job, processes_below
 from worker.engines.command import engine_command
 from worker.engines.loss import LossReason
 from worker.engines.sandbox import Sandbox
-from worker.engines.sandbox_start import find_user, prepare, tried
+from worker.engines.sandbox_start import find_user, prepare, try_sandbox
 from worker.errors import EngineStartFailed, SettingsInvalid
 from worker.setting_slices import EngineLaunch, SandboxConfig
 from worker.settings import load_settings
@@ -308,7 +308,7 @@ def test_a_front_without_root_cannot_change_the_user(tmp_path: Path, monkeypatch
 def test_a_machine_without_bubblewrap_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineStartFailed, match=r"bwrap \(package bubblewrap\)"):
-        tried(sandbox_of(tmp_path, level="bwrap", user="10002"), {})
+        try_sandbox(sandbox_of(tmp_path, level="bwrap", user="10002"), {})
 
 
 def test_a_sandbox_that_cannot_be_made_stops_the_start_with_the_reason(
@@ -319,7 +319,7 @@ def test_a_sandbox_that_cannot_be_made_stops_the_start_with_the_reason(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(EngineStartFailed, match=r"No permissions to create new namespace.*docs/sandbox\.md"):
-        tried(sandbox_of(tmp_path, level="bwrap", user="10002"), dict(os.environ))
+        try_sandbox(sandbox_of(tmp_path, level="bwrap", user="10002"), dict(os.environ))
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs another user")
@@ -330,7 +330,7 @@ def test_folders_that_the_engines_user_cannot_enter_stop_the_start(tmp_path: Pat
     sandbox = sandbox_of(private, level="user", user="10002")
     prepare(sandbox)
     with pytest.raises(EngineStartFailed, match="ENGINE_SANDBOX"):
-        tried(sandbox, dict(os.environ))
+        try_sandbox(sandbox, dict(os.environ))
 
 
 def test_namespaces_and_a_port_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:

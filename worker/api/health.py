@@ -20,14 +20,14 @@ router = APIRouter()
 @router.head("/live", include_in_schema=False)
 @router.get("/live")
 async def live() -> dict[str, str]:
-    """Reply 200 while the process responds."""
+    """Liveness probe: reply 200 while the process responds."""
     return {"status": "alive"}
 
 
 @router.head("/ready", include_in_schema=False)
 @router.get("/ready")
 async def ready(request: Request) -> JSONResponse:
-    """Reply 200 when the worker accepts and runs jobs."""
+    """Readiness probe: reply 200 when the worker accepts and runs jobs."""
     services = services_of(request)
     low = [floor.name for floor in services.floors() if floor.is_reached]
     if services.gate.is_open and services.pool.clients_serving and not low:

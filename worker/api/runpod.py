@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, Response
 
 from worker.api.own_requests import acting_as
 from worker.api.results import check_caller, public_outputs, refuse, services_of
-from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
+from worker.autoscaler.runpod.shapes import InputRefused, result_reply, translate
 from worker.errors import Problem, RequestRejected, WorkerError
 from worker.finite_json import FiniteJSONResponse
 from worker.guard.bodies import Sender
@@ -102,7 +102,7 @@ async def _submit(request: Request) -> Job | Response:
     job = await find_job(services.store, str(answer.get("id")), caller)
     if job is not None and taken.status_code in (200, 202):
         return job
-    reply = reply_of(answer, is_comfyui_shape=True)
+    reply = result_reply(answer, is_comfyui_shape=True)
     shown = {"id": job_id, "status": "FAILED", "error": reply["error"], "output": reply}
     later = {name: taken.headers[name] for name in ("retry-after",) if name in taken.headers}
     return JSONResponse(shown, status_code=taken.status_code, headers=later)
@@ -131,7 +131,7 @@ async def _shown(job: Job, request: Request) -> dict[str, Any]:
         worked_ms = times["generation_ms"] or 0
         shown |= {"delayTime": max(0, times["total_ms"] - worked_ms), "executionTime": worked_ms}
     result = result_of(job, await public_outputs(job, request))
-    reply = reply_of(result, is_comfyui_shape=job.public_id.startswith(COMFYUI_MARK))
+    reply = result_reply(result, is_comfyui_shape=job.public_id.startswith(COMFYUI_MARK))
     if "error" in reply and job.state is not JobState.COMPLETED:
         shown["error"] = reply["error"]
     return shown | {"output": reply}

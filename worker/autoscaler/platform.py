@@ -22,7 +22,7 @@ from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.sessions import SessionStore
 from worker.autoscaler.vast.timing import VastTiming
 from worker.errors import SessionGone, SettingsInvalid
-from worker.guard.plain_answers import plain_client
+from worker.guard.plain_responses import plain_client
 from worker.jobs.cost import cost_of
 from worker.jobs.job import Job
 from worker.setting_slices import RunPodConfig, VastConfig
@@ -71,7 +71,7 @@ class Platform:
         """Start the autoscaler. Raises OSError when a port is taken."""
         await self.autoscaler.start()
         if self.keys is not None and self.vast is None:  # signed requests, but no reports
-            asking = self.keys.keep_asking(lambda _reason: None, lambda: None)
+            asking = self.keys.poll(lambda _reason: None, lambda: None)
             self._asking.append(asyncio.create_task(asking, name="public-key"))
 
     async def close(self) -> None:

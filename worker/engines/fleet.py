@@ -19,11 +19,11 @@ from pydantic import SecretStr
 
 from worker.engines.client import HEARTBEAT_SECONDS, EngineClient
 from worker.engines.command import engine_command, read_processor_flags
-from worker.engines.gpus import find_gpus, share_out
+from worker.engines.gpus import assign_gpus, find_gpus
 from worker.engines.heartbeat import HeartbeatLimits
 from worker.engines.loss import CrashStreak, Loss, LossReason, RestartBudget
 from worker.engines.pool import GIVE_UP_SECONDS, EnginePool
-from worker.engines.recycling import MemoryUse, engine_to_recycle, is_too_much, soft_limit_bytes
+from worker.engines.recycling import MemoryUse, engine_to_recycle, is_over_limit, soft_limit_bytes
 from worker.engines.sandbox_start import find_user
 from worker.engines.supervisor import STOP_SECONDS, EngineProcess
 from worker.engines.watch import EngineReport, EngineState, WatchedEngine
@@ -75,7 +75,7 @@ class EngineFleet:
         self._token = SecretStr(secrets.token_urlsafe(32))
         self._private_directory = launch.private_directory
         self.has_been_up = asyncio.Event()
-        self.engines = self._theirs(launch) if launch.urls else self._ours(launch)
+        self.engines = self._foreign_engines(launch) if launch.urls else self._own_engines(launch)
         self.pool = EnginePool(
             [engine.client for engine in self.engines], give_up_seconds=GIVE_UP_SECONDS if launch.urls else None
         )
@@ -141,10 +141,10 @@ class EngineFleet:
 
     # making
 
-    def _theirs(self, launch: EngineLaunch) -> list[WatchedEngine]:
-        return [self._their_engine(url) for url in launch.urls]
+    def _foreign_engines(self, launch: EngineLaunch) -> list[WatchedEngine]:
+        return [self._foreign_engine(url) for url in launch.urls]
 
-    def _their_engine(self, url: str) -> WatchedEngine:
+    def _foreign_engine(self, url: str) -> WatchedEngine:
         client = EngineClient(
             url,
             on_fault=lambda reason: engine.on_fault(reason),
@@ -154,19 +154,19 @@ class EngineFleet:
         engine = WatchedEngine(client, None, lambda: self.pool, self._limits, self._prepare)
         return engine
 
-    def _ours(self, launch: EngineLaunch) -> list[WatchedEngine]:
+    def _own_engines(self, launch: EngineLaunch) -> list[WatchedEngine]:
         environment = child_environment(launch.environment_names)
         gpus = [] if launch.is_cpu or "--cpu" in launch.arguments else find_gpus(environment)
-        seen = share_out(gpus, launch.num_engines)
+        seen = assign_gpus(gpus, launch.num_engines)
         sandbox = launch.sandbox
         if sandbox.level != "off":
             num_processes = (sandbox.max_processes or 0) * len(seen)  # engines share a user, and its count
             memory = sandbox.max_memory_bytes or (None if gpus else self._memory.total_bytes())
             limits = replace(sandbox, max_processes=num_processes, max_memory_bytes=memory)
             launch = replace(launch, sandbox=limits)
-        return [self._our_engine(launch, environment, index, gpu, len(seen)) for index, gpu in enumerate(seen)]
+        return [self._own_engine(launch, environment, index, gpu, len(seen)) for index, gpu in enumerate(seen)]
 
-    def _our_engine(
+    def _own_engine(
         self, launch: EngineLaunch, environment: dict[str, str], index: int, gpu: str | None, num_engines: int
     ) -> WatchedEngine:
         flags = read_processor_flags()
@@ -239,7 +239,7 @@ class EngineFleet:
             for engine in self.engines:
                 if engine.client.url == name:
                     log.info("engine over memory limit", url=name)
-                    await engine.recycle(self._is_too_much)
+                    await engine.recycle(self._is_over_limit)
 
     def _too_large(self) -> str | None:
         now = time.monotonic()
@@ -256,10 +256,10 @@ class EngineFleet:
         ]
         return engine_to_recycle(uses, self._front_bytes(), self._limit_bytes(), is_below_floor=self._is_below_floor())
 
-    def _is_too_much(self) -> bool:
+    def _is_over_limit(self) -> bool:
         engines_bytes = sum(self._bytes_of(engine) or 0 for engine in self.engines)
         total = self._front_bytes() + engines_bytes
-        return is_too_much(total, self._limit_bytes(), is_below_floor=self._is_below_floor())
+        return is_over_limit(total, self._limit_bytes(), is_below_floor=self._is_below_floor())
 
     def _limit_bytes(self) -> int | None:
         return soft_limit_bytes(self._config.soft_limit_bytes, self._memory.total_bytes())

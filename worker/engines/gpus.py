@@ -22,7 +22,7 @@ def find_gpus(environment: Mapping[str, str], dev: Path = Path("/dev")) -> list[
     devices = sorted(path.name for path in dev.glob("nvidia[0-9]*"))
     if len(devices) < 2:
         return ["0"] if devices else []
-    return list_of_driver() or [str(index) for index in range(len(devices))]
+    return driver_ids() or [str(index) for index in range(len(devices))]
 
 
 def visible_entries(variable: str) -> list[str]:
@@ -36,16 +36,16 @@ def visible_entries(variable: str) -> list[str]:
     return entries
 
 
-def list_of_driver() -> list[str]:
+def driver_ids() -> list[str]:
     """Return the ids that `nvidia-smi -L` lists; empty when it fails."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return ids_listed(listed.stdout) if listed.returncode == 0 else []
+    return parse_ids(listed.stdout) if listed.returncode == 0 else []
 
 
-def ids_listed(text: str) -> list[str]:
+def parse_ids(text: str) -> list[str]:
     """Return one id for each device. A GPU that is divided into MIG devices counts as those."""
     ids: list[str] = []
     whole: str | None = None  # a GPU whose MIG devices may follow
@@ -63,7 +63,7 @@ def ids_listed(text: str) -> list[str]:
     return [*ids, *([] if whole is None else [whole])]
 
 
-def share_out(gpus: Sequence[str], num_engines: int | None) -> list[str | None]:
+def assign_gpus(gpus: Sequence[str], num_engines: int | None) -> list[str | None]:
     """Return the GPU of each engine; None: every device of the machine.
 
     `num_engines` None: one engine for each GPU.

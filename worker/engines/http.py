@@ -32,7 +32,7 @@ SLOWEST_BYTES_PER_SECOND = 500_000  # at which a large body may be sent
 BACKLOG_PAUSE_SECONDS = 0.01
 
 
-class BadAnswer(Exception):
+class BadResponse(Exception):
     """Reply that is not read: compressed, or too large. The message gives the reason."""
 
 
@@ -104,7 +104,7 @@ class EngineHttp:
             async for piece in _body(connection.reader, head):
                 body_read += piece
                 if len(body_read) > self._max_answer_bytes:
-                    raise BadAnswer(f"got over {self._max_answer_bytes} bytes, expected fewer")
+                    raise BadResponse(f"got over {self._max_answer_bytes} bytes, expected fewer")
             return Reply(head.status, bytes(body_read))
 
     @asynccontextmanager
@@ -140,7 +140,7 @@ class EngineHttp:
                 connection.idle_since = time.monotonic()
                 self._idle.append(connection)
                 connection = None
-        except BadAnswer as error:
+        except BadResponse as error:
             raise EngineUnreachable(f"The engine's reply is invalid: {error}") from None
         except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
             raise EngineUnreachable(f"Cannot connect to the engine: {type(error).__name__}") from None
@@ -178,7 +178,7 @@ def _parse_head(raw: bytes) -> _Head:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip().lower()
     if headers.get("content-encoding", "") not in ("", "identity"):
-        raise BadAnswer(f"Content-Encoding: got {headers['content-encoding'][:40]!r}, expected identity")
+        raise BadResponse(f"Content-Encoding: got {headers['content-encoding'][:40]!r}, expected identity")
     length = headers.get("content-length")
     is_chunked = headers.get("transfer-encoding", "") == "chunked"
     has_end = length is not None or is_chunked or status == "204"

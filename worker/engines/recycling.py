@@ -36,7 +36,7 @@ def soft_limit_bytes(asked: int | None, total: int | None) -> int | None:
     return None if total is None else round(total * DEFAULT_SHARE)
 
 
-def is_too_much(total_bytes: int, limit_bytes: int | None, *, is_below_floor: bool) -> bool:
+def is_over_limit(total_bytes: int, limit_bytes: int | None, *, is_below_floor: bool) -> bool:
     return is_below_floor or (limit_bytes is not None and total_bytes > limit_bytes)
 
 
@@ -48,14 +48,16 @@ def engine_to_recycle(
     An engine that has run nothing since its start would come back as it is.
     """
     total = front_bytes + sum(engine.rss_bytes for engine in engines)
-    if not is_too_much(total, limit_bytes, is_below_floor=is_below_floor):
+    if not is_over_limit(total, limit_bytes, is_below_floor=is_below_floor):
         return None
-    may_be = [engine for engine in engines if engine.num_prompts > 0 and engine.age_seconds >= rest_seconds(engine)]
+    may_be = [
+        engine for engine in engines if engine.num_prompts > 0 and engine.age_seconds >= min_interval_seconds(engine)
+    ]
     largest = max(may_be, key=lambda engine: engine.rss_bytes, default=None)
     return None if largest is None else largest.name
 
 
-def rest_seconds(engine: MemoryUse) -> float:
+def min_interval_seconds(engine: MemoryUse) -> float:
     """Return the minimum time between two replacements of an engine; the first may come at once."""
     if engine.num_recycled == 0:
         return 0.0

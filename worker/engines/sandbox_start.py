@@ -77,7 +77,7 @@ def prepare(sandbox: Sandbox) -> None:
         raise EngineStartFailed(f"ENGINE_SANDBOX: folder cannot be prepared; got {reason}: {error.filename}") from None
 
 
-def tried(sandbox: Sandbox, environment: Mapping[str, str]) -> Sandbox:
+def try_sandbox(sandbox: Sandbox, environment: Mapping[str, str]) -> Sandbox:
     """Return the sandbox as it works here, after a trial. Blocking. Raises EngineStartFailed with what is missing."""
     needed = [*(["bwrap"] if sandbox.has_namespaces else []), *(["setpriv"] if sandbox.user is not None else [])]
     missing = [name for name in needed if shutil.which(name) is None]

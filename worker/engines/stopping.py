@@ -125,14 +125,14 @@ class StopRequests:
             await self._ask(request.prompt_id)
             was_asked.set()
             if not is_past_nodes:
-                await self._look_until_gone(request)
+                await self._poll_until_gone(request)
         finally:
             was_asked.set()
             if self.is_open(request):
                 del self._requests[request.prompt_id]
                 self._on_change()
 
-    async def _look_until_gone(self, request: StopRequest) -> None:
+    async def _poll_until_gone(self, request: StopRequest) -> None:
         num_looks, asked_at = 0, time.monotonic()
         while self.is_open(request):
             try:

@@ -25,7 +25,7 @@ from worker.engines.address import NO_TOKEN, EngineAddress
 from worker.engines.command import EngineCommand
 from worker.engines.http import EngineHttp
 from worker.engines.loss import Loss, LossReason, RestartBudget, backoff_seconds, reason_of_exit
-from worker.engines.sandbox_start import StatusPipe, prepare, tried
+from worker.engines.sandbox_start import StatusPipe, prepare, try_sandbox
 from worker.engines.unix_socket import UnixSocket
 from worker.errors import EngineStartFailed, EngineUnreachable
 from worker.observe.memory import MachineMemory
@@ -127,7 +127,7 @@ class EngineProcess:
         sandbox = self._command.sandbox
         if sandbox is not None:
             await asyncio.to_thread(prepare, sandbox)
-            sandbox = await asyncio.to_thread(tried, sandbox, self._command.environment)
+            sandbox = await asyncio.to_thread(try_sandbox, sandbox, self._command.environment)
             self._command = replace(self._command, sandbox=sandbox)
 
     async def start(self) -> None:
@@ -269,9 +269,8 @@ class EngineProcess:
                 if ended.done():
                     asking.cancel()
                     await asyncio.wait({self._reader}, timeout=1)
-                    raise EngineStartFailed(
-                        f"The engine's process ended with code {process.returncode} before it answered: {self._words()}"
-                    )
+                    ended = f"The engine's process ended with code {process.returncode} before it answered"
+                    raise EngineStartFailed(f"{ended}: {self._last_output()}")
                 with contextlib.suppress(EngineUnreachable):
                     if asking.result().status == 200:
                         break
@@ -289,7 +288,7 @@ class EngineProcess:
             while not self.is_answering:
                 if not self._may_restart(num_failed_starts):
                     self.state = ProcessState.FAILED
-                    supervisor_log.critical("the engine is given up", reason=_words_of(self.last_loss))
+                    supervisor_log.critical("engine failed", reason=_last_output_of(self.last_loss))
                     assert self.last_loss is not None
                     self._on_lost(self.last_loss)
                     return
@@ -314,7 +313,7 @@ class EngineProcess:
         self.state = ProcessState.RESTARTING
         num_oom_kills = self._memory.num_oom_kills() - self._oom_kills_before
         reason = self._replaced_for or reason_of_exit(code, num_oom_kills)
-        words = "" if reason is LossReason.RECYCLED else self._words()
+        words = "" if reason is LossReason.RECYCLED else self._last_output()
         self.last_loss = Loss(reason, code, words, self._find_culprit(reason))
         self.restarts[reason] += 1
         log_end = supervisor_log.info if self.last_loss.is_planned else supervisor_log.error
@@ -330,7 +329,7 @@ class EngineProcess:
         is_free = loss is not None and (loss.is_planned or loss.prompt_id is not None)
         return is_free or self._budget.take(time.monotonic())
 
-    def _words(self) -> str:
+    def _last_output(self) -> str:
         return " | ".join(list(self._last_lines)[-5:]) or "no output"
 
     async def _end(
@@ -380,5 +379,5 @@ class EngineProcess:
             self._pipe = None
 
 
-def _words_of(loss: Loss | None) -> str:
+def _last_output_of(loss: Loss | None) -> str:
     return "" if loss is None else f"{loss.sentence}: {loss.last_words}"

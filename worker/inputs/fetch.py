@@ -25,7 +25,7 @@ import httpx
 
 from worker.errors import DiskLow, InputRejected
 from worker.files.kinds import HEAD_BYTES, BrokenFile, check_file, check_kind
-from worker.guard.plain_answers import EncodedAnswer, plain_chunks, plain_client
+from worker.guard.plain_responses import EncodedResponse, plain_chunks, plain_client
 from worker.guard.safe_address import AddressGuard, shown_url
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.partial_file import too_large, write_partial
@@ -305,7 +305,7 @@ def _gone(reference: Reference) -> InputRejected:
 def _why(error: Exception) -> str:
     """Return the reason of an error without the URL, which the message of httpx may repeat."""
     match error:
-        case EncodedAnswer():
+        case EncodedResponse():
             return str(error)
         case httpx.TooManyRedirects():
             return "too many redirects"

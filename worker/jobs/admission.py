@@ -1,4 +1,4 @@
-"""Admission control: decide if a request becomes a job now, by its id, the room and the expected wait.
+"""Admission control and backpressure: decide if a request becomes a job now, by its id, the room and the wait.
 
 The graph check is passed in by the caller. A request with the id and body of an existing job of the same caller
 attaches to that job; with another body it is refused. Two concurrent requests with one id become one job: the second

@@ -1,6 +1,6 @@
 """Outbox: pending webhooks, on disk from the moment a job ends. Delivered at least once under the same id.
 
-A webhook whose last try has failed is dead: it is kept, and sent again on request.
+A webhook whose last try has failed is a dead letter: it is kept, and sent again on request.
 """
 
 from __future__ import annotations

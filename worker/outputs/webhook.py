@@ -23,7 +23,7 @@ import httpx
 from standardwebhooks.webhooks import Webhook
 
 from worker.backoff import Backoff, retry_after_seconds
-from worker.guard.plain_answers import plain_client
+from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port
 
 LONGEST_WAIT_SECONDS = 4 * 3600.0

@@ -23,7 +23,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from worker.backoff import Backoff
 from worker.errors import WorkerError
-from worker.guard.plain_answers import AnswerTooLarge, EncodedAnswer, check_is_plain, plain_body, plain_client
+from worker.guard.plain_responses import EncodedResponse, ResponseTooLarge, check_is_plain, plain_body, plain_client
 from worker.guard.safe_address import AddressGuard
 from worker.s3.signer import NotSignable, S3Signer, make_signer
 from worker.s3.targets import S3Target
@@ -352,7 +352,7 @@ def _reason(error: httpx.HTTPError) -> str:
             return "the store's certificate is not valid"
         cause = cause.__cause__ or cause.__context__
     match error:
-        case EncodedAnswer() | AnswerTooLarge():
+        case EncodedResponse() | ResponseTooLarge():
             return f"the store's {error}"
         case httpx.TimeoutException():
             return "the store takes too long"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.engines.gpus import find_gpus, ids_listed, share_out, visible_entries
+from worker.engines.gpus import assign_gpus, find_gpus, parse_ids, visible_entries
 
 TWO = """GPU 0: NVIDIA H200 (UUID: GPU-aaaa)
 GPU 1: NVIDIA H200 (UUID: GPU-bbbb)
@@ -35,12 +35,12 @@ def test_without_the_variable_the_devices_count_and_one_needs_no_driver(tmp_path
 
 
 def test_the_drivers_list_names_each_gpu_or_the_parts_it_is_cut_into() -> None:
-    assert ids_listed(TWO) == ["GPU-aaaa", "GPU-bbbb"]
-    assert ids_listed(CUT) == ["MIG-1111", "MIG-2222", "GPU-bbbb"]
+    assert parse_ids(TWO) == ["GPU-aaaa", "GPU-bbbb"]
+    assert parse_ids(CUT) == ["MIG-1111", "MIG-2222", "GPU-bbbb"]
 
 
 def test_every_gpu_gets_an_engine_unless_a_number_is_asked_for() -> None:
-    assert share_out(["a", "b"], None) == ["a", "b"]
-    assert share_out(["a", "b"], 3) == ["a", "b", "a"]
-    assert share_out(["a", "b"], 1) == [None] == share_out(["a"], None) == share_out([], None)
-    assert share_out([], 2) == [None, None]
+    assert assign_gpus(["a", "b"], None) == ["a", "b"]
+    assert assign_gpus(["a", "b"], 3) == ["a", "b", "a"]
+    assert assign_gpus(["a", "b"], 1) == [None] == assign_gpus(["a"], None) == assign_gpus([], None)
+    assert assign_gpus([], 2) == [None, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engines.recycling import MemoryUse, engine_to_recycle, rest_seconds, soft_limit_bytes
+from worker.engines.recycling import MemoryUse, engine_to_recycle, min_interval_seconds, soft_limit_bytes
 
 SMALL = MemoryUse("small", 100, num_prompts=3, age_seconds=10, num_recycled=0)
 LARGE = MemoryUse("large", 500, num_prompts=3, age_seconds=10, num_recycled=0)
@@ -30,4 +30,4 @@ def test_an_engine_that_needs_that_much_is_replaced_ever_less_often() -> None:
     again = replace(LARGE, num_recycled=1, age_seconds=29)
     assert engine_to_recycle([again], 0, 1, is_below_floor=False) is None
     assert engine_to_recycle([replace(again, age_seconds=31)], 0, 1, is_below_floor=False) == "large"
-    assert [rest_seconds(replace(LARGE, num_recycled=number)) for number in (0, 1, 2, 99)] == [0, 30, 60, 3600]
+    assert [min_interval_seconds(replace(LARGE, num_recycled=number)) for number in (0, 1, 2, 99)] == [0, 30, 60, 3600]

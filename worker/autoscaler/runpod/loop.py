@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import httpx
 
-from worker.autoscaler.runpod.shapes import InputRefused, Translated, reply_of, translate
+from worker.autoscaler.runpod.shapes import InputRefused, Translated, result_reply, translate
 from worker.guard.own_certificate import trusting
 from worker.identity.own_key import read_own_key
 
@@ -72,7 +72,7 @@ class Handler:
                 return {"error": str(gone), "refresh_worker": True}
             finally:
                 await progress.settle()
-        return reply_of(result, is_comfyui_shape=translated.is_comfyui_shape)
+        return result_reply(result, is_comfyui_shape=translated.is_comfyui_shape)
 
     async def _run(self, http: httpx.AsyncClient, translated: Translated, progress: Progress) -> dict[str, Any]:
         """Return the result, or the refusal. A busy front is retried for some minutes."""

@@ -75,7 +75,7 @@ def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
         "return_outputs_as_base64": wants_base64 and not has_store,
         **rest,
         "request_id": job_id,
-        "workflow_json": put_in(workflow, read_pictures(job_input.get("images"))),
+        "workflow_json": substitute_pictures(workflow, read_pictures(job_input.get("images"))),
     }
     return Translated({"input": body}, is_comfyui_shape=True)
 
@@ -109,7 +109,7 @@ def _check_base64(text: str) -> None:
         base64.b64decode(text[start : start + CHECKED_LENGTH], validate=True)
 
 
-def put_in(workflow: Mapping[str, Any], pictures: Mapping[str, str]) -> dict[str, Any]:
+def substitute_pictures(workflow: Mapping[str, Any], pictures: Mapping[str, str]) -> dict[str, Any]:
     """Return a copy of the workflow with the data of each picture in the inputs that name it."""
     filled = {node_id: copy.copy(node) for node_id, node in workflow.items()}
     for node in filled.values():
@@ -121,7 +121,7 @@ def put_in(workflow: Mapping[str, Any], pictures: Mapping[str, str]) -> dict[str
     return filled
 
 
-def reply_of(result: Mapping[str, Any], *, is_comfyui_shape: bool) -> dict[str, Any]:
+def result_reply(result: Mapping[str, Any], *, is_comfyui_shape: bool) -> dict[str, Any]:
     """Build the reply to a job from `/generate`'s result or refusal."""
     error = result.get("error") or {}
     is_completed = result.get("status") == "completed"

@@ -91,7 +91,7 @@ class VastAutoscaler:
         self._watch("vast-reports", self._reporter.run)
         self._watch("vast-sessions", self._collect)
         if self._keys is not None:
-            self._watch("vast-public-key", partial(self._keys.keep_asking, self._key_failed, self._key_had))
+            self._watch("vast-public-key", partial(self._keys.poll, self._key_failed, self._key_fetched))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -203,7 +203,7 @@ class VastAutoscaler:
         self._key_error = reason
         self._show_status()
 
-    def _key_had(self) -> None:
+    def _key_fetched(self) -> None:
         self._key_error = ""
         self._show_status()
 

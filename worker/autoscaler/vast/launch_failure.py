@@ -8,7 +8,7 @@ import signal
 from worker.autoscaler.vast.ledger import Ledger
 from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.timing import VastTiming
-from worker.guard.plain_answers import plain_client
+from worker.guard.plain_responses import plain_client
 from worker.setting_slices import VastConfig
 
 

@@ -11,7 +11,7 @@ import httpx
 import structlog
 
 from worker.autoscaler.vast.timing import VastTiming
-from worker.guard.plain_answers import plain_body
+from worker.guard.plain_responses import plain_body
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -37,12 +37,12 @@ class PublicKeySource:
         self._sleep = sleep
         self.key: RSAPublicKey | None = None
 
-    async def keep_asking(self, on_failed: Callable[[str], None], on_had: Callable[[], None]) -> None:
+    async def poll(self, on_failed: Callable[[str], None], on_fetched: Callable[[], None]) -> None:
         """Fetch until the key is there. `on_failed` is called with the reason after each five failed rounds."""
         while not await self.fetch():
             on_failed(FAILED_WORDS)
             await self._sleep(self._timing.key_pause)
-        on_had()
+        on_fetched()
 
     async def fetch(self) -> bool:
         """Request the key from each address in turn, five rounds with growing waits. Return True if there is a key."""

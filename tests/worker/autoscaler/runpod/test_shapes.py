@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from worker.autoscaler.runpod.shapes import InputRefused, reply_of, translate
+from worker.autoscaler.runpod.shapes import InputRefused, result_reply, translate
 
 PICTURE = base64.b64encode(b"\x89PNG and so on").decode()
 WORKFLOW: dict[str, Any] = {
@@ -92,7 +92,7 @@ def output(**fields: Any) -> dict[str, Any]:
 
 def test_pictures_are_returned_as_data_or_as_the_uploads_address() -> None:
     uploaded = output(url="https://bucket.s3.amazonaws.com/job-1/a.png?X-Amz-Signature=x&X-Amz-Expires=1")
-    reply = reply_of(result(output(data=PICTURE), uploaded), is_comfyui_shape=True)
+    reply = result_reply(result(output(data=PICTURE), uploaded), is_comfyui_shape=True)
     assert reply == {
         "images": [
             {"filename": "a.png", "type": "base64", "data": PICTURE},
@@ -102,27 +102,27 @@ def test_pictures_are_returned_as_data_or_as_the_uploads_address() -> None:
 
 
 def test_other_files_stand_beside_the_pictures() -> None:
-    reply = reply_of(result(output(output_type="video", filename="a.mp4", data="AAAA")), is_comfyui_shape=True)
+    reply = result_reply(result(output(output_type="video", filename="a.mp4", data="AAAA")), is_comfyui_shape=True)
     assert reply["images"] == [] and reply["status"] == "success_no_images"
     assert reply["files"] == [{"filename": "a.mp4", "type": "base64", "data": "AAAA"}]
 
 
 def test_a_picture_that_cannot_be_returned_is_an_error_beside_the_others() -> None:
     too_large = output(filename="b.png", data=None, error="larger than the limit")
-    reply = reply_of(result(output(data=PICTURE), too_large), is_comfyui_shape=True)
+    reply = result_reply(result(output(data=PICTURE), too_large), is_comfyui_shape=True)
     assert len(reply["images"]) == 1 and reply["errors"] == ["b.png cannot be returned: larger than the limit"]
-    alone = reply_of(result(too_large), is_comfyui_shape=True)
+    alone = result_reply(result(too_large), is_comfyui_shape=True)
     assert alone == {"error": "Job processing failed", "details": reply["errors"]}
 
 
 def test_a_failed_upload_is_named_and_the_data_still_returned() -> None:
-    reply = reply_of(result(output(upload_error="denied", data=PICTURE)), is_comfyui_shape=True)
+    reply = result_reply(result(output(upload_error="denied", data=PICTURE)), is_comfyui_shape=True)
     assert reply["errors"] == ["Error uploading a.png to S3: denied"] and reply["images"][0]["type"] == "base64"
 
 
 def test_a_node_that_failed_is_told_with_its_type_and_id() -> None:
     error = {"code": "node_failed", "node_id": "3", "class_type": "KSampler", "message": "it broke"}
-    reply = reply_of(result(status="failed", error=error), is_comfyui_shape=True)
+    reply = result_reply(result(status="failed", error=error), is_comfyui_shape=True)
     assert reply == {
         "error": "Job processing failed",
         "details": ["Workflow execution error: Node Type: KSampler, Node ID: 3, Message: it broke"],
@@ -132,7 +132,7 @@ def test_a_node_that_failed_is_told_with_its_type_and_id() -> None:
 def test_a_workflow_that_is_wrong_is_told_with_every_problem() -> None:
     problems = [{"node_id": "1", "message": "no such node"}, {"field": "input.s3", "message": "is wrong"}]
     error = {"code": "request_rejected", "message": "no such node (and 1 more)", "problems": problems}
-    reply = reply_of(result(status="failed", error=error), is_comfyui_shape=True)
+    reply = result_reply(result(status="failed", error=error), is_comfyui_shape=True)
     assert reply["details"] == ["Node 1: no such node", "input.s3: is wrong"]
     assert "refresh_worker" not in reply
 
@@ -140,9 +140,9 @@ def test_a_workflow_that_is_wrong_is_told_with_every_problem() -> None:
 def test_a_device_that_was_lost_asks_for_another_machine() -> None:
     error = {"code": "engine_unreachable", "message": "The engine was lost twice during this job"}
     for is_comfyui_shape in (True, False):
-        assert reply_of(result(status="failed", error=error), is_comfyui_shape=is_comfyui_shape)["refresh_worker"]
+        assert result_reply(result(status="failed", error=error), is_comfyui_shape=is_comfyui_shape)["refresh_worker"]
 
 
 def test_our_own_form_gets_our_own_result() -> None:
     given = result(output(data=PICTURE))
-    assert reply_of(given, is_comfyui_shape=False) == given
+    assert result_reply(given, is_comfyui_shape=False) == given

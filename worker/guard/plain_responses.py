@@ -18,11 +18,11 @@ MAX_ANSWER_BYTES = 1024 * 1024
 IDENTITY = {"Accept-Encoding": "identity"}
 
 
-class EncodedAnswer(httpx.RemoteProtocolError):
+class EncodedResponse(httpx.RemoteProtocolError):
     """A response with a Content-Encoding, although the request excluded it."""
 
 
-class AnswerTooLarge(httpx.RemoteProtocolError):
+class ResponseTooLarge(httpx.RemoteProtocolError):
     """A response longer than the allowed size."""
 
 
@@ -53,7 +53,7 @@ def blocking_plain_client(
     verify: ssl.SSLContext | bool,
     mounts: Mapping[str, None],
 ) -> httpx.Client:
-    """Create a synchronous client for a command; an encoded response raises EncodedAnswer before it is read."""
+    """Create a synchronous client for a command; an encoded response raises EncodedResponse before it is read."""
     return httpx.Client(
         headers={**IDENTITY, **headers},
         timeout=timeout,
@@ -65,26 +65,26 @@ def blocking_plain_client(
 
 
 def check_is_plain(response: Any) -> None:
-    """Raise EncodedAnswer if a response has an encoded body. Accepts any client's response that has `headers`."""
+    """Raise EncodedResponse if a response has an encoded body. Accepts any client's response that has `headers`."""
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
-        raise EncodedAnswer(f"Content-Encoding: got {encoding[:40]!r}, expected identity")
+        raise EncodedResponse(f"Content-Encoding: got {encoding[:40]!r}, expected identity")
 
 
 async def plain_chunks(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the body of a streamed response as it arrives. Raises EncodedAnswer before the first byte is read."""
+    """Yield the body of a streamed response as it arrives. Raises EncodedResponse before the first byte is read."""
     check_is_plain(response)
     async for chunk in response.aiter_raw():
         yield chunk
 
 
 async def plain_body(response: httpx.Response, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-    """Return the body of a streamed response. Raises EncodedAnswer, or AnswerTooLarge above `max_bytes`."""
+    """Return the body of a streamed response. Raises EncodedResponse, or ResponseTooLarge above `max_bytes`."""
     body = bytearray()
     async for chunk in plain_chunks(response):
         body += chunk
         if len(body) > max_bytes:
-            raise AnswerTooLarge(f"answer: got over {max_bytes} bytes, expected fewer")
+            raise ResponseTooLarge(f"answer: got over {max_bytes} bytes, expected fewer")
     return bytes(body)
 
 
