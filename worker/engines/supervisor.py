@@ -269,8 +269,8 @@ class EngineProcess:
                 if ended.done():
                     asking.cancel()
                     await asyncio.wait({self._reader}, timeout=1)
-                    ended = f"The engine's process ended with code {process.returncode} before it answered"
-                    raise EngineStartFailed(f"{ended}: {self._last_output()}")
+                    message = f"The engine's process ended with code {process.returncode} before it answered"
+                    raise EngineStartFailed(f"{message}: {self._last_output()}")
                 with contextlib.suppress(EngineUnreachable):
                     if asking.result().status == 200:
                         break
