@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
@@ -152,7 +153,7 @@ def test_a_pack_compiles_a_model(tmp_path: Path, module: str) -> None:
 
         def __init__(self) -> None:
             self.model_options: dict[str, object] = {}
-            self.wrappers: list[object] = []
+            self.wrappers: list[tuple[str, str, Any]] = []
 
         def remove_wrappers_with_key(self, wrapper_type: str, key: str) -> None:
             self.wrappers.clear()
@@ -163,6 +164,6 @@ def test_a_pack_compiles_a_model(tmp_path: Path, module: str) -> None:
     with loaded(tmp_path):
         model = Recorded()
         importlib.import_module(module).set_torch_compile_wrapper(model, "eager", keys=["diffusion_model.middle"])
-    [(kind, key, wrapper)] = model.wrappers  # type: ignore[misc]
+    [(kind, key, wrapper)] = model.wrappers
     assert (kind, key) == ("apply_model", "torch.compile")
     assert wrapper.keys == ("diffusion_model.middle",) and wrapper.arguments["backend"] == "eager"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ class PublicModel:
     variant: str = ""
     channel_mult: tuple[int, ...] = (1, 2, 4)
     blocks_per_level: int = 2
-    sizes: Mapping[str, int] = field(
+    sizes: Mapping[str, Any] = field(
         default_factory=lambda: {"model_channels": 320, "context_dim": 2048, "label_dim": 2816}
     )
     in_channels: int = 4

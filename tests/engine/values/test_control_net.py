@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from engine.diffusion.latent_format import LatentFormat
+from engine.nodes.base import NodeContext
 from engine.nodes.library.conditioning.controlnet import controlnet_inpainting_alimama_apply
 from engine.values.control_net import ControlNet
+from tests.engine.nodes.small_store import node_context, small_store
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> NodeContext:
+    return node_context(small_store(tmp_path))
 
 
 class PassThrough(torch.nn.Module):
@@ -93,12 +101,12 @@ def test_a_network_that_reads_a_mask_gets_ones_where_a_node_gives_none() -> None
     assert hint.shape == (1, 5, 4, 6) and bool((hint[:, 4] == 1).all())
 
 
-def test_the_inpainting_node_hides_the_masked_part_and_hands_the_rest_on_as_a_mask() -> None:
+def test_the_inpainting_node_hides_the_masked_part_and_hands_the_rest_on_as_a_mask(context: NodeContext) -> None:
     net = latent_net(concat_mask=True)
     mask = torch.zeros(1, 40, 60)
     mask[:, :, :30] = 1.0
     positive, _ = controlnet_inpainting_alimama_apply(
-        None, positive=[[torch.zeros(1, 1, 8), {}]], negative=[], control_net=net, vae=SmallVae(),
+        context, positive=[[torch.zeros(1, 1, 8), {}]], negative=[], control_net=net, vae=SmallVae(),
         image=torch.ones(1, 40, 60, 3), mask=mask, strength=1.0, start_percent=0.0, end_percent=1.0,
     )  # fmt: skip
     hint = hint_of(positive[0][1]["control"])
@@ -106,9 +114,9 @@ def test_the_inpainting_node_hides_the_masked_part_and_hands_the_rest_on_as_a_ma
     torch.testing.assert_close(hint[0, :4] / LatentFormat().process_in(torch.ones(1)), hint[0, 4:].expand(4, -1, -1))
 
 
-def test_the_inpainting_node_leaves_the_picture_alone_for_a_network_without_a_mask() -> None:
+def test_the_inpainting_node_leaves_the_picture_alone_for_a_network_without_a_mask(context: NodeContext) -> None:
     positive, _ = controlnet_inpainting_alimama_apply(
-        None, positive=[[torch.zeros(1, 1, 8), {}]], negative=[], control_net=latent_net(), vae=SmallVae(),
+        context, positive=[[torch.zeros(1, 1, 8), {}]], negative=[], control_net=latent_net(), vae=SmallVae(),
         image=torch.ones(1, 40, 60, 3), mask=torch.ones(1, 40, 60), strength=1.0, start_percent=0.0, end_percent=1.0,
     )  # fmt: skip
     hint = hint_of(positive[0][1]["control"])
