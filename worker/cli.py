@@ -24,7 +24,7 @@ from rich.progress import Progress
 from worker.child_environment import INSTALLERS
 from worker.client_stream import ResultStream, WorkerUnreachable
 from worker.errors import SettingsInvalid, WorkerError
-from worker.guard.own_certificate import trusting
+from worker.guard.own_certificate import trusting_context
 from worker.identity.api_keys import KeyMalformed, new_key, read_scopes
 from worker.identity.loopback import is_loopback
 from worker.identity.own_key import read_own_key
@@ -219,7 +219,7 @@ def _worker_at(url: str, *, is_insecure: bool) -> _Worker:
     if tls is None or is_insecure:
         return _Worker(settings.local_url, not is_insecure, own_key)
     try:
-        return _Worker(settings.local_url, trusting(tls.certificate), own_key)
+        return _Worker(settings.local_url, trusting_context(tls.certificate), own_key)
     except OSError as error:
         raise SettingsInvalid(f"SSL_CERTFILE: {tls.certificate} cannot be used: {error.strerror or error}") from None
 

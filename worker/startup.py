@@ -110,7 +110,7 @@ class Front:
         await self.services.platform.start()
         self._outbox.start()
         self._spawn(self._bring_up())
-        self._spawn(self._external_io.outputs.look_at_store())
+        self._spawn(self._external_io.outputs.check_store())
         expiry = self._build_expiry()
         await expiry.remove_orphans()
         self._spawn(expiry.run_forever())
@@ -344,7 +344,7 @@ class Front:
         if job.run_seconds is not None:
             self.services.run_clock.add(job.run_seconds, job.cost)
         if job.request.webhook is not None:
-            self._outbox.look()
+            self._outbox.wake()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

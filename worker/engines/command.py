@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.engines.client import LocalFolders
-from worker.engines.sandbox import EngineUser, Places, Sandbox
+from worker.engines.sandbox import EngineUser, Sandbox, SandboxPaths
 from worker.errors import SettingsInvalid
 from worker.files.picture_bounds import MAX_INPUT_PIXELS
 from worker.setting_slices import EngineLaunch, SandboxConfig
@@ -122,7 +122,7 @@ def _sandbox(
     return Sandbox(
         config.level,
         user,
-        Places(
+        SandboxPaths(
             project=PROJECT,
             home=temp / "home",
             input=places["input"],

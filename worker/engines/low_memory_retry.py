@@ -12,7 +12,7 @@ from typing import Any
 TILED = {"VAEDecode": "VAEDecodeTiled", "VAEEncode": "VAEEncodeTiled"}
 
 
-def with_tiles(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> dict[str, Any]:
+def tiled_prompt(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the prompt with the tiled class wherever the engine has one.
 
     Inputs that only the tiled class has get its declared defaults.

@@ -40,7 +40,7 @@ class EngineUser:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SandboxPaths:
     """Folders and files of an engine. `hidden` are secrets of the front that may lie below a readable folder."""
 
     project: Path
@@ -57,7 +57,7 @@ class Sandbox:
 
     level: Level
     user: EngineUser | None
-    places: Places
+    places: SandboxPaths
     has_disabled_user_namespaces: bool = True
     dev: Path = field(default=Path("/dev"))
 

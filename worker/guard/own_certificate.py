@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 
 
-def trusting(certificate: Path) -> ssl.SSLContext:
+def trusting_context(certificate: Path) -> ssl.SSLContext:
     """Create an SSL context for a client that accepts exactly this certificate, whatever its names and issuer.
 
     Raises OSError if the file cannot be read or is not a certificate.

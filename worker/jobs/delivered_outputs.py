@@ -23,7 +23,7 @@ from worker.object_keys import make_keys
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.collect import collect_outputs
-from worker.outputs.delivered import Finish, OutputRecord, delivered_names, finish, may_change
+from worker.outputs.delivered import OutputRecord, Processing, delivered_names, needs_processing, process_output
 from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
 from worker.outputs.s3 import S3Uploader
@@ -92,7 +92,7 @@ class DeliveredOutputs:
             await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
         return [output.as_record() for output in outputs]
 
-    async def look_at_store(self) -> None:
+    async def check_store(self) -> None:
         """Log whether the operator's store can be used, before the first upload."""
         target = choose_target(None, self._config)
         if target is None:
@@ -142,14 +142,14 @@ class DeliveredOutputs:
         """Return the records with converted pictures. The work is done off the event loop, a few pictures at a time."""
         level = self._level(job)
         texts = {} if level == "none" else await asyncio.to_thread(_kept_texts, directory)
-        wanted = Finish(job.request.output, level, texts)
+        wanted = Processing(job.request.output, level, texts)
 
         async def one(record: Mapping[str, Any], name: str) -> OutputRecord:
-            if "url" in record or not may_change(record, level):  # already uploaded before a restart
+            if "url" in record or not needs_processing(record, level):  # already uploaded before a restart
                 return dict(record)
             try:
                 async with self._converting:
-                    return await asyncio.to_thread(finish, record, name, directory, wanted)
+                    return await asyncio.to_thread(process_output, record, name, directory, wanted)
             except Exception:  # noqa: BLE001 - one output: it is delivered unchanged
                 log.exception("output processing failed", job_id=job.id)
                 return dict(record) | {"conversion_error": "the worker failed; its log has the reason"}

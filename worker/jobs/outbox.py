@@ -126,7 +126,7 @@ class Outbox:
             sending.cancel()
         await asyncio.gather(*self._sending.values(), return_exceptions=True)
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Wake the delivery loop after a change."""
         self._wake.set()
 
@@ -165,7 +165,7 @@ class Outbox:
             next_at_ms=int(time.time() * 1000),
         )
         await self._store.update_webhook(row)
-        self.look()
+        self.wake()
         return row
 
     def _address_of(self, row: WebhookRow, url: str) -> str:
@@ -183,7 +183,7 @@ class Outbox:
         """Make every dead entry due now and return their number."""
         _, counts = await self.page(WebhookState.DEAD, 1)
         await self._store.write(revive_all(int(time.time() * 1000)))
-        self.look()
+        self.wake()
         return counts[WebhookState.DEAD]
 
     async def forget_dead_before(self, time_ms: int) -> None:

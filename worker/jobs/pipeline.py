@@ -21,7 +21,7 @@ from worker.backoff import Backoff
 from worker.demo_model import note_on
 from worker.engines.client import EngineClient, EngineLost, PromptRecalled
 from worker.engines.loss import Loss, LossReason, error_of_loss
-from worker.engines.low_memory_retry import with_tiles
+from worker.engines.low_memory_retry import tiled_prompt
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
 from worker.errors import (
@@ -393,7 +393,7 @@ class Pipeline:
             try:
                 prompt = await self._inputs.place(prompt, engine)
                 if job.needs_less_memory:
-                    prompt = with_tiles(prompt, await engine.object_info())
+                    prompt = tiled_prompt(prompt, await engine.object_info())
             except EngineUnreachable as error:
                 raise EngineLost(error.message) from None
             job.began_at = began = time.monotonic()

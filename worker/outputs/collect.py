@@ -46,7 +46,7 @@ class FileSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedFile:
     """A file that a node reports as saved. `output_type` is the name of the list that contains it."""
 
     node_id: str
@@ -138,15 +138,14 @@ class ByteBudget:
 class _Taken:
     """An output being collected.
 
-    `item` is a Listed if the file is not on this machine. `origin` is the file in the engine's output folder that it
-    was taken from.
+    `item` is a ListedFile if the file is not on this machine. `origin` is its file in the engine's output folder.
     """
 
-    item: Output | InlineOutput | Listed
+    item: Output | InlineOutput | ListedFile
     origin: Path | None = None
 
 
-def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed | InlineOutput]:
+def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[ListedFile | InlineOutput]:
     """List everything in a history entry's `outputs`, whatever the list's name, except temporary files and previews.
 
     A node that lists `files` lists its pictures there too, so its `images` are skipped then.
@@ -154,7 +153,7 @@ def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[Listed | In
     return [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
 
 
-def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed | InlineOutput]:
+def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[ListedFile | InlineOutput]:
     for output_type, items in shown.items():
         is_pictures_of_files = output_type == "images" and shown.get("files")
         if not isinstance(items, list) or output_type in SKIPPED_LISTS or is_pictures_of_files:
@@ -166,7 +165,7 @@ def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[Listed | Inli
                 continue
             kind = str(item.get("type") or "output")
             if isinstance(item["filename"], str) and item["filename"] and kind not in SKIPPED_TYPES:
-                yield Listed(node_id, output_type, item["filename"], str(item.get("subfolder") or ""), kind)
+                yield ListedFile(node_id, output_type, item["filename"], str(item.get("subfolder") or ""), kind)
 
 
 async def collect_outputs(
@@ -193,7 +192,7 @@ async def collect_outputs(
                 claimed_outputs.claim(taken.origin, taken.item.path)
         items = (taken.item for taken in here)
         return [
-            await _download_files(item, job_directory, source, budget) if isinstance(item, Listed) else item
+            await _download_files(item, job_directory, source, budget) if isinstance(item, ListedFile) else item
             for item in items
         ]
     except OSError as error:
@@ -205,7 +204,7 @@ async def collect_outputs(
 
 
 def _take_local_files(
-    listed: Sequence[Listed | InlineOutput],
+    listed: Sequence[ListedFile | InlineOutput],
     directory: Path,
     source: FileSource,
     holder_of: Callable[[Path], Path | None],
@@ -217,7 +216,7 @@ def _take_local_files(
 
 
 def _take_one_locally(
-    item: Listed | InlineOutput,
+    item: ListedFile | InlineOutput,
     directory: Path,
     source: FileSource,
     holder_of: Callable[[Path], Path | None],
@@ -234,7 +233,7 @@ def _take_one_locally(
     return _Taken(_output(item, path), origin if item.kind == "output" else None)
 
 
-async def _download_files(listed: Listed, directory: Path, source: FileSource, budget: ByteBudget) -> Output:
+async def _download_files(listed: ListedFile, directory: Path, source: FileSource, budget: ByteBudget) -> Output:
     path = await asyncio.to_thread(_reserve, directory, clean_name(listed.filename))
     await source.view(listed.filename, listed.subfolder, listed.kind, path, budget.left)
     output = await asyncio.to_thread(_output, listed, path)
@@ -266,7 +265,7 @@ def _make_empty(directory: Path) -> None:
             path.unlink()
 
 
-def _output(listed: Listed, path: Path) -> Output:
+def _output(listed: ListedFile, path: Path) -> Output:
     media_type, size_bytes = _look_at(path)
     return Output(
         filename=clean_name(listed.filename),
@@ -280,7 +279,7 @@ def _output(listed: Listed, path: Path) -> Output:
     )
 
 
-def _origin(folder: Path, listed: Listed) -> Path:
+def _origin(folder: Path, listed: ListedFile) -> Path:
     root = folder.resolve()
     origin = (root / listed.subfolder / listed.filename).resolve()
     if not origin.is_relative_to(root):
@@ -290,7 +289,7 @@ def _origin(folder: Path, listed: Listed) -> Path:
 
 def _take_local(
     folder: Path,
-    listed: Listed,
+    listed: ListedFile,
     directory: Path,
     name: str,
     holder_of: Callable[[Path], Path | None],

@@ -30,7 +30,7 @@ OutputRecord = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class Processing:
     """The processing of every picture of a job. `texts` are the metadata that it may contain."""
 
     options: OutputOptions
@@ -51,7 +51,7 @@ def delivered_names(records: Sequence[Mapping[str, Any]], options: OutputOptions
     return names
 
 
-def may_change(record: Mapping[str, Any], level: MetadataLevel) -> bool:
+def needs_processing(record: Mapping[str, Any], level: MetadataLevel) -> bool:
     """Return True if an output could need processing: a picture, or a file that may contain metadata. Pure."""
     return bool(record.get("path")) and (_is_picture(record) or level != "full")
 
@@ -69,13 +69,13 @@ def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat
     return None if is_so else options.format
 
 
-def finish(record: Mapping[str, Any], name: str, folder: Path, wanted: Finish) -> OutputRecord:
+def process_output(record: Mapping[str, Any], name: str, folder: Path, wanted: Processing) -> OutputRecord:
     """Process one output and return its record as delivered. Blocking.
 
     A file that cannot be changed is delivered unchanged, and its record contains the error.
     """
     made = dict(record)
-    if not may_change(record, wanted.level):
+    if not needs_processing(record, wanted.level):
         return made
     media_type = str(record["media_type"])
     source = folder / str(record["path"])
@@ -83,13 +83,13 @@ def finish(record: Mapping[str, Any], name: str, folder: Path, wanted: Finish) -
     if form is not None:
         made |= _converted(source, folder, name, form, wanted)
     if made["path"] == record["path"]:
-        made |= _retold(source, folder, Path(name).stem + source.suffix, media_type, wanted)
+        made |= _with_metadata(source, folder, Path(name).stem + source.suffix, media_type, wanted)
     if wanted.options.thumbnail_size is not None and _is_picture(record):
         made |= _thumbnail(record, folder, f"{Path(name).stem}_thumb.webp", wanted.options.thumbnail_size)
     return made
 
 
-def _converted(source: Path, folder: Path, name: str, form: ImageFormat, wanted: Finish) -> OutputRecord:
+def _converted(source: Path, folder: Path, name: str, form: ImageFormat, wanted: Processing) -> OutputRecord:
     target = folder / DELIVERED / name
     target.parent.mkdir(mode=0o700, exist_ok=True)
     try:
@@ -100,7 +100,7 @@ def _converted(source: Path, folder: Path, name: str, form: ImageFormat, wanted:
     return _file_fields(folder, target, MEDIA_TYPES[form]) | {"filename": name}
 
 
-def _retold(source: Path, folder: Path, name: str, media_type: str, wanted: Finish) -> OutputRecord:
+def _with_metadata(source: Path, folder: Path, name: str, media_type: str, wanted: Processing) -> OutputRecord:
     """Add or remove metadata. If that is impossible, the record contains the error."""
     target = folder / DELIVERED / name
     try:
@@ -114,7 +114,7 @@ def _retold(source: Path, folder: Path, name: str, media_type: str, wanted: Fini
     return {}
 
 
-def _rewrite(source: Path, target: Path, media_type: str, wanted: Finish) -> bool:
+def _rewrite(source: Path, target: Path, media_type: str, wanted: Processing) -> bool:
     if media_type in REWRITTEN_TYPES:
         return rewrite(source, target, media_type, wanted.level, wanted.texts)
     return wanted.level != "full" and strip_metadata(source, target)  # only pictures get the prompt embedded

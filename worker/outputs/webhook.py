@@ -95,8 +95,10 @@ def next_wait_seconds(num_tries: int, chance: float, asked_seconds: float | None
     return max(BACKOFF.seconds(num_tries, chance), min(asked_seconds or 0.0, LONGEST_WAIT_SECONDS))
 
 
-def judge(status: int, num_tries: int, chance: float, asked_seconds: float | None = None) -> DeliveryOutcome:
-    """Return the outcome of an answer: 2xx is delivered, 410 ends it, anything else is tried again."""
+def outcome_of_status(
+    status: int, num_tries: int, chance: float, asked_seconds: float | None = None
+) -> DeliveryOutcome:
+    """Return the outcome of a response: 2xx is delivered, 410 is dead, any other status is tried again."""
     if 200 <= status < 300:
         return DeliveryOutcome(True)
     error = f"status {status}"
@@ -135,7 +137,7 @@ class WebhookSender:
                 ) as response,
             ):
                 asked_seconds = retry_after_seconds(response.headers.get("retry-after"), self._now())
-                return judge(response.status_code, num_tries, chance, asked_seconds)
+                return outcome_of_status(response.status_code, num_tries, chance, asked_seconds)
         except AddressRefused:
             return DeliveryOutcome(False, None, "the address is not one that may be reached")
         except HostUnknown:

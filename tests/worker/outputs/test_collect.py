@@ -12,7 +12,7 @@ import pytest
 from worker.errors import DeliveryFailed, OutputsTooLarge
 from worker.outputs.collect import (
     InlineOutput,
-    Listed,
+    ListedFile,
     Output,
     clean_name,
     clean_subfolder,
@@ -75,11 +75,11 @@ def test_every_list_counts_and_previews_do_not() -> None:
         "14": {"audio": [{"filename": "a.flac"}, {"subfolder": "x"}, {"filename": ""}, None]},
     }
     assert listed_outputs(outputs) == [
-        Listed("9", "images", "a.png", "", "output"),
-        Listed("12", "gifs", "a.gif", "", "output"),
+        ListedFile("9", "images", "a.png", "", "output"),
+        ListedFile("12", "gifs", "a.gif", "", "output"),
         InlineOutput("12", "text", "words"),
-        Listed("13", "files", "a.mp4", "", "output"),
-        Listed("14", "audio", "a.flac", "", "output"),
+        ListedFile("13", "files", "a.mp4", "", "output"),
+        ListedFile("14", "audio", "a.flac", "", "output"),
         InlineOutput("14", "audio", {"subfolder": "x"}),
     ]
 

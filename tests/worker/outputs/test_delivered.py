@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image, PngImagePlugin
 
-from worker.outputs.delivered import Finish, delivered_names, finish
+from worker.outputs.delivered import Processing, delivered_names, process_output
 from worker.outputs.options import OutputOptions
 
 
@@ -34,9 +34,9 @@ def told() -> PngImagePlugin.PngInfo:
 
 
 def finished(folder: Path, item: dict[str, Any], **options: Any) -> dict[str, Any]:
-    wanted = Finish(OutputOptions(**options), options.get("metadata") or "none", {"prompt": "{}"})
+    wanted = Processing(OutputOptions(**options), options.get("metadata") or "none", {"prompt": "{}"})
     [name] = delivered_names([item], wanted.options)
-    return finish(item, name, folder, wanted)
+    return process_output(item, name, folder, wanted)
 
 
 def test_a_converted_picture_takes_the_place_of_the_original_which_stays_in_the_folder(tmp_path: Path) -> None:
@@ -70,7 +70,9 @@ def test_what_cannot_be_converted_is_delivered_as_it_is_and_says_so(tmp_path: Pa
 def test_videos_and_texts_that_say_nothing_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x0cftypisom" + b"\0\0\0\x08moov")
     for item in (record("a.mp4", "video/mp4"), {"filename": "", "type": "text", "text": "hello"}):
-        assert finish(item, "", tmp_path, Finish(OutputOptions("webp", thumbnail_size=64), "none", {})) == item
+        assert (
+            process_output(item, "", tmp_path, Processing(OutputOptions("webp", thumbnail_size=64), "none", {})) == item
+        )
 
 
 def test_a_video_says_what_it_says_only_where_everything_is_wanted(tmp_path: Path) -> None:

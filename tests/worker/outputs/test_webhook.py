@@ -19,8 +19,8 @@ from worker.outputs.webhook import (
     MAX_TRIES,
     DeliveryOutcome,
     WebhookSender,
-    judge,
     next_wait_seconds,
+    outcome_of_status,
     sign,
     sign_standard,
 )
@@ -162,9 +162,9 @@ def test_the_tries_span_about_a_day_with_growing_waits() -> None:
 
 
 def test_the_last_try_gives_up() -> None:
-    assert judge(500, MAX_TRIES, 0.5) == DeliveryOutcome(False, None, "status 500")
+    assert outcome_of_status(500, MAX_TRIES, 0.5) == DeliveryOutcome(False, None, "status 500")
 
 
 def test_a_retry_after_counts_only_where_it_says_something_of_the_receiver() -> None:
-    assert judge(503, 1, 0.5, 50.0).retry_in_seconds == 50.0
-    assert judge(500, 1, 0.5, 50.0) == judge(500, 1, 0.5)
+    assert outcome_of_status(503, 1, 0.5, 50.0).retry_in_seconds == 50.0
+    assert outcome_of_status(500, 1, 0.5, 50.0) == outcome_of_status(500, 1, 0.5)

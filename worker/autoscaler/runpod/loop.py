@@ -21,7 +21,7 @@ from typing import Any, Final
 import httpx
 
 from worker.autoscaler.runpod.shapes import InputRefused, Translated, result_reply, translate
-from worker.guard.own_certificate import trusting
+from worker.guard.own_certificate import trusting_context
 from worker.identity.own_key import read_own_key
 
 PROGRESS_SECONDS: Final = 1.0  # at least, between two updates of one job
@@ -33,7 +33,7 @@ LATER_STATUSES: Final = frozenset({429, 503})
 ProgressUpdate = Callable[[dict[str, Any], Any], None]
 
 
-class FrontGone(Exception):
+class FrontUnreachable(Exception):
     """Error when the front does not reply, or ended during the job."""
 
 
@@ -56,7 +56,7 @@ class Handler:
         progress = Progress(job, self.update)
         timeout = httpx.Timeout(30, read=None)
         try:  # anew for each job: the front may load a new certificate while it runs
-            verify = True if self.certificate is None else trusting(self.certificate)
+            verify = True if self.certificate is None else trusting_context(self.certificate)
         except OSError as error:
             return {"error": f"The worker's certificate cannot be read ({type(error).__name__})"}
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -68,7 +68,7 @@ class Handler:
             except asyncio.CancelledError:
                 await self._cancel(http, job_id)
                 raise
-            except FrontGone as gone:
+            except FrontUnreachable as gone:
                 return {"error": str(gone), "refresh_worker": True}
             finally:
                 await progress.settle()
@@ -95,8 +95,8 @@ class Handler:
                         return 200, dict(event["result"])
                     progress.on_event(event)
         except (httpx.HTTPError, ValueError) as error:
-            raise FrontGone(f"The worker ended during the job ({type(error).__name__})") from None
-        raise FrontGone("The worker ended during the job")
+            raise FrontUnreachable(f"The worker ended during the job ({type(error).__name__})") from None
+        raise FrontUnreachable("The worker ended during the job")
 
     async def _cancel(self, http: httpx.AsyncClient, job_id: str) -> None:
         try:

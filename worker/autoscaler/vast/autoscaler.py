@@ -189,7 +189,7 @@ class VastAutoscaler:
         return True
 
     def _watch(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(keep_going(name, run), name=name))
+        self._tasks.append(asyncio.create_task(restart_forever(name, run), name=name))
 
     async def _collect(self) -> None:
         while True:
@@ -229,7 +229,7 @@ class VastAutoscaler:
             del self._seen_indices[next(iter(self._seen_indices))]
 
 
-async def keep_going(name: str, run: Callable[[], Awaitable[None]]) -> None:
+async def restart_forever(name: str, run: Callable[[], Awaitable[None]]) -> None:
     """Run a task to its end, and restart it after an error: Vast must keep getting a serving worker's reports."""
     while True:
         try:

@@ -62,7 +62,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class CostTotals:
     """Costs since the last delivered report."""
 
     received: float = 0.0
@@ -70,8 +70,8 @@ class Sums:
     done: float = 0.0
     rejected: float = 0.0
 
-    def minus(self, other: Sums) -> Sums:
-        return Sums(
+    def minus(self, other: CostTotals) -> CostTotals:
+        return CostTotals(
             self.received - other.received,
             self.cancelled - other.cancelled,
             self.done - other.done,
@@ -83,7 +83,7 @@ class Sums:
 class Reading:
     """Snapshot of the ledger for a report."""
 
-    sums: Sums
+    sums: CostTotals
     load: float
     num_working: int
     num_received: int
@@ -95,7 +95,7 @@ class Reading:
 class Ledger:
     _open: dict[str, list[Entry]] = field(default_factory=dict)
     _ended: deque[Entry] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
-    _sums: Sums = field(default_factory=Sums)
+    _sums: CostTotals = field(default_factory=CostTotals)
     _reqnums: OrderedDict[int, None] = field(default_factory=OrderedDict)
     _num_received: int = 0
     _revision: int = 0

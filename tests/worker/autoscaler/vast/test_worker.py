@@ -530,5 +530,5 @@ async def test_a_task_of_the_autoscaler_that_breaks_begins_anew(monkeypatch: pyt
         if len(tries) == 1:
             raise RuntimeError("planted")
 
-    await autoscaler_module.keep_going("test", breaks_once)
+    await autoscaler_module.restart_forever("test", breaks_once)
     assert tries == [0, 1]
