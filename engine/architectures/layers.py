@@ -36,13 +36,18 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 def _is_plain(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtypes: tuple[torch.dtype, ...]
 ) -> bool:
-    """Return True if all are CPU tensors of one of these types that require no gradient."""
+    """Return True if all are CPU tensors of one of these types that require no gradient.
+
+    Never while a network is compiled: compilers choose kernels themselves, and Inductor refuses oneDNN's operator with
+    weights that are not frozen.
+    """
     tensors = (x, weight) if bias is None else (x, weight, bias)
     return (
         all(tensor.device.type == "cpu" and tensor.dtype == x.dtype for tensor in tensors)
         and x.dtype in dtypes
         and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
         and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
     )
 
 

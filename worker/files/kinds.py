@@ -1,7 +1,7 @@
 """Detection of file types by magic bytes, and checks that pictures and latents are complete.
 
 Formats: PNG, JPEG, GIF, WebP, TIFF, BMP, AVIF; safetensors for latents; the common audio and video containers for other
-inputs.
+inputs. By hand: no library that is kept up knows latents and gives a media type for each (`docs/dependencies.md`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 from worker.files.latent_header import BadLatent, check_latent_header
 from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 
-HEAD_BYTES = 32
+HEAD_BYTES = 64
 MAX_SIDE_PX = 16_384
 MAX_DECODED_PX = 4096 * 4096  # the front decodes at most 48 MiB for a check
 Media = Literal["image", "latent", "file"]
@@ -41,6 +41,8 @@ AVI = FileKind("avi", "video/x-msvideo")
 MP4 = FileKind("mp4", "video/mp4")
 AVIF = FileKind("avif", "image/avif")
 WEBM = FileKind("webm", "video/webm")
+MATROSKA = FileKind("mkv", "video/x-matroska")
+MP3 = FileKind("mp3", "audio/mpeg")
 
 _STARTS: tuple[tuple[bytes, FileKind], ...] = (
     (b"\x89PNG\r\n\x1a\n", PNG),
@@ -53,9 +55,14 @@ _STARTS: tuple[tuple[bytes, FileKind], ...] = (
     (b"\x1aE\xdf\xa3", WEBM),
     (b"OggS", FileKind("ogg", "audio/ogg")),
     (b"fLaC", FileKind("flac", "audio/flac")),
-    (b"ID3", FileKind("mp3", "audio/mpeg")),
-    (b"\xff\xfb", FileKind("mp3", "audio/mpeg")),
+    (b"ID3", MP3),
+    (b"\xff\xfb", MP3),  # a frame of MPEG 1 layer III, of MPEG 2 and 2.5, each with and without a checksum
+    (b"\xff\xfa", MP3),
+    (b"\xff\xf3", MP3),
+    (b"\xff\xf2", MP3),
+    (b"\xff\xe3", MP3),
 )
+MATROSKA_DOC_TYPE = b"\x42\x82\x88matroska"  # EBML's element DocType, of 8 bytes
 _BRANDS = {
     b"avif": AVIF,
     b"avis": AVIF,
@@ -82,7 +89,7 @@ def kind_of(head: bytes) -> FileKind | None:
     """Return the kind of a file from its first bytes (HEAD_BYTES of them are enough), or None."""
     for start, kind in _STARTS:
         if head.startswith(start):
-            return kind
+            return MATROSKA if kind is WEBM and MATROSKA_DOC_TYPE in head else kind
     if head.startswith(b"RIFF"):
         return _RIFF.get(head[8:12])
     if head[4:8] == b"ftyp":

@@ -24,6 +24,7 @@ from worker.engines.loss import Loss, LossReason, error_of_loss
 from worker.engines.low_memory_retry import tiled_prompt
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
+from worker.engines.socket_pictures import with_saved_pictures
 from worker.errors import (
     Draining,
     EngineUnreachable,
@@ -391,7 +392,7 @@ class Pipeline:
         ):
             job.is_recovered, job.is_at_engine = False, True
             try:
-                prompt = await self._inputs.place(prompt, engine)
+                prompt = with_saved_pictures(await self._inputs.place(prompt, engine))
                 if job.needs_less_memory:
                     prompt = tiled_prompt(prompt, await engine.object_info())
             except EngineUnreachable as error:

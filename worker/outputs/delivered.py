@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worker.outputs.audio_tags import TAGGED_TYPES, remove_tags
 from worker.outputs.convert import EXTENSIONS, ConversionFailed, convert, make_thumbnail, reason
 from worker.outputs.embedded import REWRITTEN_TYPES, rewrite, wanted_texts
 from worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
 from worker.outputs.strip_metadata import UNTOUCHED_TYPES, strip_metadata
+from worker.outputs.svg_metadata import SVG_TYPE, remove_metadata
 
 DELIVERED, THUMBNAILS = "delivered", "thumbnails"
 MEDIA_TYPES: Mapping[ImageFormat, str] = {
@@ -57,13 +59,15 @@ def needs_processing(record: Mapping[str, Any], level: MetadataLevel) -> bool:
 
 
 def _is_picture(record: Mapping[str, Any]) -> bool:
-    return str(record.get("media_type")).startswith("image/")
+    """Return True for a picture of pixels, which can be converted and made smaller."""
+    media_type = str(record.get("media_type"))
+    return media_type.startswith("image/") and media_type != SVG_TYPE
 
 
 def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat | None:
     """Return the format to which a record's picture must be converted; None if it is unchanged. Pure."""
     media_type = str(record.get("media_type"))
-    if options.format is None or not media_type.startswith("image/"):
+    if options.format is None or not _is_picture(record):
         return None
     is_so = media_type == MEDIA_TYPES[options.format] and options.quality is None
     return None if is_so else options.format
@@ -117,7 +121,11 @@ def _with_metadata(source: Path, folder: Path, name: str, media_type: str, wante
 def _rewrite(source: Path, target: Path, media_type: str, wanted: Processing) -> bool:
     if media_type in REWRITTEN_TYPES:
         return rewrite(source, target, media_type, wanted.level, wanted.texts)
-    return wanted.level != "full" and strip_metadata(source, target)  # only pictures get the prompt embedded
+    if wanted.level == "full":
+        return False  # only pictures get the prompt embedded
+    if media_type in TAGGED_TYPES:
+        return remove_tags(source, target, media_type)
+    return remove_metadata(source, target) if media_type == SVG_TYPE else strip_metadata(source, target)
 
 
 def _thumbnail(record: Mapping[str, Any], folder: Path, name: str, size: int) -> OutputRecord:

@@ -1,11 +1,10 @@
-"""Removal of generation metadata from copies of files other than PNG, JPEG and WebP.
+"""Removal of generation metadata from copies of files other than PNG, JPEG, WebP, SVG and plain sounds.
 
 ComfyUI and its packs write the prompt into a GIF's comment, the header of a latent or checkpoint, or the tags of a
-video or audio file. Each is located by the container's structure and overwritten with that container's own padding. No
-offset moves and nothing is encoded again; only a GIF's comment is cut out. TIFF, AVIF and Ogg are unchanged.
+video. Each is located by the container's structure and overwritten with that container's own padding. No offset moves
+and nothing is encoded again; only a GIF's comment is cut out. TIFF and AVIF are unchanged.
 
-Formats: GIF89a; safetensors; ISO/IEC 14496-12 (MP4, MOV, M4A); RFC 8794 and RFC 9559 (WebM, Matroska); RFC 9639 (FLAC);
-ID3v2.
+Formats: GIF89a; safetensors; ISO/IEC 14496-12 (MP4, MOV, M4A); RFC 8794 and RFC 9559 (WebM, Matroska).
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ from worker.files.kinds import HEAD_BYTES, kind_of
 COPY_BYTES = 1024 * 1024
 MAX_HEADER_BYTES = 32 << 20  # parsed at once
 MAX_BOX_DEPTH = 8
-UNTOUCHED_TYPES = frozenset({"image/tiff", "image/avif", "audio/ogg"})
+UNTOUCHED_TYPES = frozenset({"image/tiff", "image/avif"})
 KEPT_OF_SAFETENSORS = ("format", "modelspec.")  # describe the model, not how it was made
 METADATA_BOXES = frozenset({b"udta", b"meta", b"uuid"})
 BOXES_WITH_BOXES = frozenset({b"moov", b"trak"})
-EBML_SEGMENT, EBML_TAGS, EBML_VOID = 0x18538067, 0x1254C367, b"\xec"
-FLAC_PADDING, FLAC_COMMENT = 1, 4
+EBML_SEGMENT, EBML_INFO, EBML_TAGS = 0x18538067, 0x1549A966, 0x1254C367
+EBML_CRC, EBML_TITLE = 0xBF, 0x7BA9  # within Info
+EBML_VOID = b"\xec"
 
 
 class BrokenContainer(ValueError):
@@ -170,7 +170,25 @@ def _in_matroska(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
             raise BrokenContainer("has parts of unknown length")
         if element == EBML_TAGS:
             yield Edit(place, content + size, _void(content + size - place))
+        elif element == EBML_INFO:
+            yield from _in_info(file, content, min(content + size, size_bytes))
         place = content + size
+
+
+def _in_info(file: BinaryIO, start: int, end: int) -> Iterator[Edit]:
+    """Yield the edits of the title and, if there is one, of the checksum that covers it."""
+    found: dict[int | None, Edit] = {}
+    place = start
+    while place < end:
+        file.seek(place)
+        element, size = _number(file, keeps_marker=True), _number(file)
+        if size is None:
+            raise BrokenContainer("has parts of unknown length")
+        after = file.tell() + size
+        found[element] = Edit(place, after, _void(after - place))
+        place = after
+    if EBML_TITLE in found:
+        yield from sorted((found[key] for key in (EBML_CRC, EBML_TITLE) if key in found), key=lambda edit: edit.start)
 
 
 def _number(file: BinaryIO, *, keeps_marker: bool = False) -> int | None:
@@ -190,50 +208,10 @@ def _number(file: BinaryIO, *, keeps_marker: bool = False) -> int | None:
 
 
 def _void(num_bytes: int) -> bytes:
-    """Return an EBML Void element of exactly this many bytes (at least 6)."""
+    """Return an EBML Void element of exactly this many bytes (at least 2)."""
     if num_bytes < 9:
         return EBML_VOID + bytes((0x80 | num_bytes - 2,)) + bytes(num_bytes - 2)
     return EBML_VOID + (1 << 56 | num_bytes - 9).to_bytes(8, "big") + bytes(num_bytes - 9)
-
-
-def _in_flac(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
-    place, is_last = 4, False
-    while not is_last:
-        file.seek(place)
-        head = file.read(4)
-        is_last, kind, length = bool(head[0] & 0x80), head[0] & 0x7F, int.from_bytes(head[1:4], "big")
-        if place + 4 + length > size_bytes:
-            raise BrokenContainer("has a block larger than itself")
-        if kind == FLAC_COMMENT:
-            filling = bytes((head[0] & 0x80 | FLAC_PADDING,)) + head[1:4] + bytes(length)
-            yield Edit(place, place + 4 + length, filling)
-        place += 4 + length
-
-
-def _in_id3(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
-    file.seek(0)
-    head = file.read(10)
-    if not head.startswith(b"ID3"):
-        return
-    length = 0
-    for byte in head[6:10]:
-        length = length << 7 | byte & 0x7F
-    if 10 + length > size_bytes:
-        raise BrokenContainer("has a tag larger than itself")
-    file.seek(10)
-    if _has_content(file, length):
-        yield Edit(5, 6, b"\0")  # no flags: only padding follows
-        yield Edit(10, 10 + length, b"", length)
-
-
-def _has_content(file: BinaryIO, length: int) -> bool:
-    """Return True if any of the next bytes is not zero."""
-    while length > 0:
-        block = file.read(min(length, COPY_BYTES))
-        if not block or block.count(0) < len(block):
-            return bool(block)
-        length -= len(block)
-    return False
 
 
 def _write_zeros(out: BinaryIO, num_zeros: int) -> None:
@@ -256,6 +234,5 @@ _FINDERS: Mapping[str, Callable[[BinaryIO, int], Iterator[Edit]]] = {
     "gif": _in_gif,
     "latent": _in_safetensors,
     "webm": _in_matroska,
-    "flac": _in_flac,
-    "mp3": _in_id3,
+    "mkv": _in_matroska,
 }

@@ -1,0 +1,26 @@
+"""Pictures for a WebSocket client become files, and every other prompt stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from worker.engines.socket_pictures import with_saved_pictures
+
+PICTURE = {"class_type": "EmptyImage", "inputs": {"width": 8}}
+
+
+def test_pictures_for_a_socket_are_saved() -> None:
+    sent = {"class_type": "SaveImageWebsocket", "inputs": {"images": ["1", 0]}, "_meta": {"title": "out"}}
+    prompt: dict[str, Any] = {"1": PICTURE, "2": sent}
+    expected = {
+        "class_type": "SaveImage",
+        "inputs": {"filename_prefix": "ComfyUI", "images": ["1", 0]},
+        "_meta": {"title": "out"},
+    }
+    assert with_saved_pictures(prompt) == {"1": PICTURE, "2": expected}
+    assert prompt["2"] is sent
+
+
+def test_another_prompt_is_not_copied() -> None:
+    prompt = {"1": PICTURE, "2": "no node"}
+    assert with_saved_pictures(prompt) is prompt
