@@ -169,7 +169,11 @@ RULES = (
     ),
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
     Rule("engine.engine", ("engine",), TORCH),
-    Rule("engine.server", ("engine.engine", "engine.graph", *CORE), frozenset({"aiohttp", "multidict", "yarl", "PIL"})),
+    Rule(
+        "engine.server",
+        ("engine.engine", "engine.graph", *CORE),
+        frozenset({"aiohttp", "multidict", "yarl", "PIL", "prometheus_client"}),
+    ),
     Rule("engine.__main__", ("engine",)),
     Rule("engine", ("engine",), TORCH),
 )
@@ -298,7 +302,7 @@ def test_a_circle_of_imports_is_found() -> None:
 
 
 def test_the_front_reaches_neither_torch_nor_more_of_the_engine_than_its_graph_checker() -> None:
-    banned = ("torch", "engine", "numpy", "safetensors")
+    banned = ("torch", "engine", "numpy", "safetensors", "av")
     wrong = [
         str(item)
         for item in all_imports("worker", "modifiers")
@@ -458,7 +462,7 @@ def test_nothing_but_its_folder_names_a_family() -> None:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("worker.app", ("torch", "engine.engine", "engine.nodes", "engine.memory", "numpy", "PIL")),
+        ("worker.app", ("torch", "engine.engine", "engine.nodes", "engine.memory", "numpy", "PIL", "av", "mutagen")),
         ("worker.cli", ("torch", "engine", "numpy")),
         ("machine.memory", ("torch", "numpy", "engine", "worker", "pydantic")),
         ("names.nearest", ("torch", "numpy", "engine", "worker", "pydantic")),

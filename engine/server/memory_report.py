@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from engine.errors import CallerError, OutOfMemory, Problem
+from engine.server.metrics import METRICS_TYPE, MemoryMetrics, exposition
 from engine.server.requests import problem_response, read_object
 from engine.server.services import services
 
 if TYPE_CHECKING:
     from engine.engine import MemoryReport
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PREFIX = "darkroom_memory_"
 
 
 async def post_preload(request: web.Request) -> web.Response:
@@ -74,7 +71,7 @@ async def get_metrics(request: web.Request) -> web.Response:
     """Send the same figures in Prometheus' text format."""
     engine = await services(request).start.engine()
     report = await asyncio.to_thread(engine.memory_report)
-    return web.Response(text="".join(_metrics(report)), headers={"Content-Type": METRICS_TYPE})
+    return web.Response(body=exposition(_metrics(report)), headers={"Content-Type": METRICS_TYPE})
 
 
 def memory_json(report: MemoryReport) -> dict[str, Any]:
@@ -119,19 +116,12 @@ def _counts(report: MemoryReport) -> dict[str, int]:
     }
 
 
-def _metrics(report: MemoryReport) -> Iterator[str]:
+def _metrics(report: MemoryReport) -> MemoryMetrics:
     gauges: dict[str, int | None] = {f"device_{name}": value for name, value in _device_figures(report).items()}
     gauges |= {"pinned_bytes": report.pinned_bytes, "pinned_limit_bytes": report.pinned_limit_bytes}
     gauges |= {"ram_available_bytes": report.ram_available_bytes, "ram_total_bytes": report.ram_total_bytes}
     gauges |= {"models": report.pool.num_models, "models_ram_bytes": report.pool.ram_bytes}
-    for name, value in gauges.items():
-        if value is not None:
-            yield f"# TYPE {PREFIX}{name} gauge\n{PREFIX}{name} {value}\n"
-    for name, count in _counts(report).items():
-        yield f"# TYPE {PREFIX}{name}_total counter\n{PREFIX}{name}_total {count}\n"
-    yield f"# TYPE {PREFIX}relief_steps_total counter\n"
-    for step, count in report.relief_steps.items():
-        yield f'{PREFIX}relief_steps_total{{step="{step}"}} {count}\n'
+    return MemoryMetrics(gauges, _counts(report), report.relief_steps)
 
 
 ROUTES = (

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.server.conftest import Server
 from tests.tiny_checkpoint import make_tiny_checkpoint
@@ -56,6 +57,14 @@ async def test_the_figures_of_memory_are_told_as_json_and_for_prometheus(server:
     }
     assert memory["ram"]["models_bytes"] == sum(model["size_bytes"] for model in memory["models"])
     assert (await server.get("/system_stats"))["darkroom_memory"]["relief_steps"]["caches"] == 0
-    text = await (await server.client.get("/metrics")).text()
-    assert "\ndarkroom_memory_models 3\n" in text
-    assert 'darkroom_memory_relief_steps_total{step="tiled_vae"} 0\n' in text
+    response = await server.client.get("/metrics")
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(await response.text())
+        for sample in family.samples
+    }
+    assert samples["darkroom_memory_models",] == 3
+    assert samples["darkroom_memory_relief_steps_total", "tiled_vae"] == 0
+    assert samples["darkroom_memory_loads_total",] == memory["counts"]["loads"]
+    assert samples["darkroom_memory_device_total_bytes",] == memory["device"]["total_bytes"]
