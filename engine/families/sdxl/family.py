@@ -53,6 +53,11 @@ def _is_ours(traits: UnetTraits) -> bool:
     return may_have_sizes(traits) and is_narrower and not is_of_one_encoder
 
 
+def _is_our_control(traits: UnetTraits) -> bool:
+    """Return True for half of such a UNet; that of small ControlNets has no transformers, so labels tell it alone."""
+    return _is_ours(traits) or (traits.context_dim == 0 and traits.label_dim == LABEL_DIM)
+
+
 def _is_playground(shapes: Shapes) -> bool:
     return all(mark in shapes for mark in PLAYGROUND_MARKS)
 
@@ -102,7 +107,7 @@ FAMILY = ModelFamily(
     variants={
         "": (), "inpaint": ("mask", "masked_image"), "edit": ("edited_image",), "edit_scaled": ("scaled_edited_image",),
     },
-    controls=unet_controls(_is_ours, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),
+    controls=unet_controls(_is_our_control, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),
     comfyui=ComfyUiNames("SDXL", ("sdxl",), {"ModelMergeSDXL": MERGED_BLOCKS}),
     default=Defaults(
         width=1024, height=1024, steps=25, cfg=7.0, sampler_name="dpmpp_2m", scheduler="karras", cost=6.0
