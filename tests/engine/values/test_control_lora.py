@@ -18,6 +18,7 @@ from engine.nodes.library.sampling.sampling import ksampler
 from engine.store.model_store import ModelStore
 from engine.values.control_lora import ControlLora
 from tests.engine.nodes.small_store import node_context, small_store
+from tests.engine.simulated_card import MIB, engine_of, latent_of, run, workflow, write_small_models
 
 RANK = 2
 OWN = ("zero_convs", "input_hint_block", "middle_block_out")  # layers that the UNet does not have
@@ -115,3 +116,22 @@ def test_differences_of_another_models_shapes_are_refused_by_layer(store: ModelS
 
 def test_loading_it_ahead_of_use_takes_no_memory(store: ModelStore) -> None:
     assert store.preload("controlnet", "lora.safetensors") == 0
+
+
+def test_beside_an_offloaded_and_patched_unet_it_draws_the_same_bits(tmp_path: Path) -> None:
+    write_small_models(tmp_path / "models")
+    config = default_family().scales["small"].denoiser
+    lora: dict[str, torch.Tensor] = {"lora_controlnet": torch.zeros(())}
+    for name, made in ControlNetModel(config).state_dict().items():
+        weight = torch.randn(made.shape, generator=torch.Generator().manual_seed(len(name))) * 0.05
+        if name.startswith(OWN):
+            lora[name] = weight
+        elif weight.ndim > 1:
+            layer = name.removesuffix(".weight")
+            lora |= {f"{layer}.up": weight.flatten(1)[:, :RANK].contiguous(), f"{layer}.down": weight[:RANK] * 2}
+    write_safetensors(tmp_path / "models" / "controlnet" / "c.safetensors", lora)
+    prompt, latents = workflow(second=None, lora=0.8), []
+    for card_bytes in (None, 12 * MIB):
+        with engine_of(tmp_path, card_bytes=card_bytes) as engine:
+            latents.append(latent_of(engine, run(engine, prompt)[0]))
+    assert torch.equal(*latents)
