@@ -133,12 +133,12 @@ class Engine:
         self._running: int | None = None
         self._idle = IdleTimer(settings.memory.idle_unload_seconds, self._unload_idle)
 
-    def check(self, prompt: Any, partial_execution_targets: Collection[str] | None = None) -> CheckedPrompt:
+    def check(self, prompt: object, partial_execution_targets: Collection[str] | None = None) -> CheckedPrompt:
         """Check that a prompt can run. Raises `PromptRejected` when none of its outputs can."""
         return check_prompt(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits())
 
     def find_problems(
-        self, prompt: Any, partial_execution_targets: Collection[str] | None = None, excuses: Excuses = never
+        self, prompt: object, partial_execution_targets: Collection[str] | None = None, excuses: Excuses = never
     ) -> Findings:
         """Find all problems of a prompt; those for which `excuses` returns True are left out.
 
@@ -146,7 +146,7 @@ class Engine:
         """
         return find_problems(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits(), excuses)
 
-    def needs_of(self, prompt: Any) -> PromptNeeds:
+    def needs_of(self, prompt: object) -> PromptNeeds:
         """Return the models a prompt names and the node classes it lacks, even if it is invalid otherwise."""
         return needs_of(prompt if isinstance(prompt, Mapping) else {}, self.catalogue, self.folders)
 
@@ -374,7 +374,7 @@ class Engine:
         free = machine_memory.available_bytes() // BYTES_PER_PIXEL
         return min(self.settings.max_input_pixels, free or self.settings.max_input_pixels)  # 0: it is not known
 
-    def _file_is_there(self, item: Mapping[str, Any]) -> bool:
+    def _file_is_there(self, item: Mapping[str, object]) -> bool:
         self._wait_for_files()
         return self.files.has(item)
 

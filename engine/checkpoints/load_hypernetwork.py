@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +37,7 @@ def load_hypernetwork(path: Path, dtype: torch.dtype) -> Hypernetwork:
     return Hypernetwork(networks).to(dtype).eval().requires_grad_(False)
 
 
-def _layers(weights: Mapping[str, torch.Tensor], content: Mapping[str, Any], activation: str) -> nn.Sequential:
+def _layers(weights: Mapping[str, torch.Tensor], content: Mapping[str, object], activation: str) -> nn.Sequential:
     """Build linear layers in the file's order, each with its activation and, where the file has it, normalisation.
 
     Dropout is for training only and left out.

@@ -104,7 +104,7 @@ def import_pack(pack: Pack) -> Contents:
     raise PackError("it has neither NODE_CLASS_MAPPINGS nor comfy_entrypoint")
 
 
-def _from_extension(pack: Pack, entrypoint: Callable[[], Any], web_directory: Path | None) -> Contents:
+def _from_extension(pack: Pack, entrypoint: Callable[[], object], web_directory: Path | None) -> Contents:
     async def nodes() -> list[type]:
         given = entrypoint()
         extension = await given if inspect.isawaitable(given) else given

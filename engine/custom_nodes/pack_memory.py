@@ -84,7 +84,7 @@ class PackMemory:
     def end(self, pack: Path, content: str, *, is_good: bool) -> None:
         self._put(pack, {"content": content, **({"good": content} if is_good else {})})
 
-    def _put(self, pack: Path, entry: dict[str, Any]) -> None:
+    def _put(self, pack: Path, entry: dict[str, object]) -> None:
         self._known[str(pack)] = entry
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

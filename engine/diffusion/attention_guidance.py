@@ -109,5 +109,5 @@ def perturbed_attention_guidance(args: Mapping[str, Any], scale: float) -> torch
     return guided + away * scale
 
 
-def _attend_to_itself(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+def _attend_to_itself(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Mapping[str, object]) -> torch.Tensor:
     return v

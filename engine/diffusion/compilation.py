@@ -26,7 +26,7 @@ C_COMPILERS = ("gcc", "clang", "cc")
 log = logging.getLogger(__name__)
 
 
-def missing_compiler(backend: Any, device_type: str) -> str | None:
+def missing_compiler(backend: object, device_type: str) -> str | None:
     """Return what a backend lacks on this machine, or None. Backends other than the built-in ones lack nothing."""
     if backend == "cudagraphs" and device_type != "cuda":
         return f"backend: not available; got cudagraphs on {device_type}, expected a CUDA device"
@@ -84,6 +84,6 @@ def _reason(error: Exception) -> str:
     return f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
 
 
-def _set(owner: Any, dotted: str, value: Any) -> None:
+def _set(owner: object, dotted: str, value: object) -> None:
     path, _, name = dotted.rpartition(".")
     setattr(operator.attrgetter(path)(owner) if path else owner, name, value)

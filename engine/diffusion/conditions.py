@@ -50,7 +50,7 @@ class BatchedInput(Protocol):
 
     cond: Any
 
-    def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **kwargs: Any) -> BatchedInput: ...
+    def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **kwargs: object) -> BatchedInput: ...
 
     def can_concat(self, other: BatchedInput) -> bool: ...
 
@@ -65,7 +65,7 @@ class RegularInput:
     def __init__(self, cond: torch.Tensor) -> None:
         self.cond = cond
 
-    def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **kwargs: Any) -> RegularInput:
+    def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **kwargs: object) -> RegularInput:
         return self.__class__(repeat_to_batch_size(self.cond, batch_size))
 
     def can_concat(self, other: Any) -> bool:
@@ -81,7 +81,7 @@ class RegularInput:
 class NoiseShapedInput(RegularInput):
     """A tensor `[B, C, h, w]` of the latent's size, cut where the latent is cut."""
 
-    def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **kwargs: Any) -> NoiseShapedInput:
+    def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **kwargs: object) -> NoiseShapedInput:
         data = self.cond if area is None else narrow_to_area(self.cond, area)
         return self.__class__(repeat_to_batch_size(data, batch_size))
 
@@ -108,10 +108,10 @@ class CrossAttentionInput(RegularInput):
 class ConstantInput:
     """A value that is the same for the whole batch."""
 
-    def __init__(self, cond: Any) -> None:
+    def __init__(self, cond: object) -> None:
         self.cond = cond
 
-    def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **kwargs: Any) -> ConstantInput:
+    def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **kwargs: object) -> ConstantInput:
         return self
 
     def can_concat(self, other: Any) -> bool:

@@ -141,7 +141,7 @@ class ContextWindows:
     dim: int = 0
 
     def should_use_context(
-        self, model: Any, conds: Any, x: torch.Tensor, sigma: torch.Tensor, model_options: Mapping[str, Any]
+        self, model: object, conds: object, x: torch.Tensor, sigma: torch.Tensor, model_options: Mapping[str, object]
     ) -> bool:
         return x.shape[self.dim] > self.plan.length
 

@@ -219,7 +219,7 @@ def _add_defaults(
 BATCH_MARGIN = 1.5  # how many times the estimate has to be free for conditions to run in one batch
 
 
-def _take_batch(parts: list[tuple[Part, int]], model: Any) -> list[tuple[Part, int]]:
+def _take_batch(parts: list[tuple[Part, int]], model: object) -> list[tuple[Part, int]]:
     """Take the first part and all that can join it, as far as memory allows, last first (ComfyUI's order)."""
     first = parts[0][0]
     joining = [index for index, (part, _) in enumerate(parts) if part.can_join(first)][::-1]
@@ -228,7 +228,7 @@ def _take_batch(parts: list[tuple[Part, int]], model: Any) -> list[tuple[Part, i
     return [parts.pop(index) for index in chosen]
 
 
-def _num_together(model: Any, first: Part, num_joining: int) -> int:
+def _num_together(model: object, first: Part, num_joining: int) -> int:
     """Return how many of the parts that can join the first one fit into memory at once.
 
     Decided once while the model is in use: asking a device takes as long as a good part of a small step, and a run that
@@ -256,7 +256,7 @@ def _largest_fitting(model: Any, part_shape: Sequence[int], num_joining: int, fr
     return 1
 
 
-def _tell_patcher(model: Any, shape: list[int], *, is_split: bool) -> None:
+def _tell_patcher(model: object, shape: list[int], *, is_split: bool) -> None:
     patcher = getattr(model, "current_patcher", None)
     if patcher is not None:
         patcher.begin_batch(shape, is_split=is_split)

@@ -27,7 +27,7 @@ def _as_negative(conditioning: Sequence[Sequence[Any]]) -> list[list[Any]]:
 class BasicGuider(Guider):
     """One conditioning, no guidance."""
 
-    def set_conds(self, positive: Any) -> None:  # type: ignore[override]  # ComfyUI's guiders differ in what they take
+    def set_conds(self, positive: object) -> None:  # type: ignore[override]  # ComfyUI's guiders differ in what they take
         self.inner_set_conds({"positive": positive})
 
 
@@ -48,7 +48,7 @@ class DualCfgGuider(Guider):
         self,
         x: torch.Tensor,
         timestep: torch.Tensor,
-        model_options: dict[str, Any] | None = None,
+        model_options: dict[str, object] | None = None,
         seed: int | None = None,
     ) -> torch.Tensor:
         options = model_options or {}
@@ -83,7 +83,7 @@ class PerpNegGuider(Guider):
         self,
         x: torch.Tensor,
         timestep: torch.Tensor,
-        model_options: dict[str, Any] | None = None,
+        model_options: dict[str, object] | None = None,
         seed: int | None = None,
     ) -> torch.Tensor:
         options: Mapping[str, Any] = model_options or {}

@@ -87,7 +87,7 @@ class DiscreteSchedule(torch.nn.Module):
     sigmas: torch.Tensor  # [N], rising
     log_sigmas: torch.Tensor
 
-    def __init__(self, model_config: Any = None, zsnr: bool | None = None) -> None:
+    def __init__(self, model_config: object = None, zsnr: bool | None = None) -> None:
         super().__init__()
         settings: Mapping[str, Any] = getattr(model_config, "sampling_settings", {}) if model_config is not None else {}
         self.linear_start = float(settings.get("linear_start", 0.00085))
@@ -150,7 +150,7 @@ class ContinuousEdmSchedule(torch.nn.Module):
     sigmas: torch.Tensor
     log_sigmas: torch.Tensor
 
-    def __init__(self, model_config: Any = None) -> None:
+    def __init__(self, model_config: object = None) -> None:
         super().__init__()
         settings: Mapping[str, Any] = getattr(model_config, "sampling_settings", {}) if model_config is not None else {}
         self.set_parameters(

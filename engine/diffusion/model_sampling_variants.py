@@ -55,7 +55,7 @@ class DistilledSchedule(DiscreteSchedule):
 
     NUM_LEVELS = 50
 
-    def __init__(self, model_config: Any = None, zsnr: bool | None = None) -> None:
+    def __init__(self, model_config: object = None, zsnr: bool | None = None) -> None:
         super().__init__(model_config, zsnr=zsnr)
         self.stride = self.num_timesteps // self.NUM_LEVELS
         first = self.num_timesteps - 1 - (self.NUM_LEVELS - 1) * self.stride

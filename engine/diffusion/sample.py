@@ -37,7 +37,7 @@ class SampledModel(Protocol):
     def in_use(self, *, working_bytes: int = 0, together_with: Sequence[Any] = ()) -> AbstractContextManager[Any]: ...
 
     def hooks_registered(
-        self, conds: Mapping[str, Sequence[Condition]], model_options: dict[str, Any]
+        self, conds: Mapping[str, Sequence[Condition]], model_options: dict[str, object]
     ) -> AbstractContextManager[None]: ...
 
     def get_nested_additional_models(self) -> list[Any]: ...
@@ -97,8 +97,8 @@ class Sampler:
     def __init__(
         self,
         sampler_function: SamplerFunction,
-        extra_options: Mapping[str, Any] | None = None,
-        inpaint_options: Mapping[str, Any] | None = None,
+        extra_options: Mapping[str, object] | None = None,
+        inpaint_options: Mapping[str, object] | None = None,
     ) -> None:
         self.sampler_function = sampler_function
         self.extra_options = dict(extra_options or {})
@@ -158,7 +158,7 @@ class Guider:
         self.cfg = 1.0
         self.inner_model: Any = None
 
-    def set_conds(self, positive: Any, negative: Any) -> None:
+    def set_conds(self, positive: object, negative: object) -> None:
         self.inner_set_conds({"positive": positive, "negative": negative})
 
     def set_cfg(self, cfg: float) -> None:
@@ -176,7 +176,7 @@ class Guider:
         self,
         x: torch.Tensor,
         timestep: torch.Tensor,
-        model_options: dict[str, Any] | None = None,
+        model_options: dict[str, object] | None = None,
         seed: int | None = None,
     ) -> torch.Tensor:
         predict = wrapped(PREDICT_NOISE, self.model_options.get("transformer_options", {}), self.predict_noise, self)
@@ -187,7 +187,7 @@ class Guider:
         self,
         x: torch.Tensor,
         timestep: torch.Tensor,
-        model_options: dict[str, Any] | None = None,
+        model_options: dict[str, object] | None = None,
         seed: int | None = None,
     ) -> torch.Tensor:
         """Return the denoised latent (its name in ComfyUI notwithstanding); subclasses override this."""
@@ -223,7 +223,7 @@ class Guider:
         self,
         noise: torch.Tensor,
         latent_image: torch.Tensor,
-        sampler: Any,
+        sampler: object,
         sigmas: torch.Tensor,
         denoise_mask: torch.Tensor | None = None,
         callback: ProgressCallback | None = None,
@@ -285,7 +285,7 @@ class Guider:
         self,
         noise: torch.Tensor,
         latent_image: torch.Tensor,
-        sampler: Any,
+        sampler: object,
         sigmas: torch.Tensor,
         denoise_mask: torch.Tensor | None = None,
         callback: ProgressCallback | None = None,

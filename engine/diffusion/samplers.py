@@ -48,7 +48,7 @@ def churn(
 
 
 def report(
-    callback: StepCallback | None, i: int, x: torch.Tensor, sigma: Any, sigma_hat: Any, denoised: torch.Tensor
+    callback: StepCallback | None, i: int, x: torch.Tensor, sigma: object, sigma_hat: object, denoised: torch.Tensor
 ) -> None:
     """Call the callback of step `i`."""
     if callback is not None:
@@ -60,7 +60,7 @@ def sample_euler(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     s_churn: float = 0.0,
@@ -113,7 +113,7 @@ def sample_heun(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     s_churn: float = 0.0,
@@ -145,7 +145,7 @@ def sample_dpm_2(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     s_churn: float = 0.0,
@@ -225,7 +225,7 @@ def sample_lms(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     order: int = 4,
@@ -257,7 +257,7 @@ def sample_dpmpp_2m(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
 ) -> torch.Tensor:

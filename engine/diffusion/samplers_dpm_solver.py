@@ -18,7 +18,9 @@ from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallba
 class DpmSteps:
     """Steps of order 1 to 3 from one point (x, t), which share their calls of the network."""
 
-    def __init__(self, model: ModelFunction, extra_args: Mapping[str, Any], x: torch.Tensor, t: torch.Tensor) -> None:
+    def __init__(
+        self, model: ModelFunction, extra_args: Mapping[str, object], x: torch.Tensor, t: torch.Tensor
+    ) -> None:
         self.model, self.extra_args, self.x, self.t = model, extra_args, x, t
         self.eps = self._noise(x, t)
         self._inner: dict[float, torch.Tensor] = {}

@@ -42,7 +42,9 @@ def model_sampling_of(model: Any) -> Any | None:
 def or_for_flow(sampler: SamplerFunction, for_flow: SamplerFunction) -> SamplerFunction:
     """Return a sampler that is `for_flow` for models that are read as a flow, `sampler` for all others."""
 
-    def sample(model: ModelFunction, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    def sample(
+        model: ModelFunction, x: torch.Tensor, sigmas: torch.Tensor, *args: object, **options: object
+    ) -> torch.Tensor:
         chosen = for_flow if isinstance(model_sampling_of(model), RectifiedFlow) else sampler
         return chosen(model, x, sigmas, *args, **options)
 
@@ -74,11 +76,11 @@ def by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None = None, has_t
         ratios = levels / (1 - levels)
         exact: dict[float, torch.Tensor] = dict(zip(ratios.tolist(), levels, strict=True))
 
-        def sigma_of(ratio: Any) -> torch.Tensor:
+        def sigma_of(ratio: object) -> torch.Tensor:
             asked: torch.Tensor = torch.as_tensor(ratio, dtype=ratios.dtype, device=ratios.device)
             return exact.get(float(asked), asked / (1 + asked))
 
-        def denoise(y: torch.Tensor, ratio: torch.Tensor, **args: Any) -> torch.Tensor:
+        def denoise(y: torch.Tensor, ratio: torch.Tensor, **args: object) -> torch.Tensor:
             sigma = sigma_of(ratio[0])
             return model(y * (1 - sigma), sigma * torch.ones_like(ratio), **args)
 
@@ -105,7 +107,7 @@ def by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None = None, has_t
 def _tau_of_ratio(
     tau: Callable[[Any], float] | None, schedule: Any, sigma_of: Callable[[Any], torch.Tensor]
 ) -> Callable[[Any], float]:
-    def of_ratio(ratio: Any) -> float:
+    def of_ratio(ratio: object) -> float:
         sigma = sigma_of(ratio)
         if tau is not None:
             return tau(sigma)
@@ -190,7 +192,7 @@ def sample_euler_ancestral_cfg_pp_flow(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     eta: float = 1.0,
@@ -221,7 +223,7 @@ def sample_euler_cfg_pp_flow(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
 ) -> torch.Tensor:
@@ -256,7 +258,7 @@ def ending_above_zero(sampler: SamplerFunction) -> SamplerFunction:
     """End UniPC at `LAST_LEVEL` instead of 0, and scale up the signal that is left there, as in ComfyUI."""
 
     def for_flow(
-        model: ModelFunction, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **options: Any
+        model: ModelFunction, x: torch.Tensor, sigmas: torch.Tensor, *args: object, **options: object
     ) -> torch.Tensor:
         result: torch.Tensor = sampler(model, x, sigmas, *args, **options)
         return result / (1 - LAST_LEVEL) if len(sigmas) > 1 and sigmas[-1] == 0 else result

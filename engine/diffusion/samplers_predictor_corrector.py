@@ -67,7 +67,7 @@ def sample_uni_pc(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     *,
@@ -110,7 +110,7 @@ def sample_uni_pc(
 
 
 def _evaluate(
-    model: ModelFunction, sigma: torch.Tensor, extra_args: Mapping[str, Any], x: torch.Tensor
+    model: ModelFunction, sigma: torch.Tensor, extra_args: Mapping[str, object], x: torch.Tensor
 ) -> torch.Tensor:
     return model(x, sigma, **extra_args)
 
@@ -243,10 +243,10 @@ def sample_sa_solver_pece(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
-    tau_func: Callable[[Any], float] | None = None,
+    tau_func: Callable[[object], float] | None = None,
     s_noise: float = 1.0,
     noise_sampler: NoiseSampler | None = None,
     predictor_order: int = 3,

@@ -103,7 +103,7 @@ def sample_lcm_upscale(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: Mapping[str, object] | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     *,

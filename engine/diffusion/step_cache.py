@@ -99,7 +99,7 @@ class CacheRun:
             return
         self.shape = found
 
-    def tell(self, text: str, *values: Any) -> None:
+    def tell(self, text: str, *values: object) -> None:
         if self.settings.is_verbose:
             LOGGER.info("%s [verbose] - " + text, self.settings.name, *values)
 
@@ -199,11 +199,11 @@ def _sampled(latent: torch.Tensor) -> torch.Tensor:
     return latent[..., ::STRIDE_CELLS, ::STRIDE_CELLS]
 
 
-def _part(batch: torch.Tensor, conditions: list[Any], condition: Any) -> torch.Tensor:
+def _part(batch: torch.Tensor, conditions: list[object], condition: object) -> torch.Tensor:
     return batch.chunk(len(conditions))[conditions.index(condition)]
 
 
-def _with_differences(run: CacheRun, x: torch.Tensor, conditions: list[Any]) -> torch.Tensor:
+def _with_differences(run: CacheRun, x: torch.Tensor, conditions: list[object]) -> torch.Tensor:
     """Return an approximation of the network's output.
 
     Odd but ComfyUI's: of a batch of several conditions each part gets the differences of all of them.

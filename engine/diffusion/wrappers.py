@@ -26,7 +26,11 @@ class WrapperExecutor:
     """
 
     def __init__(
-        self, original: Callable[..., Any], class_obj: Any, wrappers: Sequence[Callable[..., Any]], idx: int = 0
+        self,
+        original: Callable[..., object],
+        class_obj: object,
+        wrappers: Sequence[Callable[..., object]],
+        idx: int = 0,
     ) -> None:
         self.original = original
         self.class_obj = class_obj
@@ -36,13 +40,13 @@ class WrapperExecutor:
 
     @classmethod
     def new_executor(
-        cls, original: Callable[..., Any], wrappers: Sequence[Callable[..., Any]], idx: int = 0
+        cls, original: Callable[..., object], wrappers: Sequence[Callable[..., object]], idx: int = 0
     ) -> WrapperExecutor:
         return cls(original, None, wrappers, idx)
 
     @classmethod
     def new_class_executor(
-        cls, original: Callable[..., Any], class_obj: Any, wrappers: Sequence[Callable[..., Any]], idx: int = 0
+        cls, original: Callable[..., object], class_obj: object, wrappers: Sequence[Callable[..., object]], idx: int = 0
     ) -> WrapperExecutor:
         return cls(original, class_obj, wrappers, idx)
 

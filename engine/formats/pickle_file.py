@@ -54,7 +54,7 @@ class PickleFile:
         return self._tensors[name]
 
 
-def state_dictionary(content: Any) -> dict[str, torch.Tensor]:
+def state_dictionary(content: object) -> dict[str, torch.Tensor]:
     """Return the named tensors of a training program's file, from under `state_dict` or the only key there is."""
     while isinstance(content, Mapping):
         inner = content.get("state_dict", next(iter(content.values())) if len(content) == 1 else None)

@@ -27,7 +27,7 @@ class NodeNotFoundError(RunError):
 
 
 class DynamicPrompt:
-    def __init__(self, prompt: Mapping[str, Any]) -> None:
+    def __init__(self, prompt: Mapping[str, object]) -> None:
         self._original = prompt
         self._nodes = parse_prompt(prompt)
         self._parents: dict[str, str] = {}
@@ -49,7 +49,7 @@ class DynamicPrompt:
             node_id, self.get_display_node_id(node_id), self._parents.get(node_id), self.get_real_node_id(node_id)
         )
 
-    def expand(self, parent_id: str, graph: Mapping[str, Any]) -> list[Node]:
+    def expand(self, parent_id: str, graph: Mapping[str, object]) -> list[Node]:
         """Add the nodes that one expanded into.
 
         Raises DuplicateNodeError when an id is taken, `PromptRejected` when the graph is no prompt.

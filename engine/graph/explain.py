@@ -42,7 +42,7 @@ class ExplainedPrompt:
         return {"problems": shown, "unlisted_problems": self.num_unlisted}
 
 
-def explain_prompt(prompt: Any, find_rules: FindRules, pending_files: Collection[str] = ()) -> ExplainedPrompt:
+def explain_prompt(prompt: object, find_rules: FindRules, pending_files: Collection[str] = ()) -> ExplainedPrompt:
     """Check a prompt of any size against the rules of its classes. `pending_files` will be there when it runs."""
     try:
         excuses = partial(is_pending, frozenset(pending_files))

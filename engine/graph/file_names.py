@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from engine.errors import Problem
 
@@ -25,7 +24,7 @@ def names_another_folder(name: object) -> bool:
     return isinstance(name, str) and ("/" in name or split_annotation(name)[1] is not None)
 
 
-def is_pending(pending: Collection[str], problem: Problem, inputs: Mapping[str, Any]) -> bool:
+def is_pending(pending: Collection[str], problem: Problem, inputs: Mapping[str, object]) -> bool:
     """Tell whether a problem of a node with these inputs says only that a file of `pending` is not there."""
     value = inputs.get(str(problem.extra_info.get("input_name")))
     if not pending or problem.type not in ABOUT_FILES or not isinstance(value, str):

@@ -20,7 +20,7 @@ MATCHED_TYPE = "COMFY_MATCHTYPE_V3"  # whatever the node's other links have
 ANY_TYPE = "*"
 
 
-def rules_in(object_info: Mapping[str, Any]) -> FindRules:
+def rules_in(object_info: Mapping[str, object]) -> FindRules:
     """Return a lookup of rules by class, read on demand; None for a class that the engine does not have."""
 
     def find(class_type: str) -> NodeRules | None:
@@ -30,7 +30,7 @@ def rules_in(object_info: Mapping[str, Any]) -> FindRules:
     return find
 
 
-def read_rules(class_type: str, declared: Mapping[str, Any]) -> NodeRules:
+def read_rules(class_type: str, declared: Mapping[str, object]) -> NodeRules:
     spec = read_spec(class_type, declared)
     return rules_of(spec, undeclared=frozenset() if spec.python_module == OWN_MODULE else None)
 
@@ -55,7 +55,7 @@ def read_spec(class_type: str, declared: Mapping[str, Any]) -> NodeSpec:
     )
 
 
-def read_input(name: str, config: Any, section: Section = "required") -> InputSpec:
+def read_input(name: str, config: object, section: Section = "required") -> InputSpec:
     """Read `[type, options]`, `[choices]` or, of a hidden input, the type alone."""
     parts = config if isinstance(config, list | tuple) and config else [config]
     kind = parts[0] if isinstance(parts[0], str | list) else ANY_TYPE
@@ -66,7 +66,7 @@ def read_input(name: str, config: Any, section: Section = "required") -> InputSp
     return InputSpec(name, _type(kind), options, section, is_one_folder=is_upload)
 
 
-def _outputs(declared: Mapping[str, Any]) -> tuple[OutputSpec, ...]:
+def _outputs(declared: Mapping[str, object]) -> tuple[OutputSpec, ...]:
     types = _list(declared.get("output"))
     names, lists = _list(declared.get("output_name")), _list(declared.get("output_is_list"))
     names += types[len(names) :]

@@ -16,7 +16,7 @@ Via = tuple[InputSpec, list[Any]] | None
 """The link that led to a node, and the input that has it."""
 
 
-def range_problem(spec: InputSpec, value: Any) -> Problem | None:
+def range_problem(spec: InputSpec, value: object) -> Problem | None:
     """Return what is wrong with a value of the declared type: its size, or that it is none of the choices."""
     options = spec.options
     if options:
@@ -31,7 +31,7 @@ def range_problem(spec: InputSpec, value: Any) -> Problem | None:
     return None if spec.accepts(value) else _not_in_list(spec, value)
 
 
-def _not_in_list(spec: InputSpec, value: Any) -> Problem:
+def _not_in_list(spec: InputSpec, value: object) -> Problem:
     choices = spec.choices or ()
     is_long = len(choices) > LONGEST_LIST_SHOWN
     shown = f"(list of length {len(choices)})" if is_long else str(list(choices))
@@ -41,7 +41,7 @@ def _not_in_list(spec: InputSpec, value: Any) -> Problem:
     return Problem("value_not_in_list", "Value not in list", details, extra, _none_of_the_choices(spec, value))
 
 
-def _none_of_the_choices(spec: InputSpec, value: Any) -> Explanation:
+def _none_of_the_choices(spec: InputSpec, value: object) -> Explanation:
     known = spec.choices or ()
     wrong = next((item for item in value if item not in known), value) if isinstance(value, list) else value
     return _explained(spec, f"Value {_quoted(wrong)} not in list", value, kind="value_not_in_list")
@@ -53,7 +53,7 @@ def missing(spec: InputSpec) -> Problem:
     return Problem("required_input_missing", message, spec.name, {"input_name": spec.name}, explanation)
 
 
-def unknown_input(class_type: str, name: str, link: list[Any], rules: NodeRules) -> Problem:
+def unknown_input(class_type: str, name: str, link: list[object], rules: NodeRules) -> Problem:
     names = [spec.name for spec in rules.declared]
     details = f"{name}: {class_type} has no such input; expected one of: {', '.join(names) or 'none'}"
     explanation = Explanation(f"Unknown linked input: {name}", field=name, allowed=names)
@@ -61,7 +61,7 @@ def unknown_input(class_type: str, name: str, link: list[Any], rules: NodeRules)
     return Problem("unknown_input", "Unknown linked input", details, extra, explanation)
 
 
-def bad_value(spec: InputSpec, value: Any, error: Exception) -> Problem:
+def bad_value(spec: InputSpec, value: object, error: Exception) -> Problem:
     declared = spec.type if isinstance(spec.type, str) else list(spec.type)
     message = f"Failed to convert an input value to a {declared} value"
     extra = _about(spec, received_value=_received(value), exception_message=_cut(error))
@@ -70,13 +70,13 @@ def bad_value(spec: InputSpec, value: Any, error: Exception) -> Problem:
     return Problem("invalid_input_type", message, f"{spec.name}, {_cut(value)}, {_cut(error)}", extra, explanation)
 
 
-def bad_link(spec: InputSpec, link: list[Any]) -> Problem:
+def bad_link(spec: InputSpec, link: list[object]) -> Problem:
     message = "Bad linked input, must be a length-2 list of [node_id, slot_index]"
     extra = _about(spec, received_value=_received(link))
     return Problem("bad_linked_input", message, spec.name, extra, _explained(spec, message, link))
 
 
-def type_mismatch(spec: InputSpec, given: str | Sequence[Any], link: list[Any]) -> Problem:
+def type_mismatch(spec: InputSpec, given: str | Sequence[object], link: list[object]) -> Problem:
     wanted = spec.type if isinstance(spec.type, str) else list(spec.type)
     received = given if isinstance(given, str) else list(given)
     details = f"{spec.name}, received_type({received}) mismatch input_type({wanted})"
@@ -86,7 +86,7 @@ def type_mismatch(spec: InputSpec, given: str | Sequence[Any], link: list[Any]) 
     return Problem("return_type_mismatch", message, details, extra, _explained(spec, words, link))
 
 
-def dead_link(spec: InputSpec, link: list[Any], error: Exception, via: Via, *, is_node_there: bool) -> Problem:
+def dead_link(spec: InputSpec, link: list[object], error: Exception, via: Via, *, is_node_there: bool) -> Problem:
     """Say that a link leads nowhere. ComfyUI reports it as an exception in the node that has the link."""
     words = (
         f"Node {link[0]!r} has no output {link[1]!r}" if is_node_there else f"Linked node {link[0]!r} does not exist"
@@ -95,7 +95,7 @@ def dead_link(spec: InputSpec, link: list[Any], error: Exception, via: Via, *, i
     return _raised((type(error).__name__, str(error)), via, explanation)
 
 
-def cycle(around: str, spec: InputSpec, link: list[Any]) -> Problem:
+def cycle(around: str, spec: InputSpec, link: list[object]) -> Problem:
     message = f"Dependency cycle detected: {around}"
     failure = ("graph.DependencyCycleError", message)
     return _raised(failure, (spec, link), Explanation(message, "dependency_cycle"))
@@ -108,7 +108,7 @@ def check_raised(error: BaseException, via: Via) -> Problem:
     return _raised((kind, str(error)), via, Explanation(words, "exception_during_validation"))
 
 
-def complaint(spec: InputSpec | None, name: str, value: Any, verdict: Any) -> Problem:
+def complaint(spec: InputSpec | None, name: str, value: object, verdict: object) -> Problem:
     """Say what a node's own check found wrong with an input.
 
     A file that is none of the input folder's is explained like any other wrong choice.
@@ -124,12 +124,12 @@ def complaint(spec: InputSpec | None, name: str, value: Any, verdict: Any) -> Pr
     return Problem("custom_validation_failed", message, details, {"input_name": name}, explanation)
 
 
-def _is_absent_file(spec: InputSpec, value: Any) -> bool:
+def _is_absent_file(spec: InputSpec, value: object) -> bool:
     choices = spec.choices
     return spec.is_open and choices is not None and value not in choices and not names_another_folder(value)
 
 
-def _out_of_range(kind: str, message: str, spec: InputSpec, value: Any) -> Problem:
+def _out_of_range(kind: str, message: str, spec: InputSpec, value: object) -> Problem:
     return Problem(kind, message, spec.name, _about(spec, received_value=value), _explained(spec, message, value))
 
 
@@ -145,7 +145,7 @@ def _raised(failure: tuple[str, str], via: Via, explanation: Explanation) -> Pro
     return Problem("exception_during_inner_validation", message, text, extra, explanation)
 
 
-def _explained(spec: InputSpec, words: str, value: Any, *, kind: str | None = None) -> Explanation:
+def _explained(spec: InputSpec, words: str, value: object, *, kind: str | None = None) -> Explanation:
     extra = {"received": _received(value)}
     return Explanation(f"{words}: {spec.name}", kind, spec.name, allowed=spec.allowed(), extra=extra)
 
@@ -154,7 +154,7 @@ def _about(spec: InputSpec, **more: Any) -> dict[str, Any]:
     return {"input_name": spec.name, "input_config": spec.as_json(), **more}
 
 
-def _type_shown(declared: str | Sequence[Any]) -> str:
+def _type_shown(declared: str | Sequence[object]) -> str:
     return declared if isinstance(declared, str) else "COMBO"
 
 

@@ -50,7 +50,7 @@ def is_link(value: object) -> TypeGuard[list[Any]]:
     )
 
 
-def parse_prompt(data: Any) -> Prompt:
+def parse_prompt(data: object) -> Prompt:
     """Parse the nodes of a prompt by id, in its order.
 
     Raises `PromptRejected` (ComfyUI's `invalid_prompt`) when it is no object or a node names no class.

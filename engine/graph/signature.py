@@ -74,14 +74,14 @@ class Signatures:
                 keys[node_id] = self._key(node, fingerprints.get(node_id))
                 stack.pop()
 
-    def _key(self, node: Node, fingerprint: Any) -> Key:
+    def _key(self, node: Node, fingerprint: object) -> Key:
         try:
             data = self._content(node, fingerprint)
         except Unhashable:
             return next(self._unique)
         return hashlib.blake2b(data, digest_size=16).digest()
 
-    def _content(self, node: Node, fingerprint: Any) -> bytes:
+    def _content(self, node: Node, fingerprint: object) -> bytes:
         keys = self._keys
         rules = self._find_rules(node.class_type)
         parts: list[Any] = [node.class_type, node.id if rules.keyed_by_id else None, canonical(fingerprint)]

@@ -62,7 +62,7 @@ def find_excess(data: Mapping[str, Any], limits: GraphLimits, counts: Callable[[
     return None
 
 
-def check_size(data: Any, limits: GraphLimits) -> None:
+def check_size(data: object, limits: GraphLimits) -> None:
     """Raise `PromptRejected` for a prompt over a limit. Data that is no prompt is left to `parse_prompt`."""
     excess = find_excess(data, limits) if isinstance(data, Mapping) else None
     if excess is not None:
@@ -72,7 +72,7 @@ def check_size(data: Any, limits: GraphLimits) -> None:
         raise PromptRejected(Problem("prompt_too_large", message, details, extra))
 
 
-def _bytes_of(value: Any, enough: int) -> int:
+def _bytes_of(value: object, enough: int) -> int:
     """Estimate the size of a JSON value: its texts, and a few bytes for all else. Stops past `enough`, unless 0."""
     if not isinstance(value, dict | list):
         return len(value) if isinstance(value, str) else SCALAR_BYTES

@@ -42,7 +42,7 @@ class InputSpec:
             return self.type
         return self.options.get("options") if self.type == "COMBO" else None
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Return True if a value is one of the choices, or may be valid without being one, or if there are none."""
         choices = self.choices
         if choices is None or (self.is_open and isinstance(value, str)):

@@ -50,7 +50,7 @@ _MISSING = object()
 _CASTS: Mapping[str, Callable[[Any], Any]] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": bool}
 
 
-def never(_problem: Problem, _inputs: Mapping[str, Any]) -> bool:
+def never(_problem: Problem, _inputs: Mapping[str, object]) -> bool:
     """Return False: no problem goes away by itself."""
     return False
 
@@ -85,7 +85,7 @@ class Findings:
 
 
 def check_prompt(
-    data: Any, find_rules: FindRules, targets: Collection[str] | None = None, limits: GraphLimits = DEFAULT_LIMITS
+    data: object, find_rules: FindRules, targets: Collection[str] | None = None, limits: GraphLimits = DEFAULT_LIMITS
 ) -> CheckedPrompt:
     """Find all problems; raise `PromptRejected` when nothing of the prompt can run."""
     findings = find_problems(data, find_rules, targets, limits)
@@ -169,7 +169,7 @@ def _findings_beside_unknown(
     prompt: Prompt,
     rules: Mapping[str, NodeRules],
     unknown: _UnknownClasses,
-    data: Mapping[str, Any],
+    data: Mapping[str, object],
     targets: Collection[str] | None,
     excuses: Excuses,
 ) -> Findings:
@@ -246,7 +246,7 @@ class _Walk:
         while self._set_aside:
             self.visit(self._set_aside.pop())
 
-    def _enter(self, node_id: str, via: tuple[InputSpec, list[Any]] | None, place: int) -> _Frame:
+    def _enter(self, node_id: str, via: tuple[InputSpec, list[object]] | None, place: int) -> _Frame:
         frame = _Frame(self.prompt[node_id])
         self._open[node_id] = place
         self._check_inputs(frame, via)
@@ -291,7 +291,7 @@ class _Walk:
         self._num_problems += 1
         frame.is_fine = frame.is_faultless = False
 
-    def _check_inputs(self, frame: _Frame, via: tuple[InputSpec, list[Any]] | None) -> None:
+    def _check_inputs(self, frame: _Frame, via: tuple[InputSpec, list[object]] | None) -> None:
         node = frame.node
         rules = self.rules[node.class_type]
         inputs = node.inputs
@@ -341,7 +341,9 @@ class _Walk:
             self._report(frame, type_mismatch(spec, given, link))
             self._set_aside.append(source)
 
-    def _check_undeclared_links(self, frame: _Frame, rules: NodeRules, via: tuple[InputSpec, list[Any]] | None) -> None:
+    def _check_undeclared_links(
+        self, frame: _Frame, rules: NodeRules, via: tuple[InputSpec, list[object]] | None
+    ) -> None:
         """Check links under names that the class does not declare: they are run and handed to the node like any other.
 
         Values under such names are passed over, as in ComfyUI.
@@ -355,7 +357,7 @@ class _Walk:
             else:
                 self._report(frame, unknown_input(frame.node.class_type, link.input_name, value, rules))
 
-    def _is_of_unknown_class(self, node_id: Any) -> bool:
+    def _is_of_unknown_class(self, node_id: object) -> bool:
         node = self.prompt.get(node_id) if isinstance(node_id, str) else None
         return node is not None and node.class_type not in self.rules
 
@@ -381,8 +383,8 @@ class _Walk:
         self,
         frame: _Frame,
         rules: NodeRules,
-        linked_types: Mapping[str, Any],
-        via: tuple[InputSpec, list[Any]] | None,
+        linked_types: Mapping[str, object],
+        via: tuple[InputSpec, list[object]] | None,
     ) -> None:
         check = rules.check
         assert check is not None
@@ -407,7 +409,7 @@ class _Walk:
             for name in list(asked)[:1] if check.comes_last else asked:
                 self._report(frame, complaint(rules.inputs.get(name), name, asked[name], verdict))
 
-    def findings(self, data: Mapping[str, Any], outputs: Sequence[str]) -> Findings:
+    def findings(self, data: Mapping[str, object], outputs: Sequence[str]) -> Findings:
         good = tuple(node_id for node_id in outputs if self.fine[node_id])
         node_problems = self._node_problems([node_id for node_id in outputs if not self.fine[node_id]])
         num_unlisted = max(0, self._num_problems - self._max_listed)
@@ -475,7 +477,7 @@ def cast_value(spec: InputSpec, value: Any) -> Any:
     return value if cast is None or type(value) is cast else cast(value)
 
 
-def is_compatible(given: str | Sequence[Any], wanted: str | Sequence[Any]) -> bool:
+def is_compatible(given: str | Sequence[object], wanted: str | Sequence[object]) -> bool:
     """Return True where an output of one type may feed an input of another: the same, `*`, or one common of `A,B`."""
     if not (given != wanted) or given == "*" or wanted == "*":  # noqa: SIM202 - some types redefine `!=` to mean any
         return True
@@ -484,5 +486,5 @@ def is_compatible(given: str | Sequence[Any], wanted: str | Sequence[Any]) -> bo
     return not {item.strip() for item in given.split(",")}.isdisjoint(item.strip() for item in wanted.split(","))
 
 
-def _is_blocker(verdict: Any) -> bool:
+def _is_blocker(verdict: object) -> bool:
     return type(verdict).__name__ == "ExecutionBlocker"

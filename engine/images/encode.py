@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image
@@ -19,7 +18,7 @@ from engine.images.pixels import to_pillow
 EXIF_MAKE, EXIF_MODEL = 0x010F, 0x0110
 
 
-def metadata_texts(prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> dict[str, str]:
+def metadata_texts(prompt: object, extra_pnginfo: Mapping[str, object] | None) -> dict[str, str]:
     """Return a saved picture's metadata as JSON: `prompt` and each key of `extra_pnginfo` (the client's `workflow`)."""
     texts = {} if prompt is None else {"prompt": json.dumps(prompt)}
     return texts | {key: json.dumps(value) for key, value in (extra_pnginfo or {}).items()}

@@ -105,7 +105,7 @@ class Text(Widget):
 class PromptText(Text):
     """A text that a text encoder reads, with weights in brackets."""
 
-    def complaint(self, environment: NodeEnvironment, value: Any) -> str | None:
+    def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
         """Return why the text cannot be read, or None if it can or a link supplies it."""
         return None if value is None else nesting_problem(str(value))
 
@@ -181,7 +181,7 @@ class InputFile(Widget):
     def type_in(self, environment: NodeEnvironment) -> list[str]:
         return environment.input_files(self.content)
 
-    def complaint(self, environment: NodeEnvironment, value: Any) -> str | None:
+    def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
         """Return what is wrong with a file's name, in ComfyUI's words, or None if nothing is.
 
         None also stands for a name that a link supplies.
@@ -381,7 +381,7 @@ class NodeClass(ABC):
         """Run the node once. `returned` converts the outcome; an async class returns an awaitable of it."""
 
     @abstractmethod
-    def returned(self, outcome: Any) -> Returned:
+    def returned(self, outcome: object) -> Returned:
         """Convert the outcome of a call to the one form that the runtime reads."""
 
 
@@ -434,14 +434,14 @@ class FunctionNode(NodeClass):
         assert self.fingerprint is not None
         return self.fingerprint(environment, **_accepted(self.fingerprint, inputs))
 
-    def missing_inputs(self, instance: Any, inputs: Mapping[str, Any]) -> Sequence[str]:
+    def missing_inputs(self, instance: object, inputs: Mapping[str, object]) -> Sequence[str]:
         return () if self.needs is None else self.needs(**_accepted(self.needs, inputs))
 
     def call(self, instance: Any, context: NodeContext, inputs: dict[str, Any]) -> Any:
         self._refuse_absent_models(inputs)
         return self.function(context, **inputs)
 
-    def _refuse_absent_models(self, inputs: Mapping[str, Any]) -> None:
+    def _refuse_absent_models(self, inputs: Mapping[str, object]) -> None:
         """Raise ValueError for a required model that its loader did not find in the file."""
         for item in self.parameters:
             marker = item.marker
@@ -453,7 +453,7 @@ class FunctionNode(NodeClass):
                     "a whole checkpoint or a loader of its own"
                 )
 
-    def returned(self, outcome: Any) -> Returned:
+    def returned(self, outcome: object) -> Returned:
         if isinstance(outcome, NodeOutput):
             return Returned(outcome.result if self.outputs else None, outcome.ui)
         if isinstance(outcome, Expanded):
@@ -481,7 +481,7 @@ class FunctionNode(NodeClass):
         if own is None and not unchecked:
             return None
 
-        def function(**inputs: Any) -> bool | str:
+        def function(**inputs: object) -> bool | str:
             for name in unchecked & inputs.keys():
                 complaint = checked[name].complaint(environment, inputs[name])
                 if complaint is not None:
@@ -496,7 +496,7 @@ class FunctionNode(NodeClass):
         return InputCheck(function, takes, comes_last=True)
 
 
-def _named_inputs(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+def _named_inputs(function: Callable[..., object]) -> tuple[frozenset[str], bool]:
     """Return the names of a function's parameters, and True if it also takes any other name."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters)
@@ -559,7 +559,7 @@ def node(
     Raises TypeError when an annotation names no socket or widget.
     """
 
-    def wrap(function: Callable[..., Any]) -> FunctionNode:
+    def wrap(function: Callable[..., object]) -> FunctionNode:
         hints = get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
         keywords = [item for item in signature.parameters.values() if item.kind is inspect.Parameter.KEYWORD_ONLY]
@@ -583,7 +583,7 @@ def node(
     return wrap
 
 
-def _parameter(class_type: str, item: inspect.Parameter, hint: Any) -> Parameter:
+def _parameter(class_type: str, item: inspect.Parameter, hint: object) -> Parameter:
     markers = _markers(hint)
     for marker in markers:
         if isinstance(marker, (Socket, Widget, Hidden)):
@@ -597,14 +597,14 @@ def _parameter(class_type: str, item: inspect.Parameter, hint: Any) -> Parameter
     raise TypeError(f"{class_type}: parameter {item.name!r} names no socket or widget")
 
 
-def _outputs(class_type: str, hint: Any) -> tuple[OutputSpec, ...]:
+def _outputs(class_type: str, hint: object) -> tuple[OutputSpec, ...]:
     if hint is None or hint is type(None) or hint is NodeOutput:
         return ()
     items = get_args(hint) if get_origin(hint) is tuple else (hint,)
     return tuple(_output(class_type, item) for item in items)
 
 
-def _output(class_type: str, hint: Any) -> OutputSpec:
+def _output(class_type: str, hint: object) -> OutputSpec:
     markers = _markers(hint)
     out = next((marker for marker in markers if isinstance(marker, Out)), Out())
     for marker in markers:

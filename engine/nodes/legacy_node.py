@@ -30,7 +30,7 @@ class ClassNode(NodeClass):
     def spec(self, environment: NodeEnvironment) -> NodeSpec:
         return self._spec(self.kind.INPUT_TYPES())
 
-    def _spec(self, declared: Mapping[str, Any]) -> NodeSpec:
+    def _spec(self, declared: Mapping[str, object]) -> NodeSpec:
         kind = self.kind
         return NodeSpec(
             class_type=self.class_type,
@@ -85,7 +85,7 @@ class ClassNode(NodeClass):
             outcome = getattr(instance, self.kind.FUNCTION)(**inputs)
         return _awaited(outcome, context) if inspect.isawaitable(outcome) else outcome
 
-    def returned(self, outcome: Any) -> Returned:
+    def returned(self, outcome: object) -> Returned:
         if isinstance(outcome, dict):
             return Returned(outcome.get("result"), outcome.get("ui"), outcome.get("expand"))
         if outcome is None and not self.kind.RETURN_TYPES:
@@ -126,7 +126,7 @@ def wait_for(awaitable: Awaitable[Any]) -> Any:
 class OpenInputs(dict[str, InputSpec]):
     """Inputs of a node whose optional section accepts names beyond those it lists."""
 
-    def __init__(self, listed: Mapping[str, InputSpec], optional: Mapping[str, Any]) -> None:
+    def __init__(self, listed: Mapping[str, InputSpec], optional: Mapping[str, object]) -> None:
         super().__init__(listed)
         self._optional = optional
 

@@ -37,7 +37,7 @@ class PromptNeeds:
     missing_classes: tuple[str, ...]
 
 
-def needs_of(prompt: Mapping[str, Any], catalogue: Catalogue, folders: ModelFolders) -> PromptNeeds:
+def needs_of(prompt: Mapping[str, object], catalogue: Catalogue, folders: ModelFolders) -> PromptNeeds:
     """Return the model files that a prompt names and the node classes it lacks.
 
     Models are found in the inputs of built-in nodes; of custom nodes only the class is checked. `prompt` may be invalid

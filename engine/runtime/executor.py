@@ -462,12 +462,12 @@ class _Run:
         self.emit(NodeBlocked(self.prompt_id, node.id, node.class_type, list(self.executed), message))
         return ExecutionBlocker(None)  # it is told once
 
-    def _read(self, node_class: NodeClass, outcome: Any) -> Returned:
+    def _read(self, node_class: NodeClass, outcome: object) -> Returned:
         if isinstance(outcome, asyncio.Task):
             outcome = outcome.result()
         return Returned(outcome) if isinstance(outcome, ExecutionBlocker) else node_class.returned(outcome)
 
-    def _wait_for_tasks(self, node_id: str, outcomes: list[Any]) -> None:
+    def _wait_for_tasks(self, node_id: str, outcomes: list[object]) -> None:
         self.tasks[node_id] = outcomes
         let_go = self.schedule.hold(node_id)
 
@@ -502,7 +502,7 @@ class _Run:
         self._keep(ref, rules, results, ui)
         return True
 
-    def _keep(self, ref: NodeRef, rules: NodeRules, results: Sequence[Any], ui: Mapping[str, Any] | None) -> None:
+    def _keep(self, ref: NodeRef, rules: NodeRules, results: Sequence[object], ui: Mapping[str, object] | None) -> None:
         outputs = merge_outputs(results, rules) if results else []
         self.graph.put(ref.node_id, NodeResult(outputs, ui if ui is not None else self.shown.get(ref.node_id)))
         self.executed.append(ref.node_id)
@@ -567,7 +567,7 @@ class _Run:
         self.emit(NodeProgress(self.prompt_id, ref, value, maximum))
         self.cancel.check()
 
-    def _preview(self, ref: NodeRef, preview: Any, latent_format: Any = None) -> None:
+    def _preview(self, ref: NodeRef, preview: object, latent_format: object = None) -> None:
         made = self.services.make_preview(preview, latent_format)
         if made is not None:
             self.emit(PreviewMade(self.prompt_id, ref, *made))

@@ -52,7 +52,7 @@ class FileFolders:
         kind: Any = match["kind"]
         return inside(self.of(kind), match["name"])
 
-    def has(self, item: Mapping[str, Any]) -> bool:
+    def has(self, item: Mapping[str, object]) -> bool:
         """Return True where the file that a result shows (`filename`, `subfolder`, `type`) exists."""
         kind = item.get("type")
         if kind not in ("input", "output", "temp"):
@@ -188,7 +188,7 @@ class RunFiles:
             raise BadInputFile(f"{shortened(name)}: no such file; expected the name of a file in the input folder")
         return path
 
-    def limit_to(self, own: Iterable[str], shown: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+    def limit_to(self, own: Iterable[str], shown: Callable[[], Iterable[Mapping[str, object]]]) -> None:
         """Refuse files of other runs from here on.
 
         The names `own`, what this run saves or shows, and what the operator put into the input folder can be read.
@@ -218,7 +218,7 @@ def _no_name(prefix: str, why: str) -> str:
     return f"filename_prefix {shortened(prefix)}: {why}; expected a name, or a path below the output folder"
 
 
-def shortened(name: Any) -> str:
+def shortened(name: object) -> str:
     """Return a caller's name as errors repeat it."""
     text = repr(name)
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."

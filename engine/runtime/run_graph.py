@@ -59,7 +59,7 @@ class RunGraph:
     def __init__(
         self,
         prompt: DynamicPrompt,
-        extra_data: Mapping[str, Any],
+        extra_data: Mapping[str, object],
         find_class: FindClass,
         environment: NodeEnvironment,
         cache: ResultCache,
@@ -125,7 +125,7 @@ class RunGraph:
         self.results = {node_id: self.results[node_id] for node_id in needed if node_id in self.results}
         self._cache.forget_results()
 
-    async def expand(self, owner: str, graphs: Iterable[Mapping[str, Any]]) -> list[Node]:
+    async def expand(self, owner: str, graphs: Iterable[Mapping[str, object]]) -> list[Node]:
         """Add the nodes a node expanded into, in all its calls together."""
         added = [node for graph in graphs for node in self.prompt.expand(owner, graph)]
         for node in added:
@@ -240,13 +240,13 @@ def _with_fingerprints(prompt: Mapping[str, Any], fingerprints: Mapping[str, Any
     }
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (str, int, float))
 
 
-def _files_are_there(ui: Mapping[str, Any], file_is_there: FileCheck) -> bool:
+def _files_are_there(ui: Mapping[str, object], file_is_there: FileCheck) -> bool:
     return all(
         file_is_there(item)
         for items in ui.values()

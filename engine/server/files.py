@@ -171,7 +171,7 @@ def _move_to_free_name(written: Path, target: Path) -> Path:
         candidate = target.with_name(f"{target.stem} ({number}){target.suffix}")
 
 
-def _text(field: Any) -> str:
+def _text(field: object) -> str:
     return field if isinstance(field, str) else ""
 
 

@@ -149,7 +149,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class _Ignore(argparse.Action):
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
         namespace.ignored = [*namespace.ignored, option or self.dest]
 
 

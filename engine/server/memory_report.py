@@ -49,7 +49,7 @@ async def post_preload(request: web.Request) -> web.Response:
     return web.json_response({"models": told}, status=200 if is_good else 422)
 
 
-def _problem(body: dict[str, Any]) -> Problem | None:
+def _problem(body: dict[str, object]) -> Problem | None:
     models = body.get("models")
     if not isinstance(models, list) or not all(isinstance(item, dict) for item in models):
         return Problem("invalid_models", "models is not a list of objects", repr(models), {"input_name": "models"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from typing import Any
 
 from aiohttp import web
 
@@ -52,7 +51,7 @@ async def post_prompt(request: web.Request) -> web.Response:
     return web.json_response({"prompt_id": prompt_id, "number": number, "node_errors": node_errors})
 
 
-def _next_number(number: int, body: dict[str, Any]) -> int:
+def _next_number(number: int, body: dict[str, object]) -> int:
     return -number if body.get("front") else number
 
 
@@ -113,7 +112,7 @@ async def post_free(request: web.Request) -> web.Response:
     return web.Response()
 
 
-def _ids(body: dict[str, Any]) -> list[str]:
+def _ids(body: dict[str, object]) -> list[str]:
     ids = body.get("delete")
     return [str(prompt_id) for prompt_id in ids] if isinstance(ids, list) else []
 

@@ -64,7 +64,7 @@ def read_number(body: Mapping[str, Any]) -> float | None:
     return number
 
 
-def read_targets(body: Mapping[str, Any]) -> list[str] | None:
+def read_targets(body: Mapping[str, object]) -> list[str] | None:
     """Read `partial_execution_targets`, the output nodes to run; None for all. Raises HTTPBadRequest."""
     targets = body.get("partial_execution_targets")
     if targets is not None and not (isinstance(targets, list) and all(isinstance(item, str) for item in targets)):
@@ -92,7 +92,7 @@ def read_int(request: web.Request, name: str) -> int | None:
         raise _bad_request("invalid_query", f"{name} is not a whole number", text or "") from None
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return str(value)[:LONGEST_SHOWN]
 
 

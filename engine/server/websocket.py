@@ -138,7 +138,7 @@ class Clients:
 
 
 async def serve_client(
-    request: web.Request, clients: Clients, greet: Callable[[str], list[Message]], features: Mapping[str, Any]
+    request: web.Request, clients: Clients, greet: Callable[[str], list[Message]], features: Mapping[str, object]
 ) -> web.WebSocketResponse:
     """Serve one connection from its first message to its last.
 
@@ -162,7 +162,7 @@ async def serve_client(
     return socket
 
 
-async def _read_forever(socket: web.WebSocketResponse, connection: Connection, features: Mapping[str, Any]) -> None:
+async def _read_forever(socket: web.WebSocketResponse, connection: Connection, features: Mapping[str, object]) -> None:
     is_first = True
     async for incoming in socket:
         if incoming.type is not WSMsgType.TEXT:

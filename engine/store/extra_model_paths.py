@@ -41,7 +41,7 @@ def read_extra_model_paths(path: Path) -> list[ExtraFolder]:
     return [folder for name, group in _mapping(groups, str(path)).items() for folder in _folders(name, group, path)]
 
 
-def _folders(group_name: str, group: Any, path: Path) -> Iterator[ExtraFolder]:
+def _folders(group_name: str, group: object, path: Path) -> Iterator[ExtraFolder]:
     group = _mapping(group, f"{path}, group {group_name!r}")
     base = Path(os.path.expandvars(os.path.expanduser(str(group.get(BASE_PATH) or ""))))
     is_default = group.get(IS_DEFAULT) is True

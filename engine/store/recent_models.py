@@ -23,12 +23,12 @@ class RecentModels:
         self._is_short = is_short
         self._handles: OrderedDict[Any, tuple[Any, ...]] = OrderedDict()
 
-    def note(self, file: Any, handles: Sequence[Any]) -> None:
+    def note(self, file: object, handles: Sequence[object]) -> None:
         """Add the models of a file that has just been read, evicting the least recently used."""
         self._handles[file] = tuple(handles)
         self.make_place()
 
-    def use(self, file: Any) -> None:
+    def use(self, file: object) -> None:
         """Mark a file as the most recently used."""
         if file in self._handles:
             self._handles.move_to_end(file)

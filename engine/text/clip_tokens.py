@@ -262,7 +262,7 @@ class ClipTokenizer:
                 yield [(token, weight) for token in self.pairs.encode(text)]
 
     def _chunks(
-        self, words: list[list[tuple[Any, float]]], min_padding: int | None, min_length: int | None
+        self, words: list[list[tuple[object, float]]], min_padding: int | None, min_length: int | None
     ) -> list[list[Weighted]]:
         start: Weighted = (self.start_token, 1.0, 0)
         end: Weighted = (self.end_token, 1.0, 0)

@@ -25,7 +25,7 @@ class ClipVisionOutput:
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key)
 
-    def __setitem__(self, key: str, item: Any) -> None:
+    def __setitem__(self, key: str, item: object) -> None:
         setattr(self, key, item)
 
 

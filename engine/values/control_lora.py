@@ -25,7 +25,7 @@ class ControlLora(ControlNet):
         self,
         control_weights: Mapping[str, torch.Tensor],
         global_average_pooling: bool = False,
-        model_options: Mapping[str, Any] | None = None,
+        model_options: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(None, global_average_pooling)
         self.control_weights = control_weights

@@ -48,8 +48,8 @@ class HookedWeights:
     def register_all_hook_patches(
         self,
         hooks: HookGroup,
-        target_dict: Mapping[str, Any],
-        model_options: Any = None,
+        target_dict: Mapping[str, object],
+        model_options: object = None,
         registered: HookGroup | None = None,
     ) -> HookGroup:
         """Register the patches of weight hooks until the next call or `restore_hook_patches`."""

@@ -156,7 +156,9 @@ class HookKeyframeGroup:
 # --- hooks -----------------------------------------------------------------------------------------------------------
 
 
-def default_should_register(hook: Any, model: Any, model_options: Any, target_dict: Any, registered: Any) -> bool:
+def default_should_register(
+    hook: object, model: object, model_options: object, target_dict: object, registered: object
+) -> bool:
     return True
 
 
@@ -174,7 +176,7 @@ class Hook:
     def strength(self) -> float:
         return self.hook_keyframe.strength
 
-    def initialize_timesteps(self, model: Any) -> None:
+    def initialize_timesteps(self, model: object) -> None:
         self.reset()
         self.hook_keyframe.initialize_timesteps(model)
 
@@ -187,12 +189,12 @@ class Hook:
         return other
 
     def should_register(
-        self, model: Any, model_options: Any, target_dict: Mapping[str, Any], registered: HookGroup
+        self, model: object, model_options: object, target_dict: Mapping[str, object], registered: HookGroup
     ) -> bool:
         return self.custom_should_register(self, model, model_options, target_dict, registered)
 
     def add_hook_patches(
-        self, model: Any, model_options: Any, target_dict: Mapping[str, Any], registered: HookGroup
+        self, model: object, model_options: object, target_dict: Mapping[str, object], registered: HookGroup
     ) -> bool:
         """Prepare the model for this hook and record it as registered.
 
@@ -252,7 +254,7 @@ class TransformerOptionsHook(Hook):
 
     def __init__(
         self,
-        transformers_dict: Mapping[str, Any] | None = None,
+        transformers_dict: Mapping[str, object] | None = None,
         hook_scope: EnumHookScope = EnumHookScope.AllConditioning,
     ) -> None:
         super().__init__(hook_scope)
@@ -275,7 +277,7 @@ class AdditionalModelsHook(Hook):
 
     hook_type = EnumHookType.AdditionalModels
 
-    def __init__(self, models: Sequence[Any] | None = None, key: str | None = None) -> None:
+    def __init__(self, models: Sequence[object] | None = None, key: str | None = None) -> None:
         super().__init__()
         self.models = list(models or ())
         self.key = key
@@ -368,8 +370,8 @@ def create_hook_lora(lora: Mapping[str, torch.Tensor], strength_model: float, st
 
 
 def create_hook_model_as_lora(
-    weights_model: Mapping[str, Any] | None,
-    weights_clip: Mapping[str, Any] | None,
+    weights_model: Mapping[str, object] | None,
+    weights_clip: Mapping[str, object] | None,
     strength_model: float,
     strength_clip: float,
 ) -> HookGroup:

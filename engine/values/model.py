@@ -57,7 +57,7 @@ class Model(ModulePatcher):
     # --- before sampling ---------------------------------------------------------------------------------------------
 
     @contextmanager
-    def hooks_registered(self, conds: Conditions, model_options: dict[str, Any]) -> Iterator[None]:
+    def hooks_registered(self, conds: Conditions, model_options: dict[str, object]) -> Iterator[None]:
         """Register the hooks of the conditions (and of their ControlNets) with this model while the context is open.
 
         Changes `conds`, whose hooks become those that registered, and `model_options`, which hooks may add to.
@@ -74,7 +74,7 @@ class Model(ModulePatcher):
             self.hook_mode = mode
             self.restore_hook_patches()
 
-    def _register(self, conds: Conditions, model_options: dict[str, Any]) -> HookGroup:
+    def _register(self, conds: Conditions, model_options: dict[str, object]) -> HookGroup:
         hooks = HookGroup(
             hook
             for conditions in conds.values()

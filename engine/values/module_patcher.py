@@ -98,7 +98,7 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
             callback(self, other)
         return other
 
-    def is_clone(self, other: Any) -> bool:
+    def is_clone(self, other: object) -> bool:
         """Return True if both use the same weights."""
         return getattr(other, "model", None) is self.model
 
@@ -109,7 +109,7 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
 
     # --- parts of the network replaced, for this clone only --------------------------------------------------------
 
-    def add_object_patch(self, name: str, obj: Any) -> None:
+    def add_object_patch(self, name: str, obj: object) -> None:
         """Put `obj` in the place of the attribute `name` (dotted) of the network while this clone samples."""
         self.object_patches[name] = obj
 
@@ -201,7 +201,7 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
                 owner.current_patcher = previous
 
     @contextmanager
-    def _objects_replaced(self, network: Any) -> Iterator[None]:
+    def _objects_replaced(self, network: object) -> Iterator[None]:
         try:
             for name, replacement in self.object_patches.items():
                 self.object_patches_backup[name] = _set_attribute(network, name, replacement)
@@ -229,5 +229,5 @@ def _set_attribute(owner: Any, dotted: str, value: Any) -> Any:
     return previous
 
 
-def _unchanged(weight: torch.Tensor, **_: Any) -> torch.Tensor:
+def _unchanged(weight: torch.Tensor, **_: object) -> torch.Tensor:
     return weight

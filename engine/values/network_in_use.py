@@ -17,7 +17,9 @@ class NetworkInUse:
     passed.
     """
 
-    def __init__(self, patcher: ModulePatcher, working_bytes: Callable[[Any, torch.Size], int] | None = None) -> None:
+    def __init__(
+        self, patcher: ModulePatcher, working_bytes: Callable[[object, torch.Size], int] | None = None
+    ) -> None:
         self._patcher = patcher
         self._working_bytes = working_bytes
 

@@ -79,7 +79,7 @@ class PatcherRegistries(ABC):
     def get_all_wrappers(self, wrapper_type: str) -> list[Function]:
         return [wrapper for entries in self.wrappers.get(wrapper_type, {}).values() for wrapper in entries]
 
-    def set_attachments(self, key: str, attachment: Any) -> None:
+    def set_attachments(self, key: str, attachment: object) -> None:
         self.attachments[key] = attachment
 
     def remove_attachments(self, key: str) -> None:

@@ -47,12 +47,12 @@ class SamplingOptions:
     def set_model_denoise_mask_function(self, denoise_mask_function: Function) -> None:
         self.model_options["denoise_mask_function"] = denoise_mask_function
 
-    def set_model_patch(self, patch: Any, name: str) -> None:
+    def set_model_patch(self, patch: object, name: str) -> None:
         patches = self.model_options["transformer_options"].setdefault("patches", {})
         patches[name] = [*patches.get(name, []), patch]
 
     def set_model_patch_replace(
-        self, patch: Any, name: str, block_name: str, number: int, transformer_index: int | None = None
+        self, patch: object, name: str, block_name: str, number: int, transformer_index: int | None = None
     ) -> None:
         block = (block_name, number) if transformer_index is None else (block_name, number, transformer_index)
         options = dict(self.model_options["transformer_options"])
@@ -61,47 +61,47 @@ class SamplingOptions:
         options["patches_replace"] = replaced
         self.model_options["transformer_options"] = options
 
-    def set_model_attn1_patch(self, patch: Any) -> None:
+    def set_model_attn1_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "attn1_patch")
 
-    def set_model_attn2_patch(self, patch: Any) -> None:
+    def set_model_attn2_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "attn2_patch")
 
     def set_model_attn1_replace(
-        self, patch: Any, block_name: str, number: int, transformer_index: int | None = None
+        self, patch: object, block_name: str, number: int, transformer_index: int | None = None
     ) -> None:
         self.set_model_patch_replace(patch, "attn1", block_name, number, transformer_index)
 
     def set_model_attn2_replace(
-        self, patch: Any, block_name: str, number: int, transformer_index: int | None = None
+        self, patch: object, block_name: str, number: int, transformer_index: int | None = None
     ) -> None:
         self.set_model_patch_replace(patch, "attn2", block_name, number, transformer_index)
 
-    def set_model_attn1_output_patch(self, patch: Any) -> None:
+    def set_model_attn1_output_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "attn1_output_patch")
 
-    def set_model_attn2_output_patch(self, patch: Any) -> None:
+    def set_model_attn2_output_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "attn2_output_patch")
 
-    def set_model_input_block_patch(self, patch: Any) -> None:
+    def set_model_input_block_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "input_block_patch")
 
-    def set_model_input_block_patch_after_skip(self, patch: Any) -> None:
+    def set_model_input_block_patch_after_skip(self, patch: object) -> None:
         self.set_model_patch(patch, "input_block_patch_after_skip")
 
-    def set_model_output_block_patch(self, patch: Any) -> None:
+    def set_model_output_block_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "output_block_patch")
 
-    def set_model_emb_patch(self, patch: Any) -> None:
+    def set_model_emb_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "emb_patch")
 
-    def set_model_forward_timestep_embed_patch(self, patch: Any) -> None:
+    def set_model_forward_timestep_embed_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "forward_timestep_embed_patch")
 
-    def set_model_double_block_patch(self, patch: Any) -> None:
+    def set_model_double_block_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "double_block")
 
-    def set_model_post_input_patch(self, patch: Any) -> None:
+    def set_model_post_input_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "post_input")
 
     def _append_option(self, name: str, function: Function, disable_cfg1_optimization: bool) -> None:

@@ -76,7 +76,7 @@ class VideoInput(ABC):
         path: str | io.BytesIO,
         format: str = VideoContainer.AUTO,
         codec: str = VideoCodec.AUTO,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Write the video to a file or buffer. Values of `metadata` other than texts are stored as JSON."""
 
@@ -136,7 +136,7 @@ class VideoFromFile(VideoInput):
         path: str | io.BytesIO,
         format: str = VideoContainer.AUTO,
         codec: str = VideoCodec.AUTO,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Copy the streams where container and codec may stay, else encode the video again."""
         found = video_files.container_format(self._file)
@@ -164,7 +164,7 @@ class VideoFromComponents(VideoInput):
         path: str | io.BytesIO,
         format: str = VideoContainer.AUTO,
         codec: str = VideoCodec.AUTO,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Encode the video as MP4 of H.264 and AAC. Raises ValueError for another container or codec."""
         if format not in VideoContainer.as_input():
@@ -183,9 +183,9 @@ class VideoFromComponents(VideoInput):
         )
 
 
-def _is_buffer(path: Any) -> bool:
+def _is_buffer(path: object) -> bool:
     return isinstance(path, io.BytesIO)
 
 
-def _texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:
+def _texts(metadata: Mapping[str, object] | None) -> dict[str, str]:
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in (metadata or {}).items()}

@@ -70,7 +70,7 @@ class CompatModule(ModuleType):
             return placeholder
         raise AttributeError(f"module {foreign!r} has no attribute {name!r}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """Replace a function for the engine too, or raise where the engine would not use the replacement."""
         if name.startswith("__") or isinstance(value, ModuleType) or not HOST.is_set:
             super().__setattr__(name, value)

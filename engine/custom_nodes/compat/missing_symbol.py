@@ -38,7 +38,7 @@ class MissingSymbol(type):
 
     symbol_name: str
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
+    def __call__(cls, *args: object, **kwargs: object) -> NoReturn:
         raise not_supported(cls.symbol_name)
 
     def __getattr__(cls, name: str) -> type:
@@ -52,7 +52,7 @@ class MissingSymbol(type):
     def __bool__(cls) -> bool:
         raise not_supported(cls.symbol_name)
 
-    def __setattr__(cls, name: str, value: Any) -> None:
+    def __setattr__(cls, name: str, value: object) -> None:
         if not name.startswith("__") and "symbol_name" in vars(cls):  # the placeholder itself, not a class made of it
             raise not_supported(f"{cls.symbol_name}.{name}")
         super().__setattr__(name, value)
@@ -60,7 +60,7 @@ class MissingSymbol(type):
     def __iter__(cls) -> NoReturn:
         raise not_supported(cls.symbol_name)
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return False
 
     def __getitem__(cls, key: Any) -> Any:

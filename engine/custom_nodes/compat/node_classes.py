@@ -27,7 +27,7 @@ CHOICE_LISTS = {"upscale_method": "upscale_methods", "crop": "crop_methods"}  # 
 class BuiltInClass(ABCMeta):
     """Metaclass of built-in node classes. It is abstract, so that packs can also derive from an abstract class."""
 
-    def __setattr__(cls, name: str, value: Any) -> None:
+    def __setattr__(cls, name: str, value: object) -> None:
         """Set an attribute. From then on prompts run the node through the class, so that the change takes effect."""
         super().__setattr__(name, value)
         host = HOST.get()

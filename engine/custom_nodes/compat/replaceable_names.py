@@ -89,7 +89,7 @@ def bound(function: Callable[P, R]) -> Callable[P, R]:
 def _with_bounds(sampler_name: str, function: Callable[..., torch.Tensor]) -> SamplerFunction:
     """Adapt a function of bounds (and, for dpm_fast, a number of steps) to levels."""
 
-    def call(model: Any, x: torch.Tensor, sigmas: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def call(model: object, x: torch.Tensor, sigmas: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         if len(sigmas) <= 1:
             return x
         bounds = (sigmas[-2] if sigmas[-1] == 0 else sigmas[-1], sigmas[0])

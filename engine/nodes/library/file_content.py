@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 from engine.nodes.base import NodeEnvironment
 
 
-def content_hash(environment: NodeEnvironment, name: Any) -> str | None:
+def content_hash(environment: NodeEnvironment, name: object) -> str | None:
     """Return the content hash of the named file, or None for a link.
 
     A result is only reused while the file holds the same bytes.

@@ -13,7 +13,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-def size_bytes(value: Any) -> int:
+def size_bytes(value: object) -> int:
     """Return the bytes that would be freed if nothing else referred to what `value` holds."""
     total = 0
     seen: set[int] = set()
@@ -47,7 +47,7 @@ def _tensor_bytes(tensor: Any, storages: set[int]) -> int:
     return int(storage.nbytes())
 
 
-def _reported_bytes(item: Any) -> int:
+def _reported_bytes(item: object) -> int:
     report = getattr(item, "get_ram_usage", None)
     if not callable(report):
         size = getattr(item, "nbytes", 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from engine.graph.signature import Key
 
@@ -18,7 +18,7 @@ class NodeResult:
 
     __slots__ = ("outputs", "ui")
 
-    def __init__(self, outputs: list[list[Any]], ui: Mapping[str, Any] | None) -> None:
+    def __init__(self, outputs: list[list[object]], ui: Mapping[str, object] | None) -> None:
         self.outputs = outputs
         self.ui = ui
 

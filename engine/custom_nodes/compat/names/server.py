@@ -24,11 +24,11 @@ class _Instance:
 class _PromptServerClass(type):
     own_names: frozenset[str] = frozenset()
 
-    def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> None:
+    def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, object]) -> None:
         super().__init__(name, bases, members)
         type.__setattr__(cls, "own_names", frozenset(members))
 
-    def __setattr__(cls, name: str, value: Any) -> None:
+    def __setattr__(cls, name: str, value: object) -> None:
         """Raise if a method is replaced: the engine's server has its own methods and would not call a pack's."""
         if name in cls.own_names and not name.startswith("__"):
             raise not_supported(f"replacing server.PromptServer.{name}")
@@ -106,16 +106,16 @@ class PromptServer(metaclass=_PromptServerClass):
         server: PackServer | None = vars(self)["_server"]
         return PromptQueue(server)
 
-    def send_sync(self, event: Any, data: Any, sid: str | None = None) -> None:
+    def send_sync(self, event: object, data: object, sid: str | None = None) -> None:
         """Send a message to one client, or to all; callable from any thread."""
         server: PackServer | None = vars(self)["_server"]
         if server is not None:
             server.send(event, data, sid)
 
-    async def send(self, event: Any, data: Any, sid: str | None = None) -> None:
+    async def send(self, event: object, data: object, sid: str | None = None) -> None:
         self.send_sync(event, data, sid)
 
-    async def send_json(self, event: str, data: Any, sid: str | None = None) -> None:
+    async def send_json(self, event: str, data: object, sid: str | None = None) -> None:
         self.send_sync(event, data, sid)
 
     def send_progress_text(self, text: str | bytes, node_id: str, sid: str | None = None) -> None:
@@ -125,7 +125,7 @@ class PromptServer(metaclass=_PromptServerClass):
         payload = len(name).to_bytes(4, "big") + name + shown
         self.send_sync(BinaryEventTypes.TEXT, payload, sid or self.client_id)
 
-    def add_on_prompt_handler(self, handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    def add_on_prompt_handler(self, handler: Callable[[dict[str, object]], dict[str, object]]) -> None:
         """Add a handler for the body of each `POST /prompt`; its result replaces the body."""
         server: PackServer | None = vars(self)["_server"]
         if server is not None:
@@ -136,7 +136,7 @@ class PromptServer(metaclass=_PromptServerClass):
             raise AttributeError(name)
         raise not_supported(f"PromptServer.instance.{name}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise not_supported(f"setting PromptServer.instance.{name}")
 
 

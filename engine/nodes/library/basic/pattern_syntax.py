@@ -133,7 +133,7 @@ def _look(code: Any, direction: int, items: Any, flags: _Flags) -> str:
     return f"(?{'<' if direction < 0 else ''}{sign}{_sequence(items, flags)})"
 
 
-def _place(code: Any, flags: _Flags) -> str:
+def _place(code: object, flags: _Flags) -> str:
     if code in (codes.AT_BOUNDARY, codes.AT_NON_BOUNDARY):
         word = f"[{ASCII_WORD if flags.is_ascii else WORD}]"
         if code is codes.AT_BOUNDARY:
@@ -199,7 +199,7 @@ def _same_letters(letter: str) -> str:
     return "".join(re.findall(letter, DOTLESS_I, re.IGNORECASE))
 
 
-def _category(code: Any, flags: _Flags) -> tuple[str, bool]:
+def _category(code: object, flags: _Flags) -> tuple[str, bool]:
     """Return the content of a set for a category, and True if the category is negated."""
     plain = {
         codes.CATEGORY_DIGIT: ("0-9" if flags.is_ascii else r"\p{Nd}", False),

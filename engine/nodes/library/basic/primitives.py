@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 from engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Text, node
 from engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
@@ -59,7 +59,7 @@ def preview_any(context: NodeContext, *, source: ANY) -> NodeOutput:
     return NodeOutput({"text": (_as_text(source),)})
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     if value is None or isinstance(value, (str, int, float)):
         return str(value)
     try:

@@ -18,7 +18,7 @@ MAX_SIDE_PX = 16384
 log = logging.getLogger(__name__)
 
 
-def with_options(conditioning: Conditioning, **options: Any) -> Conditioning:
+def with_options(conditioning: Conditioning, **options: object) -> Conditioning:
     """Return the same entries with these options set."""
     return [[tokens, {**old, **options}] for tokens, old in conditioning]
 

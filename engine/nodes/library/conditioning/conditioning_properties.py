@@ -24,7 +24,7 @@ Positive = Annotated[CONDITIONING, Out("positive")]
 Negative = Annotated[CONDITIONING, Out("negative")]
 
 
-def with_hooks(conditionings: tuple[Conditioning, ...], hooks: Any | None) -> tuple[Conditioning, ...]:
+def with_hooks(conditionings: tuple[Conditioning, ...], hooks: object | None) -> tuple[Conditioning, ...]:
     """Return copies whose entries have `hooks` after those they have already.
 
     Entries that shared a group of hooks share the combined one too, so that guidance can run them in one batch.
@@ -51,7 +51,7 @@ def with_properties(
     strength: float,
     set_cond_area: str,
     mask: torch.Tensor | None,
-    hooks: Any | None,
+    hooks: object | None,
     timesteps: tuple[float, float] | None,
 ) -> tuple[Conditioning, ...]:
     """Return entries with mask, hooks and step range set, each only when given.

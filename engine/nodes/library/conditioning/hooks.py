@@ -225,7 +225,7 @@ def create_hook_keyframes_interpolated(
 class Floats(Widget):
     """A list of numbers, declared like a widget although only a link can supply it."""
 
-    def type_in(self, environment: Any) -> str:
+    def type_in(self, environment: object) -> str:
         return "FLOATS"
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -51,7 +51,7 @@ def _seen(clip_vision: CLIP_VISION, init_image: IMAGE, width: int, height: int) 
 
 
 def _pair(
-    tokens: torch.Tensor, nothing: torch.Tensor, latent: torch.Tensor, **options: Any
+    tokens: torch.Tensor, nothing: torch.Tensor, latent: torch.Tensor, **options: object
 ) -> tuple[Conditioning, Conditioning]:
     """Return the conditioning of a picture, and that of none: zeros in place of tokens and latent."""
     positive = [[tokens, {**options, "concat_latent_image": latent}]]

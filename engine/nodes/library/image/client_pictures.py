@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 from engine.images.decode import read_image
 from engine.images.pixels import to_pillow
@@ -35,7 +35,7 @@ def save_image_websocket(context: NodeContext, *, images: IMAGE) -> NodeOutput:
     return NodeOutput({})
 
 
-def _content(environment: NodeEnvironment, image: Any) -> str | None:
+def _content(environment: NodeEnvironment, image: object) -> str | None:
     return content_hash(environment, image)
 
 

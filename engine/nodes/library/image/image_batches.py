@@ -59,7 +59,7 @@ def image_from_batch(
 
 @node("GetImageSize", display_name="Get Image Size", category="image", python_module=IMAGES_MODULE)
 def get_image_size(
-    context: NodeContext, *, image: IMAGE, unique_id: Annotated[Any, Hidden("UNIQUE_ID")] = None
+    context: NodeContext, *, image: IMAGE, unique_id: Annotated[object, Hidden("UNIQUE_ID")] = None
 ) -> tuple[
     Annotated[int, Socket("INT"), Out("width")],
     Annotated[int, Socket("INT"), Out("height")],

@@ -40,7 +40,7 @@ ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
 FilenamePrefix = Annotated[str, Text()]
 
 
-def damaged_file(environment: NodeEnvironment, image: Any) -> str | None:
+def damaged_file(environment: NodeEnvironment, image: object) -> str | None:
     """Return why a picture's file cannot be read, so that a prompt is refused before anything runs."""
     if image is None:  # a link: the name is not known yet
         return None
@@ -55,7 +55,7 @@ def damaged_file(environment: NodeEnvironment, image: Any) -> str | None:
     )
 
 
-def _image_content(environment: NodeEnvironment, image: Any) -> str | None:
+def _image_content(environment: NodeEnvironment, image: object) -> str | None:
     return content_hash(environment, image)
 
 

@@ -6,7 +6,7 @@ sees a cell as a vector over channels: its length is taken for brightness, its d
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -52,7 +52,7 @@ def latent_apply_operation(context: NodeContext, *, samples: LATENT, operation: 
 def latent_operation_tonemap_reinhard(
     context: NodeContext, *, multiplier: Annotated[float, Float(min=0.0, max=100.0, step=0.01)] = 1.0
 ) -> LATENT_OPERATION:
-    def operation(latent: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def operation(latent: torch.Tensor, **kwargs: object) -> torch.Tensor:
         return tonemap_reinhard(latent, multiplier)
 
     return operation
@@ -66,7 +66,7 @@ def latent_operation_sharpen(
     sigma: Annotated[float, Float(min=0.1, max=10.0, step=0.1)] = 1.0,
     alpha: Annotated[float, Float(min=0.0, max=5.0, step=0.01)] = 0.1,
 ) -> LATENT_OPERATION:
-    def operation(latent: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def operation(latent: torch.Tensor, **kwargs: object) -> torch.Tensor:
         return sharpen_directions(latent, sharpen_radius, sigma, alpha)
 
     return operation

@@ -62,7 +62,7 @@ def save_latent(
     return NodeOutput({"latents": [output.shown()]})
 
 
-def _latent_content(environment: NodeEnvironment, latent: Any) -> str | None:
+def _latent_content(environment: NodeEnvironment, latent: object) -> str | None:
     return content_hash(environment, latent)
 
 

@@ -50,7 +50,7 @@ class SoundFile(InputFile):
         return sorted([*environment.input_files("audio"), *environment.input_files("video")])
 
 
-def _unreadable(environment: NodeEnvironment, audio: Any) -> str | None:
+def _unreadable(environment: NodeEnvironment, audio: object) -> str | None:
     """Return why a sound cannot be read, so that a prompt is refused before anything runs."""
     if audio is None:
         return None
@@ -65,7 +65,7 @@ def _unreadable(environment: NodeEnvironment, audio: Any) -> str | None:
     return None if has_sound else f"Invalid audio file: {audio} (no audio stream; expected a file with sound)"
 
 
-def _content(environment: NodeEnvironment, audio: Any) -> str | None:
+def _content(environment: NodeEnvironment, audio: object) -> str | None:
     return content_hash(environment, audio)
 
 

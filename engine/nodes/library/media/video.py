@@ -47,11 +47,11 @@ ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
 FilenamePrefix = Annotated[str, Text(multiline=False)]
 
 
-def as_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+def as_texts(metadata: Mapping[str, object]) -> dict[str, str]:
     return {key: json.dumps(value) for key, value in metadata.items()}
 
 
-def _unreadable(environment: NodeEnvironment, file: Any) -> str | None:
+def _unreadable(environment: NodeEnvironment, file: object) -> str | None:
     """Return why a video cannot be read, so that a prompt is refused before anything runs."""
     if file is None:
         return None
@@ -66,7 +66,7 @@ def _unreadable(environment: NodeEnvironment, file: Any) -> str | None:
     return None
 
 
-def _state_of_file(environment: NodeEnvironment, file: Any) -> list[int] | None:
+def _state_of_file(environment: NodeEnvironment, file: object) -> list[int] | None:
     """Return time and size of a file instead of a hash of its content: videos are large."""
     if file is None:
         return None

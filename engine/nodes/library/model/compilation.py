@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from engine.diffusion.compilation import BACKENDS, KEY, OPTIONS_KEY, CompiledNetworks, missing_compiler
 from engine.diffusion.wrappers import APPLY_MODEL
@@ -29,7 +29,7 @@ def torch_compile_model(context: NodeContext, *, model: MODEL, backend: Annotate
     return compiled
 
 
-def compile_networks(model: Model, keys: Sequence[str] = ("diffusion_model",), **arguments: Any) -> None:
+def compile_networks(model: Model, keys: Sequence[str] = ("diffusion_model",), **arguments: object) -> None:
     """Have the networks at these attributes of a model compiled while it samples, instead of any others.
 
     `arguments` are those of `torch.compile`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -22,11 +22,11 @@ class HypernetworkPatch:
         self.hypernetwork = hypernetwork
         self.strength = strength
 
-    def __deepcopy__(self, memo: Any) -> HypernetworkPatch:
+    def __deepcopy__(self, memo: object) -> HypernetworkPatch:
         return self  # a clone of the model shares the weights
 
     def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, extra_options: Any
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, extra_options: object
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         k, v = self.hypernetwork.model(k, v, self.strength)
         return q, k, v

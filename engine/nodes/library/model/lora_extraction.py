@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -77,8 +77,8 @@ def lora_save(
     bias_diff: Annotated[bool, Flag()] = True,
     model_diff: Annotated[MODEL | None, Optional()] = None,
     text_encoder_diff: Annotated[CLIP | None, Optional()] = None,
-    prompt: Annotated[Any, Hidden("PROMPT")] = None,
-    extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
+    prompt: Annotated[object, Hidden("PROMPT")] = None,
+    extra_pnginfo: Annotated[object, Hidden("EXTRA_PNGINFO")] = None,
 ) -> NodeOutput:
     """Save the difference as a LoRA: float16, without metadata, as in ComfyUI.
 

@@ -43,7 +43,7 @@ def unet_tensors(model: Model) -> Tensors:
     return tensors | _level_tensors(model.get_model_object("model_sampling"))
 
 
-def _level_tensors(sampling: Any) -> Tensors:
+def _level_tensors(sampling: object) -> Tensors:
     """Return the marks of a network of any noise level that predicts v: its bounds, under ComfyUI's names."""
     if not (isinstance(sampling, ContinuousEdmSchedule) and isinstance(sampling, VPrediction)):
         return {}
@@ -123,8 +123,8 @@ def _save_checkpoint(
     model: Model,
     clip: Clip | None,
     vae: Vae | None,
-    prompt: Any,
-    extra: Any,
+    prompt: object,
+    extra: object,
     vision: ClipVision | None = None,
 ) -> NodeOutput:
     metadata = _metadata(context, prompt, extra, **_predicted(model))

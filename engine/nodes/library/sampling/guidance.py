@@ -28,7 +28,7 @@ def _after_guidance(model: Model, function: Callable[[Arguments], torch.Tensor])
     return patched
 
 
-def _before_guidance(model: Model, function: Callable[[Arguments], Any]) -> Model:
+def _before_guidance(model: Model, function: Callable[[Arguments], object]) -> Model:
     patched = model.clone()
     patched.set_model_sampler_pre_cfg_function(function)
     return patched

@@ -98,7 +98,7 @@ CONTINUOUS: dict[str, tuple[type[Any], float]] = {
 COMPUTE_TYPES = {"default": None, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def _read_as(model: Model, sampling: Any) -> Model:
+def _read_as(model: Model, sampling: object) -> Model:
     patched = model.clone()
     patched.add_object_patch("model_sampling", sampling)
     return patched

@@ -33,7 +33,7 @@ class PlainCombo(Combo):
         return {"options": list(self.values), **self.extra}
 
 
-def _with_options(name: str, **options: Any) -> Sampler:
+def _with_options(name: str, **options: object) -> Sampler:
     return ksampler(name, options)
 
 

@@ -121,7 +121,7 @@ def common_ksampler(
 
 
 @replaceable
-def preview_function(device: torch.device, latent_format: Any) -> PreviewFunction | None:
+def preview_function(device: torch.device, latent_format: object) -> PreviewFunction | None:
     """Return the function from the denoised latent to the arguments of `report_preview`, or None for no previews.
 
     This one leaves the picture to the server; custom nodes put one in its place that makes it.

@@ -107,7 +107,7 @@ def patch_model_add_downscale(
         width, height = (round(h.shape[dim] * (1.0 / downscale_factor)) for dim in (-1, -2))
         return resize(h, width, height, downscale_method)
 
-    def grow(h: torch.Tensor, skip: torch.Tensor, options: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    def grow(h: torch.Tensor, skip: torch.Tensor, options: Mapping[str, object]) -> tuple[torch.Tensor, torch.Tensor]:
         if h.shape[2] != skip.shape[2]:
             h = resize(h, skip.shape[-1], skip.shape[-2], upscale_method)
         return h, skip

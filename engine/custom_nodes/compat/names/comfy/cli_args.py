@@ -69,7 +69,7 @@ class _Arguments:
             raise not_supported(f"comfy.cli_args.args.{name}")
         return values[name]
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name != "preview_method":
             raise not_supported(f"setting comfy.cli_args.args.{name}")
         HOST.get().engine.preview_method = LatentPreviewMethod(value).value

@@ -110,15 +110,15 @@ def is_device_type(device: Any, type: str) -> bool:
     return torch.device(device).type == type
 
 
-def is_device_cpu(device: Any) -> bool:
+def is_device_cpu(device: object) -> bool:
     return is_device_type(device, "cpu")
 
 
-def is_device_mps(device: Any) -> bool:
+def is_device_mps(device: object) -> bool:
     return is_device_type(device, "mps")
 
 
-def is_device_cuda(device: Any) -> bool:
+def is_device_cuda(device: object) -> bool:
     return is_device_type(device, "cuda")
 
 
@@ -169,20 +169,20 @@ def flash_attention_enabled() -> bool:
 # --- types -------------------------------------------------------------------------------------------
 
 
-def unet_dtype(device: Any = None, model_params: int = 0, **kwargs: Any) -> torch.dtype:
+def unet_dtype(device: object = None, model_params: int = 0, **kwargs: object) -> torch.dtype:
     return dtype_of(HOST.get().engine.resolved.unet_dtype)
 
 
-def vae_dtype(device: Any = None, allowed_dtypes: Iterable[torch.dtype] = ()) -> torch.dtype:
+def vae_dtype(device: object = None, allowed_dtypes: Iterable[torch.dtype] = ()) -> torch.dtype:
     return dtype_of(HOST.get().engine.resolved.vae_dtype)
 
 
-def text_encoder_dtype(device: Any = None) -> torch.dtype:
+def text_encoder_dtype(device: object = None) -> torch.dtype:
     return dtype_of(HOST.get().engine.resolved.text_encoder_dtype)
 
 
 def should_use_fp16(
-    device: Any = None, model_params: int = 0, prioritize_performance: bool = True, manual_cast: bool = False
+    device: object = None, model_params: int = 0, prioritize_performance: bool = True, manual_cast: bool = False
 ) -> bool:
     return unet_dtype() is torch.float16
 
@@ -202,7 +202,7 @@ def supports_cast(device: Any, dtype: torch.dtype) -> bool:
     return torch.device(device).type != "cpu" or dtype in (torch.float32, torch.float16, torch.bfloat16)
 
 
-def supports_fp8_compute(device: Any = None) -> bool:
+def supports_fp8_compute(device: object = None) -> bool:
     return False
 
 
@@ -230,7 +230,7 @@ def device_supports_non_blocking(device: Any) -> bool:
     return torch.device(device).type == "cuda"
 
 
-def device_should_use_non_blocking(device: Any) -> bool:
+def device_should_use_non_blocking(device: object) -> bool:
     return False
 
 
@@ -273,7 +273,7 @@ def cleanup_models() -> None:
     return
 
 
-def load_models_gpu(models: Iterable[Any], *args: Any, **kwargs: Any) -> None:
+def load_models_gpu(models: Iterable[object], *args: object, **kwargs: object) -> None:
     """Load models to the device.
 
     The pool otherwise loads a model when it is used (`Model.in_use`) and keeps it loaded.
@@ -286,7 +286,7 @@ def load_models_gpu(models: Iterable[Any], *args: Any, **kwargs: Any) -> None:
             pass
 
 
-def load_model_gpu(model: Any) -> None:
+def load_model_gpu(model: object) -> None:
     load_models_gpu([model])
 
 

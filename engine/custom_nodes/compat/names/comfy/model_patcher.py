@@ -18,7 +18,7 @@ def create_model_options_clone(orig_model_options: Options) -> Options:
 
 
 def set_model_options_patch_replace(
-    model_options: Options, patch: Any, name: str, block_name: str, number: int, transformer_index: int | None = None
+    model_options: Options, patch: object, name: str, block_name: str, number: int, transformer_index: int | None = None
 ) -> Options:
     """Return options in which `patch` replaces one block's attention."""
     options = copy_options(model_options)
@@ -29,18 +29,18 @@ def set_model_options_patch_replace(
 
 
 def set_model_options_post_cfg_function(
-    model_options: Options, post_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False
+    model_options: Options, post_cfg_function: Callable[..., object], disable_cfg1_optimization: bool = False
 ) -> Options:
     return _append(model_options, "sampler_post_cfg_function", post_cfg_function, disable_cfg1_optimization)
 
 
 def set_model_options_pre_cfg_function(
-    model_options: Options, pre_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False
+    model_options: Options, pre_cfg_function: Callable[..., object], disable_cfg1_optimization: bool = False
 ) -> Options:
     return _append(model_options, "sampler_pre_cfg_function", pre_cfg_function, disable_cfg1_optimization)
 
 
-def _append(model_options: Options, name: str, function: Callable[..., Any], disable_cfg1: bool) -> Options:
+def _append(model_options: Options, name: str, function: Callable[..., object], disable_cfg1: bool) -> Options:
     model_options[name] = [*model_options.get(name, []), function]
     if disable_cfg1:
         model_options["disable_cfg1_optimization"] = True

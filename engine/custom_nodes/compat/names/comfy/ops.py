@@ -31,7 +31,7 @@ def cast_to(weight: torch.Tensor, dtype: Any = None, device: Any = None, **_: An
     return weight.to(device=device, dtype=dtype)
 
 
-def cast_to_input(weight: torch.Tensor, input: torch.Tensor, **_: Any) -> torch.Tensor:
+def cast_to_input(weight: torch.Tensor, input: torch.Tensor, **_: object) -> torch.Tensor:
     return weight.to(input)
 
 
@@ -126,7 +126,7 @@ class _RMSNorm(_Cast, nn.RMSNorm):
 class _Embedding(_Cast, nn.Embedding):
     bias = None
 
-    def forward_comfy_cast_weights(self, input: torch.Tensor, out_dtype: Any = None) -> torch.Tensor:
+    def forward_comfy_cast_weights(self, input: torch.Tensor, out_dtype: object = None) -> torch.Tensor:
         """Look up embeddings in `out_dtype`, else the weight's own type. Indices have no type to compute in."""
         weight, _ = cast_bias_weight(self, device=input.device, dtype=out_dtype or self.weight.dtype)
         return functional.embedding(
@@ -214,7 +214,7 @@ class manual_cast(disable_weight_init):
 
 
 def pick_operations(
-    weight_dtype: Any, compute_dtype: Any, load_device: Any = None, **_: Any
+    weight_dtype: object, compute_dtype: object, load_device: object = None, **_: object
 ) -> type[disable_weight_init]:
     """Return layers that cast if weights are stored in another type than they compute in, else layers that do not."""
     return disable_weight_init if compute_dtype in (None, weight_dtype) else manual_cast

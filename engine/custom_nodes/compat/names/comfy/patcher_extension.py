@@ -14,7 +14,7 @@ __all__ = ["WrapperExecutor"]
 class PatcherInjection:
     """Functions that change a MODEL's network before it samples and undo that afterwards (`set_injections`)."""
 
-    def __init__(self, inject: Callable[[Any], None], eject: Callable[[Any], None]) -> None:
+    def __init__(self, inject: Callable[[object], None], eject: Callable[[object], None]) -> None:
         self.inject = inject
         self.eject = eject
 
@@ -46,45 +46,49 @@ Options = dict[str, Any]
 
 
 def get_all_wrappers(
-    wrapper_type: str, transformer_options: Mapping[str, Any], is_model_options: bool = False
+    wrapper_type: str, transformer_options: Mapping[str, object], is_model_options: bool = False
 ) -> Functions:
     return wrappers.wrappers_of(wrapper_type, _registry(transformer_options, is_model_options))
 
 
 def get_wrappers_with_key(
-    wrapper_type: str, key: str | None, transformer_options: Mapping[str, Any], is_model_options: bool = False
+    wrapper_type: str, key: str | None, transformer_options: Mapping[str, object], is_model_options: bool = False
 ) -> Functions:
     return _with_key("wrappers", wrapper_type, key, _registry(transformer_options, is_model_options))
 
 
 def get_all_callbacks(
-    call_type: str, transformer_options: Mapping[str, Any], is_model_options: bool = False
+    call_type: str, transformer_options: Mapping[str, object], is_model_options: bool = False
 ) -> Functions:
     return wrappers.callbacks_of(call_type, _registry(transformer_options, is_model_options))
 
 
 def get_callbacks_with_key(
-    call_type: str, key: str | None, transformer_options: Mapping[str, Any], is_model_options: bool = False
+    call_type: str, key: str | None, transformer_options: Mapping[str, object], is_model_options: bool = False
 ) -> Functions:
     return _with_key("callbacks", call_type, key, _registry(transformer_options, is_model_options))
 
 
-def add_wrapper(wrapper_type: str, wrapper: Any, transformer_options: Options, is_model_options: bool = False) -> None:
+def add_wrapper(
+    wrapper_type: str, wrapper: object, transformer_options: Options, is_model_options: bool = False
+) -> None:
     add_wrapper_with_key(wrapper_type, None, wrapper, transformer_options, is_model_options)
 
 
 def add_wrapper_with_key(
-    wrapper_type: str, key: str | None, wrapper: Any, transformer_options: Options, is_model_options: bool = False
+    wrapper_type: str, key: str | None, wrapper: object, transformer_options: Options, is_model_options: bool = False
 ) -> None:
     _add("wrappers", wrapper_type, key, wrapper, transformer_options, is_model_options)
 
 
-def add_callback(call_type: str, callback: Any, transformer_options: Options, is_model_options: bool = False) -> None:
+def add_callback(
+    call_type: str, callback: object, transformer_options: Options, is_model_options: bool = False
+) -> None:
     add_callback_with_key(call_type, None, callback, transformer_options, is_model_options)
 
 
 def add_callback_with_key(
-    call_type: str, key: str | None, callback: Any, transformer_options: Options, is_model_options: bool = False
+    call_type: str, key: str | None, callback: object, transformer_options: Options, is_model_options: bool = False
 ) -> None:
     _add("callbacks", call_type, key, callback, transformer_options, is_model_options)
 

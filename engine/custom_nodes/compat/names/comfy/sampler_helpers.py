@@ -28,7 +28,7 @@ def get_additional_models(conds: Mapping[str, Sequence[Mapping[str, Any]]], dtyp
     return [*models, *gligen, *others], num_bytes
 
 
-def cleanup_additional_models(models: Iterable[Any]) -> None:
+def cleanup_additional_models(models: Iterable[object]) -> None:
     for model in models:
         if hasattr(model, "cleanup"):
             model.cleanup()

@@ -49,7 +49,7 @@ class ProgressBar:
         self.node_id = node_id
         self._context = running_context()
 
-    def update_absolute(self, value: float, total: int | None = None, preview: Any = None) -> None:
+    def update_absolute(self, value: float, total: int | None = None, preview: object = None) -> None:
         """Report progress. `preview` is `(format, Pillow picture, largest side)`."""
         self.total = self.total if total is None else total
         self.current = min(value, self.total)
@@ -70,7 +70,7 @@ def set_progress_bar_enabled(enabled: bool) -> None:
         raise not_supported("comfy.utils.set_progress_bar_enabled")
 
 
-def set_progress_bar_global_hook(function: Any) -> None:
+def set_progress_bar_global_hook(function: object) -> None:
     raise not_supported("comfy.utils.set_progress_bar_global_hook")
 
 
@@ -126,7 +126,7 @@ def tiled_scale(
     overlap: int = 8,
     upscale_amount: float = 4,
     out_channels: int = 3,
-    output_device: Any = "cpu",
+    output_device: object = "cpu",
     pbar: ProgressBar | None = None,
 ) -> torch.Tensor:
     """Apply `tiled_scale_multidim` to [B, C, H, W]."""
@@ -297,7 +297,7 @@ def set_attr_param(obj: Any, attr: str, value: torch.Tensor) -> Any:
     return set_attr(obj, attr, torch.nn.Parameter(value, requires_grad=False))
 
 
-def copy_to_param(obj: Any, attr: str, value: torch.Tensor) -> None:
+def copy_to_param(obj: object, attr: str, value: torch.Tensor) -> None:
     get_attr(obj, attr).data.copy_(value)
 
 

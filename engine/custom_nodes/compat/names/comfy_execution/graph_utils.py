@@ -15,7 +15,7 @@ __all__ = ["ExecutionBlocker", "GraphBuilder", "Node", "add_graph_prefix", "is_l
 class Node:
     """A node of a graph under construction; an input is a value or another node's `out(slot)`."""
 
-    def __init__(self, id: str, class_type: str, inputs: dict[str, Any]) -> None:
+    def __init__(self, id: str, class_type: str, inputs: dict[str, object]) -> None:
         self.id = id
         self.class_type = class_type
         self.inputs = inputs
@@ -24,7 +24,7 @@ class Node:
     def out(self, index: int) -> list[Any]:
         return [self.id, index]
 
-    def set_input(self, key: str, value: Any) -> None:
+    def set_input(self, key: str, value: object) -> None:
         """Set an input; None removes it."""
         if value is not None:
             self.inputs[key] = value
@@ -70,7 +70,7 @@ class GraphBuilder:
             call.num_graphs += 1
         return f"{root or ''}.{call_index or 0}.{graph_index or 0}."
 
-    def node(self, class_type: str, id: str | None = None, **kwargs: Any) -> Node:
+    def node(self, class_type: str, id: str | None = None, **kwargs: object) -> Node:
         """Return the node with this id, created if there is none."""
         if id is None:
             id = str(self.id_gen)
@@ -84,7 +84,7 @@ class GraphBuilder:
         """Return the graph in the prompt's format."""
         return {node_id: node.serialize() for node_id, node in self.nodes.items()}
 
-    def replace_node_output(self, node_id: str, index: int, new_value: Any) -> None:
+    def replace_node_output(self, node_id: str, index: int, new_value: object) -> None:
         """Replace an output by another value wherever it is used; None removes those inputs."""
         old = [self.prefix + node_id, index]
         for node in self.nodes.values():

@@ -31,7 +31,7 @@ __all__ = [
 class UnetApplyFunction(Protocol):
     """Protocol of the parameterised network, as a `model_function_wrapper` calls it."""
 
-    def __call__(self, x: torch.Tensor, t: torch.Tensor, **kwargs: Any) -> torch.Tensor: ...
+    def __call__(self, x: torch.Tensor, t: torch.Tensor, **kwargs: object) -> torch.Tensor: ...
 
 
 class UnetApplyConds(TypedDict, total=False):

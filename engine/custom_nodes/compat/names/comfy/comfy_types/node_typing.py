@@ -99,5 +99,5 @@ class ComfyNodeABC(ABC):
 class CheckLazyMixin:
     """Mixin of a lazy node that requires all its inputs."""
 
-    def check_lazy_status(self, **kwargs: Any) -> list[str]:
+    def check_lazy_status(self, **kwargs: object) -> list[str]:
         return [name for name, value in kwargs.items() if value is None]

@@ -34,15 +34,15 @@ def __getattr__(name: str) -> Any:
 
 
 def sample_dpm_fast(
-    model: Any,
+    model: object,
     x: torch.Tensor,
     sigma_min: float | torch.Tensor,
     sigma_max: float | torch.Tensor,
     n: int,
-    extra_args: Mapping[str, Any] | None = None,
-    callback: Any = None,
+    extra_args: Mapping[str, object] | None = None,
+    callback: object = None,
     disable: bool | None = None,
-    **options: Any,
+    **options: object,
 ) -> torch.Tensor:
     """Sample with `n` calls of the model. Raises ValueError for a bound of 0."""
     levels = _levels(x, sigma_min, sigma_max, n)
@@ -50,16 +50,16 @@ def sample_dpm_fast(
 
 
 def sample_dpm_adaptive(
-    model: Any,
+    model: object,
     x: torch.Tensor,
     sigma_min: float | torch.Tensor,
     sigma_max: float | torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
-    callback: Any = None,
+    extra_args: Mapping[str, object] | None = None,
+    callback: object = None,
     disable: bool | None = None,
     *,
     return_info: bool = False,
-    **options: Any,
+    **options: object,
 ) -> torch.Tensor:
     """Sample with adaptive step sizes. Raises ValueError for a bound of 0."""
     if return_info:

@@ -47,7 +47,7 @@ class SavedImages:
 class PreviewImage:
     """Preview of pictures [B, H, W, C] in the temporary folder."""
 
-    def __init__(self, image: torch.Tensor, animated: bool = False, cls: Any = None, **kwargs: Any) -> None:
+    def __init__(self, image: torch.Tensor, animated: bool = False, cls: object = None, **kwargs: object) -> None:
         self.animated = animated
         self.values = _saved("PreviewImage", images=image)
 
@@ -56,7 +56,7 @@ class PreviewImage:
 
 
 class PreviewMask(PreviewImage):
-    def __init__(self, mask: torch.Tensor, animated: bool = False, cls: Any = None, **kwargs: Any) -> None:
+    def __init__(self, mask: torch.Tensor, animated: bool = False, cls: object = None, **kwargs: object) -> None:
         picture = mask.reshape((-1, 1, *mask.shape[-2:])).movedim(1, -1).expand(-1, -1, -1, 3)
         super().__init__(picture, animated, cls, **kwargs)
 
@@ -72,7 +72,7 @@ class SavedAudios:
 class PreviewAudio:
     """Preview of sounds in the temporary folder."""
 
-    def __init__(self, audio: Audio, cls: Any = None, **kwargs: Any) -> None:
+    def __init__(self, audio: Audio, cls: object = None, **kwargs: object) -> None:
         self.values = _saved("PreviewAudio", "audio", audio=audio, **_hidden(cls))
 
     def as_dict(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class PreviewAudio:
 class PreviewVideo:
     """Videos that were saved, as ComfyUI's page plays them."""
 
-    def __init__(self, values: Sequence[Mapping[str, str]], **kwargs: Any) -> None:
+    def __init__(self, values: Sequence[Mapping[str, str]], **kwargs: object) -> None:
         self.values = list(values)
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class PreviewVideo:
 class PreviewUI3D:
     """A 3D model that was saved, and the camera that looks at it."""
 
-    def __init__(self, model_file: str, camera_info: Any, **kwargs: Any) -> None:
+    def __init__(self, model_file: str, camera_info: object, **kwargs: object) -> None:
         self.model_file = model_file
         self.camera_info = camera_info
 
@@ -101,7 +101,7 @@ class PreviewUI3D:
 
 
 class PreviewText:
-    def __init__(self, value: str, **kwargs: Any) -> None:
+    def __init__(self, value: str, **kwargs: object) -> None:
         self.value = value
 
     def as_dict(self) -> dict[str, Any]:
@@ -116,7 +116,12 @@ class AudioSaveHelper:
 
     @staticmethod
     def save_audio(
-        audio: Audio, filename_prefix: str, folder_type: Any, cls: Any, format: str = "flac", quality: str = "128k"
+        audio: Audio,
+        filename_prefix: str,
+        folder_type: object,
+        cls: object,
+        format: str = "flac",
+        quality: str = "128k",
     ) -> list[SavedResult]:
         """Save each sound of a batch to the output folder, or to the temporary one as FLAC."""
         if getattr(folder_type, "value", folder_type) == "temp":
@@ -128,7 +133,7 @@ class AudioSaveHelper:
 
     @staticmethod
     def get_save_audio_ui(
-        audio: Audio, filename_prefix: str, cls: Any, format: str = "flac", quality: str = "128k"
+        audio: Audio, filename_prefix: str, cls: object, format: str = "flac", quality: str = "128k"
     ) -> SavedAudios:
         return SavedAudios(AudioSaveHelper.save_audio(audio, filename_prefix, "output", cls, format, quality))
 
@@ -137,19 +142,21 @@ class ImageSaveHelper:
     """Saving of pictures as in the built-in nodes, with the running node's prompt in the file."""
 
     @staticmethod
-    def get_save_images_ui(images: torch.Tensor, filename_prefix: str, cls: Any = None, **kwargs: Any) -> SavedImages:
+    def get_save_images_ui(
+        images: torch.Tensor, filename_prefix: str, cls: object = None, **kwargs: object
+    ) -> SavedImages:
         return _saved_images("SaveImage", cls, images=images, filename_prefix=filename_prefix)
 
     @staticmethod
     def get_save_animated_png_ui(
-        images: torch.Tensor, filename_prefix: str, cls: Any, fps: float, compress_level: int
+        images: torch.Tensor, filename_prefix: str, cls: object, fps: float, compress_level: int
     ) -> SavedImages:
         options = {"fps": fps, "compress_level": compress_level}
         return _saved_images("SaveAnimatedPNG", cls, images=images, filename_prefix=filename_prefix, **options)
 
     @staticmethod
     def get_save_animated_webp_ui(
-        images: torch.Tensor, filename_prefix: str, cls: Any, fps: float, lossless: bool, quality: int, method: int
+        images: torch.Tensor, filename_prefix: str, cls: object, fps: float, lossless: bool, quality: int, method: int
     ) -> SavedImages:
         named = {effort: name for name, effort in WEBP_METHODS.items()}.get(method, "default")
         options = {"fps": fps, "lossless": lossless, "quality": quality, "method": named}
@@ -168,7 +175,7 @@ def _hidden(cls: Any) -> dict[str, Any]:
     return {name: getattr(hidden, name, None) for name in ("prompt", "extra_pnginfo")}
 
 
-def _saved(class_type: str, shown_as: str = "images", **inputs: Any) -> list[dict[str, str]]:
+def _saved(class_type: str, shown_as: str = "images", **inputs: object) -> list[dict[str, str]]:
     engine = HOST.get().engine
     shown = node_classes.run_inside(engine.catalogue[class_type], engine.environment, inputs)
     files: list[dict[str, str]] = shown["ui"][shown_as]

@@ -26,7 +26,7 @@ def default(value: Any, otherwise: Any) -> Any:
     return otherwise if value is None else value
 
 
-def exists(value: Any) -> bool:
+def exists(value: object) -> bool:
     return value is not None
 
 
