@@ -13,6 +13,7 @@ from pathlib import Path
 
 from engine.nodes.base import NodeClass
 from engine.nodes.built_in import built_in_nodes
+from misc.marked_part import with_part
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "nodes.md"
 BEGIN, END = "<!-- nodes: misc/node_table.py -->", "<!-- end of nodes -->"
@@ -53,21 +54,12 @@ def node_table(classes: Iterable[NodeClass]) -> str:
     return "\n".join(["| Category | Nodes |", "| --- | --- |", *rows])
 
 
-def with_table(text: str, table: str) -> str:
-    """`text` with `table` between the marks. Raises ValueError without them."""
-    before, _, rest = text.partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    if not mark:
-        raise ValueError(f"no {BEGIN} ... {END} in the text")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     old = PAGE.read_text()
-    new = with_table(old, node_table(built_in_nodes()))
+    new = with_part(old, node_table(built_in_nodes()), BEGIN, END)
     if arguments.check:
         return int(new != old)
     PAGE.write_text(new)

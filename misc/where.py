@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 
 from worker.errors import SettingsInvalid
-from worker.settings import check_may_listen, load_settings
+from worker.settings.environment import load_settings
+from worker.settings.start_checks import check_may_listen
 
 
 def main() -> int:
@@ -19,11 +20,11 @@ def main() -> int:
     except SettingsInvalid as error:
         print(f"Settings: {error.message}", file=sys.stderr)
         return 2
-    if not settings.worker_port:
+    if not settings.listener.port:
         print("Settings: WORKER_PORT: 0 leaves the port to chance; run.sh needs a certain one", file=sys.stderr)
         return 2
     tls = settings.tls_files()
-    print(settings.base_directory.absolute())
+    print(settings.folders.base.absolute())
     print(settings.local_url)
     print("" if tls is None else tls.certificate.absolute())
     print(settings.own_key_path)

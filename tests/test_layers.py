@@ -53,7 +53,7 @@ WORKER_LEAVES = (
     "worker.backoff", "worker.child_environment", "worker.dedicated_thread", "worker.finite_json", "worker.long_json",
     "worker.object_keys", "worker.off_loop", "worker.priority", "worker.workload",
 )  # fmt: skip
-WORKER_BASE = ("worker.errors", "worker.identity", "worker.setting_slices", "worker.settings", *WORKER_LEAVES)
+WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", *WORKER_LEAVES)
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
 WORKER_FILES = (*WORKER_EDGE, "worker.files", "worker.s3")
 WORKER_PARTS = (*WORKER_FILES, "worker.inputs", "worker.outputs", "worker.engines", "worker.demo_model")
@@ -65,7 +65,6 @@ WORKER_RULES = (
     *(Rule(module, ()) for module in WORKER_LEAVES),
     Rule("worker.errors", ()),
     Rule("worker.identity", ("worker.errors",)),
-    Rule("worker.setting_slices", ("worker.errors", "worker.identity", *WORKER_LEAVES)),
     Rule("worker.settings", (*WORKER_BASE, "names")),
     Rule("worker.guard", WORKER_BASE),
     Rule("worker.observe", (*WORKER_BASE, "machine")),
@@ -366,7 +365,7 @@ def test_only_the_settings_of_the_front_read_the_environment() -> None:
         for expression in ast.walk(tree):
             if isinstance(expression, ast.Attribute) and ast.unparse(expression) in ("os.environ", "os.getenv"):
                 (writers if expression in written else readers).add(module_name(path))
-    assert readers <= {"worker.settings"}
+    assert readers <= {"worker.settings.environment"}
     assert writers <= {"engine.__main__"}  # for CUDA's, ROCm's and OpenMP's libraries, which look nowhere else
 
 

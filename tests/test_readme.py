@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import AliasChoices, SecretStr
 
 from engine.server.flags import (
     IGNORED_OPTIONS,
@@ -26,11 +25,9 @@ from modifiers.modifier import RANDOM_INT
 from modifiers.registry import build_registry
 from tests.markdown import code_blocks, table_rows
 from worker.api.schemas import GenerateRequest
-from worker.settings import Settings, known_names
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EMPTY = "–"
 
 
 def section(title: str) -> str:
@@ -40,32 +37,6 @@ def section(title: str) -> str:
 def curl_bodies() -> list[dict[str, Any]]:
     commands = [shlex.split(block) for block in code_blocks(README, "sh") if block.startswith("curl")]
     return [json.loads(words[words.index("-d") + 1]) for words in commands]
-
-
-def shown_default(value: Any) -> str:
-    if isinstance(value, SecretStr):
-        value = value.get_secret_value()
-    if value is None or value in ("", ()):
-        return EMPTY
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return f"`{value}`"
-
-
-def main_name(attribute: str) -> str:
-    alias = Settings.model_fields[attribute].validation_alias
-    return str(alias.choices[0]) if isinstance(alias, AliasChoices) else attribute.upper()
-
-
-def test_lists_every_setting_in_order_with_its_default() -> None:
-    rows = [(row[0].strip("`"), row[1]) for row in table_rows(section("Settings"))]
-    assert rows == [(main_name(name), shown_default(field.default)) for name, field in Settings.model_fields.items()]
-
-
-def test_names_every_other_name_of_a_setting() -> None:
-    assert not [name for name in known_names() if f"`{name}`" not in README]
 
 
 def test_the_flow_table_names_files_that_exist() -> None:

@@ -37,7 +37,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.state.services = services
     app.state.sync_waiters = SyncWaiters(services.pipeline, services.limits.sync_grace_seconds)
     app.state.openapi = DocumentCache()
-    app.add_middleware(SmallBodies, limits=services.bodies.limits.json)
+    app.add_middleware(SmallBodies, limits=services.bodies.structure)
     app.add_middleware(PageHeaders, hsts_seconds=services.hsts_seconds)
     app.include_router(documentation.router)
     app.include_router(generate.router)

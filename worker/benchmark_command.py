@@ -14,7 +14,7 @@ import httpx
 
 from worker.engines.supervisor import free_port
 from worker.errors import EngineStartFailed
-from worker.settings import inherited_environment
+from worker.settings.environment import inherited_environment
 from worker.worker_client import worker_client
 
 LOOK_SECONDS = 0.1

@@ -29,7 +29,7 @@ from worker.identity.api_keys import KeyMalformed, new_key, read_scopes
 from worker.identity.loopback import is_loopback
 from worker.identity.own_key import read_own_key
 from worker.models import commands as model_commands
-from worker.settings import child_environment, load_settings
+from worker.settings.environment import child_environment, load_settings
 from worker.worker_client import worker_client
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A serverless GPU worker for node-graph images.")

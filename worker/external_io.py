@@ -22,32 +22,34 @@ from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.webhook import WebhookSender
 from worker.s3.stores import S3Stores
 from worker.s3.targets import find_write_problem
-from worker.settings import Settings
+from worker.settings.settings import Settings
 
 
 class ExternalIo:
     def __init__(self, settings: Settings, io_metrics: IoMetrics, own_key: SecretStr) -> None:
-        self._addresses = AddressGuard(settings.allowed_private_hosts, own_urls=settings.engine_url)
+        self._addresses = AddressGuard(settings.network.private_hosts, own_urls=settings.engine.urls)
         launch = settings.engine_launch()
-        folder = settings.state_path() / "inputs" if launch.urls else input_folder_of(launch) / FOLDER
+        folder = settings.folders.state_path / "inputs" if launch.urls else input_folder_of(launch) / FOLDER
         self.input_directory = folder
-        self._s3_config = s3 = settings.s3_config()
+        self._s3_config = s3 = settings.s3
         self._stores = stores = S3Stores(self._addresses)
-        limits = settings.input_limits()
+        limits = settings.inputs
         input_folder = InputFolder(folder)
         source = S3Source(stores, s3, limits)
-        fetcher = InputFetcher(self._addresses, input_folder, limits, source, settings.min_free_disk_bytes, io_metrics)
-        self.inputs = FetchedInputs(fetcher, input_folder, shares_files=settings.shared_files)
+        fetcher = InputFetcher(
+            self._addresses, input_folder, limits, source, settings.queue.min_free_disk_bytes, io_metrics
+        )
+        self.inputs = FetchedInputs(fetcher, input_folder, shares_files=settings.inputs.are_shared)
         self.claimed_outputs = ClaimedOutputs(keeps=settings.keeps_engine_output or bool(launch.urls))
-        self.uploads = UploadedFiles(input_folder, limits, settings.min_free_disk_bytes)
+        self.uploads = UploadedFiles(input_folder, limits, settings.queue.min_free_disk_bytes)
         self.outputs = DeliveredOutputs(
             s3,
             stores,
-            settings.metadata,
+            settings.outputs.metadata,
             self.claimed_outputs,
-            num_delivering=settings.postprocess_workers,
+            num_delivering=settings.pipeline.num_delivering,
             io_metrics=io_metrics,
-            max_bytes=settings.prompt_max_output_bytes,
+            max_bytes=settings.prompts.max_output_bytes,
         )
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config(), own_key)

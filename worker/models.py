@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import typer
 
 from worker.guard.plain_responses import IDENTITY, check_is_plain
-from worker.settings import hub_token, load_settings
+from worker.settings.environment import hub_token, load_settings
 
 Answer = TypeVar("Answer")
 
@@ -299,4 +299,4 @@ def verify_command(base_directory: BaseDirectory = None) -> None:
 
 def _models_directory(base_directory: Path | None) -> Path:
     given: dict[str, Any] = {} if base_directory is None else {"base_directory": base_directory}
-    return load_settings(**given).settings.base_directory / "models"
+    return load_settings(**given).settings.folders.base / "models"

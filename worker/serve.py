@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 import structlog
 import uvicorn
-from pydantic import SecretStr
 
 from worker.api.busy import busy
 from worker.app import create_app
@@ -27,8 +26,10 @@ from worker.listener.open_files import raise_open_files
 from worker.listener.server import GuardedServer
 from worker.observe.log_markers import write_marker
 from worker.observe.logs import set_up_logs
-from worker.setting_slices import TlsFiles
-from worker.settings import Settings, check_may_listen, load_settings
+from worker.settings.environment import load_settings
+from worker.settings.listener import TlsFiles
+from worker.settings.settings import Settings
+from worker.settings.start_checks import check_may_listen
 from worker.startup import Front
 
 BACKLOG = 1024
@@ -80,7 +81,7 @@ def serve(**overrides: Any) -> int:
         sys.stderr.write(f"Settings: {error.message}\n")
         return EXIT_BAD_SETTING
     settings = loaded.settings
-    set_up_logs(settings.log_format, is_debug=settings.debug, known_secrets=known_secrets(settings))
+    set_up_logs(settings.log.format, is_debug=settings.log.is_debug, known_secrets=known_secrets(settings))
     log = structlog.get_logger("main")
     for warning in loaded.warnings:
         log.warning(warning)
@@ -114,12 +115,12 @@ def run_front(settings: Settings) -> int:
         certificate = open_certificate(settings.tls_files())
         config, connections = server_config(settings, front), front.services.connections
         server.append(FrontServer(config, connections, front.begin_to_drain, certificate))
-        structlog.get_logger("main").info("listening", host=settings.listen_host, port=settings.worker_port)
+        structlog.get_logger("main").info("listening", host=settings.listen_host, port=settings.listener.port)
         server[0].run()
     except (WorkerError, OSError) as error:
         raise CannotStart(str(error)) from error
     except SystemExit as left:  # uvicorn exits so when it cannot have the port, after logging the reason
-        raise CannotStart(f"cannot listen on {settings.listen_host}:{settings.worker_port}") from left
+        raise CannotStart(f"cannot listen on {settings.listen_host}:{settings.listener.port}") from left
     if not server[0].started:
         raise CannotStart("the log has the reason")
     return max(exit_codes)
@@ -143,7 +144,7 @@ def server_config(settings: Settings, front: Front) -> uvicorn.Config:
     config = uvicorn.Config(
         create_app(front.services, front.lifespan()),
         host=settings.listen_host,
-        port=settings.worker_port,
+        port=settings.listener.port,
         ws="none",
         backlog=min(BACKLOG, front.services.connections.limits.max_connections),
         access_log=False,
@@ -159,11 +160,8 @@ def server_config(settings: Settings, front: Front) -> uvicorn.Config:
 
 def known_secrets(settings: Settings) -> list[str]:
     """Return every secret value of the settings, for redaction in the log."""
-    values: list[Any] = [getattr(settings, name) for name in Settings.model_fields]
-    flat = [item for value in values for item in (value if isinstance(value, tuple) else (value,))]
-    whole = [item.get_secret_value() for item in flat if isinstance(item, SecretStr) and item.get_secret_value()]
-    keys = [key.get_secret_value().split(":") for key in (*settings.api_keys, *settings.admin_api_keys)]
-    return whole + [parts[1] for parts in keys if len(parts) > 1 and parts[1].lower() != HASHED]
+    keys = [key.get_secret_value().split(":") for key in (*settings.access.api_keys, *settings.access.admin_api_keys)]
+    return settings.secret_values() + [parts[1] for parts in keys if len(parts) > 1 and parts[1].lower() != HASHED]
 
 
 def leave(code: int) -> NoReturn:

@@ -28,7 +28,9 @@ from worker.listener.connections import ConnectionTable
 from worker.observe.metrics import Metrics
 from worker.outputs.links import LinkSigner
 from worker.qualification.state import Qualification
-from worker.setting_slices import CallerLimits, OutputConfig, QueueLimits, SupervisionConfig, WebhookConfig
+from worker.settings.engines import SupervisionConfig
+from worker.settings.jobs import CallerLimits, QueueLimits
+from worker.settings.outputs import OutputConfig, WebhookConfig
 
 
 class RequestGuard(Protocol):

@@ -57,7 +57,8 @@ from worker.qualification.readiness import Readiness
 from worker.qualification.state import Qualification
 from worker.qualification.warm_up import WarmUp
 from worker.services import Services
-from worker.settings import Settings, trusted_proxies
+from worker.settings.environment import trusted_proxies
+from worker.settings.settings import Settings
 
 LINK_KEY_BYTES = 32
 EXIT_UNRECOVERABLE = 4
@@ -80,7 +81,8 @@ class Front:
         self._memory = MachineMemory()
         self._fleet = EngineFleet(
             settings.engine_launch(),
-            settings.supervision_config(),
+            settings.supervision,
+            min_free_bytes=settings.queue.min_free_memory_bytes,
             on_first_up=self._go_on,
             on_device_lost=self.device_was_lost,
             on_failed=self._engine_is_gone,
@@ -88,16 +90,14 @@ class Front:
             prepare=self._prepare,
             memory=self._memory,
         )
-        self.store = JobStore(settings.state_path(), settings.queue_limits().priority_step_seconds)
+        self.store = JobStore(settings.folders.state_path, settings.queue_limits().priority_step_seconds)
         self._io_metrics = IoMetrics()
-        self._own_key = OwnKey(settings.state_path())
+        self._own_key = OwnKey(settings.folders.state_path)
         self._external_io = ExternalIo(settings, self._io_metrics, self._own_key.secret)
-        self._outbox = Outbox(self.store, self._external_io.webhook_sender, settings.webhook_config(), self._io_metrics)
+        self._outbox = Outbox(self.store, self._external_io.webhook_sender, settings.webhook, self._io_metrics)
         self.services = self._build_services()
         self._readiness = self._build_readiness()
-        self._notices = EventNotices(
-            self.services.pipeline.feed, self._external_io.webhook_sender, settings.webhook_config()
-        )
+        self._notices = EventNotices(self.services.pipeline.feed, self._external_io.webhook_sender, settings.webhook)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -146,7 +146,7 @@ class Front:
             clock,
             lambda priority: self.store.turn_ms(int(time.time() * 1000), priority),
         )
-        free_bytes = TtlCached(free_bytes_of(settings.state_path(), self._external_io.input_directory))
+        free_bytes = TtlCached(free_bytes_of(settings.folders.state_path, self._external_io.input_directory))
         available_bytes = TtlCached(self._memory.available_bytes)
         admission = Admission(self.store, gate, limits, queue_info, free_bytes, available_bytes)
         pipeline = Pipeline(
@@ -154,9 +154,7 @@ class Front:
             pool,
             self._external_io.inputs,
             self._external_io.outputs,
-            PipelineLimits(
-                limits.job_timeout_seconds, settings.preprocess_workers, settings.caller_limits().jobs_running
-            ),
+            PipelineLimits(limits.job_timeout_seconds, settings.pipeline.num_fetching, settings.callers.jobs_running),
             make_webhook=self._webhook,
             on_start=self._job_started,
             on_end=self._job_ended,
@@ -173,35 +171,35 @@ class Front:
             inputs=self._external_io.inputs,
             uploads=self._external_io.uploads,
             modifiers=self._modifiers(),
-            links=LinkSigner(self._link_key(), settings.output_config().link_seconds),
+            links=LinkSigner(self._link_key(), settings.outputs.link_seconds),
             metrics=metrics,
             guard=self._external_io.guard,
             qualification=Qualification(self._benchmark_now),
-            outputs=settings.output_config(),
-            webhook=settings.webhook_config(),
+            outputs=settings.outputs,
+            webhook=settings.webhook,
             limits=limits,
-            supervision=settings.supervision_config(),
+            supervision=settings.supervision,
             floors=lambda: [
                 Floor("disk", free_bytes(), limits.min_free_disk_bytes),
                 Floor("memory", available_bytes(), limits.min_free_memory_bytes),
             ],
-            prompt_rules=PromptRules(settings.prompt_limits(), settings.node_policy_config()),
-            caller_limits=settings.caller_limits(),
-            caller_rates=RateLimits(settings.caller_limits()),
+            prompt_rules=PromptRules(settings.prompts, settings.node_policy),
+            caller_limits=settings.callers,
+            caller_rates=RateLimits(settings.callers),
             caller_quota=CallerQuota(
-                settings.caller_limits(),
+                settings.callers,
                 self.store.jobs.values,
                 lambda: queue_info.seconds_per_job,
-                limits.result_ttl_seconds,
+                settings.retention.result_ttl_seconds,
             ),
-            bodies=Bodies(settings.body_limits()),
-            connections=ConnectionTable(fitting(settings.connection_limits(), num_open_files()), trusted_proxies()),
-            hsts_seconds=settings.hsts_seconds,
+            bodies=Bodies(settings.bodies, settings.json_structure),
+            connections=ConnectionTable(fitting(settings.connections, num_open_files()), trusted_proxies()),
+            hsts_seconds=settings.listener.hsts_seconds,
             check_webhook_url=self._external_io.check_webhook_url,
             check_s3=self._external_io.check_s3,
             platform=build_platform(settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing),
             queue_info=queue_info,
-            metrics_are_open=settings.metrics_open,
+            metrics_are_open=settings.access.metrics_are_open,
             run_clock=clock,
             outbox=self._outbox,
         )
@@ -209,10 +207,10 @@ class Front:
     def _build_readiness(self) -> Readiness:
         settings, services = self._settings, self.services
         base = settings.engine_launch().base_directory
-        config = settings.benchmark_config()
+        config = settings.benchmark
         return Readiness(
-            Qualifier(config, base, settings.state_path(), services.modifiers, self._fetch_inputs),
-            WarmUp(settings.warm_up_config(), services.modifiers, self._fetch_inputs),
+            Qualifier(config, base, settings.folders.state_path, services.modifiers, self._fetch_inputs),
+            WarmUp(settings.warm_up, services.modifiers, self._fetch_inputs),
             services.pool,
             services.gate,
             services.qualification,
@@ -228,7 +226,7 @@ class Front:
         return await self._external_io.inputs.fetch_for(prompt, "benchmark", None, engine)
 
     def _modifiers(self) -> ModifierRegistry:
-        registry = build_registry(self._settings.modifiers_path())
+        registry = build_registry(self._settings.folders.modifiers_path)
         for broken in registry.broken:
             log.error("modifier unusable", file=broken.source, reason=broken.reason)
         return registry
@@ -237,7 +235,7 @@ class Front:
         return Expiry(
             self.store,
             self._outbox,
-            self._settings.retention_config(),
+            self._settings.retention,
             self._external_io.inputs,
             self._external_io.claimed_outputs,
             [client.folders.temp for client in self.services.pool.clients if client.folders is not None],
@@ -246,7 +244,7 @@ class Front:
 
     def _link_key(self) -> bytes:
         """Return the key of links; it is created once and kept so that links remain valid after a restart."""
-        path = self._settings.state_path() / "keys" / "links"
+        path = self._settings.folders.state_path / "keys" / "links"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = path.read_bytes() if path.exists() else b""
         if len(key) != LINK_KEY_BYTES:  # none yet, or truncated by a crash: with an empty key every caller could sign
@@ -280,7 +278,8 @@ class Front:
         is_estimate = bool(self.services.qualification.report.get("workload_is_estimate"))
         num_engines = max(1, len(self.services.pool.clients_serving))
         self.services.run_clock.expect(0.0 if is_estimate else measured / num_engines)
-        platform.autoscaler.loaded(measured or assumed_speed(self._settings.assumed_speed, platform.workload))
+        assumed = assumed_speed(self._settings.autoscaler.assumed_speed, platform.workload)
+        platform.autoscaler.loaded(measured or assumed)
         if was_closed:
             write_marker("BACKENDS_READY")
 
@@ -365,16 +364,16 @@ class Front:
             self._spawn(self._drain())
 
     async def _drain(self) -> None:
-        log.info("draining", seconds=self._settings.drain_timeout)
+        log.info("draining", seconds=self._settings.pipeline.drain_seconds)
         self.services.platform.autoscaler.draining()
-        await self.services.pipeline.drain(self._settings.drain_timeout)
+        await self.services.pipeline.drain(self._settings.pipeline.drain_seconds)
         self._stop_server(0)
 
     async def _shut_down(self) -> None:
         is_drained = self.services.gate.is_draining
         self.services.gate.drain()
         self.services.platform.autoscaler.draining()
-        await self.services.pipeline.drain(0 if is_drained else self._settings.drain_timeout)
+        await self.services.pipeline.drain(0 if is_drained else self._settings.pipeline.drain_seconds)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -17,7 +17,7 @@ from tests.fakes import FakeEngine
 from tests.worker.databases import give_database
 from tests.worker.running_front import until
 from worker.engines.supervisor import free_port
-from worker.setting_slices import TlsFiles
+from worker.settings.listener import TlsFiles
 
 
 @dataclass

@@ -29,7 +29,7 @@ from worker.inputs.refusals import DownloadFailed
 from worker.jobs.webhook_rows import WebhookRow
 from worker.models import DownloadBroke, fetch_model
 from worker.outputs.webhook import WebhookSender
-from worker.setting_slices import VastConfig
+from worker.settings.platforms import VastConfig
 
 ROOT = Path(__file__).parents[2]
 PICTURE = picture()
@@ -140,7 +140,16 @@ async def test_the_platforms_key_is_read_up_to_a_bound(liar: LyingServer, script
 
 
 def vast_config(url: str) -> VastConfig:
-    return VastConfig(1, SecretStr("token"), (url,), "", None, False, False, True, 1, 60.0, Path("/none"), "h", 1, 2)
+    return VastConfig(
+        container_id=1,
+        master_token=SecretStr("token"),
+        report_addresses=(url,),
+        uses_ssl=False,
+        is_unsecured=False,
+        host="h",
+        worker_port=1,
+        worker_http_port=2,
+    )
 
 
 @pytest.mark.parametrize("script", [endless(), answer(200, bomb("br"), Content_Encoding="br")])

@@ -25,14 +25,14 @@ from worker.listener.connections import (
     group_of,
 )
 from worker.listener.open_files import fitting
-from worker.setting_slices import ConnectionLimits, TlsFiles
+from worker.settings.listener import ConnectionLimits, TlsFiles
 
 BODY = {"input": {"workflow_json": draw()}}
 ATTACKERS = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 
 
 def limits(total: int = 10, per_address: int = 4) -> ConnectionLimits:
-    return ConnectionLimits(total, per_address, 30, 65536, 30, 1024, 5)
+    return ConnectionLimits(max_connections=total, max_per_address=per_address)
 
 
 async def connect_many(url: str, num_each: int, *, is_tls: bool | None = None) -> list[RawClient]:
@@ -99,7 +99,9 @@ async def test_the_soft_limit_of_open_files_is_raised_to_the_hard_one(tmp_path: 
 
 async def test_silent_connections_to_a_tls_port_are_counted_too(tmp_path: Path, engine: FakeEngine) -> None:
     key, certificate = write_certificate(tmp_path)
-    async with front_process(tmp_path, engine, files=(160, 160), tls=TlsFiles(certificate, key)) as front:
+    async with front_process(
+        tmp_path, engine, files=(160, 160), tls=TlsFiles(certificate=certificate, key=key)
+    ) as front:
         silent = await connect_many(front.url, 60, is_tls=False)
         await asyncio.sleep(1.2)
         for source in ("127.0.0.1", "127.0.0.9"):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.security.worker_process import processes_below, worker_process
 from worker.errors import SettingsInvalid
-from worker.settings import child_environment, load_settings, runpod_environment
+from worker.settings.environment import child_environment, load_settings, runpod_environment
 
 SECRETS = (
     *("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GITHUB_TOKEN", "OPENAI_API_KEY", "KUBECONFIG"),

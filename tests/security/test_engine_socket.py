@@ -22,7 +22,7 @@ from worker.engines.command import engine_command
 from worker.engines.http import MAX_ANSWER_BYTES, EngineHttp
 from worker.engines.unix_socket import MAX_PATH_BYTES, UnixSocket
 from worker.errors import EngineUnreachable, SettingsInvalid
-from worker.setting_slices import EngineLaunch
+from worker.settings.engines import EngineLaunch
 
 
 def mode_of(path: Path) -> int:
@@ -186,11 +186,13 @@ def test_a_child_finds_no_socket_of_a_strangers(tmp_path: Path) -> None:
 def test_the_operators_flags_decide_about_the_port(
     tmp_path: Path, flags: tuple[str, ...], index: int | None, listen: str, port: int, host: str
 ) -> None:
-    made = engine_command(EngineLaunch((), flags, tmp_path, "fp32", "full", False), {}, frozenset(), index=index)
+    launch = EngineLaunch(arguments=flags, base_directory=tmp_path, metadata="full")
+    made = engine_command(launch, {}, frozenset(), index=index)
     assert (made.listen, made.port, made.connect_host) == (listen, port, host)
     assert "--listen" not in made.arguments and "--port" not in made.arguments
 
 
 def test_a_port_that_is_none_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsInvalid, match="ENGINE_ARGS.*'x'.*65535"):
-        engine_command(EngineLaunch((), ("--port", "x"), tmp_path, "fp32", "full", False), {}, frozenset())
+        launch = EngineLaunch(arguments=("--port", "x"), base_directory=tmp_path, metadata="full")
+        engine_command(launch, {}, frozenset())

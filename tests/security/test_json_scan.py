@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from worker.errors import RequestRejected
 from worker.guard.json_scan import MAX_WIDE_STRING_BYTES, JsonScan, check_json
-from worker.setting_slices import JsonLimits
+from worker.settings.listener import JsonLimits
 
-NO_LIMITS = JsonLimits(10**9, 10**9, 10**9)
+
+def limits(depth: int = 10**9, elements: int = 10**9, string_bytes: int = 10**9) -> JsonLimits:
+    """Limits beyond the bounds of the settings, too."""
+    return JsonLimits.model_construct(max_depth=depth, max_elements=elements, max_string_bytes=string_bytes)
+
+
+NO_LIMITS = limits()
 TEXTS = st.text(max_size=8) | st.sampled_from(["[", "]}", "{,", '"', "\\", '\\"', '\\\\"', ",,,", 'a\\"[b'])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXTS,
@@ -59,16 +65,16 @@ def test_counts_are_those_of_the_value(value: Any, is_ascii: bool, chunk_bytes: 
 
     assert scan(NO_LIMITS) == elements_of(value)
     deepest, longest = depth_of(value), longest_in(value, is_ascii)
-    scan(JsonLimits(deepest, elements_of(value), longest))
+    scan(limits(deepest, elements_of(value), longest))
     if deepest:
         with pytest.raises(RequestRejected, match="nested too deeply"):
-            scan(JsonLimits(deepest - 1, 10**9, 10**9))
+            scan(limits(depth=deepest - 1))
     if longest:
         with pytest.raises(RequestRejected, match="string is too long"):
-            scan(JsonLimits(10**9, 10**9, longest - 1))
+            scan(limits(string_bytes=longest - 1))
     if elements_of(value) > 1:
         with pytest.raises(RequestRejected, match="too many elements"):
-            scan(JsonLimits(10**9, elements_of(value) - 1, 10**9))
+            scan(limits(elements=elements_of(value) - 1))
 
 
 @given(st.binary(max_size=60), st.integers(1, 7))

@@ -34,9 +34,9 @@ from worker.inputs.s3_source import S3Source
 from worker.outputs.s3 import S3Uploader, UploadFailed
 from worker.s3.stores import PART_BYTES, S3Stores
 from worker.s3.targets import S3Target
-from worker.setting_slices import InputLimits, S3Config
+from worker.settings.outputs import InputLimits, S3Config
 
-NO_STORE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
+NO_STORE = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
 LARGE_BYTES = PART_BYTES + MIB
 LATE_SECONDS = 1.0
 SOON_SECONDS = 20.0
@@ -66,7 +66,7 @@ async def upload(liar: LyingServer, path: Path, *, seconds: float = SOON_SECONDS
 async def download(liar: LyingServer, folder: Path, *, seconds: float = SOON_SECONDS) -> Path:
     target = replace(target_at(liar), connect_timeout_seconds=min(5.0, seconds))
     stores = await warm_stores(target)
-    source = S3Source(stores, NO_STORE, InputLimits(MIB, seconds, 2))
+    source = S3Source(stores, NO_STORE, InputLimits(max_bytes=MIB, timeout_seconds=seconds, max_redirects=2))
     try:
         await source.download(target, "a.png", folder / "got")
         return folder / "got"

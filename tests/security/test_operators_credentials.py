@@ -19,12 +19,19 @@ from tests.worker.receiver import Receiver
 from tests.worker.running_front import RunningFront, running_front
 from worker.jobs.webhook_rows import SecretSource, WebhookRow, webhook_insert
 from worker.s3.targets import choose_target, find_write_problem, may_read
-from worker.setting_slices import S3Config
-from worker.settings import Settings
+from worker.settings.environment import load_settings
+from worker.settings.outputs import S3Config
 
 OTHER_BUCKET = "somebody-elses"
 OPERATORS = S3Config(
-    SecretStr("env-key"), SecretStr("env-secret"), "own", "http://s3.example", "", 2, 1, 60, "x/{filename}"
+    access_key_id=SecretStr("env-key"),
+    secret_access_key=SecretStr("env-secret"),
+    bucket_name="own",
+    endpoint_url="http://s3.example",
+    connect_timeout_seconds=2,
+    connect_attempts=1,
+    presign_seconds=60,
+    key_template="x/{filename}",
 )
 
 
@@ -160,11 +167,11 @@ def test_a_key_that_is_only_partly_the_requests_is_the_operators(asked: dict[str
 
 
 def test_prefixes_of_the_settings_are_folders() -> None:
-    settings = Settings(s3_input_prefixes="/in, out/x/,*", s3_allowed_buckets="a, b")  # type: ignore[arg-type]
-    config = settings.s3_config()
+    loaded = load_settings(env_file=None, s3_input_prefixes="/in, out/x/,*", s3_allowed_buckets="a, b")
+    config = loaded.settings.s3
     assert (config.input_prefixes, config.allowed_buckets) == (("in/", "out/x/", "*"), ("a", "b"))
     target = choose_target(None, OPERATORS)
-    assert target is not None and may_read(target, "any/thing", replace(OPERATORS, input_prefixes=("*",)))
+    assert target is not None and may_read(target, "any/thing", OPERATORS.model_copy(update={"input_prefixes": ("*",)}))
 
 
 # webhooks

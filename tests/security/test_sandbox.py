@@ -28,8 +28,8 @@ from worker.engines.loss import LossReason
 from worker.engines.sandbox import Sandbox
 from worker.engines.sandbox_start import find_user, prepare, try_sandbox
 from worker.errors import EngineStartFailed, SettingsInvalid
-from worker.setting_slices import EngineLaunch, SandboxConfig
-from worker.settings import load_settings
+from worker.settings.engines import EngineLaunch, SandboxConfig
+from worker.settings.environment import load_settings
 
 ENGINE_UID = 10002
 OTHER_UID = 12345
@@ -283,8 +283,9 @@ def all_processes() -> list[int]:
 # starts that are refused
 
 
-def sandbox_of(tmp_path: Path, **config: Any) -> Sandbox:
-    launch = EngineLaunch((), (), tmp_path, "fp32", "none", True, sandbox=SandboxConfig(**config))
+def sandbox_of(tmp_path: Path, hidden: tuple[Path, ...] = (), **config: Any) -> Sandbox:
+    sandbox = SandboxConfig(**config)
+    launch = EngineLaunch(base_directory=tmp_path, metadata="none", is_cpu=True, sandbox=sandbox, hidden=hidden)
     made = engine_command(launch, {}, frozenset(), user=find_user(launch.sandbox.level, launch.sandbox.user))
     assert made.sandbox is not None
     return made.sandbox

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from tests.worker.databases import opened
 from worker.errors import WebhookNotReady
@@ -17,7 +16,7 @@ from worker.jobs.outbox import Outbox
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.outputs.webhook import DeliveryOutcome
-from worker.setting_slices import WebhookConfig
+from worker.settings.outputs import WebhookConfig
 
 PLANTED = b"planted"
 SOON_SECONDS = 20.0
@@ -99,7 +98,7 @@ async def test_a_delivered_webhook_is_sent_again_only_with_its_whole_address(tmp
         await store.insert(job)
         row = await end(store, job)
         await store.update_webhook(replace(row, state="delivered"))
-        outbox = Outbox(store, NoSender(), WebhookConfig("", SecretStr(""), 1.0))
+        outbox = Outbox(store, NoSender(), WebhookConfig(timeout_seconds=1.0))
         for wrong in ("", "https://elsewhere.example/in?token=x"):
             with pytest.raises(WebhookNotReady, match="hooks.example"):
                 await outbox.redeliver(row.id, "", wrong)

@@ -16,7 +16,7 @@ from tests.fakes import FakeEngine, draw
 from tests.security.front_process import FrontProcess, front_process
 from tests.worker.running_front import until
 from worker.listener.certificate import LOOK_SECONDS, Certificate
-from worker.setting_slices import TlsFiles
+from worker.settings.listener import TlsFiles
 
 
 def shown_by(url: str) -> str:
@@ -44,7 +44,7 @@ async def test_a_certificate_that_changes_on_disk_is_taken_without_a_restart(
         (tmp_path / name).mkdir()
     key, certificate = write_certificate(tmp_path / "live")
     next_key, next_certificate = write_certificate(tmp_path / "next")
-    async with front_process(tmp_path, engine, tls=TlsFiles(certificate, key)) as front:
+    async with front_process(tmp_path, engine, tls=TlsFiles(certificate=certificate, key=key)) as front:
         first = digest_of(certificate)
         await until_shown(front, first)
         certificate.write_text("no certificate")
@@ -66,7 +66,7 @@ async def test_a_certificate_that_changes_on_disk_is_taken_without_a_restart(
 def test_files_are_looked_at_every_few_seconds_at_most(tmp_path: Path) -> None:
     now = 0.0
     key, file = write_certificate(tmp_path)
-    certificate = Certificate(TlsFiles(file, key), lambda: now)
+    certificate = Certificate(TlsFiles(certificate=file, key=key), lambda: now)
     first = certificate.context()
     write_certificate(tmp_path)
     assert certificate.context() is first
@@ -81,6 +81,6 @@ def test_files_are_looked_at_every_few_seconds_at_most(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
 def test_old_versions_of_tls_are_not_spoken(tmp_path: Path, version: ssl.TLSVersion) -> None:
     key, file = write_certificate(tmp_path)
-    context = Certificate(TlsFiles(file, key)).context()
+    context = Certificate(TlsFiles(certificate=file, key=key)).context()
     assert context.minimum_version > version
     assert context.options & ssl.OP_NO_RENEGOTIATION

@@ -20,7 +20,8 @@ from worker.app import create_app
 from worker.autoscaler.vast.timing import VastTiming
 from worker.listener.certificate import Certificate
 from worker.listener.server import GuardedServer
-from worker.settings import Settings
+from worker.settings.environment import load_settings
+from worker.settings.settings import Settings
 from worker.startup import Front
 
 
@@ -89,8 +90,8 @@ async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 60) -> No
 
 
 def settings_for(state: Path, engine_url: str, **changes: Any) -> Settings:
-    given = {"ENGINE_URL": engine_url, "state_directory": state, "benchmark": "off", "drain_timeout": 0.1}
-    return Settings(**{**given, "min_free_disk_bytes": 0, **changes})
+    given = {"engine_url": engine_url, "state_directory": state, "benchmark": "off", "drain_timeout": 0.1}
+    return load_settings(env_file=None, **{**given, "min_free_disk_bytes": 0, **changes}).settings
 
 
 @contextlib.asynccontextmanager

@@ -8,16 +8,10 @@ from typing import Any
 import pytest
 
 from worker.errors import SettingsInvalid
-from worker.settings import (
-    Settings,
-    check_may_listen,
-    child_environment,
-    find_open_doors,
-    hub_token,
-    known_names,
-    load_settings,
-    runpod_environment,
-)
+from worker.settings.environment import child_environment, hub_token, load_settings, runpod_environment
+from worker.settings.settings import Settings
+from worker.settings.start_checks import check_may_listen, find_open_doors
+from worker.settings.variable_names import known_names
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +22,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_defaults_are_the_documented_ones() -> None:
     settings = load_settings(env_file=None).settings
-    assert (settings.worker_host, settings.worker_port, settings.max_queue_size) == ("127.0.0.1", 8000, 100)
-    assert (settings.job_timeout, settings.sync_grace_seconds, settings.metadata) == (3600, 30, "none")
+    assert (settings.listener.host, settings.listener.port, settings.queue.max_queued) == ("127.0.0.1", 8000, 100)
+    assert (settings.queue.job_timeout_seconds, settings.queue.sync_grace_seconds, settings.outputs.metadata) == (
+        3600,
+        30,
+        "none",
+    )
     assert settings.queue_limits().max_wait_seconds is None
 
 
@@ -74,12 +72,12 @@ def test_a_bad_value_is_not_repeated_in_the_error(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", ["ENGINE_URL", "COMFYUI_BACKENDS", "COMFYUI_API_BASE"])
 def test_the_engine_has_three_names_and_may_be_a_list(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "http://a:1/, http://b:2")
-    assert load_settings(env_file=None).settings.engine_url == ("http://a:1", "http://b:2")
+    assert load_settings(env_file=None).settings.engine.urls == ("http://a:1", "http://b:2")
 
 
 def test_comfyui_install_path_is_the_base_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYUI_INSTALL_PATH", "/somewhere")
-    assert load_settings(env_file=None).settings.state_path() == Path("/somewhere/state")
+    assert load_settings(env_file=None).settings.folders.state_path == Path("/somewhere/state")
 
 
 def test_near_misses_and_names_without_effect_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +98,7 @@ def test_the_environment_wins_over_the_file_and_empty_means_unset(
     monkeypatch.setenv("WORKER_PORT", "2")
     monkeypatch.setenv("S3_BUCKET_NAME", "")
     settings = load_settings(env_file=file).settings
-    assert (settings.worker_port, settings.max_queue_size, settings.s3_bucket_name) == (2, 7, "")
+    assert (settings.listener.port, settings.queue.max_queued, settings.s3.bucket_name) == (2, 7, "")
 
 
 def test_under_vast_the_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +115,7 @@ def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("S3_SECRET_ACCESS_KEY", "planted-secret")
     monkeypatch.setenv("API_KEYS", "planted-secret")
     settings = load_settings(env_file=None).settings
-    assert "planted-secret" not in f"{settings!r}{settings.s3_config()!r}{settings.auth_config()!r}"
+    assert "planted-secret" not in f"{settings!r}{settings.s3!r}{settings.auth_config()!r}"
 
 
 def test_a_child_gets_no_setting_of_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +128,7 @@ def test_a_child_gets_no_setting_of_the_front(monkeypatch: pytest.MonkeyPatch) -
 
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Settings().worker_port = 1
+        Settings().listener.port = 1
 
 
 @pytest.mark.parametrize(
@@ -257,7 +255,7 @@ def test_a_secret_may_lie_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     file.write_text("planted-secret\n")
     monkeypatch.setenv(f"{name}_FILE", str(file))
     loaded = load_settings(env_file=None)
-    assert getattr(loaded.settings, name.lower()).get_secret_value() == "planted-secret"
+    assert loaded.settings.secret_values() == ["planted-secret"]
     assert not [line for line in loaded.warnings if f"{name}_FILE" in line]
     assert f"{name}_FILE" not in child_environment()
     monkeypatch.setenv(name, "planted-other")
@@ -286,7 +284,7 @@ def test_the_hubs_token_may_lie_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_a_secrets_file_is_named_in_the_env_file_too(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("planted-secret")
     (tmp_path / ".env").write_text(f"WEBHOOK_SECRET_FILE={tmp_path / 'secret'}\n")
-    assert load_settings(tmp_path / ".env").settings.webhook_secret.get_secret_value() == "planted-secret"
+    assert load_settings(tmp_path / ".env").settings.webhook.secret.get_secret_value() == "planted-secret"
 
 
 @pytest.mark.parametrize("name", ["API_KEYS", "ADMIN_API_KEYS"])

@@ -14,7 +14,7 @@ from worker.jobs.job import WebhookEvent
 from worker.object_keys import find_template_problem
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
-from worker.settings import MAX_PRESIGN_SECONDS
+from worker.settings.outputs import MAX_PRESIGN_SECONDS
 
 YES = frozenset({"1", "true", "yes", "on"})
 MAX_ELEMENTS = 20_000  # of a field: each invalid element would be a problem of its own

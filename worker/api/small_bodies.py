@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from worker.api.results import refuse
 from worker.errors import RequestRejected, RequestTooLarge
 from worker.guard.json_scan import check_json
-from worker.setting_slices import JsonLimits
+from worker.settings.listener import JsonLimits
 
 MAX_SMALL_BYTES: Final = 64 * 1024
 BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})

@@ -25,8 +25,9 @@ from worker.errors import SessionGone, SettingsInvalid
 from worker.guard.plain_responses import plain_client
 from worker.jobs.cost import cost_of
 from worker.jobs.job import Job
-from worker.setting_slices import RunPodConfig, VastConfig
-from worker.settings import Settings, runpod_environment
+from worker.settings.environment import runpod_environment
+from worker.settings.platforms import RunPodConfig, VastConfig
+from worker.settings.settings import Settings
 from worker.workload import Workload
 
 
@@ -111,7 +112,7 @@ def build_platform(
         envelopes=EnvelopeOpener(keys, is_unsecured=config.is_unsecured, own_url=config.checked_url),
         vast=vast,
         vast_config=config,
-        workload=settings.workload,
+        workload=settings.autoscaler.workload,
         keys=keys,
         http=http,
     )

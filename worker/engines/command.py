@@ -15,7 +15,7 @@ from worker.engines.client import LocalFolders
 from worker.engines.sandbox import EngineUser, Sandbox, SandboxPaths
 from worker.errors import SettingsInvalid
 from worker.files.picture_bounds import MAX_INPUT_PIXELS
-from worker.setting_slices import EngineLaunch, SandboxConfig
+from worker.settings.engines import EngineLaunch, SandboxConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 PIXELS_FLAG = "--max-input-pixels"
@@ -128,7 +128,7 @@ def _sandbox(
             input=places["input"],
             readable=(*own, *named, *config.readable),
             writable=(places["output"], temp),
-            hidden=config.hidden,
+            hidden=launch.hidden,
         ),
     )
 

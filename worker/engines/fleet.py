@@ -12,7 +12,6 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import structlog
 from pydantic import SecretStr
@@ -29,8 +28,8 @@ from worker.engines.supervisor import STOP_SECONDS, EngineProcess
 from worker.engines.watch import EngineReport, EngineState, WatchedEngine
 from worker.errors import EngineStartFailed
 from worker.observe.memory import MachineMemory
-from worker.setting_slices import EngineLaunch, SupervisionConfig
-from worker.settings import child_environment
+from worker.settings.engines import EngineLaunch, SupervisionConfig
+from worker.settings.environment import child_environment
 
 MEMORY_LOOK_SECONDS = 2.0
 IMMEDIATE_STOP_SECONDS = 0.5
@@ -56,6 +55,7 @@ class EngineFleet:
         launch: EngineLaunch,
         config: SupervisionConfig,
         *,
+        min_free_bytes: int,
         on_first_up: Callable[[], None],
         on_device_lost: Callable[[EngineClient], None],
         on_failed: Callable[[EngineClient], None],
@@ -64,6 +64,7 @@ class EngineFleet:
         memory: MachineMemory | None = None,
     ) -> None:
         self._config = config
+        self._min_free_bytes = min_free_bytes
         self._on_first_up = on_first_up
         self._on_device_lost = on_device_lost
         self._on_failed = on_failed
@@ -162,8 +163,8 @@ class EngineFleet:
         if sandbox.level != "off":
             num_processes = (sandbox.max_processes or 0) * len(seen)  # engines share a user, and its count
             memory = sandbox.max_memory_bytes or (None if gpus else self._memory.total_bytes())
-            limits = replace(sandbox, max_processes=num_processes, max_memory_bytes=memory)
-            launch = replace(launch, sandbox=limits)
+            limits = sandbox.model_copy(update={"max_processes": num_processes, "max_memory_bytes": memory})
+            launch = launch.model_copy(update={"sandbox": limits})
         return [self._own_engine(launch, environment, index, gpu, len(seen)) for index, gpu in enumerate(seen)]
 
     def _own_engine(
@@ -266,7 +267,7 @@ class EngineFleet:
 
     def _is_below_floor(self) -> bool:
         left = self._memory.available_bytes()
-        return left is not None and left < self._config.min_free_bytes
+        return left is not None and left < self._min_free_bytes
 
     def _front_bytes(self) -> int:
         return self._memory.process_bytes(os.getpid()) or 0

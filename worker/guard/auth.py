@@ -18,7 +18,7 @@ from worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
 from worker.identity.api_keys import KeyRing
 from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity, Scope
 from worker.identity.loopback import direct_host, is_loopback, is_own_name
-from worker.setting_slices import AuthConfig
+from worker.settings.access import AuthConfig
 
 MAX_SHOWN_HOST: Final = 100
 

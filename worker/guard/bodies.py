@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final
 
 from fastapi import Request
@@ -19,7 +18,7 @@ from fastapi import Request
 from worker.errors import MemoryLow, RequestTooLarge
 from worker.guard.json_body import parse_json
 from worker.guard.json_scan import JsonScan
-from worker.setting_slices import BodyLimits, JsonLimits
+from worker.settings.listener import BodyLimits, JsonLimits
 
 LARGE_BODY_BYTES: Final = 256 * 1024
 UNKNOWN_ELEMENTS: Final = 50_000
@@ -108,8 +107,9 @@ class BodyMemory:
 class Bodies:
     """Reader and parser of request bodies. Large ones are parsed one at a time."""
 
-    def __init__(self, limits: BodyLimits) -> None:
+    def __init__(self, limits: BodyLimits, structure: JsonLimits) -> None:
         self.limits = limits
+        self.structure = structure
         self.memory = BodyMemory(limits.max_pending_bytes)
         self._parsing = asyncio.Lock()
 
@@ -119,8 +119,10 @@ class Bodies:
 
     def json_limits(self, sender: Sender) -> JsonLimits:
         """Return the limits on the structure of this caller's JSON."""
-        limits = self.limits.json
-        return limits if sender.is_known else replace(limits, max_elements=min(limits.max_elements, UNKNOWN_ELEMENTS))
+        if sender.is_known:
+            return self.structure
+        num_elements = min(self.structure.max_elements, UNKNOWN_ELEMENTS)
+        return self.structure.model_copy(update={"max_elements": num_elements})
 
     async def read(self, request: Request, lease: Lease, max_bytes: int | None = None) -> bytearray:
         """Read the JSON body of a request. Raises RequestTooLarge, RequestRejected, MemoryLow, Unauthorized."""

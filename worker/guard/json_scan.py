@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Final
 
 from worker.errors import Problem, RequestRejected
-from worker.setting_slices import JsonLimits
+from worker.settings.listener import JsonLimits
 
 MAX_WIDE_STRING_BYTES: Final = 8 * 1024 * 1024
 """The length above which a string must be ASCII, as base64 is.

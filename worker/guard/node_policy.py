@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 from worker.errors import Problem
-from worker.setting_slices import NodePolicyConfig
+from worker.settings.jobs import NodePolicyConfig
 
 CUSTOM_PREFIX: Final = "custom_nodes."
 BUILT_IN: Final = "built-in"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from worker.errors import LimitReached, Problem, RequestRejected
 from worker.identity.caller import Identity
 from worker.identity.loopback import is_loopback
-from worker.setting_slices import CallerLimits
+from worker.settings.jobs import CallerLimits
 
 if TYPE_CHECKING:
     from limits import RateLimitItem

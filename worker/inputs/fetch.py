@@ -35,7 +35,7 @@ from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.single_flight import SingleFlight
 from worker.observe.io_metrics import IoMetrics
 from worker.s3.targets import S3Target
-from worker.setting_slices import InputLimits
+from worker.settings.outputs import InputLimits
 
 CONNECT_SECONDS = 10.0
 DECODED_LENGTH = 1024 * 1024  # base64 characters decoded at a time

@@ -16,7 +16,7 @@ from worker.inputs.partial_file import too_large, write_partial
 from worker.inputs.refusals import DownloadFailed
 from worker.s3.stores import S3Stores, StoreFailed
 from worker.s3.targets import S3Target, choose_target, may_read
-from worker.setting_slices import InputLimits, S3Config
+from worker.settings.outputs import InputLimits, S3Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from worker.files.kinds import BrokenFile, check_file
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import UPLOAD_PREFIX, find_named, replace_references
 from worker.inputs.refusals import FULL_DISK, disk_low
-from worker.setting_slices import InputLimits
+from worker.settings.outputs import InputLimits
 
 THESE_FILES = "the files of this request"
 

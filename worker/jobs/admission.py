@@ -31,7 +31,7 @@ from worker.errors import (
 from worker.jobs.job import Job
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
-from worker.setting_slices import QueueLimits
+from worker.settings.jobs import QueueLimits
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -16,7 +16,7 @@ from worker.errors import LimitReached
 from worker.jobs.database import JOBS
 from worker.jobs.job import Job, Stage
 from worker.jobs.store import JobStore
-from worker.setting_slices import CallerLimits
+from worker.settings.jobs import CallerLimits
 
 BEGUN = frozenset({Stage.RUNNING, Stage.DELIVERING, Stage.DONE})
 MAX_RETRY_SECONDS = 60.0

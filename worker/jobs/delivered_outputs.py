@@ -29,7 +29,7 @@ from worker.outputs.public import files_of
 from worker.outputs.s3 import S3Uploader
 from worker.s3.stores import S3Stores
 from worker.s3.targets import S3Target, choose_target, find_write_problem
-from worker.setting_slices import S3Config
+from worker.settings.outputs import S3Config
 
 UPLOADS_AT_ONCE = 4
 CONVERSIONS_AT_ONCE = 2

@@ -22,7 +22,7 @@ from worker.jobs.job import Job, WebhookEvent, WebhookTarget
 from worker.jobs.outbox import Sender, secret_of, signed_row
 from worker.jobs.pipeline import JobFeed
 from worker.jobs.webhook_rows import WebhookRow, WebhookState
-from worker.setting_slices import WebhookConfig
+from worker.settings.outputs import WebhookConfig
 
 PROGRESS_SECONDS = 2.0
 """The minimum interval between two progress notices of one job."""

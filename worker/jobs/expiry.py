@@ -24,7 +24,7 @@ from worker.jobs.outbox import Outbox
 from worker.jobs.store import JobStore
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.job_folders import JobFolder, folders_in, remove_older, remove_orphans, surplus_folders
-from worker.setting_slices import RetentionConfig
+from worker.settings.jobs import RetentionConfig
 
 EXPIRY_SECONDS = 60.0
 TEMPORARY_SECONDS = 3600.0

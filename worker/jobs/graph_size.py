@@ -11,7 +11,7 @@ from typing import Any, Final
 from engine.graph.size import GraphLimits, find_excess
 from worker.errors import Problem
 from worker.inputs.references import INLINE, source_of
-from worker.setting_slices import PromptLimits
+from worker.settings.jobs import PromptLimits
 
 LONG_LENGTH: Final = 4096  # only longer texts are checked for being a file
 

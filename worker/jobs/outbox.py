@@ -32,7 +32,7 @@ from worker.jobs.webhook_rows import (
 )
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.webhook import DeliveryOutcome
-from worker.setting_slices import WebhookConfig
+from worker.settings.outputs import WebhookConfig
 
 IDLE_SECONDS = 60.0
 FAULT_SECONDS = 5.0

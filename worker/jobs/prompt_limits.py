@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from worker.errors import Problem
 from worker.jobs.prompt_work import Picture, PromptWork
-from worker.setting_slices import PromptLimits
+from worker.settings.jobs import PromptLimits
 
 
 def find_limit_problems(work: PromptWork, limits: PromptLimits) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from worker.jobs.graph_size import find_size_problem
 from worker.jobs.prompt_limits import find_limit_problems
 from worker.jobs.prompt_work import PromptWork
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
-from worker.setting_slices import NodePolicyConfig, PromptLimits
+from worker.settings.jobs import NodePolicyConfig, PromptLimits
 
 LARGE_GRAPH_BYTES = 256 * 1024
 

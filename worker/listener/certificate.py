@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from worker.setting_slices import TlsFiles
+from worker.settings.listener import TlsFiles
 
 LOOK_SECONDS: Final = 2.0
 

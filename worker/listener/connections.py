@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from worker.identity.loopback import is_loopback
-from worker.setting_slices import ConnectionLimits
+from worker.settings.listener import ConnectionLimits
 
 PROBE_SLOTS: Final = 32
 PROBE_SLOTS_PER_ADDRESS: Final = 2

@@ -14,7 +14,7 @@ from modifiers.registry import ModifierRegistry, UnknownModifier
 from worker.demo_model import defaults_among
 from worker.errors import SettingsInvalid
 from worker.jobs.cost import cost_of
-from worker.setting_slices import BenchmarkConfig
+from worker.settings.qualification import BenchmarkConfig
 
 FILE_NAME = Path("misc") / "benchmark.json"
 

@@ -57,7 +57,7 @@ from worker.qualification.facts import EngineFacts, read_facts
 from worker.qualification.own_workload import find_own_workload
 from worker.qualification.runs import run_timed
 from worker.qualification.sensors import GpuSensors, SensorLog, open_sensors, watching
-from worker.setting_slices import BenchmarkConfig
+from worker.settings.qualification import BenchmarkConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROMPTS = PROJECT / "misc" / "test_prompts.txt"

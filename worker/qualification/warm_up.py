@@ -17,7 +17,7 @@ from worker.errors import WorkerError
 from worker.qualification.own_workload import read_workflow
 from worker.qualification.qualifier import FetchInputs
 from worker.qualification.runs import run_timed
-from worker.setting_slices import WarmUpConfig
+from worker.settings.qualification import WarmUpConfig
 
 KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "controlnet", "upscale_models", "clip_vision")
 

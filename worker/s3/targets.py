@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from worker.errors import Problem
 from worker.object_keys import OWN_PREFIX
-from worker.setting_slices import S3Config
+from worker.settings.outputs import S3Config
 
 AddressingStyle = Literal["auto", "path", "virtual"]
 EVERYTHING = "*"

@@ -16,7 +16,7 @@ from worker.engines.command import EngineCommand, engine_command, precision_flag
 from worker.engines.loss import Loss, LossReason
 from worker.engines.supervisor import EngineProcess
 from worker.errors import EngineStartFailed
-from worker.setting_slices import EngineLaunch
+from worker.settings.engines import EngineLaunch
 
 CHILD = """
 import http.server, os, socket, sys, threading
@@ -116,7 +116,9 @@ async def test_no_child_outlives_a_front_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_command_says_what_the_front_was_asked(tmp_path: Path) -> None:
-    launch = EngineLaunch((), ("--port", "8188", "--lowvram"), tmp_path, "auto", "none", True)
+    launch = EngineLaunch(
+        arguments=("--port", "8188", "--lowvram"), base_directory=tmp_path, metadata="none", is_cpu=True
+    )
     made = engine_command(launch, {}, frozenset({"amx_bf16"}))
     assert made.port == 8188
     assert list(made.arguments) == [

@@ -10,7 +10,7 @@ from worker.guard.auth import Gatekeeper, require
 from worker.identity.api_keys import parse_keys
 from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity, Scope
 from worker.identity.loopback import direct_host, is_loopback, is_own_name
-from worker.setting_slices import AuthConfig
+from worker.settings.access import AuthConfig
 
 PUBLIC = "203.0.113.7"
 HOST = ("host", "127.0.0.1:8000")

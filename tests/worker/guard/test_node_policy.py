@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from worker.guard.node_policy import NodePolicy, pack_names
-from worker.setting_slices import NodePolicyConfig
+from worker.settings.jobs import NodePolicyConfig
 
 INFO = {
     "KSampler": {"python_module": "nodes"},

@@ -10,7 +10,7 @@ import pytest
 from worker.errors import LimitReached, RequestRejected
 from worker.guard.rate_limits import EXEMPT, PROXIED, RateLimits, caller_name, window_of
 from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity
-from worker.setting_slices import CallerLimits
+from worker.settings.jobs import CallerLimits
 
 
 @pytest.mark.parametrize(

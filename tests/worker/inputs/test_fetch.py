@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from pydantic import SecretStr
 
 from worker.errors import DiskLow, InputRejected, http_status
 from worker.files.kinds import Media
@@ -26,7 +25,7 @@ from worker.inputs.references import Reference
 from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
 from worker.inputs.s3_source import S3Source
 from worker.s3.stores import S3Stores
-from worker.setting_slices import InputLimits, S3Config
+from worker.settings.outputs import InputLimits, S3Config
 
 
 def picture(form: str = "PNG", size: tuple[int, int] = (40, 30)) -> bytes:
@@ -77,7 +76,7 @@ def fetcher(
 ) -> InputFetcher:
     guard = AddressGuard([] if guarded else ["127.0.0.1"])
     limits = InputLimits(max_bytes=max_bytes, timeout_seconds=seconds, max_redirects=2)
-    no_store = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
+    no_store = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
     return InputFetcher(guard, InputFolder(folder), limits, S3Source(S3Stores(guard), no_store, limits), min_free)
 
 

@@ -15,10 +15,10 @@ from worker.inputs.refusals import DownloadFailed, InputTooLarge
 from worker.inputs.s3_source import S3Address, S3Source, parse_s3_url
 from worker.s3.stores import S3Stores
 from worker.s3.targets import S3Target
-from worker.setting_slices import InputLimits, S3Config
+from worker.settings.outputs import InputLimits, S3Config
 
-NO_STORE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
-LIMITS = InputLimits(1000, 5.0, 2)
+NO_STORE = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
+LIMITS = InputLimits(max_bytes=1000, timeout_seconds=5.0, max_redirects=2)
 KEY = "some folder/a?b=c ü.png"
 
 
@@ -56,14 +56,13 @@ async def test_an_object_is_read_with_the_credentials_of_the_request(store: S3Se
 async def test_the_workers_bucket_is_read_with_the_workers_whose_endpoint_may_be_private(
     store: S3Server, tmp_path: Path
 ) -> None:
-    own = replace(
-        NO_STORE,
-        access_key_id=SecretStr(store.access_key_id),
-        secret_access_key=SecretStr(store.secret_access_key),
-        endpoint_url=store.endpoint_url,
-        bucket_name=store.bucket,
-    )
-    reader = source(config=own)
+    own = {
+        "access_key_id": SecretStr(store.access_key_id),
+        "secret_access_key": SecretStr(store.secret_access_key),
+        "endpoint_url": store.endpoint_url,
+        "bucket_name": store.bucket,
+    }
+    reader = source(config=NO_STORE.model_copy(update=own))
     target = reader.target(None, store.bucket)
     assert target is not None and (await reader.download(target, KEY, tmp_path / "x"))[1] == 7
 

@@ -10,7 +10,7 @@ import pytest
 from worker.errors import DiskLow, RequestRejected, RequestTooLarge
 from worker.inputs.folder import InputFolder
 from worker.inputs.uploads import ReceivedFile, UploadedFiles, uploaded_names
-from worker.setting_slices import InputLimits
+from worker.settings.outputs import InputLimits
 
 INFO = {
     "LoadImage": {"input": {"required": {"image": [[], {"image_upload": True}]}}},

@@ -17,9 +17,11 @@ from worker.jobs.job import Job, JobRequest, JobTimes
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
-from worker.setting_slices import QueueLimits
+from worker.settings.jobs import QueueLimits
 
-LIMITS = QueueLimits(2, 10.0, 1000, 60.0, 30.0, 60.0)
+LIMITS = QueueLimits(
+    max_queued=2, max_wait_seconds=10.0, min_free_disk_bytes=1000, min_free_memory_bytes=0, job_timeout_seconds=60.0
+)
 
 
 class Place:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,19 @@ from worker.guard.safe_address import AddressGuard
 from worker.jobs.delivered_outputs import DeliveredOutputs
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
 from worker.s3.stores import S3Stores
-from worker.setting_slices import S3Config
+from worker.settings.outputs import S3Config
 
-NOWHERE = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{request_id}/{filename}")
+NOWHERE = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600)
 
 
 def config_of(server: S3Server) -> S3Config:
-    return replace(
-        NOWHERE,
-        access_key_id=SecretStr(server.access_key_id),
-        secret_access_key=SecretStr(server.secret_access_key),
-        bucket_name=server.bucket,
-        endpoint_url=server.endpoint_url,
-    )
+    own = {
+        "access_key_id": SecretStr(server.access_key_id),
+        "secret_access_key": SecretStr(server.secret_access_key),
+        "bucket_name": server.bucket,
+        "endpoint_url": server.endpoint_url,
+    }
+    return NOWHERE.model_copy(update=own)
 
 
 def asked_of(server: S3Server) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from tests.worker.databases import opened
 from worker.guard.safe_address import AddressGuard
@@ -20,7 +19,8 @@ from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.webhook import WebhookSender
-from worker.setting_slices import RetentionConfig, WebhookConfig
+from worker.settings.jobs import RetentionConfig
+from worker.settings.outputs import WebhookConfig
 
 CONFIG = RetentionConfig(
     result_ttl_seconds=1000.0,
@@ -41,7 +41,7 @@ async def store(tmp_path: Path) -> AsyncIterator[JobStore]:
 
 
 def expiry_of(store: JobStore, config: RetentionConfig = CONFIG, *temporary: Path) -> Expiry:
-    webhooks = WebhookConfig("", SecretStr(""), 3.0)
+    webhooks = WebhookConfig(timeout_seconds=3.0)
     outbox = Outbox(store, WebhookSender(AddressGuard()), webhooks)
     return Expiry(store, outbox, config, NoInputs(), ClaimedOutputs(keeps=True), temporary)
 
@@ -91,7 +91,7 @@ async def test_dead_webhooks_outlive_their_job_until_their_own_time_is_over(stor
     await store.save(job, webhook_insert(replace(row, tried_ms=int((time.time() - 2000) * 1000))))
     await expiry_of(store).remove_expired()
     assert await store.find("one") is None and await store.webhook("msg_1") is not None
-    await expiry_of(store, replace(CONFIG, dead_webhook_ttl_seconds=1000.0)).remove_expired()
+    await expiry_of(store, CONFIG.model_copy(update={"dead_webhook_ttl_seconds": 1000.0})).remove_expired()
     assert await store.webhook("msg_1") is None
     for name in ("darkroom.db", "darkroom.db-wal"):
         assert b"planted-secret" not in (tmp_path / "state" / name).read_bytes()

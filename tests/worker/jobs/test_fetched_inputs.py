@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 from PIL import Image
-from pydantic import SecretStr
 
 from worker.engines.client import LocalFolders
 from worker.errors import RequestRejected
@@ -23,7 +22,7 @@ from worker.inputs.s3_source import S3Source
 from worker.jobs.fetched_inputs import FetchedInputs
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
 from worker.s3.stores import S3Stores
-from worker.setting_slices import InputLimits, S3Config
+from worker.settings.outputs import InputLimits, S3Config
 
 INFO = {"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}}}
 
@@ -47,8 +46,9 @@ class Engine:
 
 
 def stage(folder: Path, *, shares_files: bool = False) -> FetchedInputs:
-    guard, limits, files = AddressGuard(), InputLimits(1_000_000, 5.0, 2), InputFolder(folder)
-    no_store = S3Config(SecretStr(""), SecretStr(""), "", "", "", 2.0, 1, 600, "{filename}")
+    guard, files = AddressGuard(), InputFolder(folder)
+    limits = InputLimits(max_bytes=1_000_000, timeout_seconds=5.0, max_redirects=2)
+    no_store = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
     fetcher = InputFetcher(guard, files, limits, S3Source(S3Stores(guard), no_store, limits))
     return FetchedInputs(fetcher, files, shares_files=shares_files)
 

@@ -8,8 +8,8 @@ import pytest
 
 from engine.settings import EngineSettings
 from worker.jobs.graph_size import find_size_problem
-from worker.setting_slices import PromptLimits
-from worker.settings import Settings
+from worker.settings.environment import load_settings
+from worker.settings.jobs import PromptLimits
 
 
 def node(**inputs: Any) -> dict[str, Any]:
@@ -46,9 +46,9 @@ def test_a_picture_carried_along_does_not_count() -> None:
 
 
 def test_the_engine_has_the_same_limits_as_the_front() -> None:
-    ours, front = EngineSettings(), Settings(_env_file=None)  # type: ignore[call-arg]
+    ours, front = EngineSettings(), load_settings(env_file=None).settings
     for unit in ("nodes", "links", "bytes"):
-        assert getattr(ours, f"max_prompt_{unit}") == getattr(front, f"prompt_max_{unit}")
+        assert getattr(ours, f"max_prompt_{unit}") == getattr(front.prompts, f"max_{unit}")
     assert front.engine_launch().arguments == ()
-    changed = Settings(_env_file=None, prompt_max_nodes=7, engine_args=("--cpu",))  # type: ignore[call-arg]
+    changed = load_settings(env_file=None, prompt_max_nodes=7, engine_args=("--cpu",)).settings
     assert changed.engine_launch().arguments == ("--max-prompt-nodes", "7", "--cpu")

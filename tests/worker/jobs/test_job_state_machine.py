@@ -28,11 +28,11 @@ from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
-from worker.setting_slices import QueueLimits
+from worker.settings.jobs import QueueLimits
 
 MAX_QUEUED = 4
 MEMORY = Path("/dev/shm")
-LIMITS = QueueLimits(MAX_QUEUED, None, 0, 60.0, 30.0, 60.0)
+LIMITS = QueueLimits(max_queued=MAX_QUEUED, min_free_disk_bytes=0, min_free_memory_bytes=0, job_timeout_seconds=60.0)
 ON_THE_WAY = [JobState.PENDING, JobState.PROCESSING, JobState.GENERATING, JobState.GENERATED]
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from worker.errors import Problem
 from worker.jobs.prompt_limits import find_limit_problems
 from worker.jobs.prompt_work import PromptWork
-from worker.setting_slices import PromptLimits
+from worker.settings.jobs import PromptLimits
 
 INFO: dict[str, Any] = {
     name: {"output": output}

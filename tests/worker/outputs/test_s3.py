@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from worker.guard.safe_address import AddressGuard
 from worker.outputs.s3 import S3Uploader, UploadFailed
 from worker.s3.stores import PART_BYTES, S3Stores
 from worker.s3.targets import S3Target, choose_target
-from worker.setting_slices import S3Config
+from worker.settings.outputs import S3Config
 
 FROM_ENVIRONMENT = S3Config(
     access_key_id=SecretStr("env-key"),
@@ -33,9 +32,7 @@ FROM_ENVIRONMENT = S3Config(
 )
 KEY_ID, SECRET, BUCKET = "test-key", "test-secret", "pictures"  # those of the real server
 
-EMPTY = replace(
-    FROM_ENVIRONMENT, access_key_id=SecretStr(""), secret_access_key=SecretStr(""), bucket_name="", endpoint_url=""
-)
+EMPTY = S3Config(region="eu-central-1")
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +173,6 @@ def test_secrets_do_not_show_when_a_target_is_printed() -> None:
 
 
 def test_the_addressing_style_is_the_requests_else_the_environments() -> None:
-    config = replace(FROM_ENVIRONMENT, addressing_style="path")
+    config = FROM_ENVIRONMENT.model_copy(update={"addressing_style": "path"})
     styles = [choose_target(asked, config) for asked in (None, {"addressing_style": "virtual"})]
     assert [target and target.addressing_style for target in styles] == ["path", "virtual"]

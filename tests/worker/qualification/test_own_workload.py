@@ -12,15 +12,15 @@ import pytest
 from modifiers.registry import build_registry
 from worker.errors import SettingsInvalid
 from worker.qualification.own_workload import find_own_workload
-from worker.setting_slices import BenchmarkConfig
-from worker.settings import Settings
+from worker.settings.environment import load_settings
+from worker.settings.qualification import BenchmarkConfig
 
 WORKFLOW = {"1": {"class_type": "Draw", "inputs": {"seed": 1}}}
 REGISTRY = build_registry()
 
 
 def config(**changes: Any) -> BenchmarkConfig:
-    return Settings(**changes).benchmark_config()
+    return load_settings(env_file=None, **changes).settings.benchmark
 
 
 def written(path: Path, body: Any) -> Path:

@@ -9,7 +9,7 @@ from worker.autoscaler.vast.ledger import Ledger
 from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.timing import VastTiming
 from worker.guard.plain_responses import plain_client
-from worker.setting_slices import VastConfig
+from worker.settings.platforms import VastConfig
 
 
 def report_error_until_stopped(config: VastConfig, reason: str) -> None:

@@ -19,7 +19,7 @@ import structlog
 
 from worker.autoscaler.vast.ledger import Ledger
 from worker.autoscaler.vast.timing import VastTiming
-from worker.setting_slices import VastConfig
+from worker.settings.platforms import VastConfig
 
 VERSION: Final = "1.1.0"
 NO_DELETES_AT: Final = "https://cloud.vast.ai/api/v0"

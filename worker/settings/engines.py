@@ -1,0 +1,130 @@
+"""Settings of the engines: their address or start, sandbox and supervision, and the launch derived from them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from worker.settings.outputs import Metadata
+from worker.settings.section import (
+    GIB,
+    LOWER,
+    MIB,
+    Addresses,
+    CommaList,
+    NaturalInt,
+    PositiveSeconds,
+    Section,
+    env,
+)
+
+
+def _split_shell_words(value: Any) -> Any:
+    return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+
+class EngineSettings(Section):
+    """Engines to use. `urls` empty: start our own as child processes."""
+
+    urls: Annotated[Addresses, env("ENGINE_URL", "COMFYUI_BACKENDS", "COMFYUI_API_BASE")] = ()
+    """One ComfyUI server or a comma list of them, instead of an engine of our own."""
+
+    arguments: Annotated[tuple[str, ...], BeforeValidator(_split_shell_words), env("ENGINE_ARGS")] = ()
+    """Flags for our engine, as in a shell. With `--port` or `--listen` it listens on a port, with a token, instead of a
+    Unix socket ([engines](engines.md#address))."""
+
+    environment_names: Annotated[CommaList[str], env("ENGINE_ENVIRONMENT")] = ()
+    """Comma list of further environment variables that our engine and its node packs get, `NAME*` for all that begin
+    so. Without it they get what PyTorch, CUDA and Python need, and no setting or secret
+    ([engines](engines.md#environment))."""
+
+    precision: Annotated[Literal["auto", "fp32", "fp16", "bf16"], LOWER, env("PRECISION")] = "auto"
+    """`auto`, `fp32`, `fp16` or `bf16`. `auto` leaves it to the engine, but chooses bfloat16 on a CPU that has it in
+    hardware."""
+
+    is_cpu: Annotated[bool, env("CPU")] = False
+    """Run the engine on the CPU even if there is a GPU."""
+
+    count: Annotated[Annotated[int, Field(gt=0, le=64)] | Literal["auto"], LOWER, env("ENGINES")] = "auto"
+    """Number of engines of our own; `auto`: one for each GPU ([engines](engines.md))."""
+
+
+class SandboxConfig(Section):
+    """Isolation of the engine's node packs from the rest of the machine. None: no such limit.
+
+    `user` is a name, UID or UID:GID, used where the front is root. `readable` are folders beside the engine's own.
+    """
+
+    level: Annotated[Literal["off", "user", "bwrap"], LOWER, env("ENGINE_SANDBOX")] = "off"
+    """Isolation of node packs: `off`, they reach what the worker's user may; `user`, the engine runs as `ENGINE_USER`
+    (the worker as root); `bwrap`, read-only files, no network, no other processes, by bubblewrap
+    ([sandbox](sandbox.md))."""
+
+    user: Annotated[str, env("ENGINE_USER")] = "10002"
+    """The user of a sandboxed engine where the worker runs as root: a name, `UID` or `UID:GID`."""
+
+    readable: Annotated[CommaList[Annotated[Path, AfterValidator(Path.absolute)]], env("ENGINE_SANDBOX_PATHS")] = ()
+    """Comma list of further folders that a sandboxed engine may read, for models stored elsewhere."""
+
+    max_processes: Annotated[int, Field(ge=64), env("ENGINE_MAX_PROCESSES")] = 2048
+    """Processes and threads of a sandboxed engine."""
+
+    max_file_bytes: Annotated[int, Field(ge=MIB), env("ENGINE_MAX_FILE_BYTES")] = 16 * GIB
+    """The largest file that a sandboxed engine may write."""
+
+    max_memory_bytes: Annotated[
+        Annotated[int, Field(ge=256 * MIB)] | None,
+        env("ENGINE_MAX_MEMORY_BYTES"),
+    ] = None
+    """Private memory of each process of a sandboxed engine. Empty: all memory where there is no GPU, else no limit."""
+
+
+class SupervisionConfig(Section):
+    """Thresholds at which an engine counts as hung or too large, and the number of restarts.
+
+    `soft_limit_bytes` None: a share of the memory of the machine or the container; 0: no limit.
+    """
+
+    stall_seconds: Annotated[PositiveSeconds, env("STALL_TIMEOUT")] = 600.0
+    """Seconds a node may run without reporting any progress; then the engine is replaced."""
+
+    silence_seconds: Annotated[PositiveSeconds, env("HEARTBEAT_TIMEOUT")] = 120.0
+    """Seconds without any reply of the engine's server; then it is replaced."""
+
+    cancel_grace_seconds: Annotated[PositiveSeconds, env("CANCEL_GRACE_SECONDS")] = 15.0
+    """Seconds a prompt may go on after its job was cancelled or timed out, or three times its longest gap between two
+    progress reports where that is longer; then the engine is replaced ([engines](engines.md))."""
+
+    max_restarts: Annotated[NaturalInt, env("ENGINE_MAX_RESTARTS")] = 10
+    """Restarts of an engine within `ENGINE_RESTART_WINDOW`, failed starts and its own losses counted apart; one more
+    and it is not restarted again. Losses that jobs cause do not count."""
+
+    restart_window_seconds: Annotated[PositiveSeconds, env("ENGINE_RESTART_WINDOW")] = 600.0
+    """Seconds over which restarts are counted."""
+
+    soft_limit_bytes: Annotated[NaturalInt | None, env("MEMORY_SOFT_LIMIT_BYTES")] = None
+    """Memory of front and engines over which an engine frees memory, or is replaced, between jobs; 0: no limit, empty:
+    85 % of the container's or the machine's."""
+
+
+class EngineLaunch(EngineSettings):
+    """Engines to use, with the settings of other sections that their start depends on.
+
+    `private_directory` is the front's own, for sockets and the token; None: a temporary one. `hidden` are files and
+    folders of the front's secrets.
+    """
+
+    base_directory: Path
+    metadata: Metadata
+    max_input_pixels: int = 1 << 27
+    private_directory: Path | None = None
+    sandbox: SandboxConfig = SandboxConfig()
+    hidden: tuple[Path, ...] = ()
+
+    @property
+    def num_engines(self) -> int | None:
+        """Number of engines of our own; None: one for each GPU."""
+        return None if self.count == "auto" else self.count

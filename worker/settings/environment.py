@@ -1,0 +1,157 @@
+"""The only file of the front that reads the environment and `.env`, and that builds the environment of children.
+
+`load_settings()` returns one frozen `Settings` and the warnings to log. A value that does not parse raises
+SettingsInvalid naming the variable. Unknown names are ignored, with a warning for one that resembles ours. Every secret
+has a form `NAME_FILE`, the name of a file that holds the value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import DotEnvSettingsSource
+
+from worker.child_environment import find_pattern_problem, listed_environment
+from worker.errors import SettingsInvalid
+from worker.settings.listener import ListenerSettings
+from worker.settings.section import by_section
+from worker.settings.settings import Settings
+from worker.settings.start_checks import find_idle_sandbox, find_incomplete_store, find_open_doors
+from worker.settings.variable_names import (
+    RUNPOD_PREFIX,
+    VAST_PORT_PREFIX,
+    find_name_problems,
+    known_names,
+    private_names,
+    secret_names,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings, and warnings about them for the log."""
+
+    settings: Settings
+    warnings: tuple[str, ...]
+
+
+def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> LoadedSettings:
+    """Read the environment and `env_file` (if it is there); `overrides` (by variable) take precedence over both.
+
+    Raises SettingsInvalid naming every variable whose value does not parse, and a secret that is given twice.
+    """
+    seen = _names_and_values(env_file)
+    given = {name.upper(): value for name, value in overrides.items()}
+    if unknown := given.keys() - known_names():
+        raise TypeError(f"overrides: no such setting; got {', '.join(sorted(unknown))}, expected names of variables")
+    worker_port = given.get("WORKER_PORT") or seen.get("WORKER_PORT") or ListenerSettings().port
+    if mapped_port := seen.get(f"{VAST_PORT_PREFIX}{worker_port}"):
+        given.setdefault("VAST_TCP_PORT", mapped_port)
+    try:
+        sections: dict[str, Any] = by_section(Settings, read_secret_files(seen) | given)
+        settings = Settings(_env_file=env_file, **sections)  # type: ignore[call-arg]  # pydantic-settings' own argument
+    except ValidationError as error:
+        raise SettingsInvalid(_explain(error)) from None
+    _check_environment_names(settings.engine.environment_names)
+    problems = (find_open_doors(settings), find_incomplete_store(settings), find_idle_sandbox(settings))
+    return LoadedSettings(settings, tuple(find_name_problems(seen) + [line for lines in problems for line in lines]))
+
+
+def trusted_proxies() -> tuple[str, ...]:
+    """Return the addresses and networks that the HTTP server trusts as proxies, from FORWARDED_ALLOW_IPS."""
+    return tuple(part.strip() for part in os.environ.get("FORWARDED_ALLOW_IPS", "").split(",") if part.strip())
+
+
+def child_environment(extra: Sequence[str] | None = None, *, has_proxy_passwords: bool = False) -> dict[str, str]:
+    """Return the environment for a child process: the listed names of ours, and no setting of the front.
+
+    `extra` are the names of ENGINE_ENVIRONMENT; None reads that variable.
+    """
+    if extra is None:
+        extra = [part.strip() for part in os.environ.get("ENGINE_ENVIRONMENT", "").split(",") if part.strip()]
+    return listed_environment(os.environ, extra, private_names(os.environ), has_proxy_passwords=has_proxy_passwords)
+
+
+def runpod_environment() -> dict[str, str]:
+    """Return the environment for RunPod's loop. By default the package logs addresses with keys, and outputs."""
+    level = os.environ.get("RUNPOD_LOG_LEVEL", "").upper()
+    of_runpod = {name: value for name, value in os.environ.items() if name.upper().startswith(RUNPOD_PREFIX)}
+    quiet = level if level in ("INFO", "WARN", "ERROR") else "INFO"
+    return {**child_environment((), has_proxy_passwords=True), **of_runpod, "RUNPOD_LOG_LEVEL": quiet}
+
+
+def inherited_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for another worker: ours with all its settings, some of them replaced by these."""
+    return {**os.environ, **changes}
+
+
+def read_secret_files(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the secrets whose `NAME_FILE` is set, by variable; files of keys are read elsewhere.
+
+    Raises SettingsInvalid for a file that cannot be read or holds nothing, and where NAME is set as well.
+    """
+    values, problems = {}, []
+    for name in secret_names():
+        if by_section(Settings, {f"{name}_FILE": ""}):
+            continue
+        try:
+            value = _read_secret_file(name, names)
+        except SettingsInvalid as error:
+            problems.append(error.message)
+            continue
+        if value is not None:
+            values[name] = value
+    if problems:
+        raise SettingsInvalid("; ".join(problems))
+    return values
+
+
+def hub_token() -> str | None:
+    """Return the token in HF_TOKEN_FILE; None leaves it to the hub library's own variables. Raises SettingsInvalid."""
+    return _read_secret_file("HF_TOKEN", os.environ)
+
+
+def _read_secret_file(name: str, names: Mapping[str, str]) -> str | None:
+    file = names.get(f"{name}_FILE", "")
+    if not file:
+        return None
+    if names.get(name):
+        raise SettingsInvalid(f"{name}: set beside {name}_FILE; got both, expected one of them")
+    try:
+        value = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise SettingsInvalid(f"{name}_FILE: {file} cannot be read: {reason}") from None
+    if not value:
+        raise SettingsInvalid(f"{name}_FILE: {file} is empty; expected the value of {name}")
+    return value
+
+
+def _check_environment_names(patterns: Sequence[str]) -> None:
+    private = private_names(os.environ)
+    problems = [problem for pattern in patterns if (problem := find_pattern_problem(pattern, private))]
+    if problems:
+        raise SettingsInvalid(f"ENGINE_ENVIRONMENT: {'; '.join(problems)}")
+
+
+def _names_and_values(env_file: Path | None) -> dict[str, str]:
+    seen: dict[str, str] = {}
+    if env_file is not None and env_file.is_file():
+        source = DotEnvSettingsSource(Settings, env_file=env_file)
+        seen.update({name.upper(): value for name, value in source.env_vars.items() if value is not None})
+    seen.update({name.upper(): value for name, value in os.environ.items()})
+    return seen
+
+
+def _explain(error: ValidationError) -> str:
+    """Return the problems, each with the name of its variable; a rule between several names them in its message."""
+    lines = []
+    for problem in error.errors(include_input=False, include_url=False):
+        location, message = problem["loc"], problem["msg"]
+        lines.append(f"{location[1]}: {message}" if len(location) > 1 else message.removeprefix("Value error, "))
+    return "; ".join(lines)

@@ -1,0 +1,154 @@
+"""Settings of jobs: the queue, their stages, how long their data is kept, and limits on prompts and callers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS
+from worker.settings.section import (
+    GIB,
+    MIB,
+    CommaList,
+    NaturalInt,
+    PositiveInt,
+    PositiveSeconds,
+    Seconds,
+    Section,
+    env,
+)
+
+
+class QueueLimits(Section):
+    """Limits of the queue. `max_wait_seconds` None: no limit on the wait. Floors are bytes of free disk and memory."""
+
+    max_queued: Annotated[PositiveInt, env("MAX_QUEUE_SIZE")] = 100
+    """Jobs that may wait; more get 503."""
+
+    max_wait_seconds: Annotated[PositiveSeconds | None, env("MAX_QUEUE_TIME")] = None
+    """Longest expected wait of a job in seconds, else 429. Empty: no limit; 10 under Vast."""
+
+    priority_step_seconds: Annotated[float, Field(ge=0, le=1e7), env("PRIORITY_STEP_SECONDS")] = (
+        DEFAULT_PRIORITY_STEP_SECONDS
+    )
+    """Seconds of waiting that a step of priority is worth."""
+
+    job_timeout_seconds: Annotated[PositiveSeconds, env("JOB_TIMEOUT")] = 3600.0
+    """Seconds a job may run, from the start of its execution."""
+
+    sync_grace_seconds: Annotated[Seconds, env("SYNC_GRACE_SECONDS")] = 30.0
+    """Seconds a job of `/generate/sync` goes on after its client left."""
+
+    min_free_disk_bytes: Annotated[NaturalInt, env("MIN_FREE_DISK_BYTES")] = 256 * MIB
+    """With less free disk new jobs get 503."""
+
+    min_free_memory_bytes: Annotated[NaturalInt, env("MIN_FREE_MEMORY_BYTES")] = 256 * MIB
+    """With less free memory new jobs get 503."""
+
+
+class PipelineSettings(Section):
+    """Concurrency of the stages beside the engine, and the end of the front."""
+
+    num_fetching: Annotated[PositiveInt, env("PREPROCESS_WORKERS")] = 8
+    """Jobs whose inputs are fetched at once."""
+
+    num_delivering: Annotated[PositiveInt, env("POSTPROCESS_WORKERS")] = 8
+    """Jobs whose outputs are uploaded at once, to each store."""
+
+    drain_seconds: Annotated[Seconds, env("DRAIN_TIMEOUT")] = 30.0
+    """Seconds that running jobs get to end when the worker is stopped."""
+
+
+class RetentionConfig(Section):
+    """Age and size limits of expired data. Bytes are the sum over all files of a kind."""
+
+    result_ttl_seconds: Annotated[PositiveSeconds, env("RESULT_TTL", "API_CACHE_TTL")] = 21600.0
+    """Seconds for which a result is kept."""
+
+    output_max_bytes: Annotated[PositiveInt, env("OUTPUT_MAX_BYTES")] = 20 * GIB
+    """Files of ended jobs are kept up to this sum, the newest longest."""
+
+    input_max_bytes: Annotated[NaturalInt, env("INPUT_CACHE_MAX_BYTES")] = 5 * GIB
+    """Fetched inputs that no job needs any more are kept up to this sum, and up to `RESULT_TTL`."""
+
+    dead_webhook_ttl_seconds: Annotated[PositiveSeconds, env("WEBHOOK_DEAD_TTL")] = 604800.0
+    """Seconds that a webhook which could not be delivered is kept for redelivery."""
+
+
+class PromptLimits(Section):
+    """Limits of a prompt. 0 nodes, links or bytes: no limit; None: no limit."""
+
+    max_nodes: Annotated[NaturalInt, env("PROMPT_MAX_NODES")] = 50_000
+    """Nodes of a workflow; 0: no limit, as for the next two ([limits](limits.md))."""
+
+    max_links: Annotated[NaturalInt, env("PROMPT_MAX_LINKS")] = 250_000
+    """Links between its nodes."""
+
+    max_bytes: Annotated[NaturalInt, env("PROMPT_MAX_BYTES")] = 64 * MIB
+    """Its texts and structure; files in base64 do not count."""
+
+    max_pixels: Annotated[PositiveInt | None, env("PROMPT_MAX_PIXELS")] = None
+    """Width times height of any picture or latent that a workflow makes. Empty: no limit, as for the next four."""
+
+    max_batch: Annotated[PositiveInt | None, env("PROMPT_MAX_BATCH")] = None
+    """Pictures in one batch."""
+
+    max_frames: Annotated[PositiveInt | None, env("PROMPT_MAX_FRAMES")] = None
+    """Frames of a video."""
+
+    max_steps: Annotated[PositiveInt | None, env("PROMPT_MAX_STEPS")] = None
+    """Steps of all samplers of a workflow together."""
+
+    max_output_bytes: Annotated[PositiveInt | None, env("PROMPT_MAX_OUTPUT_BYTES")] = None
+    """All outputs of a job together."""
+
+    @property
+    def bounds_work(self) -> bool:
+        """True with any limit on the work that a prompt requires of the engine."""
+        return any(limit is not None for limit in (self.max_pixels, self.max_batch, self.max_frames, self.max_steps))
+
+
+class NodePolicyConfig(Section):
+    """Patterns of node classes and packs. Empty lists: every node may be used."""
+
+    allowed: Annotated[CommaList[str], env("ALLOWED_NODES")] = ()
+    """Comma list of node classes that workflows may use, as patterns (`Load*`). Empty, with `ALLOWED_NODE_PACKS` empty
+    too: all."""
+
+    denied: Annotated[CommaList[str], env("DENIED_NODES")] = ()
+    """Comma list of node classes that no workflow may use; takes precedence over the allowed ones."""
+
+    allowed_packs: Annotated[CommaList[str], env("ALLOWED_NODE_PACKS")] = ()
+    """Comma list of packs whose nodes workflows may use besides; `built-in` means the engine's own."""
+
+    denied_packs: Annotated[CommaList[str], env("DENIED_NODE_PACKS")] = ()
+    """Comma list of packs whose nodes no workflow may use."""
+
+
+class CallerLimits(Section):
+    """Limits for each API key, or address where there is none. None: no limit.
+
+    `are_for_admins`: they apply to operators' keys and to callers from this machine, too.
+    """
+
+    requests_per_second: Annotated[
+        Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None,
+        env("CALLER_MAX_REQUESTS_PER_SECOND"),
+    ] = None
+    """Requests a second of one API key, or of one address without a key. Empty: no limit, as for the next four."""
+
+    jobs_waiting: Annotated[PositiveInt | None, env("CALLER_MAX_JOBS_WAITING")] = None
+    """Its jobs that wait; more get 429."""
+
+    jobs_running: Annotated[PositiveInt | None, env("CALLER_MAX_JOBS_RUNNING")] = None
+    """Its jobs at the engines; more wait their turn, and callers take turns."""
+
+    pixel_steps_per_minute: Annotated[PositiveInt | None, env("CALLER_MAX_PIXEL_STEPS_PER_MINUTE")] = None
+    """Pixels times steps of its samplers in a minute."""
+
+    stored_bytes: Annotated[PositiveInt | None, env("CALLER_MAX_STORED_BYTES")] = None
+    """Bytes of its results on the disk."""
+
+    are_for_admins: Annotated[bool, env("CALLER_LIMITS_FOR_ADMINS")] = False
+    """Apply these limits to operators' keys and to callers from this machine, too."""

@@ -1,0 +1,119 @@
+"""Settings of the HTTP listener: its address, TLS, limits on connections and bodies; the folders; the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from worker.settings.section import LOWER, MIB, NaturalInt, Port, PositiveInt, PositiveSeconds, Section, env
+
+
+class ListenerSettings(Section):
+    """Address of the HTTP server."""
+
+    host: Annotated[str, env("WORKER_HOST")] = "127.0.0.1"
+    """Address to listen on. Other addresses than this machine's need a key, `MASTER_TOKEN` or `UNSECURED`. The image
+    sets 0.0.0.0; under Vast that is the default."""
+
+    port: Annotated[Port, env("WORKER_PORT")] = 8000
+    """Port to listen on; 0 takes a free one."""
+
+    uses_ssl: Annotated[bool, env("USE_SSL")] = False
+    """Serve https. Set by Vast."""
+
+    hsts_seconds: Annotated[NaturalInt, env("HSTS_SECONDS")] = 86400
+    """With TLS: seconds for which browsers use https alone for this host (HSTS); 0: no such header."""
+
+
+class TlsFiles(Section):
+    """Certificate and key of the HTTP server."""
+
+    certificate: Annotated[Path, env("SSL_CERTFILE")] = Path("/etc/instance.crt")
+    """The certificate for `USE_SSL`; read again when it changes."""
+
+    key: Annotated[Path, env("SSL_KEYFILE")] = Path("/etc/instance.key")
+    """Its key."""
+
+
+class ConnectionLimits(Section):
+    """Limits on client connections: their number, and the duration and size of the parts of a request."""
+
+    max_connections: Annotated[PositiveInt, env("MAX_CONNECTIONS")] = 2048
+    """Client connections at once; fewer where few files may be open ([connections](connections.md))."""
+
+    max_per_address: Annotated[PositiveInt, env("MAX_CONNECTIONS_PER_ADDRESS")] = 512
+    """Of these, from one address; not for this machine and proxies in `FORWARDED_ALLOW_IPS`."""
+
+    head_seconds: Annotated[PositiveSeconds, env("HEAD_TIMEOUT")] = 30.0
+    """Seconds for the head of a request."""
+
+    max_head_bytes: Annotated[int, Field(ge=1024, le=MIB), env("MAX_HEAD_BYTES")] = 64 * 1024
+    """Largest head of a request."""
+
+    body_idle_seconds: Annotated[PositiveSeconds, env("BODY_TIMEOUT")] = 30.0
+    """Seconds that a request's body may pause."""
+
+    body_bytes_per_second: Annotated[NaturalInt, env("BODY_MIN_RATE")] = 1024
+    """Lowest rate of a body, in bytes a second; 0: any."""
+
+    keep_alive_seconds: Annotated[PositiveSeconds, env("KEEP_ALIVE_TIMEOUT")] = 5.0
+    """Seconds an idle connection is kept after a reply."""
+
+
+class BodyLimits(Section):
+    """Limits on request bodies. An unknown caller has not yet sent a credential; `max_pending_bytes` is for all."""
+
+    max_bytes: Annotated[PositiveInt, env("MAX_REQUEST_BYTES")] = 100 * MIB
+    """Largest request body."""
+
+    max_unknown_bytes: Annotated[PositiveInt, env("MAX_UNKNOWN_REQUEST_BYTES")] = MIB
+    """Largest body of a caller whose signature has not been checked yet."""
+
+    max_pending_bytes: Annotated[PositiveInt, env("MAX_PENDING_BODY_BYTES")] = 512 * MIB
+    """Sum of the bodies held at once; more get 503."""
+
+
+class JsonLimits(Section):
+    """Limits on the structure of one JSON text. Elements are values and commas as a scan counts them."""
+
+    max_depth: Annotated[int, Field(gt=0, le=500), env("MAX_JSON_DEPTH")] = 100
+    """Levels of lists and objects in a body."""
+
+    max_elements: Annotated[PositiveInt, env("MAX_JSON_ELEMENTS")] = 250_000
+    """Values in a body, counted before it is parsed."""
+
+    max_string_bytes: Annotated[PositiveInt, env("MAX_JSON_STRING_BYTES")] = 100 * MIB
+    """Longest string in a body."""
+
+
+class FolderSettings(Section):
+    """Folders of the front and of its engines."""
+
+    base: Annotated[Path, env("BASE_DIRECTORY", "COMFYUI_INSTALL_PATH")] = Path(".")
+    """A ComfyUI base directory: `models/`, `input/`, `output/`, `temp/`. `./run.sh` uses `./base`."""
+
+    state: Annotated[Path | None, env("STATE_DIRECTORY")] = None
+    """Jobs, results, keys; on a local disk. Empty: `BASE_DIRECTORY/state`."""
+
+    modifiers: Annotated[Path | None, env("MODIFIERS_DIRECTORY")] = None
+    """Modifiers of your own ([modifiers](modifiers.md)). Empty: `BASE_DIRECTORY/modifiers`."""
+
+    @property
+    def state_path(self) -> Path:
+        return (self.state or self.base / "state").absolute()
+
+    @property
+    def modifiers_path(self) -> Path:
+        return (self.modifiers or self.base / "modifiers").absolute()
+
+
+class LogSettings(Section):
+    """Level and format of the log."""
+
+    is_debug: Annotated[bool, env("DEBUG")] = False
+    """Log more."""
+
+    format: Annotated[Literal["auto", "json", "console"], LOWER, env("LOG_FORMAT")] = "auto"
+    """`json`, `console`, or `auto`: console on a terminal."""

@@ -1,0 +1,165 @@
+"""Settings of what enters and leaves the front: inputs, S3, webhooks, outputs, and private hosts it may reach."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from worker.object_keys import find_template_problem
+from worker.settings.section import (
+    LOWER,
+    MIB,
+    Address,
+    CommaList,
+    NaturalInt,
+    PositiveInt,
+    PositiveSeconds,
+    Section,
+    env,
+)
+
+MAX_PRESIGN_SECONDS = 604_800  # a week: the longest validity of a signature of version 4
+
+Metadata = Literal["none", "prompt", "full"]
+
+
+def _check_template(value: str) -> str:
+    problem = find_template_problem(value)
+    if problem:
+        raise ValueError(problem)
+    return value
+
+
+def _folder_prefix(prefix: str) -> str:
+    """Return a key prefix that ends with a slash, so that `in` does not open `internal/`; `*` stays."""
+    return prefix if prefix == "*" else prefix.strip("/") + "/"
+
+
+def _without_slash(url: str) -> str:
+    return url.rstrip("/")
+
+
+class NetworkSettings(Section):
+    """Exceptions to the guard against private addresses (SSRF)."""
+
+    private_hosts: Annotated[CommaList[str], env("ALLOWED_PRIVATE_HOSTS")] = ()
+    """Comma list of hosts, addresses or networks that inputs, webhooks and S3 may reach although they are not
+    public."""
+
+
+class InputLimits(Section):
+    """Limits of one download, and of the pixels in all frames of a picture."""
+
+    max_bytes: Annotated[PositiveInt, env("INPUT_MAX_BYTES")] = 100 * MIB
+    """Largest input file."""
+
+    timeout_seconds: Annotated[PositiveSeconds, env("INPUT_TIMEOUT")] = 60.0
+    """Seconds for one download."""
+
+    max_redirects: Annotated[NaturalInt, env("INPUT_MAX_REDIRECTS")] = 5
+    """Redirects a download may follow; each is checked anew."""
+
+    max_pixels: Annotated[PositiveInt, env("INPUT_MAX_PIXELS")] = 1 << 27
+    """Pixels that all frames of an input picture may have together; free memory may allow fewer."""
+
+    are_shared: Annotated[bool, env("SHARED_FILES")] = False
+    """true: a workflow may name files of all jobs (`x.png [output]`, `[temp]`, `darkroom/…`), as in ComfyUI."""
+
+
+class S3Config(Section):
+    """Default destination of uploads. Used only when key, secret and bucket are all known.
+
+    With this key a request writes to `bucket_name` and `allowed_buckets`, and reads inputs below `input_prefixes` (each
+    ends with a slash); `*` in either means all.
+    """
+
+    access_key_id: Annotated[SecretStr, env("S3_ACCESS_KEY_ID")] = SecretStr("")
+    """Access key. Uploads happen when key, secret and bucket are all known."""
+
+    secret_access_key: Annotated[SecretStr, env("S3_SECRET_ACCESS_KEY")] = SecretStr("")
+    """Its secret."""
+
+    bucket_name: Annotated[str, env("S3_BUCKET_NAME")] = ""
+    """Bucket that outputs are uploaded to."""
+
+    endpoint_url: Annotated[Address, env("S3_ENDPOINT_URL")] = ""
+    """Address of the store. Empty: AWS."""
+
+    region: Annotated[str, env("S3_REGION")] = ""
+    """Region of the bucket."""
+
+    connect_timeout_seconds: Annotated[PositiveSeconds, env("S3_CONNECT_TIMEOUT")] = 60.0
+    """Seconds to connect to the store."""
+
+    connect_attempts: Annotated[PositiveInt, env("S3_CONNECT_ATTEMPTS")] = 3
+    """Attempts for each file."""
+
+    presign_seconds: Annotated[int, Field(gt=0, le=MAX_PRESIGN_SECONDS), env("S3_PRESIGN_SECONDS")] = (
+        MAX_PRESIGN_SECONDS
+    )
+    """Seconds for which presigned URLs of uploads are valid."""
+
+    key_template: Annotated[str, AfterValidator(_check_template), env("S3_KEY_TEMPLATE")] = "{request_id}/{filename}"
+    """Key of an upload in the bucket. A request's own template stays below `{request_id}/` unless the request has its
+    own credentials."""
+
+    addressing_style: Annotated[Literal["auto", "path", "virtual"], LOWER, env("S3_ADDRESSING_STYLE")] = "auto"
+    """`path`, `virtual` (the bucket in the host name), or `auto`: as boto3 decides."""
+
+    allowed_buckets: Annotated[CommaList[str], env("S3_ALLOWED_BUCKETS")] = ()
+    """Comma list of buckets, besides `S3_BUCKET_NAME`, that a request may name with the worker's own credentials; `*`:
+    all."""
+
+    input_prefixes: Annotated[CommaList[Annotated[str, AfterValidator(_folder_prefix)]], env("S3_INPUT_PREFIXES")] = ()
+    """Comma list of folders of `S3_BUCKET_NAME` that inputs are read from with the worker's own credentials; `*`: all
+    of it."""
+
+    upload_timeout_seconds: Annotated[PositiveSeconds, env("S3_UPLOAD_TIMEOUT")] = 3600.0
+    """Seconds for all uploads of one job together."""
+
+    @property
+    def missing_names(self) -> tuple[str, ...]:
+        """Variables without which the worker has no store of its own; empty where it has one."""
+        given = {
+            "S3_ACCESS_KEY_ID": self.access_key_id.get_secret_value(),
+            "S3_SECRET_ACCESS_KEY": self.secret_access_key.get_secret_value(),
+            "S3_BUCKET_NAME": self.bucket_name,
+        }
+        return tuple(name for name, value in given.items() if not value)
+
+
+class WebhookConfig(Section):
+    """Webhook of every request that names none; the secret signs for this URL alone. An empty URL sends nothing."""
+
+    url: Annotated[Address, env("WEBHOOK_URL")] = ""
+    """Receiver of the webhooks of requests that name none."""
+
+    secret: Annotated[SecretStr, env("WEBHOOK_SECRET")] = SecretStr("")
+    """Key of the signature for `WEBHOOK_URL`; it signs for no other address."""
+
+    timeout_seconds: Annotated[PositiveSeconds, env("WEBHOOK_TIMEOUT")] = 30.0
+    """Seconds for one delivery."""
+
+
+class OutputConfig(Section):
+    """Form of results and of the files in them."""
+
+    base64_max_bytes: Annotated[PositiveInt, env("OUTPUT_BASE64_MAX_BYTES")] = 10485760
+    """Larger outputs are not put into results as base64; they stay fetchable."""
+
+    link_seconds: Annotated[PositiveInt, env("OUTPUT_LINK_SECONDS")] = 86400
+    """Seconds for which links to `/outputs` are valid."""
+
+    public_url: Annotated[Address, AfterValidator(_without_slash), env("PUBLIC_URL")] = ""
+    """Base of links in results. Empty: the Host header of the request. Its host counts as the worker's own name."""
+
+    keeps_engine_output: Annotated[bool, env("KEEP_ENGINE_OUTPUT")] = True
+    """false: outputs that a job has claimed are removed from the engine's `output/` folder. Unset it is false where
+    `ENGINE_SANDBOX` is not `off`."""
+
+    include_engine_response: Annotated[bool, env("INCLUDE_COMFYUI_RESPONSE")] = False
+    """Put the engine's history entry into results (also by the header `X-Include-ComfyUI-Response`)."""
+
+    metadata: Annotated[Metadata, LOWER, env("METADATA")] = "none"
+    """Metadata in pictures: `none`, `prompt` or `full` (prompt and workflow)."""

@@ -1,0 +1,133 @@
+"""Settings of the platform that rents out the machine: Vast, RunPod or none, and the unit of work reported to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from worker.settings.section import (
+    LOWER,
+    Addresses,
+    NaturalInt,
+    Port,
+    PositiveInt,
+    PositiveSeconds,
+    Section,
+    env,
+)
+from worker.workload import Workload
+
+DEFAULT_REPORT_ADDRESS = "https://run.vast.ai"
+
+PlatformName = Literal["vast", "runpod", "plain"]
+
+
+class AutoscalerSettings(Section):
+    """Autoscaler that receives reports, and the unit of load in them."""
+
+    name: Annotated[PlatformName | Literal["auto"], LOWER, env("AUTOSCALER")] = "auto"
+    """Receiver of load reports: `vast`, `runpod` or `plain` (metrics alone); `auto` depends on the variables that the
+    platforms set ([autoscalers](autoscalers.md))."""
+
+    workload: Annotated[Workload, LOWER, env("WORKLOAD")] = Workload.COMPUTED
+    """Unit of load: `computed` from pixels, steps and passes (100 is one 512x512 picture of 20 steps), `static` (100
+    each) or `1`."""
+
+    assumed_speed: Annotated[float, Field(gt=0, allow_inf_nan=False), env("ASSUMED_SPEED")] = 20.0
+    """Load per second reported where no benchmark has measured it."""
+
+
+class VastSettings(Section):
+    """Vast's data about this worker. `max_sessions` 0: no limit.
+
+    `max_session_seconds` bounds the life of a session, however often it is used.
+    """
+
+    container_id: Annotated[int | None, env("CONTAINER_ID")] = None
+    """Set by Vast."""
+
+    master_token: Annotated[SecretStr, env("MASTER_TOKEN")] = SecretStr("")
+    """Set by Vast. With it, requests need Vast's signature, an API key, or to come from this machine."""
+
+    report_addresses: Annotated[
+        Addresses, AfterValidator(lambda urls: urls or (DEFAULT_REPORT_ADDRESS,)), env("REPORT_ADDR")
+    ] = (DEFAULT_REPORT_ADDRESS,)
+    """Comma list of addresses that receive reports. Set by Vast."""
+
+    public_ip: Annotated[str, env("PUBLIC_IPADDR")] = ""
+    """Set by Vast."""
+
+    public_port: Annotated[int | None, env("VAST_TCP_PORT")] = None
+    """The public port; read from `VAST_TCP_PORT_<WORKER_PORT>`, which Vast sets."""
+
+    http_port: Annotated[Port | None, env("WORKER_HTTP_PORT")] = None
+    """Port of Vast's second, plain listener. Empty: the one after `WORKER_PORT`."""
+
+    checks_url: Annotated[bool, env("VAST_CHECK_URL")] = True
+    """Refuse envelopes signed for another worker's URL."""
+
+    max_sessions: Annotated[NaturalInt, env("MAX_SESSIONS")] = 10
+    """Vast sessions at a time; 0: no limit."""
+
+    max_session_seconds: Annotated[PositiveSeconds, Field(allow_inf_nan=False), env("MAX_SESSION_SECONDS")] = 86400.0
+    """The longest life of a Vast session, however often it is used."""
+
+    update_file: Annotated[Path, env("PYWORKER_UPDATE_FILE")] = Path("/.force_update")
+    """File that `/pyworker/update` creates."""
+
+    model_health_endpoint: Annotated[str, env("MODEL_HEALTH_ENDPOINT")] = ""
+    """Accepted for Vast's sake, without effect."""
+
+    @property
+    def has_worker(self) -> bool:
+        """True if Vast has named this worker, with the token that reports need."""
+        return bool(self.master_token.get_secret_value()) and self.container_id is not None
+
+
+class VastConfig(VastSettings):
+    """Vast's data about this worker, with the address at which the front listens."""
+
+    uses_ssl: bool
+    is_unsecured: bool
+    host: str
+    worker_port: int
+    worker_http_port: int
+
+    @property
+    def url(self) -> str:
+        """URL that is reported and signed."""
+        scheme = "https" if self.uses_ssl else "http"
+        return f"{scheme}://{self.public_ip or self.host}:{self.public_port or self.worker_port}"
+
+    @property
+    def checked_url(self) -> str:
+        """URL that a signed one must equal; empty when ours is not known or is not to be compared."""
+        return self.url if self.checks_url and self.public_ip and self.public_port else ""
+
+
+class RunPodSettings(Section):
+    """RunPod's queue of jobs."""
+
+    get_job_url: Annotated[SecretStr, env("RUNPOD_WEBHOOK_GET_JOB")] = SecretStr("")
+    """Set by RunPod. With it, RunPod's loop hands its jobs to this worker."""
+
+    num_jobs: Annotated[PositiveInt, env("RUNPOD_CONCURRENCY")] = 1
+    """Jobs taken from RunPod at a time."""
+
+    is_refreshed: Annotated[bool, env("REFRESH_WORKER")] = False
+    """Have RunPod replace the worker after each job."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPodConfig:
+    """Configuration of RunPod's loop and its access to the front. `has_store`: the environment names an S3 store."""
+
+    front_url: str
+    front_certificate: Path | None
+    key_file: Path
+    num_jobs: int
+    is_refreshed: bool
+    has_store: bool

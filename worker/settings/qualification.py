@@ -1,0 +1,89 @@
+"""Settings of the start-up benchmark and of the warm-up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from worker.settings.section import LOWER, CommaList, PositiveSeconds, Seconds, Section, env
+
+SidePixels = Annotated[int, Field(ge=64, le=16384, multiple_of=8)]
+
+
+def _parse_json_object(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        parsed = json.loads(value or "{}")
+    except ValueError as error:
+        raise ValueError(f"is not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise ValueError('is not a JSON object, as in {"steps": 30}')
+    return parsed
+
+
+class BenchmarkConfig(Section):
+    """Benchmark to run: `workflow`, else `modifier` with `modifications`, else text-to-image at this size.
+
+    A limit that is None does not apply.
+    """
+
+    mode: Annotated[Literal["auto", "off"], LOWER, env("BENCHMARK")] = "auto"
+    """`auto` or `off`: the start-up benchmark."""
+
+    width_px: Annotated[SidePixels, env("BENCHMARK_TEST_WIDTH")] = 512
+    """Width in pixels."""
+
+    height_px: Annotated[SidePixels, env("BENCHMARK_TEST_HEIGHT")] = 512
+    """Height in pixels."""
+
+    num_steps: Annotated[int, Field(ge=1, le=10000), env("BENCHMARK_TEST_STEPS")] = 20
+    """Sampling steps."""
+
+    checkpoint: Annotated[str, env("BENCHMARK_CHECKPOINT")] = ""
+    """Checkpoint to measure with. Empty: a full-size one, else random weights (on a CPU always those)."""
+
+    workflow: Annotated[Path | None, env("BENCHMARK_WORKFLOW", "BENCHMARK_JSON_PATH")] = None
+    """A workflow file of your own to measure instead. Empty: `benchmark.json` in the folder `misc` of, or beside, the
+    base directory, if there is one."""
+
+    modifier: Annotated[str, env("BENCHMARK_MODIFIER")] = ""
+    """A modifier to measure instead."""
+
+    modifications: Annotated[
+        Mapping[str, Any], BeforeValidator(_parse_json_object), env("BENCHMARK_MODIFICATIONS")
+    ] = {}
+    """Its parameters, a JSON object."""
+
+    min_its: Annotated[PositiveSeconds | None, env("BENCHMARK_MIN_ITS")] = None
+    """Fewer sampling steps a second are `slow`."""
+
+    max_seconds: Annotated[PositiveSeconds | None, env("BENCHMARK_MAX_SECONDS")] = None
+    """More seconds a picture are `slow`."""
+
+    history: Annotated[Path | None, env("BENCHMARK_HISTORY")] = None
+    """A file that the workers of a fleet share: results are added to it, and other workers are compared with its
+    median."""
+
+    on_fail: Annotated[Literal["error", "serve", "exit"], LOWER, env("BENCHMARK_ON_FAIL")] = "error"
+    """On a bad verdict: `error` stays closed and tries again, `serve` serves anyway, `exit` ends with code 3."""
+
+    ttl_seconds: Annotated[Seconds, env("BENCHMARK_TTL")] = 86400.0
+    """Seconds for which a good result is valid at later starts."""
+
+
+class WarmUpConfig(Section):
+    """Warm-up before the worker counts as ready. `models` are names, each with or without its folder before it."""
+
+    models: Annotated[CommaList[str], env("PRELOAD_MODELS")] = ()
+    """Comma list of models to read before ready and keep: `vae/x.safetensors`; without a folder, checkpoints."""
+
+    workflows: Annotated[CommaList[Path], env("WARMUP_WORKFLOWS")] = ()
+    """Comma list of workflow files to run once before ready."""
+
+    on_fail: Annotated[Literal["error", "serve"], LOWER, env("WARMUP_ON_FAIL")] = "serve"
+    """When one of either fails: `serve` names it and serves, `error` stays closed and tries again."""
