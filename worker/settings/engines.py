@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from worker.child_environment import find_pattern_problem
 from worker.settings.outputs import Metadata
 from worker.settings.section import (
     GIB,
@@ -20,6 +21,13 @@ from worker.settings.section import (
     Section,
     env,
 )
+
+
+def _check_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
+    problems = [problem for pattern in value if (problem := find_pattern_problem(pattern, ()))]
+    if problems:
+        raise ValueError("; ".join(problems))
+    return value
 
 
 def _split_shell_words(value: Any) -> Any:
@@ -36,7 +44,7 @@ class EngineSettings(Section):
     """Flags for our engine, as in a shell. With `--port` or `--listen` it listens on a port, with a token, instead of a
     Unix socket ([engines](engines.md#address))."""
 
-    environment_names: Annotated[CommaList[str], env("ENGINE_ENVIRONMENT")] = ()
+    environment_names: Annotated[CommaList[str], AfterValidator(_check_patterns), env("ENGINE_ENVIRONMENT")] = ()
     """Comma list of further environment variables that our engine and its node packs get, `NAME*` for all that begin
     so. Without it they get what PyTorch, CUDA and Python need, and no setting or secret
     ([engines](engines.md#environment))."""

@@ -133,6 +133,7 @@ def _read_secret_file(name: str, names: Mapping[str, str]) -> str | None:
 
 
 def _check_environment_names(patterns: Sequence[str]) -> None:
+    """Raise SettingsInvalid where a child would get a setting of the front."""
     private = private_names(os.environ)
     problems = [problem for pattern in patterns if (problem := find_pattern_problem(pattern, private))]
     if problems:

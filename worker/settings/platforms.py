@@ -28,7 +28,7 @@ PlatformName = Literal["vast", "runpod", "plain"]
 class AutoscalerSettings(Section):
     """Autoscaler that receives reports, and the unit of load in them."""
 
-    name: Annotated[PlatformName | Literal["auto"], LOWER, env("AUTOSCALER")] = "auto"
+    name: Annotated[Literal["auto", "vast", "runpod", "plain"], LOWER, env("AUTOSCALER")] = "auto"
     """Receiver of load reports: `vast`, `runpod` or `plain` (metrics alone); `auto` depends on the variables that the
     platforms set ([autoscalers](autoscalers.md))."""
 
