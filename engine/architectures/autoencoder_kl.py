@@ -191,7 +191,7 @@ class Decoder(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """What the autoencoders of any decoder have in common."""
+    """Base of the autoencoders, whatever their decoder."""
 
     def __init__(self, config: VaeConfig) -> None:
         super().__init__()

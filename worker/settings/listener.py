@@ -44,7 +44,7 @@ class ConnectionLimits(Section):
     """Client connections at once; fewer where few files may be open ([connections](connections.md))."""
 
     max_per_address: Annotated[PositiveInt, env("MAX_CONNECTIONS_PER_ADDRESS")] = 512
-    """Of these, from one address; not for this machine and proxies in `FORWARDED_ALLOW_IPS`."""
+    """Connections from one address; not for this machine and proxies in `FORWARDED_ALLOW_IPS`."""
 
     head_seconds: Annotated[PositiveSeconds, env("HEAD_TIMEOUT")] = 30.0
     """Seconds for the head of a request."""

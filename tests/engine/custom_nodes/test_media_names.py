@@ -158,7 +158,7 @@ def test_a_pack_compiles_a_model(tmp_path: Path, module: str) -> None:
         def remove_wrappers_with_key(self, wrapper_type: str, key: str) -> None:
             self.wrappers.clear()
 
-        def add_wrapper_with_key(self, wrapper_type: str, key: str, wrapper: object) -> None:
+        def add_wrapper_with_key(self, wrapper_type: str, key: str, wrapper: Any) -> None:
             self.wrappers.append((wrapper_type, key, wrapper))
 
     with loaded(tmp_path):

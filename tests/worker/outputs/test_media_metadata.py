@@ -69,6 +69,7 @@ def decoded(path: Path) -> str:
     with av.open(str(path)) as container:
         streams = container.streams.audio or container.streams.video  # a cover counts as video
         for frame in container.decode(streams[0]):
+            assert isinstance(frame, av.VideoFrame | av.AudioFrame)
             digest.update(frame.to_ndarray().tobytes())
     return digest.hexdigest()
 

@@ -156,9 +156,9 @@ def test_compiling_again_replaces_the_compiler(model: Model) -> None:
     compile_networks(model, backend="eager")
     compile_networks(model, backend="inductor", mode="max-autotune")
     [wrapper] = model.get_wrappers(APPLY_MODEL, compiling.KEY)
-    arguments = getattr(wrapper, "arguments")  # noqa: B009 - a callable to the type checker
-    assert arguments == {"backend": "inductor", "mode": "max-autotune"}
-    assert model.model_options["torch_compile_kwargs"] == arguments
+    assert isinstance(wrapper, compiling.CompiledNetworks)
+    assert wrapper.arguments == {"backend": "inductor", "mode": "max-autotune"}
+    assert model.model_options["torch_compile_kwargs"] == wrapper.arguments
 
 
 def test_without_a_compiler_the_model_stays_and_the_client_reads_why(
