@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from modifiers.modifier import Denoise, Factor, Into, Name, Steps, with_ancestors_only
+from modifiers.modifier import LEFT_OUT, Denoise, Factor, Into, Name, OfFamily, Steps, with_ancestors_only
 from modifiers.text_to_image import Prompt, TextToImageFields
 
 
@@ -31,7 +31,9 @@ class HiresFix(TextToImageFields):
     hires_scale: Annotated[
         Factor, Into("20", "scale_by"), Into("22", "scale_by"), Field(description="Sides of the second pass.")
     ] = 1.5
-    hires_steps: Annotated[Steps, Into("24", "steps"), Field(description="Sampling steps of the second pass.")] = 20
+    hires_steps: Annotated[
+        Steps, Into("24", "steps"), OfFamily("steps"), Field(description="Sampling steps of the second pass.")
+    ] = LEFT_OUT
     hires_denoise: Annotated[
         Denoise, Into("24", "denoise"), Field(description="How much the second pass changes; 0 nothing, 1 all.")
     ] = 0.5

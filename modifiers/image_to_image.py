@@ -8,13 +8,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from modifiers.example_picture import EXAMPLE_PICTURE
-from modifiers.modifier import RANDOM_INT, Denoise, Guidance, Into, Modifier, Name, Seed, Steps
+from modifiers.modifier import LEFT_OUT, RANDOM_INT, Denoise, Guidance, Into, Modifier, Name, OfFamily, Seed, Steps
 
 
 class PictureFields(Modifier):
-    """Parameters of redrawing a picture.
+    """Parameters of redrawing a picture. The size is that of `input_image`.
 
-    `cfg_scale` is honoured; left out it is 8, ComfyUI's own default. The size is that of `input_image`.
+    Steps, `cfg_scale`, sampler and scheduler that are left out are those of the checkpoint's family of models. For the
+    engine's default family, and where the engine does not say, they are those of the workflow.
     """
 
     input_image: Annotated[
@@ -25,13 +26,19 @@ class PictureFields(Modifier):
     prompt: Annotated[str, Into("6", "text"), Field(description="What to draw.")]
     negative_prompt: Annotated[str, Into("7", "text"), Field(description="What to keep away from.")] = ""
     seed: Annotated[Seed, Into("3", "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
-    steps: Annotated[Steps, Into("3", "steps"), Field(description="Sampling steps.")] = 20
-    cfg_scale: Annotated[Guidance, Into("3", "cfg"), Field(description="How strongly the prompts count.")] = 8.0
-    sampler_name: Annotated[Name, Into("3", "sampler_name"), Field(description="A sampler of KSampler.")] = "dpmpp_2m"
-    scheduler: Annotated[Name, Into("3", "scheduler"), Field(description="A scheduler of KSampler.")] = "normal"
+    steps: Annotated[Steps, Into("3", "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
+    cfg_scale: Annotated[
+        Guidance, Into("3", "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
+    ] = LEFT_OUT
+    sampler_name: Annotated[
+        Name, Into("3", "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
+    ] = LEFT_OUT
+    scheduler: Annotated[
+        Name, Into("3", "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
+    ] = LEFT_OUT
     denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="0 keeps the picture, 1 forgets it.")] = 0.87
     ckpt_name: Annotated[Name, Into("14", "ckpt_name"), Field(description="A file of the checkpoints folder.")] = (
-        "v1-5-pruned-emaonly-fp16.safetensors"
+        LEFT_OUT
     )
 
 

@@ -45,7 +45,6 @@ class Inpaint(PictureFields):
         Grow, Into("12", "grow_mask_by"), Field(description="Pixels by which the mask grows (erase only).")
     ] = 6
     denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="How much changes below the mask.")] = 1.0
-    sampler_name: Annotated[Name, Into("3", "sampler_name"), Field(description="A sampler of KSampler.")] = "euler"
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
         prompt = super().fill(workflow)

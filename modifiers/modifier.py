@@ -51,6 +51,17 @@ class Into:
     input_name: str
 
 
+@dataclass(frozen=True, slots=True)
+class OfFamily:
+    """Mark of a field whose default is that of the checkpoint's family of models: the parameter of this name."""
+
+    parameter: str
+
+
+LEFT_OUT: Any = None
+"""Default of a field that keeps the workflow's value; with `OfFamily`, unless the checkpoint is of another family."""
+
+
 def no_boolean(value: Any) -> Any:
     """Refuse a JSON boolean for a number: in Python it would be one."""
     if isinstance(value, bool):
@@ -79,13 +90,20 @@ class Modifier(BaseModel):
     """Modifications that draw something; names of model files are put in by `example_with`."""
 
     @classmethod
-    def parse(cls, modifications: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Self:
+    def parse(
+        cls,
+        modifications: Mapping[str, Any],
+        defaults: Mapping[str, Any] | None = None,
+        family: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Parse the modifications. A null counts as left out; `defaults` fill fields that were left out.
 
+        `family` are default parameters of the checkpoint's family, for fields with `OfFamily` that are still open.
         Raises ModificationsRejected with every problem.
         """
         given = {name: value for name, value in modifications.items() if value is not None}
-        filled = {name: value for name, value in (defaults or {}).items() if name in cls.model_fields} | given
+        filled = cls.defaults_of(family or {})
+        filled |= {name: value for name, value in (defaults or {}).items() if name in cls.model_fields} | given
         try:
             return cls.model_validate(filled)
         except ValidationError as error:
@@ -100,17 +118,46 @@ class Modifier(BaseModel):
         }
 
     @classmethod
+    def defaults_of(cls, family: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the defaults by field that the parameters of a family give."""
+        fields = cls.family_fields().items()
+        return {name: family[parameter] for name, parameter in fields if parameter in family}
+
+    @classmethod
+    def family_fields(cls) -> dict[str, str]:
+        """Return a map from field names to the parameters of the checkpoint's family that are their defaults."""
+        return {
+            name: item.parameter
+            for name, field in cls.model_fields.items()
+            for item in field.metadata
+            if isinstance(item, OfFamily)
+        }
+
+    @classmethod
+    def workflow_values(cls, workflow: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of the workflow for fields that have no default of their own."""
+        return {
+            name: workflow[places[0].node_id]["inputs"].get(places[0].input_name)
+            for name, places in cls.places().items()
+            if places and not cls.model_fields[name].is_required() and cls.model_fields[name].default is None
+        }
+
+    @classmethod
     def field_at(cls, node_id: str, input_name: str) -> str | None:
         """Return the field that fills an input, to name it in a problem that the graph check finds there."""
         wanted = Into(node_id, input_name)
         return next((name for name, places in cls.places().items() if wanted in places), None)
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the prompt: a copy of `workflow` with this modifier's values in their places."""
+        """Return the prompt: a copy of `workflow` with this modifier's values in their places.
+
+        None leaves the workflow's value.
+        """
         prompt: dict[str, Any] = copy.deepcopy(dict(workflow))
         for name, places in self.places().items():
-            for place in places:
-                prompt[place.node_id]["inputs"][place.input_name] = getattr(self, name)
+            value = getattr(self, name)
+            for place in places if value is not None else ():
+                prompt[place.node_id]["inputs"][place.input_name] = value
         return prompt
 
     @classmethod
@@ -130,11 +177,11 @@ class Modifier(BaseModel):
 
         Returns None when it lacks one, or there is no example.
         """
-        shown = dict(cls.example)
+        shown, kept = dict(cls.example), cls.workflow_values(workflow)
         for name, allowed in cls.choice_fields(workflow, choices).items():
             field = cls.model_fields[name]
-            value = shown.get(name, None if field.is_required() else field.default)
-            if value in allowed or (value is None and not field.is_required()):
+            value = shown.get(name, None if field.is_required() else field.default) or kept.get(name)
+            if value in allowed or (not value and not field.is_required()):
                 continue
             if not allowed:
                 return None

@@ -31,6 +31,8 @@ MODIFIERS: tuple[type[Modifier], ...] = (
     RawWorkflow,
 )
 BUILT_IN = "built in"
+CHECKPOINT_FIELD = "ckpt_name"
+FAMILY_NOTE = "Left out: what suits the family of models that the checkpoint is of."
 
 
 class UnknownModifier(Exception):
@@ -58,13 +60,30 @@ class ModifierRegistry:
         """Return the modifier class of a name. Raises UnknownModifier."""
         return self._lookup(name).modifier
 
-    def describe(self, choices: Choices | None = None) -> list[dict[str, Any]]:
+    def checkpoint_of(self, name: str, modifications: Mapping[str, Any]) -> str | None:
+        """Return the checkpoint that modifications name, else that of the workflow; None for a modifier without one.
+
+        Raises UnknownModifier.
+        """
+        entry = self._lookup(name)
+        field = entry.modifier.model_fields.get(CHECKPOINT_FIELD)
+        if field is None:
+            return None
+        own = None if field.is_required() else field.default
+        kept = entry.modifier.workflow_values(entry.workflow).get(CHECKPOINT_FIELD)
+        found = modifications.get(CHECKPOINT_FIELD) or own or kept
+        return found if isinstance(found, str) else None
+
+    def describe(
+        self, choices: Choices | None = None, families: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> list[dict[str, Any]]:
         """Describe each modifier: its name, its description, the JSON schema of its modifications and an example.
 
-        With `choices` the schemas list the files and samplers that the engine has. A file that defines no modifier is
-        listed at the end, with `error` instead of a schema.
+        With `choices` the schemas list the files and samplers that the engine has. `families` has, by modifier, the
+        default parameters of the family of the checkpoint that draws where none is named. A file that defines no
+        modifier is listed at the end, with `error` instead of a schema.
         """
-        shown = [_described(entry, choices) for entry in self._found.values()]
+        shown = [_described(entry, choices, (families or {}).get(name, {})) for name, entry in self._found.items()]
         return shown + [{"name": entry.name, "source": entry.source, "error": entry.reason} for entry in self.broken]
 
     def examples(self, choices: Choices) -> dict[str, dict[str, Any]]:
@@ -73,15 +92,20 @@ class ModifierRegistry:
         return {name: example for name, example in made.items() if example is not None}
 
     def build(
-        self, name: str, modifications: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        modifications: Mapping[str, Any],
+        defaults: Mapping[str, Any] | None = None,
+        family: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Build the prompt of a request, with `__RANDOM_INT__` still in it where no seed was given.
 
         `defaults` replace a modifier's own (the checkpoint of this machine, for one); keys it lacks are skipped.
-        Raises UnknownModifier, or ModificationsRejected with every problem.
+        `family` are the default parameters of the checkpoint's family, None where the workflow's are to stand. Raises
+        UnknownModifier, or ModificationsRejected with every problem.
         """
         entry = self._lookup(name)
-        return entry.modifier.parse(modifications, defaults).fill(entry.workflow)
+        return entry.modifier.parse(modifications, defaults, family).fill(entry.workflow)
 
     def _lookup(self, name: str) -> FoundModifier:
         if name not in self._found:
@@ -89,8 +113,15 @@ class ModifierRegistry:
         return self._found[name]
 
 
-def _described(entry: FoundModifier, choices: Choices | None) -> dict[str, Any]:
+def _described(entry: FoundModifier, choices: Choices | None, family: Mapping[str, Any]) -> dict[str, Any]:
     schema = entry.modifier.model_json_schema()
+    settled = entry.modifier.workflow_values(entry.workflow) | entry.modifier.defaults_of(family)
+    for field, value in settled.items():
+        if value not in (None, ""):  # an empty name is a place to fill
+            schema["properties"][field]["default"] = value
+    for field in entry.modifier.family_fields():
+        described = schema["properties"][field]
+        described["description"] = f"{described.get('description', '')} {FAMILY_NOTE}".strip()
     if choices is not None:
         for field, allowed in entry.modifier.choice_fields(entry.workflow, choices).items():
             schema["properties"][field]["enum"] = list(allowed)

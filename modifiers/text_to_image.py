@@ -7,7 +7,19 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from modifiers.modifier import RANDOM_INT, Denoise, Guidance, Into, Modifier, Name, Pixels, Seed, Steps
+from modifiers.modifier import (
+    LEFT_OUT,
+    RANDOM_INT,
+    Denoise,
+    Guidance,
+    Into,
+    Modifier,
+    Name,
+    OfFamily,
+    Pixels,
+    Seed,
+    Steps,
+)
 
 Prompt = Annotated[str, Into("6", "text"), Field(description="What to draw.")]
 
@@ -15,7 +27,8 @@ Prompt = Annotated[str, Into("6", "text"), Field(description="What to draw.")]
 class TextToImageFields(Modifier):
     """Parameters of generating from text, each with the default that clients rely on.
 
-    `cfg_scale` is honoured (clients have always sent it); left out it is 8, ComfyUI's own default.
+    Size, steps, `cfg_scale`, sampler and scheduler that are left out are those of the checkpoint's family of models.
+    For the engine's default family, and where the engine does not say, they are those of the workflow.
     """
 
     workflow_file: ClassVar[str] = "text_to_image.json"
@@ -23,16 +36,26 @@ class TextToImageFields(Modifier):
     prompt: Prompt = ""
     negative_prompt: Annotated[str, Into("7", "text"), Field(description="What to keep away from.")] = ""
     seed: Annotated[Seed, Into("3", "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
-    steps: Annotated[Steps, Into("3", "steps"), Field(description="Sampling steps.")] = 20
-    cfg_scale: Annotated[Guidance, Into("3", "cfg"), Field(description="How strongly the prompts count.")] = 8.0
-    sampler_name: Annotated[Name, Into("3", "sampler_name"), Field(description="A sampler of KSampler.")] = "euler"
-    scheduler: Annotated[Name, Into("3", "scheduler"), Field(description="A scheduler of KSampler.")] = "normal"
+    steps: Annotated[Steps, Into("3", "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
+    cfg_scale: Annotated[
+        Guidance, Into("3", "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
+    ] = LEFT_OUT
+    sampler_name: Annotated[
+        Name, Into("3", "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
+    ] = LEFT_OUT
+    scheduler: Annotated[
+        Name, Into("3", "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
+    ] = LEFT_OUT
     denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="1 starts from pure noise.")] = 1.0
     ckpt_name: Annotated[Name, Into("4", "ckpt_name"), Field(description="A file of the checkpoints folder.")] = (
-        "v1-5-pruned-emaonly-fp16.safetensors"
+        LEFT_OUT
     )
-    width: Annotated[Pixels, Into("5", "width"), Field(description="Pixels; cut to a multiple of 8.")] = 512
-    height: Annotated[Pixels, Into("5", "height"), Field(description="Pixels; cut to a multiple of 8.")] = 512
+    width: Annotated[
+        Pixels, Into("5", "width"), OfFamily("width"), Field(description="Pixels; cut to a multiple of 8.")
+    ] = LEFT_OUT
+    height: Annotated[
+        Pixels, Into("5", "height"), OfFamily("height"), Field(description="Pixels; cut to a multiple of 8.")
+    ] = LEFT_OUT
 
 
 class Text2Image(TextToImageFields):

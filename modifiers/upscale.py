@@ -40,7 +40,6 @@ class Upscale(PictureFields):
     ] = None
     prompt: Annotated[str, Into("6", "text"), Field(description="What the picture shows.")] = ""
     denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="How much drawing over changes.")] = 0.5
-    sampler_name: Annotated[Name, Into("3", "sampler_name"), Field(description="A sampler of KSampler.")] = "euler"
 
     @model_validator(mode="after")
     def _has_what_the_method_needs(self) -> Upscale:

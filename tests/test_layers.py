@@ -9,6 +9,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -437,6 +438,7 @@ def test_a_family_is_imported_by_nobody() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+FRONT = ("worker", "modifiers", "benchmark/qualify")
 COMFYUIS_NAMES = (
     "engine.nodes.library.conditioning.text_types",
     "engine.nodes.library.conditioning.other_families",
@@ -445,17 +447,33 @@ COMFYUIS_NAMES = (
 
 
 def test_nothing_but_its_folder_names_a_family() -> None:
-    """Names of folders as words in code and texts. ComfyUI's own names of types, categories and modules are exempt."""
+    """Names of folders as words in code and texts. ComfyUI's own names of types, categories and modules are exempt.
+
+    The front has its knowledge from the engine, and from data: workflows and the table of known models.
+    """
     name = re.compile(rf"(?<!linalg\.)\b(?:{'|'.join(FAMILIES)})\b")
     wrong = [
         f"{path.relative_to(ROOT)}:{number}"
-        for path in sources("engine")
+        for path in sources("engine", *FRONT)
         if not any(is_below(module_name(path), f"engine.families.{family}") for family in FAMILIES)
         and not any(is_below(module_name(path), exempt) for exempt in COMFYUIS_NAMES)
         for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
         if name.search(line)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_front_names_no_known_model() -> None:
+    """Neither a file nor a tensor of one, in code or texts; the table of known models is data."""
+    table = tomllib.loads((ROOT / "worker" / "models" / "known.toml").read_text("utf-8"))
+    names = [entry["file_name"] for entry in table.values()] + ["diffusion_model.", "cond_stage_model."]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources(*FRONT)
+        for name in names
+        if name in path.read_text("utf-8")
+    ]
+    assert table and not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from worker.guard.own_certificate import trusting_context
 from worker.identity.api_keys import KeyMalformed, new_key, read_scopes
 from worker.identity.loopback import is_loopback
 from worker.identity.own_key import read_own_key
-from worker.models import commands as model_commands
+from worker.models_command import commands as model_commands
 from worker.settings.environment import child_environment, load_settings
 from worker.worker_client import worker_client
 
@@ -81,7 +81,7 @@ def generate(
     negative: Annotated[str, typer.Option(help="what not to draw")] = "",
     width: Annotated[int | None, typer.Option(help="pixels; else what suits the worker's checkpoint")] = None,
     height: Annotated[int | None, typer.Option(help="pixels; else what suits the worker's checkpoint")] = None,
-    steps: int = 20,
+    steps: Annotated[int | None, typer.Option(help="else what suits the worker's checkpoint")] = None,
     seed: int | None = None,
     checkpoint: Annotated[str | None, typer.Option(help="file name below models/checkpoints")] = None,
     priority: Annotated[int, typer.Option(min=-10, max=10, help="higher ones are made first")] = 0,

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from modifiers.text_to_image import Text2Image
-
 DEMO_CHECKPOINT: Final = "darkroom-emoji.safetensors"
 # The training configuration. A modifier without one of these fields ignores it.
 DEMO_DEFAULTS: Final[Mapping[str, Any]] = {"width": 128, "height": 128, "cfg_scale": 4.0}
@@ -17,23 +15,16 @@ DEMO_PROMPT: Final = "a red apple on a blue background"
 NOTE: Final = f"Drawn by the built-in demo model {DEMO_CHECKPOINT}, which knows some emoji at 128x128 and nothing else."
 
 
-def modifier_defaults(object_info: Mapping[str, Any], modifications: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `defaults_among` the checkpoints that an engine lists."""
-    inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
-    (names, *_) = inputs.get("ckpt_name") or [[]]
-    return defaults_among(names if isinstance(names, list) else [], modifications)
+def defaults_among(names: Sequence[str], modifications: Mapping[str, Any], own: str | None) -> dict[str, Any]:
+    """Return the replacements of a modifier's own defaults for a request on a machine with these checkpoints.
 
-
-def defaults_among(names: Sequence[str], modifications: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the replacements of the modifiers' own defaults for a request on a machine with these checkpoints.
-
-    They are the modifiers' own checkpoint if it is here, else the only one, else the demo model with its size. With
-    several others they are empty, so that the graph check names them.
+    They are none if `own`, the modifier's checkpoint, is here; else the only checkpoint, else the demo model with its
+    size. With several others they are none, so that the graph check names them.
     """
     asked = modifications.get("ckpt_name")
     if asked is not None:
         return dict(DEMO_DEFAULTS) if asked == DEMO_CHECKPOINT else {}
-    if Text2Image.model_fields["ckpt_name"].default in names:
+    if own is None or own in names:
         return {}
     others = [name for name in names if name != DEMO_CHECKPOINT]
     if len(others) == 1:

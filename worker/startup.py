@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -22,10 +22,11 @@ from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.autoscaler.vast.timing import VastTiming
 from worker.engines.client import EngineClient
+from worker.engines.families import Family, ModelFile, model_files_in
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
 from worker.engines.metrics import EngineMetrics
-from worker.errors import EngineStartFailed, WorkerError
+from worker.errors import EngineStartFailed, EngineUnreachable, WorkerError
 from worker.external_io import ExternalIo
 from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
@@ -59,6 +60,7 @@ from worker.qualification.warm_up import WarmUp
 from worker.services import Services
 from worker.settings.environment import trusted_proxies
 from worker.settings.settings import Settings
+from worker.workload import Workload
 
 LINK_KEY_BYTES = 32
 EXIT_UNRECOVERABLE = 4
@@ -308,12 +310,21 @@ class Front:
         write_marker("BACKEND_UNRECOVERABLE")
         self._stop_server(EXIT_UNRECOVERABLE)
 
-    def _go_on(self) -> None:
-        platform = self.services.platform
-        for job in self.store.jobs.values():
-            job.cost = platform.cost_of(job.prompt)
+    async def _go_on(self) -> None:
+        platform, jobs = self.services.platform, list(self.store.jobs.values())
+        families = await self._families_of(jobs) if platform.workload is Workload.COMPUTED else {}
+        for job in jobs:
+            job.cost = platform.cost_of(job.prompt, families)
             platform.job_accepted(job, None)
         log.info("jobs recovered", count=self.services.pipeline.recover())
+
+    async def _families_of(self, jobs: Iterable[Job]) -> Mapping[ModelFile, Family]:
+        """Return the families of the models that jobs name; without an answer of the engine none are known."""
+        files = dict.fromkeys(file for job in jobs for file in model_files_in(job.prompt))
+        try:
+            return await self.services.pool.any_client.families.of(files)
+        except EngineUnreachable:
+            return {}
 
     # while it runs
 

@@ -1,9 +1,9 @@
 """What the start-up benchmark runs: which prompts to send to which kind of machine. Pure.
 
-The workload is Stable Diffusion 1.5 text-to-image through the engine's own queue, so what is measured is what jobs get.
-A checkpoint is used only where it has SD1.5's 320 base channels (`CheckpointFact`, which the caller gets from the
-engine); otherwise `DarkroomRandomCheckpoint` makes the full-size network with random weights on the device, at the same
-cost per step and without a download. A workflow of the user's own may stand in its place.
+The workload is text-to-image with one family of models through the engine's own queue, so what is measured is what jobs
+get. A checkpoint is used only where it is one of that family at full size (`CheckpointFact`, which the caller gets from
+the engine); otherwise `DarkroomRandomCheckpoint` makes the full-size network with random weights on the device, at the
+same cost per step and without a download. A workflow of the user's own may stand in its place.
 
 A CPU would need minutes for that. There the network is a small one, or the checkpoint the user names; a first small
 run measures how fast a step is, and the picture (and, if need be, the steps) shrink until all runs fit
@@ -18,26 +18,32 @@ from typing import Any, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SD15_BASE_CHANNELS: Final = 320
+from benchmark.qualify.unit import (
+    UNIT_CFG,
+    UNIT_PASSES,
+    UNIT_PIXELS,
+    UNIT_SAMPLER,
+    UNIT_SCHEDULER,
+    UNIT_SIDE_PX,
+    UNIT_STEPS,
+    UNIT_WORKLOAD,
+)
+
 GPU_SCALE: Final = "full"
 CPU_SCALE: Final = "small"
 
 CPU_BUDGET_SECONDS: Final = 6.0
 CPU_CALIBRATION_PX: Final = 64
 CPU_CALIBRATION_STEPS: Final = 2
-CPU_SIZES_PX: Final = (512, 384, 256, 192, 128, 64)
+CPU_SIZES_PX: Final = (UNIT_SIDE_PX, 384, 256, 192, 128, 64)
 
 MIN_RUNS: Final = 3
 
 RANDOM_INT: Final = "__RANDOM_INT__"
 RANDOM_PROMPT: Final = "__RANDOM_PROMPT__"
 
-UNIT_PIXEL_STEPS: Final = 512 * 512 * 20
-UNIT_WORKLOAD: Final = 100.0
-"""The unit of work: 100 is one 512x512 picture of 20 steps."""
-
 UNIT_FLOPS: Final = 34.6e12
-"""Of that picture: 20 steps with guidance at 1.607e12, decoding 2.5e12, counted by torch's FlopCounterMode."""
+"""Of the unit of work: 20 steps with guidance at 1.607e12, decoding 2.5e12, counted by torch's FlopCounterMode."""
 
 
 MATRIX_SHARE: Final = 0.5
@@ -45,14 +51,14 @@ MATRIX_SHARE: Final = 0.5
 
 
 class Wanted(Protocol):
-    """The settings this reads; `BenchmarkConfig` of the front is one."""
+    """The settings this reads; `BenchmarkConfig` of the front is one. None is what the family draws by default."""
 
     @property
-    def width_px(self) -> int: ...
+    def width_px(self) -> int | None: ...
     @property
-    def height_px(self) -> int: ...
+    def height_px(self) -> int | None: ...
     @property
-    def num_steps(self) -> int: ...
+    def num_steps(self) -> int | None: ...
     @property
     def checkpoint(self) -> str: ...
 
@@ -65,11 +71,39 @@ class Data(BaseModel):
 
 
 class CheckpointFact(Data):
-    """A checkpoint the engine has, and the base channels of its UNet (None: the file cannot be looked into)."""
+    """A checkpoint the engine has.
+
+    `family` is None where the engine does not say, and empty for a file of no known family. `scale` is the size of the
+    family's network that it has.
+    """
 
     name: str
-    base_channels: int | None = None
+    family: str | None = None
+    scale: str | None = None
     size_bytes: int | None = None
+
+
+class FamilyFact(Data):
+    """A family of models and what it draws by default; by default, that of the unit of work.
+
+    `pixel_cost` is the cost of a pixel, step and pass of the network, relative to the default family's. `name` is empty
+    where the engine names no families.
+    """
+
+    name: str = ""
+    is_default: bool = True
+    width_px: int = UNIT_SIDE_PX
+    height_px: int = UNIT_SIDE_PX
+    num_steps: int = UNIT_STEPS
+    cfg: float = UNIT_CFG
+    sampler_name: str = UNIT_SAMPLER
+    scheduler: str = UNIT_SCHEDULER
+    pixel_cost: float = Field(default=1.0, gt=0)
+
+    @property
+    def passes(self) -> float:
+        """Evaluations of the network for a step, relative to the unit's."""
+        return 1 / UNIT_PASSES if self.cfg == 1 else 1.0
 
 
 class DeviceFact(Data):
@@ -101,10 +135,13 @@ class TextToImage(Data):
     num_steps: int
     checkpoint: str = Field(description="A file name, or `random` for a network with random weights.")
     scale: str | None = None
+    family: FamilyFact = FamilyFact()
 
     @property
     def model(self) -> str:
-        return self.checkpoint if self.scale is None else f"random:{self.scale}"
+        if self.scale is None:
+            return self.checkpoint
+        return f"random:{self.scale}" if self.family.is_default else f"random:{self.family.name}:{self.scale}"
 
     @property
     def size(self) -> str:
@@ -112,8 +149,9 @@ class TextToImage(Data):
 
     @property
     def is_standard(self) -> bool:
-        """What published figures are about: the full network at 512x512."""
-        return self.scale in (None, GPU_SCALE) and (self.width_px, self.height_px) == (512, 512)
+        """What published figures are about: the default family's full network in the unit's size."""
+        has_unit_size = (self.width_px, self.height_px) == (UNIT_SIDE_PX, UNIT_SIDE_PX)
+        return self.family.is_default and self.scale in (None, GPU_SCALE) and has_unit_size
 
     @property
     def is_estimate(self) -> bool:
@@ -121,11 +159,11 @@ class TextToImage(Data):
 
     @property
     def workload(self) -> float:
-        """Of one run. The small network's is what its arithmetic is of the full one's."""
-        pixels = self.width_px * self.height_px
+        """Of one run. The small network's is what its arithmetic is of the unit's, about the same in all families."""
+        pixels, unit = self.width_px * self.height_px, UNIT_WORKLOAD * self.family.passes
         if self.scale == CPU_SCALE:
-            return UNIT_WORKLOAD * _small_network_flops(pixels, self.num_steps) / UNIT_FLOPS
-        return UNIT_WORKLOAD * pixels * self.num_steps / UNIT_PIXEL_STEPS
+            return unit * _small_network_flops(pixels, self.num_steps) / UNIT_FLOPS
+        return unit * self.family.pixel_cost * pixels * self.num_steps / (UNIT_PIXELS * UNIT_STEPS)
 
     def prompt(self, text: str, rng: random.Random) -> dict[str, Any]:
         return text_to_image(self, text, rng.randrange(2**32))
@@ -170,35 +208,44 @@ def parse_prompts(text: str) -> tuple[str, ...]:
 
 
 def choose_workload(
-    wanted: Wanted, device: DeviceFact, checkpoints: Sequence[CheckpointFact], *, has_random_checkpoint: bool
+    wanted: Wanted,
+    device: DeviceFact,
+    checkpoints: Sequence[CheckpointFact],
+    *,
+    has_random_checkpoint: bool,
+    family: FamilyFact | None = None,
 ) -> TextToImage | None:
     """The built-in workload for this machine, or None if it can have none: neither a full-size checkpoint nor our node.
 
-    On a CPU only a checkpoint that is named is used, as reading 2 GB takes the better part of the time there is.
+    `family` is the one to measure, by default the unit's. On a CPU only a checkpoint that is named is used, as reading
+    2 GB takes the better part of the time there is.
     """
+    measured = family or FamilyFact()
     is_looked_for = bool(wanted.checkpoint) or not device.is_cpu
-    checkpoint = choose_checkpoint(wanted.checkpoint, checkpoints) if is_looked_for else None
+    checkpoint = choose_checkpoint(wanted.checkpoint, checkpoints, measured) if is_looked_for else None
     if checkpoint is None and not has_random_checkpoint:
         return None
     scale = None if checkpoint else CPU_SCALE if device.is_cpu else GPU_SCALE
     return TextToImage(
-        width_px=wanted.width_px,
-        height_px=wanted.height_px,
-        num_steps=wanted.num_steps,
+        width_px=wanted.width_px or measured.width_px,
+        height_px=wanted.height_px or measured.height_px,
+        num_steps=wanted.num_steps or measured.num_steps,
         checkpoint=checkpoint or "random",
         scale=scale,
+        family=measured,
     )
 
 
-def choose_checkpoint(wanted: str, checkpoints: Sequence[CheckpointFact]) -> str | None:
-    """The named checkpoint, else the first, of those with SD1.5's full width; None if there is none.
+def choose_checkpoint(wanted: str, checkpoints: Sequence[CheckpointFact], family: FamilyFact) -> str | None:
+    """The named checkpoint, else the first, of those with the family's full network; None if there is none.
 
-    A named one whose file cannot be looked into (it lies on a foreign engine's disk) is taken at the user's word.
+    A named one of an engine that says nothing of its files is taken at the user's word.
     """
-    if wanted:
-        named = (fact for fact in checkpoints if fact.name == wanted)
-        return next((fact.name for fact in named if fact.base_channels in (None, SD15_BASE_CHANNELS)), None)
-    return next((fact.name for fact in checkpoints if fact.base_channels == SD15_BASE_CHANNELS), None)
+    fitting = (fact for fact in checkpoints if fact.family == family.name and fact.scale == GPU_SCALE)
+    if not wanted:
+        return next((fact.name for fact in fitting), None)
+    unseen = (fact for fact in checkpoints if fact.family is None)
+    return next((fact.name for fact in (*fitting, *unseen) if fact.name == wanted), None)
 
 
 def calibration(workload: TextToImage) -> TextToImage:
@@ -220,8 +267,8 @@ def fit_to_cpu(workload: TextToImage, calibrated: TextToImage, seconds: float) -
     per_pixel_step = seconds / (calibrated.width_px * calibrated.height_px * calibrated.num_steps)
     for side in CPU_SIZES_PX:
         width, height = min(workload.width_px, side), min(workload.height_px, side)
-        # The larger the picture, the slower a pixel: attention grows faster than it, by half again at 512.
-        step_seconds = per_pixel_step * width * height * (1 + 0.5 * (width * height) / (512 * 512))
+        # The larger the picture, the slower a pixel: attention grows faster than it, by half again at the unit's.
+        step_seconds = per_pixel_step * width * height * (1 + 0.5 * (width * height) / UNIT_PIXELS)
         num_steps = int(CPU_BUDGET_SECONDS / (MIN_RUNS + 1) / max(step_seconds, 1e-9))
         if num_steps >= min(workload.num_steps, 4) or side == CPU_SIZES_PX[-1]:
             num_steps = max(1, min(workload.num_steps, num_steps))
@@ -229,8 +276,8 @@ def fit_to_cpu(workload: TextToImage, calibrated: TextToImage, seconds: float) -
     raise AssertionError("the last size always fits")
 
 
-def why_shrunk(wanted: Wanted, device: DeviceFact, run: Workload) -> str | None:
-    if not device.is_cpu or isinstance(run, OwnWorkload):
+def why_shrunk(wanted: Workload, device: DeviceFact, run: Workload) -> str | None:
+    if not device.is_cpu or isinstance(run, OwnWorkload) or isinstance(wanted, OwnWorkload):
         return None
     network = "small random network" if run.scale == CPU_SCALE else run.checkpoint
     return (
@@ -249,15 +296,15 @@ def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]
     source = (
         node("CheckpointLoaderSimple", {"ckpt_name": settings.checkpoint})
         if settings.scale is None
-        else node("DarkroomRandomCheckpoint", {"family": "sd15", "scale": settings.scale})
+        else node("DarkroomRandomCheckpoint", {"family": settings.family.name, "scale": settings.scale})
     )
     size = {"width": settings.width_px, "height": settings.height_px, "batch_size": 1}
     sampling = {
         "seed": seed,
         "steps": settings.num_steps,
-        "cfg": 7.5,
-        "sampler_name": "euler",
-        "scheduler": "normal",
+        "cfg": settings.family.cfg,
+        "sampler_name": settings.family.sampler_name,
+        "scheduler": settings.family.scheduler,
         "denoise": 1.0,
         "model": ["4", 0],
         "positive": ["6", 0],

@@ -213,3 +213,62 @@ def test_schemas_and_examples_know_the_engines_files(registry: ModifierRegistry)
 def test_a_problem_of_the_graph_finds_its_way_back_to_the_field(registry: ModifierRegistry) -> None:
     assert registry.get("Text2Image").field_at("4", "ckpt_name") == "ckpt_name"
     assert registry.get("Text2Image").field_at("3", "model") is None
+
+
+LARGE = {"width": 1024, "height": 768, "steps": 25, "cfg": 6.0, "sampler_name": "dpmpp_2m", "scheduler": "karras"}
+PICTURE = {"input_image": "a.png", "prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "modifications", "sampler"),
+    [
+        ("Text2Image", {"prompt": ""}, "3"),
+        ("RawWorkflow", {}, "3"),
+        ("LoraText2Image", {"prompt": "", "loras": "a.safetensors"}, "3"),
+        ("ControlNet", {"prompt": "", "control_image": "a.png", "control_net_name": "c"}, "3"),
+        ("HiresFix", {"prompt": ""}, "3"),
+        ("HiresFix", {"prompt": ""}, "24"),
+        ("Image2Image", PICTURE, "3"),
+        ("Inpaint", PICTURE, "3"),
+        ("Upscale", {**PICTURE, "method": "latent"}, "3"),
+    ],
+)
+def test_what_is_left_out_is_the_default_of_the_checkpoints_family(
+    name: str, modifications: dict[str, Any], sampler: str
+) -> None:
+    registry = build_registry()
+    prompt = registry.build(name, modifications, family=LARGE)
+    sampling = ("steps", "cfg", "sampler_name", "scheduler")
+    assert {key: prompt[sampler]["inputs"][key] for key in sampling} == {key: LARGE[key] for key in sampling}
+    sizes = [node["inputs"] for node in prompt.values() if node["class_type"] == "EmptyLatentImage"]
+    assert all((size["width"], size["height"]) == (1024, 768) for size in sizes)
+    own = registry.build(name, modifications)  # without a family: what stands in the workflow file
+    assert own[sampler]["inputs"]["cfg"] == 8.0 and own[sampler]["inputs"]["steps"] == 20
+
+
+def test_what_the_request_says_wins_over_the_familys_default() -> None:
+    asked = {"prompt": "", "width": 640, "steps": 3, "sampler_name": "heun"}
+    prompt = build_registry().build("Text2Image", asked, {"height": 320}, LARGE)
+    inputs = prompt["3"]["inputs"] | prompt["5"]["inputs"]
+    assert (inputs["width"], inputs["height"]) == (640, 320)
+    assert (inputs["steps"], inputs["sampler_name"], inputs["cfg"]) == (3, "heun", 6.0)
+
+
+def test_schemas_show_the_defaults_that_count_and_how_they_are_found() -> None:
+    registry = build_registry()
+    plain = {entry["name"]: entry for entry in registry.describe()}
+    large = {entry["name"]: entry for entry in registry.describe(families={"Text2Image": LARGE})}
+    for described, width in ((plain, 512), (large, 1024)):
+        field = described["Text2Image"]["schema"]["properties"]["width"]
+        assert field["default"] == width and field["type"] == "integer"
+        assert "family of models" in field["description"]
+    assert large["HiresFix"]["schema"]["properties"]["width"]["default"] == 512
+    assert plain["Image2Image"]["schema"]["properties"]["sampler_name"]["default"] == "dpmpp_2m"
+
+
+def test_the_checkpoint_of_a_request_is_its_own_else_the_workflows() -> None:
+    registry = build_registry()
+    assert registry.checkpoint_of("Text2Image", {"ckpt_name": "mine"}) == "mine"
+    kept = registry.checkpoint_of("Text2Image", {"ckpt_name": None})
+    assert kept == registry.build("Text2Image", {"prompt": ""})["4"]["inputs"]["ckpt_name"]
+    assert registry.checkpoint_of("Text2Image", {"ckpt_name": 5}) is None

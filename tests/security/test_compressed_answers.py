@@ -27,12 +27,15 @@ from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard
 from worker.inputs.refusals import DownloadFailed
 from worker.jobs.webhook_rows import WebhookRow
-from worker.models import DownloadBroke, fetch_model
+from worker.models.errors import DownloadBroke
+from worker.models.fetch import fetch_model
+from worker.models.known import KnownModel
 from worker.outputs.webhook import WebhookSender
 from worker.settings.platforms import VastConfig
 
 ROOT = Path(__file__).parents[2]
 PICTURE = picture()
+SMALL = KnownModel("A small model", "someone/small", "small.safetensors", "checkpoints")
 EXPANDED_BYTES = 64 * MIB
 PEAK_BYTES = 24 * MIB
 
@@ -214,6 +217,6 @@ def test_a_hub_that_compresses_is_refused(liar: LyingServer, tmp_path: Path) -> 
     told: dict[str, Any] = {"ETag": '"' + "a" * 64 + '"', "X_Repo_Commit": "b" * 40, "X_Linked_Size": str(MIB)}
     liar.scripts |= {"HEAD /": answer(200, **told), "GET /": answer(200, bomb("br"), Content_Encoding="br", **told)}
     with PeakMemory() as peak, pytest.raises(DownloadBroke, match="EncodedResponse"):
-        fetch_model("sd15", tmp_path, lambda _: None, endpoint=liar.url)
+        fetch_model(SMALL, tmp_path, lambda _: None, endpoint=liar.url)
     assert peak.num_bytes < PEAK_BYTES
     assert all(b"accept-encoding: identity" in head.lower() for head in liar.heads)

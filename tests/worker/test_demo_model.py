@@ -7,17 +7,13 @@ from typing import Any
 import pytest
 
 from modifiers.registry import build_registry
-from worker.demo_model import DEMO_CHECKPOINT, DEMO_DEFAULTS, DEMO_PROMPT, modifier_defaults, note_on, suited_example
+from worker.demo_model import DEMO_CHECKPOINT, DEMO_DEFAULTS, DEMO_PROMPT, defaults_among, note_on, suited_example
 
 SD15 = "v1-5-pruned-emaonly-fp16.safetensors"
 
 
-def info(*names: str) -> dict[str, Any]:
-    return {"CheckpointLoaderSimple": {"input": {"required": {"ckpt_name": [list(names)]}}}}
-
-
 def test_without_any_other_checkpoint_the_demo_model_draws_in_its_own_size() -> None:
-    defaults = modifier_defaults(info(DEMO_CHECKPOINT), {"prompt": "a cat"})
+    defaults = defaults_among([DEMO_CHECKPOINT], {"prompt": "a cat"}, SD15)
     prompt = build_registry().build("Text2Image", {"prompt": "a cat"}, defaults)
     assert prompt["4"]["inputs"]["ckpt_name"] == DEMO_CHECKPOINT
     assert (prompt["5"]["inputs"]["width"], prompt["5"]["inputs"]["height"]) == (128, 128)
@@ -26,12 +22,12 @@ def test_without_any_other_checkpoint_the_demo_model_draws_in_its_own_size() -> 
 
 def test_what_the_request_says_wins_over_the_demo_model_s_size() -> None:
     asked = {"prompt": "a cat", "width": 256}
-    prompt = build_registry().build("Text2Image", asked, modifier_defaults(info(DEMO_CHECKPOINT), asked))
+    prompt = build_registry().build("Text2Image", asked, defaults_among([DEMO_CHECKPOINT], asked, SD15))
     assert (prompt["5"]["inputs"]["width"], prompt["5"]["inputs"]["height"]) == (256, 128)
 
 
 def test_the_demo_model_asked_for_by_name_draws_in_its_own_size_too() -> None:
-    assert modifier_defaults(info(SD15, DEMO_CHECKPOINT), {"ckpt_name": DEMO_CHECKPOINT}) == DEMO_DEFAULTS
+    assert defaults_among([SD15, DEMO_CHECKPOINT], {"ckpt_name": DEMO_CHECKPOINT}, SD15) == DEMO_DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -46,7 +42,7 @@ def test_the_demo_model_asked_for_by_name_draws_in_its_own_size_too() -> None:
     ],
 )
 def test_a_checkpoint_of_the_user_comes_first(names: tuple[str, ...], expected: dict[str, Any]) -> None:
-    assert modifier_defaults(info(*names), {}) == expected
+    assert defaults_among([*names], {}, SD15) == expected
 
 
 def test_a_picture_of_another_model_has_no_note() -> None:

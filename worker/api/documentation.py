@@ -22,9 +22,10 @@ from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import policy_for
 from worker.api.results import services_of
 from worker.api.schemas import GenerateRequest
-from worker.demo_model import defaults_among, suited_example
+from worker.demo_model import suited_example
 from worker.engines.choices import choices_in
 from worker.errors import EngineUnreachable
+from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
 
 router = APIRouter(include_in_schema=False)
 
@@ -33,6 +34,7 @@ SUMMARY = "Images from node graphs: a request is a modifier with a few parameter
 GENERATE_ROUTES = ("/generate", "/generate/sync", "/generate/stream")
 SCRIPT, STYLE, ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"
 OWN_WORKFLOW = "A workflow of your own"
+DRAWN_FIRST = "Text2Image"
 
 
 @router.get("/", response_class=HTMLResponse)
@@ -69,13 +71,18 @@ async def part_of_docs(name: Literal["swagger-ui-bundle.js", "swagger-ui.css", "
 async def openapi(request: Request) -> Response:
     """Return the document of the API; it changes with what the engine has."""
     services, app = services_of(request), request.app
+    engine, registry = services.pool.any_client, services.modifiers
+    object_info: Mapping[str, Any] | None = None
     try:
-        object_info: Mapping[str, Any] | None = await services.pool.any_client.object_info()
+        found = await engine.object_info()
+        modifications = _drawn_first(registry, choices_in(found))
+        defaults = await find_defaults(engine, registry, checkpoints_of(found), DRAWN_FIRST, modifications)
+        object_info = found
     except EngineUnreachable:
-        object_info = None
+        defaults = ModifierDefaults()
 
     def make() -> dict[str, Any]:
-        examples = {} if object_info is None else examples_of(services.modifiers, choices_in(object_info))
+        examples = {} if object_info is None else examples_of(registry, choices_in(object_info), defaults)
         return _document(app.routes, examples)
 
     kept: DocumentCache = app.state.openapi
@@ -93,17 +100,27 @@ def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, Any]]) 
     return document
 
 
-def examples_of(modifiers: ModifierRegistry, choices: Choices) -> dict[str, dict[str, Any]]:
-    """Return request bodies by name: one per modifier whose files this engine has, and one with a whole workflow."""
-    made: dict[str, dict[str, Any]] = {}
+def examples_of(modifiers: ModifierRegistry, choices: Choices, defaults: ModifierDefaults) -> dict[str, dict[str, Any]]:
+    """Return request bodies by name: one per modifier whose files this engine has, and one with a whole workflow.
+
+    `defaults` are those of the modifier that builds the workflow.
+    """
     checkpoints = choices("CheckpointLoaderSimple", "ckpt_name") or ()
-    for name, modifications in modifiers.examples(choices).items():
-        made[name] = {"input": {"modifier": name, "modifications": suited_example(modifications, checkpoints)}}
-    if "Text2Image" in made:
-        asked = made["Text2Image"]["input"]["modifications"]
-        workflow = modifiers.build("Text2Image", asked, defaults_among(checkpoints, asked))
+    examples = modifiers.examples(choices).items()
+    made: dict[str, dict[str, Any]] = {
+        name: {"input": {"modifier": name, "modifications": suited_example(modifications, checkpoints)}}
+        for name, modifications in examples
+    }
+    if DRAWN_FIRST in made:
+        workflow = defaults.build(modifiers, DRAWN_FIRST, made[DRAWN_FIRST]["input"]["modifications"])
         made[OWN_WORKFLOW] = {"input": {"workflow_json": workflow, "return_outputs_as_base64": True}}
     return made
+
+
+def _drawn_first(modifiers: ModifierRegistry, choices: Choices) -> dict[str, Any]:
+    """Return the example of the modifier that builds the workflow; empty where the engine lacks its files."""
+    checkpoints = choices("CheckpointLoaderSimple", "ckpt_name") or ()
+    return suited_example(modifiers.examples(choices).get(DRAWN_FIRST, {}), checkpoints)
 
 
 def _request_body(examples: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from worker.engines.choices import choices_in
 from worker.engines.health import engine_as_json, find_worker_problems
 from worker.engines.watch import EngineState
 from worker.errors import EngineUnreachable
+from worker.modifier_defaults import checkpoints_of, find_all_defaults
 
 router = APIRouter()
 
@@ -81,17 +82,19 @@ async def metrics(request: Request) -> Response:
 async def modifiers(request: Request) -> list[dict[str, Any]]:
     """Return every modifier with the JSON schema of its modifications and an example.
 
-    The schemas list the files and samplers that the engine has, once it is up. A file of the modifiers' folder that
-    cannot be used has `error` instead.
+    The schemas list the files and samplers that the engine has, once it is up, and the defaults for the checkpoint
+    that draws where none is named. A file of the modifiers' folder that cannot be used has `error` instead.
     """
     services = services_of(request)
+    engine, registry = services.pool.any_client, services.modifiers
     try:
-        object_info = await services.pool.any_client.object_info()
+        object_info = await engine.object_info()
+        checkpoints = checkpoints_of(object_info)
+        defaults = await find_all_defaults(engine, registry, checkpoints, registry.names())
     except EngineUnreachable:
-        return services.modifiers.describe()
-    choices = choices_in(object_info)
-    checkpoints = choices("CheckpointLoaderSimple", "ckpt_name") or ()
-    shown = services.modifiers.describe(choices)
+        return registry.describe()
+    families = {name: item.family for name, item in defaults.items() if item.family is not None}
+    shown = registry.describe(choices_in(object_info), families)
     return [
         {**item, "example": suited_example(item["example"], checkpoints)} if item.get("example") else item
         for item in shown

@@ -13,14 +13,17 @@ from typing import Any
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import UnknownModifier
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
-from worker.demo_model import modifier_defaults
+from worker.engines.client import EngineClient
+from worker.engines.families import model_files_in
 from worker.errors import EngineUnreachable, NotReady, Problem, RequestRejected
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
 from worker.jobs.prompt_work import PromptWork
 from worker.jobs.random_values import resolve
+from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 from worker.outputs.options import OutputOptions
 from worker.services import Services
+from worker.workload import Workload
 
 _RANDOM_BOUND = 2**32
 ENGINE_WAIT_SECONDS = 15.0  # of a caller, while an engine is being replaced
@@ -40,12 +43,12 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     """Create a job whose prompt has passed the policy and the graph check, its random values drawn."""
     webhook = _webhook(services, parsed.input)
     credentials = _credentials(services, parsed.input)
-    prompt = await _checked_prompt(services, parsed, name, credentials)
+    prompt, cost = await _checked_prompt(services, parsed, name, credentials)
     return Job(
         id=name.job_id,
         number=services.store.take_number(),
         body_hash=digest,
-        cost=await off_loop(len(prompt) >= LARGE_GRAPH_NODES, services.platform.cost_of, prompt),
+        cost=cost,
         request=_job_request(services, parsed, webhook, name.counted_as),
         prompt=prompt,
         times=JobTimes(queued_at_ms=int(time.time() * 1000)),
@@ -74,12 +77,13 @@ def _job_request(
 
 async def _checked_prompt(
     services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
-) -> Mapping[str, Any]:
-    """Return the prompt of a request, with its files stored. Raises RequestRejected, NotReady."""
+) -> tuple[Mapping[str, Any], float]:
+    """Return the prompt of a request, with its files stored, and its cost. Raises RequestRejected, NotReady."""
     engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
     try:
         object_info = await engine.object_info()
-        prompt: Mapping[str, Any] = build_prompt(services, parsed.input, object_info)
+        defaults = await _defaults(services, parsed.input, engine, object_info)
+        prompt: Mapping[str, Any] = build_prompt(services, parsed.input, defaults)
         is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
         if is_of_modifier:
             await services.prompt_rules.check_size(prompt)
@@ -91,6 +95,7 @@ async def _checked_prompt(
             prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
         planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
         await engine.check(planned.prompt, planned.pending_files)
+        cost = await _cost(services, prompt, engine)
         known = await engine.object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
@@ -105,7 +110,26 @@ async def _checked_prompt(
         raise NotReady(error.message, retry_after_seconds=5) from None
     if parsed.files:
         await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, name.job_id)
-    return prompt
+    return prompt, cost
+
+
+async def _cost(services: Services, prompt: Mapping[str, Any], engine: EngineClient) -> float:
+    """Return the cost of a prompt, by the families of the models it names. Raises EngineUnreachable."""
+    is_large, cost_of = len(prompt) >= LARGE_GRAPH_NODES, services.platform.cost_of
+    if services.platform.workload is not Workload.COMPUTED:
+        return cost_of(prompt)
+    families = await engine.families.of(await off_loop(is_large, model_files_in, prompt))
+    return await off_loop(is_large, cost_of, prompt, families)
+
+
+async def _defaults(
+    services: Services, parsed: GenerateInput, engine: EngineClient, object_info: Mapping[str, Any]
+) -> ModifierDefaults:
+    """Return the defaults of the request's modifier; none for a workflow and for an unknown modifier."""
+    if parsed.modifier not in services.modifiers.names():
+        return ModifierDefaults()
+    checkpoints = checkpoints_of(object_info)
+    return await find_defaults(engine, services.modifiers, checkpoints, parsed.modifier, parsed.modifications)
 
 
 def _credentials(services: Services, parsed: GenerateInput) -> Credentials:
@@ -118,14 +142,12 @@ def _credentials(services: Services, parsed: GenerateInput) -> Credentials:
     )
 
 
-def build_prompt(services: Services, parsed: GenerateInput, object_info: Mapping[str, Any]) -> dict[str, Any]:
+def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDefaults) -> dict[str, Any]:
     """Return the workflow of a request, or the prompt that its modifier makes. Raises RequestRejected."""
     if not parsed.modifier:
         return parsed.workflow_json
     try:
-        return services.modifiers.build(
-            parsed.modifier, parsed.modifications, modifier_defaults(object_info, parsed.modifications)
-        )
+        return defaults.build(services.modifiers, parsed.modifier, parsed.modifications)
     except UnknownModifier as error:
         problem = Problem(str(error), field="input.modifier", type="unknown_modifier", allowed=list(error.known))
         raise RequestRejected([problem]) from None

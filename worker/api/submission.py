@@ -28,6 +28,7 @@ from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.job import Job, JobState, body_hash
 from worker.jobs.ownership import id_to_use, own_id
+from worker.modifier_defaults import ModifierDefaults
 from worker.off_loop import LARGE_GRAPH_NODES
 from worker.services import Services
 
@@ -192,7 +193,7 @@ def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
     if parsed is None or len(parsed.input.workflow_json) >= LARGE_GRAPH_NODES:
         return unknown
     try:
-        return services.platform.cost_of(build_prompt(services, parsed.input, {}))
+        return services.platform.cost_of(build_prompt(services, parsed.input, ModifierDefaults()))
     except RequestRejected:
         return unknown
     except Exception:  # noqa: BLE001 - a user's modifier: its error has been reported; here only the estimate is lost

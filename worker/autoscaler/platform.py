@@ -21,9 +21,10 @@ from worker.autoscaler.vast.public_key import PublicKeySource
 from worker.autoscaler.vast.reports import Reporter
 from worker.autoscaler.vast.sessions import SessionStore
 from worker.autoscaler.vast.timing import VastTiming
+from worker.engines.families import Family, ModelFile
 from worker.errors import SessionGone, SettingsInvalid
 from worker.guard.plain_responses import plain_client
-from worker.jobs.cost import cost_of
+from worker.jobs.cost import NO_FAMILIES, cost_of
 from worker.jobs.job import Job
 from worker.settings.environment import runpod_environment
 from worker.settings.platforms import RunPodConfig, VastConfig
@@ -47,8 +48,8 @@ class Platform:
     http: httpx.AsyncClient | None
     _asking: list[asyncio.Task[None]] = field(default_factory=list)
 
-    def cost_of(self, prompt: Mapping[str, Any]) -> float:
-        return cost_of(prompt, self.workload)
+    def cost_of(self, prompt: Mapping[str, Any], families: Mapping[ModelFile, Family] = NO_FAMILIES) -> float:
+        return cost_of(prompt, self.workload, families)
 
     def open_envelope(self, body: Mapping[str, Any]) -> Envelope:
         """Open a request's envelope; a request of a session extends that.

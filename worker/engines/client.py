@@ -23,6 +23,7 @@ from websockets.exceptions import WebSocketException
 from worker.backoff import Backoff
 from worker.engines.address import EngineAddress
 from worker.engines.choices import with_hints
+from worker.engines.family_lookup import FamilyLookup
 from worker.engines.graph_check import FoundProblems, find_problems, read_problems
 from worker.engines.heartbeat import Heartbeat
 from worker.engines.hidden_folders import prefixes_of, problems_without_folders
@@ -164,6 +165,7 @@ class EngineClient:
         self._is_supervised = is_supervised
         self._http = EngineHttp(self.address)
         self._pulse = EngineHttp(self.address, timeout_seconds=heartbeat_seconds)
+        self.families = FamilyLookup(lambda path: self._http.request("GET", path))
         self._runs: dict[str, _Run] = {}
         self._faulty: str | None = None  # the prompt under which the device failed
         self._sending = asyncio.Lock()

@@ -44,10 +44,10 @@ async def _nothing(_client: EngineClient) -> None: ...
 class EngineFleet:
     """All engines. Use as `await fleet.start()`, `fleet.watch()` as one task, `await fleet.stop()`.
 
-    `on_first_up` is called once, when the first engine can take a prompt; `on_device_lost` when one is replaced because
-    its device failed, or is in doubt because the engine ended under several jobs in a row; `on_failed` when one of ours
-    does not come back, `on_all_failed` in its place when it was the last. `prepare` is awaited for one that has come up
-    anew, before it takes prompts.
+    `on_first_up` is awaited once, when the first engine can take a prompt; `on_device_lost` is called when one is
+    replaced because its device failed, or is in doubt because the engine ended under several jobs in a row; `on_failed`
+    when one of ours does not come back, `on_all_failed` in its place when it was the last. `prepare` is awaited for one
+    that has come up anew, before it takes prompts.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EngineFleet:
         config: SupervisionConfig,
         *,
         min_free_bytes: int,
-        on_first_up: Callable[[], None],
+        on_first_up: Callable[[], Awaitable[None]],
         on_device_lost: Callable[[EngineClient], None],
         on_failed: Callable[[EngineClient], None],
         on_all_failed: Callable[[], None],
@@ -231,7 +231,7 @@ class EngineFleet:
         for other in rest:
             other.cancel()
         self.has_been_up.set()
-        self._on_first_up()
+        await self._on_first_up()
 
     async def _watch_memory(self) -> None:
         while True:

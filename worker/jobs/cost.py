@@ -1,10 +1,11 @@
-"""The cost of a prompt: pixels x steps x passes of its samplers. Pure.
+"""The cost of a prompt: pixels x steps x passes of its samplers, at the price of their models' families. Pure.
 
-100 is one 512x512 picture of 20 guided steps, which is the workload of the start-up benchmark. A cost divided by the
-benchmark's costs per second is therefore a time in seconds. A pass is one evaluation of the network for one picture:
-guidance makes two passes per step, and a second-order sampler doubles them. Sizes are followed through the links of the
-graph, from the sampler's latent to the node that sets its size. Unknown values (the size of an uploaded picture, the
-inside of a custom node) count as the unit's. A prompt without a sampler costs 100. No prompt makes this raise.
+The unit is that of the start-up benchmark (`benchmark/qualify/unit.py`). A cost divided by the benchmark's costs per
+second is therefore a time in seconds. A pass is one evaluation of the network for one picture: guidance makes two
+passes per step, and a second-order sampler doubles them. Sizes are followed through the links of the graph, from the
+sampler's latent to the node that sets its size; models from the sampler to the node that loads the file. Unknown values
+(the size of an uploaded picture, the inside of a custom node) count as the family's default, and a model of an unknown
+family as one of the default family. A prompt without a sampler costs one unit. No prompt makes this raise.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from benchmark.qualify.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
+from worker.engines.families import Family, ModelFile, loaded_by
 from worker.workload import Workload
 
-UNIT_COST: Final = 100.0
-UNIT_PIXELS: Final = 512 * 512
-UNIT_STEPS: Final = 20
-UNIT_PASSES: Final = 2
+UNIT_COST: Final = UNIT_WORKLOAD
+NO_FAMILIES: Final[Mapping[ModelFile, Family]] = {}
 MAX_SIDE_PX: Final = 16384
 MAX_STEPS: Final = 10_000
 MAX_BATCH: Final = 4096
@@ -48,13 +49,16 @@ EVALUATIONS_PER_STEP: Final[Mapping[str, int]] = {
 SOURCES: Final = ("latent_image", "samples", "latent", "pixels", "image", "images", "samples1", "samples_to", "input")
 """Names of inputs that pass a latent or a picture through a node, the likeliest first."""
 
+MODEL_SOURCES: Final = ("model", "guider", "model1", "base_model", "pipe", "basic_pipe")
+"""Names of inputs that pass a model through a node, the likeliest first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Area:
     """The size of a latent or a batch of pictures, in pixels."""
 
-    width_px: float = 512.0
-    height_px: float = 512.0
+    width_px: float = UNIT_SIDE_PX
+    height_px: float = UNIT_SIDE_PX
     batch: int = 1
 
     @property
@@ -65,21 +69,30 @@ class Area:
         return Area(_side(self.width_px * factor), _side(self.height_px * factor), self.batch)
 
 
-def cost_of(prompt: Mapping[str, Any], workload: Workload = Workload.COMPUTED) -> float:
-    """Return the cost of a prompt in ComfyUI's API form; more than 0."""
+UNIT_AREA: Final = Area()
+
+
+def cost_of(
+    prompt: Mapping[str, Any],
+    workload: Workload = Workload.COMPUTED,
+    families: Mapping[ModelFile, Family] = NO_FAMILIES,
+) -> float:
+    """Return the cost of a prompt in ComfyUI's API form; more than 0. `families` are those of its model files."""
     if workload is not Workload.COMPUTED:
         return UNIT_COST if workload is Workload.STATIC else 1.0
-    graph = _Graph(prompt)
+    graph = _Graph(prompt, families)
     costs = [graph.sampler_cost(node_id) for node_id in prompt if graph.is_sampler(node_id)]
     return sum(costs) or UNIT_COST
 
 
 class _Graph:
-    """A prompt's graph with sizes, steps and passes of its nodes. Malformed prompts raise no error."""
+    """A prompt's graph with sizes, steps, passes and families of its nodes. Malformed prompts raise no error."""
 
-    def __init__(self, prompt: Mapping[str, Any]) -> None:
+    def __init__(self, prompt: Mapping[str, Any], families: Mapping[ModelFile, Family]) -> None:
         self._prompt = prompt
-        self._areas: dict[str, Area] = {}
+        self._families = families
+        self._areas: dict[tuple[str, Area], Area] = {}  # by node and the size that counts where none is known
+        self._models: dict[str, Family | None] = {}  # by node that has a model or passes one on
 
     def is_sampler(self, node_id: str) -> bool:
         """Return True for a node that takes a latent or a picture, and steps or sigmas.
@@ -91,9 +104,28 @@ class _Graph:
         return has_source and ("steps" in inputs or self._linked(inputs.get("sigmas")) is not None)
 
     def sampler_cost(self, node_id: str) -> float:
-        inputs = self._inputs(node_id)
-        share = self._area(node_id).pixels / UNIT_PIXELS
+        inputs, family = self._inputs(node_id), self._family(node_id)
+        unknown = UNIT_AREA if family is None else Area(family.default.width, family.default.height)
+        share = self._area(node_id, unknown).pixels / UNIT_PIXELS * (1.0 if family is None else family.pixel_cost)
         return UNIT_COST * share * (self._steps(inputs) / UNIT_STEPS) * (self._passes(inputs) / UNIT_PASSES)
+
+    def _family(self, node_id: str) -> Family | None:
+        """Return the family of the model that a node gets, through any nodes that change the model."""
+        passed: dict[str, None] = {}
+        current: str | None = node_id
+        found: Family | None = None
+        while current is not None and current not in passed and len(passed) < MAX_LINKS:
+            if current in self._models:
+                found = self._models[current]
+                break
+            passed[current] = None
+            inputs = self._inputs(current)
+            file = loaded_by(inputs)
+            if file is not None and (found := self._families.get(file)) is not None:
+                break
+            current = next((node for name in MODEL_SOURCES if (node := self._linked(inputs.get(name)))), None)
+        self._models.update(dict.fromkeys(passed, found))
+        return found
 
     def _steps(self, inputs: Mapping[str, Any]) -> float:
         if "steps" not in inputs:
@@ -127,19 +159,21 @@ class _Graph:
         name = inputs.get("sampler_name") if sampler is None else self._inputs(sampler).get("sampler_name")
         return guided * EVALUATIONS_PER_STEP.get(name if isinstance(name, str) else "", 1)
 
-    def _area(self, node_id: str) -> Area:
-        """Return the size of a node's output.
+    def _area(self, node_id: str, unknown: Area) -> Area:
+        """Return the size of a node's output; `unknown` is that of a picture whose size is not in the prompt.
 
         It walks up to a node that sets the size, then applies each node on the way down.
         """
         chain: list[str] = []
         current: str | None = node_id
-        while current is not None and current not in self._areas and current not in chain and len(chain) < MAX_LINKS:
+        while current is not None and (current, unknown) not in self._areas:
+            if current in chain or len(chain) >= MAX_LINKS:
+                break
             chain.append(current)
             current = self._source(current)
-        area = self._areas.get(current, Area()) if current is not None else Area()
+        area = unknown if current is None else self._areas.get((current, unknown), unknown)
         for known in reversed(chain):
-            area = self._areas[known] = self._apply(known, area)
+            area = self._areas[known, unknown] = self._apply(known, area)
         return area
 
     def _source(self, node_id: str) -> str | None:

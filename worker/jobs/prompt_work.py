@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from benchmark.qualify.unit import UNIT_PIXELS
+
 PICTURES: Final = frozenset({"IMAGE", "LATENT", "MASK", "VIDEO", "*"})
 """Types of outputs that have a size in pixels."""
 
@@ -27,7 +29,6 @@ MARGIN_INPUTS: Final = ("left", "top", "right", "bottom")
 REPEATERS: Final = frozenset({"RepeatLatentBatch", "RepeatImageBatch"})
 CUTTERS: Final = frozenset({"LatentFromBatch", "ImageFromBatch"})
 JOINERS: Final = frozenset({"LatentBatch", "ImageBatch", "LatentBatchSeedBehavior"})
-UNKNOWN_SIDE_PX: Final = 512.0
 UPSCALE_MODEL_FACTOR: Final = 4.0
 MOST: Final = 1e9  # upper bound of any number, far above every limit
 
@@ -52,7 +53,7 @@ class Picture:
     @property
     def sampled_pixels(self) -> float:
         """The pixels of the whole latent; four frames of a video share one latent frame."""
-        pixels = UNKNOWN_SIDE_PX**2 if self.pixels is None else self.pixels
+        pixels = UNIT_PIXELS if self.pixels is None else self.pixels
         return pixels * self.batch * ((self.frames - 1) // 4 + 1)
 
     def scaled(self, factor: float, field: str) -> Picture:

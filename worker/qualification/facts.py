@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmark.qualify.workload import CheckpointFact, DeviceFact
+from benchmark.qualify.workload import CheckpointFact, DeviceFact, FamilyFact
 from worker.engines.client import EngineClient
+from worker.engines.families import Family
+from worker.modifier_defaults import checkpoints_of
 
-FIRST_CONVOLUTION = "model.diffusion_model.input_blocks.0.0.weight"
-FIRST_CROSS_ATTENTION = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"
-SD15_TEXT_WIDTH = 768
-MAX_HEADER_BYTES = 100 * 1024 * 1024
 RANDOM_CHECKPOINT = "DarkroomRandomCheckpoint"
 
 
@@ -25,16 +21,23 @@ class EngineFacts:
     """Facts about an engine.
 
     `uuid` is the GPU's, where the engine reports it. `address` is a foreign engine's, which may be on any machine.
-    `versions` has engine, torch, cuda and precision.
+    `families` has the default one first; empty for an engine that reports none. `versions` has engine, torch, cuda and
+    precision.
     """
 
     device: DeviceFact
     uuid: str | None
     address: str | None
+    families: tuple[Family, ...]
     checkpoints: tuple[CheckpointFact, ...]
     has_random_checkpoint: bool
     has_probe: bool
     versions: Mapping[str, str | None]
+
+    def families_by_checkpoint(self) -> dict[str, Family | None]:
+        """Return the family of each checkpoint, None where it is unknown."""
+        families = {family.name: family for family in self.families}
+        return {fact.name: families.get(fact.family or "") for fact in self.checkpoints}
 
 
 async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
@@ -47,13 +50,14 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
     device = (stats.get("devices") or [{}])[0]
     system = stats.get("system") or {}
     probed = await _read_device(engine)
-    names, folder = checkpoint_names(info), models / "checkpoints"
+    families = await engine.families.families()
     return EngineFacts(
         device=DeviceFact(name=str(device.get("name", "unknown")), kind=str(device.get("type", "cpu"))),
         uuid=probed.get("uuid"),
         address=None if probed else engine.url,
-        checkpoints=await asyncio.to_thread(lambda: tuple(look_into(folder / name, name) for name in names)),
-        has_random_checkpoint=RANDOM_CHECKPOINT in info,
+        families=families,
+        checkpoints=await _checkpoints(engine, families, checkpoints_of(info), models / "checkpoints"),
+        has_random_checkpoint=RANDOM_CHECKPOINT in info and bool(families),
         has_probe=bool(probed),
         versions={
             "engine": f"darkroom {probed['darkroom'] or 'from source'}" if probed else foreign_version(system),
@@ -76,39 +80,37 @@ def foreign_version(system: Mapping[str, Any]) -> str | None:
     return f"comfyui {system['comfyui_version']}" if system.get("comfyui_version") else None
 
 
-def checkpoint_names(object_info: Mapping[str, Any]) -> list[str]:
-    inputs = object_info.get("CheckpointLoaderSimple", {}).get("input", {}).get("required", {})
-    names, *more = inputs.get("ckpt_name") or [[]]
-    if names == "COMBO" and more and isinstance(more[0], dict):  # the format of later versions of ComfyUI
-        names = more[0].get("options")
-    return [str(name) for name in names] if isinstance(names, list) else []
+async def _checkpoints(
+    engine: EngineClient, families: Sequence[Family], names: Sequence[str], folder: Path
+) -> tuple[CheckpointFact, ...]:
+    """Return what the engine says of its checkpoints; of one that says nothing, their sizes where they are here."""
+    if families:
+        return tuple(
+            CheckpointFact(name=item.name, family=item.family, scale=item.scale, size_bytes=item.size_bytes)
+            for item in await engine.families.checkpoints()
+        )
+    return await asyncio.to_thread(
+        lambda: tuple(CheckpointFact(name=name, size_bytes=_size_of(folder / name)) for name in names)
+    )
 
 
-def look_into(path: Path, name: str) -> CheckpointFact:
-    """Return a checkpoint's size, and the output channels of the UNet's first convolution from a safetensors header.
-
-    The channels are 0 where the UNet is not SD1.5's. Both are None for a file that is not on this machine.
-    """
+def _size_of(path: Path) -> int | None:
     try:
-        size_bytes = path.stat().st_size
+        return path.stat().st_size
     except OSError:
-        return CheckpointFact(name=name)
-    return CheckpointFact(name=name, base_channels=base_channels(path) or 0, size_bytes=size_bytes)
-
-
-def base_channels(path: Path) -> int | None:
-    """Return the base channels; None where the file has no UNet of SD1.5's kind, or is no safetensors file.
-
-    SD2 and SDXL have 320 channels, too, and are slower or need more: the width of their text distinguishes them.
-    """
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > MAX_HEADER_BYTES:
-                return None
-            header = json.loads(file.read(length))
-            if int(header[FIRST_CROSS_ATTENTION]["shape"][1]) != SD15_TEXT_WIDTH:
-                return None
-            return int(header[FIRST_CONVOLUTION]["shape"][0])
-    except (OSError, ValueError, KeyError, IndexError, TypeError, struct.error):
         return None
+
+
+def fact_of(family: Family) -> FamilyFact:
+    """Return what the benchmark has to know of a family."""
+    return FamilyFact(
+        name=family.name,
+        is_default=family.is_default,
+        width_px=family.default.width,
+        height_px=family.default.height,
+        num_steps=family.default.steps,
+        cfg=family.default.cfg,
+        sampler_name=family.default.sampler_name,
+        scheduler=family.default.scheduler,
+        pixel_cost=family.pixel_cost,
+    )

@@ -12,33 +12,41 @@ from benchmark.qualify.workload import RANDOM_PROMPT, OwnWorkload
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierRegistry, UnknownModifier
 from worker.demo_model import defaults_among
+from worker.engines.families import Family
 from worker.errors import SettingsInvalid
-from worker.jobs.cost import cost_of
+from worker.modifier_defaults import parameters_of
 from worker.settings.qualification import BenchmarkConfig
 
+Checkpoints = Mapping[str, Family | None]
+"""The checkpoints of an engine and their families, None for an unknown one."""
+
+NO_CHECKPOINTS: Checkpoints = {}
 FILE_NAME = Path("misc") / "benchmark.json"
 
 
 def find_own_workload(
-    config: BenchmarkConfig, places: Sequence[Path], registry: ModifierRegistry, checkpoint_names: Sequence[str]
+    config: BenchmarkConfig, places: Sequence[Path], registry: ModifierRegistry, checkpoints: Checkpoints
 ) -> OwnWorkload | None:
     """Return BENCHMARK_WORKFLOW, else the first `misc/benchmark.json` in `places`, else BENCHMARK_MODIFIER.
 
-    Raises SettingsInvalid, naming the variable or the file, for one that cannot be used.
+    Its `workload` is not computed yet. Raises SettingsInvalid, naming the variable or the file, for one that cannot be
+    used.
     """
     file = config.workflow or next((path / FILE_NAME for path in places if (path / FILE_NAME).is_file()), None)
     if file is not None:
         name = "BENCHMARK_WORKFLOW" if config.workflow is not None else str(file)
-        workflow = read_workflow(file, name, registry)
+        workflow = read_workflow(file, name, registry, checkpoints)
         return _workload(file.name, workflow)
     if config.modifier:
-        modifications = with_checkpoint(config.modifications, config.modifier, registry, checkpoint_names)
-        workflow = build(config.modifier, modifications, registry, "BENCHMARK_MODIFIER")
+        modifications = with_checkpoint(config.modifications, config.modifier, registry, checkpoints)
+        workflow = build(config.modifier, modifications, registry, "BENCHMARK_MODIFIER", checkpoints)
         return _workload(config.modifier, workflow)
     return None
 
 
-def read_workflow(path: Path, name: str, registry: ModifierRegistry) -> dict[str, Any]:
+def read_workflow(
+    path: Path, name: str, registry: ModifierRegistry, checkpoints: Checkpoints = NO_CHECKPOINTS
+) -> dict[str, Any]:
     """Read a workflow in API format, bare or as a request (`{"input": {"workflow_json" | "modifier"}}`).
 
     Raises SettingsInvalid that begins with `name`.
@@ -49,7 +57,7 @@ def read_workflow(path: Path, name: str, registry: ModifierRegistry) -> dict[str
         raise SettingsInvalid(f"{name}: {path} cannot be read: {error}") from None
     request = body.get("input", body) if isinstance(body, dict) else {}
     if isinstance(request, dict) and request.get("modifier"):
-        return build(str(request["modifier"]), request.get("modifications") or {}, registry, name)
+        return build(str(request["modifier"]), request.get("modifications") or {}, registry, name, checkpoints)
     workflow = request.get("workflow_json") or request if isinstance(request, dict) else {}
     is_workflow = bool(workflow) and all(
         isinstance(node, dict) and isinstance(node.get("class_type"), str) for node in workflow.values()
@@ -59,9 +67,18 @@ def read_workflow(path: Path, name: str, registry: ModifierRegistry) -> dict[str
     return dict(workflow)
 
 
-def build(modifier: str, modifications: Mapping[str, Any], registry: ModifierRegistry, name: str) -> dict[str, Any]:
+def build(
+    modifier: str,
+    modifications: Mapping[str, Any],
+    registry: ModifierRegistry,
+    name: str,
+    checkpoints: Checkpoints = NO_CHECKPOINTS,
+) -> dict[str, Any]:
+    """Build the prompt of a modifier. Raises SettingsInvalid that begins with `name`."""
     try:
-        return registry.build(modifier, modifications)
+        checkpoint = registry.checkpoint_of(modifier, modifications)
+        family = None if checkpoint is None else checkpoints.get(checkpoint)
+        return registry.build(modifier, modifications, family=parameters_of(family))
     except UnknownModifier as error:
         raise SettingsInvalid(f"{name}: {error}") from None
     except ModificationsRejected as error:
@@ -69,7 +86,7 @@ def build(modifier: str, modifications: Mapping[str, Any], registry: ModifierReg
 
 
 def with_checkpoint(
-    modifications: Mapping[str, Any], modifier: str, registry: ModifierRegistry, checkpoint_names: Sequence[str]
+    modifications: Mapping[str, Any], modifier: str, registry: ModifierRegistry, checkpoints: Checkpoints
 ) -> dict[str, Any]:
     """Add the machine's only checkpoint and a random prompt to modifications that name none."""
     try:
@@ -77,11 +94,11 @@ def with_checkpoint(
     except UnknownModifier:
         return dict(modifications)
     defaults: dict[str, Any] = {"prompt": RANDOM_PROMPT} if "prompt" in fields else {}
-    found = defaults_among(checkpoint_names, modifications)
+    found = defaults_among(list(checkpoints), modifications, registry.checkpoint_of(modifier, {}))
     defaults |= {name: value for name, value in found.items() if name in fields}
     return {**defaults, **modifications}
 
 
 def _workload(name: str, workflow: dict[str, Any]) -> OwnWorkload:
     digest = sha256(json.dumps(workflow, sort_keys=True).encode()).hexdigest()[:12]
-    return OwnWorkload(name=name, digest=digest, workflow=workflow, workload=cost_of(workflow))
+    return OwnWorkload(name=name, digest=digest, workflow=workflow)

@@ -30,6 +30,7 @@ from benchmark.qualify.verdict import (
     wants_another,
 )
 from benchmark.qualify.workload import (
+    FamilyFact,
     OwnWorkload,
     TextToImage,
     Workload,
@@ -43,7 +44,9 @@ from benchmark.qualify.workload import (
 from modifiers.registry import ModifierRegistry
 from worker.engines.address import UNIX_PREFIX
 from worker.engines.client import EngineClient
+from worker.engines.families import Family, model_files_in
 from worker.errors import SettingsInvalid, WorkerError
+from worker.jobs.cost import cost_of
 from worker.qualification.benchmark_cache import BenchmarkCache, CachedBenchmark
 from worker.qualification.expectation import (
     PastRun,
@@ -53,7 +56,7 @@ from worker.qualification.expectation import (
     read_history,
     read_reference,
 )
-from worker.qualification.facts import EngineFacts, read_facts
+from worker.qualification.facts import EngineFacts, fact_of, read_facts
 from worker.qualification.own_workload import find_own_workload
 from worker.qualification.runs import run_timed
 from worker.qualification.sensors import GpuSensors, SensorLog, open_sensors, watching
@@ -61,6 +64,8 @@ from worker.settings.qualification import BenchmarkConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROMPTS = PROJECT / "misc" / "test_prompts.txt"
+
+DRAWS_OWN_CHECKPOINT = "Text2Image"
 
 FetchInputs = Callable[[Mapping[str, Any], EngineClient], Awaitable[Mapping[str, Any]]]
 
@@ -180,15 +185,31 @@ class Qualifier:
 
         Raises SettingsInvalid and RequestRejected for a workflow that cannot be run, InputRejected for its files.
         """
-        names = [fact.name for fact in facts.checkpoints]
-        own = await asyncio.to_thread(find_own_workload, self._config, self._places, self._registry, names)
+        own = await asyncio.to_thread(
+            find_own_workload, self._config, self._places, self._registry, facts.families_by_checkpoint()
+        )
         if own is None:
             return choose_workload(
-                self._config, facts.device, facts.checkpoints, has_random_checkpoint=facts.has_random_checkpoint
+                self._wanted(facts),
+                facts.device,
+                facts.checkpoints,
+                has_random_checkpoint=facts.has_random_checkpoint,
+                family=measured_family(self._config.family, facts.families),
             )
-        fetched = own.model_copy(update={"workflow": dict(await self._fetch_inputs(own.workflow, engine))})
+        families = await engine.families.of(model_files_in(own.workflow))
+        workflow = dict(await self._fetch_inputs(own.workflow, engine))
+        cost = cost_of(own.workflow, families=families)
+        fetched = own.model_copy(update={"workflow": workflow, "workload": cost})
         await engine.check(fetched.prompt("a photograph", self._rng))
         return fetched
+
+    def _wanted(self, facts: EngineFacts) -> BenchmarkConfig:
+        """Return the settings, with the modifiers' own checkpoint where the engine does not say what its files are."""
+        own = self._registry.checkpoint_of(DRAWS_OWN_CHECKPOINT, {})
+        names = [fact.name for fact in facts.checkpoints if fact.family is None]
+        if facts.device.is_cpu or self._config.checkpoint or own is None or own not in names:
+            return self._config
+        return self._config.model_copy(update={"checkpoint": own})
 
     def _find_cached(self, key: str, workload: Workload, facts: EngineFacts) -> CachedBenchmark | None:
         """Return a cached result that today's settings accept, too."""
@@ -230,7 +251,6 @@ class Qualifier:
         judged = judge(speed, expectation, evidence)
         load, no_load = load_rate(measured, facts, preloaded)
         ran = measured.ran
-        is_picture = isinstance(ran, TextToImage)
         report = BenchmarkReport(
             verdict=judged.verdict,
             reason=judged.reason,
@@ -248,7 +268,7 @@ class Qualifier:
             width_px=ran.width_px if isinstance(ran, TextToImage) else None,
             height_px=ran.height_px if isinstance(ran, TextToImage) else None,
             steps=ran.num_steps if isinstance(ran, TextToImage) else None,
-            shrunk=why_shrunk(self._config, facts.device, ran) if is_picture else None,
+            shrunk=why_shrunk(workload, facts.device, ran),
             prompts=measured.prompts,
             device=facts.device,
             expectation=expectation if expectation.is_known else None,
@@ -324,6 +344,20 @@ class Qualifier:
             log.error("benchmark result not stored", reason=str(error))
 
 
+def measured_family(name: str, families: Sequence[Family]) -> FamilyFact:
+    """Return the family to measure: the one of this name, else the default one.
+
+    Raises SettingsInvalid for a name that the engine does not know.
+    """
+    if not name:
+        return fact_of(families[0]) if families else FamilyFact()
+    found = next((family for family in families if family.name == name), None)
+    if found is None:
+        known = ", ".join(family.name for family in families) or "none, as this engine names no families"
+        raise SettingsInvalid(f"BENCHMARK_FAMILY: unknown family of models; got {name!r}, expected {known}")
+    return fact_of(found)
+
+
 def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str:
     """Return a key that is equal for runs with interchangeable results: GPU, driver, engine, model and size.
 
@@ -350,7 +384,8 @@ def not_as_named(config: BenchmarkConfig, report: BenchmarkReport) -> str | None
     if not config.checkpoint or is_own_workflow or report.model == config.checkpoint:
         return None
     instead = "nothing was measured" if report.model is None else f"{report.model} was measured in its place"
-    return f"BENCHMARK_CHECKPOINT: {config.checkpoint} is not there or is no full-size SD1.5, so {instead}"
+    family = config.family or "the default family"
+    return f"BENCHMARK_CHECKPOINT: {config.checkpoint} is not there or is no full-size model of {family}, so {instead}"
 
 
 def load_rate(

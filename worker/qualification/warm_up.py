@@ -62,7 +62,8 @@ class WarmUp:
     async def _run(self, engine: EngineClient, path: Path) -> dict[str, Any]:
         began = time.monotonic()
         try:
-            workflow = await asyncio.to_thread(read_workflow, path, "WARMUP_WORKFLOWS", self._registry)
+            families = await engine.families.by_checkpoint()
+            workflow = await asyncio.to_thread(read_workflow, path, "WARMUP_WORKFLOWS", self._registry, families)
             prompt = await self._fetch_inputs(with_new_seeds(workflow, self._rng), engine)
             await engine.check(prompt)
             await run_timed(engine, prompt)

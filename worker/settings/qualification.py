@@ -29,23 +29,27 @@ def _parse_json_object(value: Any) -> Any:
 class BenchmarkConfig(Section):
     """Benchmark to run: `workflow`, else `modifier` with `modifications`, else text-to-image at this size.
 
-    A limit that is None does not apply.
+    `family` is a family of models by its name, empty for the engine's default one. A size that is None is the
+    family's. A limit that is None does not apply.
     """
 
     mode: Annotated[Literal["auto", "off"], LOWER, env("BENCHMARK")] = "auto"
     """`auto` or `off`: the start-up benchmark."""
 
-    width_px: Annotated[SidePixels, env("BENCHMARK_TEST_WIDTH")] = 512
-    """Width in pixels."""
+    family: Annotated[str, env("BENCHMARK_FAMILY")] = ""
+    """Family of models to measure, by its name in [families](families.md). Empty: the engine's default one."""
 
-    height_px: Annotated[SidePixels, env("BENCHMARK_TEST_HEIGHT")] = 512
-    """Height in pixels."""
+    width_px: Annotated[SidePixels | None, env("BENCHMARK_TEST_WIDTH")] = None
+    """Width in pixels. Empty: the family's default, 512 for the default family."""
 
-    num_steps: Annotated[int, Field(ge=1, le=10000), env("BENCHMARK_TEST_STEPS")] = 20
-    """Sampling steps."""
+    height_px: Annotated[SidePixels | None, env("BENCHMARK_TEST_HEIGHT")] = None
+    """Height in pixels. Empty: the family's default, 512 for the default family."""
+
+    num_steps: Annotated[int | None, Field(ge=1, le=10000), env("BENCHMARK_TEST_STEPS")] = None
+    """Sampling steps. Empty: the family's default, 20 for the default family."""
 
     checkpoint: Annotated[str, env("BENCHMARK_CHECKPOINT")] = ""
-    """Checkpoint to measure with. Empty: a full-size one, else random weights (on a CPU always those)."""
+    """Checkpoint to measure with. Empty: a full-size one of the family, else random weights (on a CPU always those)."""
 
     workflow: Annotated[Path | None, env("BENCHMARK_WORKFLOW", "BENCHMARK_JSON_PATH")] = None
     """A workflow file of your own to measure instead. Empty: `benchmark.json` in the folder `misc` of, or beside, the

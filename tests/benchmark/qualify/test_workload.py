@@ -13,6 +13,7 @@ from benchmark.qualify.workload import (
     MIN_RUNS,
     CheckpointFact,
     DeviceFact,
+    FamilyFact,
     OwnWorkload,
     TextToImage,
     calibration,
@@ -26,19 +27,33 @@ from benchmark.qualify.workload import (
 
 GPU = DeviceFact(name="cuda:0 NVIDIA H200 : native", kind="cuda")
 CPU = DeviceFact(name="cpu", kind="cpu")
-FULL = CheckpointFact(name="real.safetensors", base_channels=320)
+PLAIN = FamilyFact(name="plain")
+LARGE = FamilyFact(
+    name="large",
+    is_default=False,
+    width_px=1024,
+    height_px=768,
+    num_steps=25,
+    cfg=1.0,
+    sampler_name="dpmpp_2m",
+    scheduler="karras",
+    pixel_cost=3.0,
+)
+FULL = CheckpointFact(name="real.safetensors", family="plain", scale="full")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    width_px: int = 512
-    height_px: int = 512
-    num_steps: int = 20
+    width_px: int | None = None
+    height_px: int | None = None
+    num_steps: int | None = None
     checkpoint: str = ""
 
 
-def chosen(device: DeviceFact, *facts: CheckpointFact, wanted: Wanted | None = None) -> TextToImage:
-    made = choose_workload(wanted or Wanted(), device, facts, has_random_checkpoint=True)
+def chosen(
+    device: DeviceFact, *facts: CheckpointFact, wanted: Wanted | None = None, family: FamilyFact = PLAIN
+) -> TextToImage:
+    made = choose_workload(wanted or Wanted(), device, facts, has_random_checkpoint=True, family=family)
     assert made is not None
     return made
 
@@ -55,16 +70,30 @@ def test_a_gpus_name_is_told_without_torchs_words_around_it() -> None:
 
 def test_without_a_checkpoint_the_full_network_is_made_on_the_device() -> None:
     prompt = chosen(GPU).prompt("a fox", random.Random(0))
-    assert prompt["4"] == {"class_type": "DarkroomRandomCheckpoint", "inputs": {"family": "sd15", "scale": "full"}}
+    assert prompt["4"] == {"class_type": "DarkroomRandomCheckpoint", "inputs": {"family": "plain", "scale": "full"}}
     assert prompt["5"]["inputs"] == {"width": 512, "height": 512, "batch_size": 1}
     assert (prompt["3"]["inputs"]["steps"], prompt["6"]["inputs"]["text"]) == (20, "a fox")
 
 
-def test_a_checkpoint_is_used_only_at_full_width() -> None:
-    narrow, other = CheckpointFact(name="tiny", base_channels=32), CheckpointFact(name="vae only", base_channels=0)
-    assert chosen(GPU, narrow, other).model == "random:full"
-    assert chosen(GPU, narrow, FULL).model == "real.safetensors"
-    assert chosen(GPU, FULL, wanted=Wanted(checkpoint="tiny")).model == "random:full"
+def test_a_checkpoint_is_used_only_at_full_size_and_of_the_measured_family() -> None:
+    narrow = CheckpointFact(name="tiny", family="plain", scale="small")
+    other, unknown = CheckpointFact(name="xl", family="large", scale="full"), CheckpointFact(name="vae", family="")
+    assert chosen(GPU, narrow, other, unknown).model == "random:full"
+    assert chosen(GPU, narrow, other, unknown, FULL).model == "real.safetensors"
+    assert chosen(GPU, narrow, other, unknown, FULL, family=LARGE).model == "xl"
+    for name in ("tiny", "xl", "vae"):
+        assert chosen(GPU, narrow, other, unknown, FULL, wanted=Wanted(checkpoint=name)).model == "random:full"
+
+
+def test_another_family_is_measured_with_its_own_picture() -> None:
+    ran = chosen(GPU, family=LARGE)
+    assert (ran.model, ran.size, ran.is_standard) == ("random:large:full", "1024x768x25", False)
+    prompt = ran.prompt("a fox", random.Random(0))
+    assert prompt["4"]["inputs"] == {"family": "large", "scale": "full"}
+    sampling = prompt["3"]["inputs"]
+    assert (sampling["cfg"], sampling["sampler_name"], sampling["scheduler"]) == (1.0, "dpmpp_2m", "karras")
+    assert ran.workload == pytest.approx(100 * 3.0 * (1024 * 768) / 512**2 * (25 / 20) / 2)
+    assert chosen(GPU, family=LARGE, wanted=Wanted(width_px=512, num_steps=4)).size == "512x768x4"
 
 
 def test_a_named_checkpoint_on_a_foreign_disk_is_taken_at_the_users_word() -> None:
@@ -75,7 +104,7 @@ def test_a_named_checkpoint_on_a_foreign_disk_is_taken_at_the_users_word() -> No
 
 def test_a_foreign_engine_without_our_node_and_without_a_checkpoint_has_none() -> None:
     assert choose_workload(Wanted(), GPU, (), has_random_checkpoint=False) is None
-    assert choose_workload(Wanted(), GPU, (FULL,), has_random_checkpoint=False) is not None
+    assert choose_workload(Wanted(), GPU, (FULL,), has_random_checkpoint=False, family=PLAIN) is not None
 
 
 def test_a_cpu_measures_the_small_network_unless_a_checkpoint_is_named() -> None:
@@ -115,9 +144,9 @@ def test_settings_smaller_than_the_cpus_stay_as_they_are() -> None:
 
 def test_what_a_cpu_ran_instead_is_said() -> None:
     ran = chosen(CPU).model_copy(update={"width_px": 128, "height_px": 128, "num_steps": 4})
-    said = why_shrunk(Wanted(), CPU, ran)
+    said = why_shrunk(chosen(CPU), CPU, ran)
     assert said is not None and "128x128, 4 steps" in said and "512x512, 20 steps" in said
-    assert why_shrunk(Wanted(), GPU, chosen(GPU)) is None
+    assert why_shrunk(chosen(GPU), GPU, chosen(GPU)) is None
 
 
 def test_one_picture_of_512_at_20_steps_is_a_hundred() -> None:

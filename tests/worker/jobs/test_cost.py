@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.worker.engines.test_families import LARGE
+from worker.engines.families import ModelFile
 from worker.jobs.cost import cost_of
 from worker.workload import Workload
 
@@ -147,3 +149,48 @@ NODES = st.fixed_dictionaries({"inputs": st.dictionaries(NAMES, JSON | LINKS, ma
 @given(st.dictionaries(st.sampled_from(["1", "2", "3"]), NODES))
 def test_no_prompt_is_too_strange_for_a_finite_cost(prompt: dict[str, Any]) -> None:
     assert 0 < cost_of(prompt) < float("inf")
+
+
+def test_a_sampler_costs_what_the_family_of_its_model_does() -> None:
+    prompt = {
+        "1": node("CheckpointLoaderSimple", ckpt_name="large.safetensors"),
+        "2": node("LoraLoader", model=["1", 0], clip=["1", 1], lora_name="a"),
+        "3": node("CheckpointLoaderSimple", ckpt_name="plain.safetensors"),
+        "4": node("EmptyLatentImage", width=512, height=512, batch_size=1),
+        "5": node("KSampler", model=["2", 0], latent_image=["4", 0], steps=20, cfg=7.0),
+        "6": node("KSampler", model=["3", 0], latent_image=["5", 0], steps=20, cfg=7.0),
+    }
+    families = {ModelFile("checkpoints", "large.safetensors"): LARGE}
+    assert cost_of(prompt, families=families) == pytest.approx(100 * LARGE.pixel_cost + 100)
+    assert cost_of(prompt) == pytest.approx(200)
+
+
+@pytest.mark.parametrize("first_link", ["guider", "model"])
+def test_the_model_is_found_through_a_guider_and_a_random_checkpoint(first_link: str) -> None:
+    prompt = {
+        "1": node("DarkroomRandomCheckpoint", family="large", scale="full"),
+        "2": node("CFGGuider", model=["1", 0], cfg=5.0),
+        "3": node("EmptyLatentImage", width=512, height=512, batch_size=1),
+        "4": node("Sampler", **{first_link: ["2", 0]}, latent_image=["3", 0], steps=20, cfg=5.0),
+    }
+    assert cost_of(prompt, families={ModelFile("family", "large"): LARGE}) == pytest.approx(100 * LARGE.pixel_cost)
+
+
+def test_a_picture_of_unknown_size_counts_as_the_familys_default() -> None:
+    prompt = {
+        "1": node("CheckpointLoaderSimple", ckpt_name="large.safetensors"),
+        "2": node("LoadImage", image="a.png"),
+        "3": node("VAEEncode", pixels=["2", 0], vae=["1", 2]),
+        "4": node("KSampler", model=["1", 0], latent_image=["3", 0], steps=20, cfg=7.0),
+    }
+    families = {ModelFile("checkpoints", "large.safetensors"): LARGE}
+    assert cost_of(prompt, families=families) == pytest.approx(100 * 4 * LARGE.pixel_cost)
+
+
+def test_models_in_a_circle_end_the_search() -> None:
+    prompt = {
+        "1": node("KSampler", model=["2", 0], latent_image=["1", 0], steps=20, cfg=7.0),
+        "2": node("Patch", model=["3", 0]),
+        "3": node("Patch", model=["2", 0]),
+    }
+    assert cost_of(prompt, families={ModelFile("checkpoints", "large.safetensors"): LARGE}) == pytest.approx(100)

@@ -65,7 +65,8 @@ def facts(**changes: object) -> EngineFacts:
         "device": DeviceFact(name="cuda:0 NVIDIA L4", kind="cuda"),
         "uuid": "u1",
         "address": None,
-        "checkpoints": (CheckpointFact(name="a", base_channels=320, size_bytes=5),),
+        "families": (),
+        "checkpoints": (CheckpointFact(name="a", family="plain", scale="full", size_bytes=5),),
         "has_random_checkpoint": True,
         "has_probe": True,
         "versions": {"engine": "darkroom 1", "torch": "2.13", "precision": "float16"},
@@ -85,7 +86,7 @@ def test_a_result_stands_only_for_the_same_gpu_driver_engine_model_and_size() ->
         cache_key(facts(), full.model_copy(update={"num_steps": 30}), "580"),
         cache_key(facts(), full.model_copy(update={"checkpoint": "a", "scale": None}), "580"),
         cache_key(
-            facts(checkpoints=(CheckpointFact(name="a", base_channels=320, size_bytes=6),)),
+            facts(checkpoints=(CheckpointFact(name="a", family="plain", scale="full", size_bytes=6),)),
             full.model_copy(update={"checkpoint": "a", "scale": None}),
             "580",
         ),

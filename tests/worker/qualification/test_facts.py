@@ -1,43 +1,80 @@
-"""Which of a machine's checkpoints the benchmark takes for SD1.5."""
+"""What the front learns of an engine before it chooses a benchmark."""
 
 from __future__ import annotations
 
-import json
-import struct
 from pathlib import Path
 from typing import Any
 
-from worker.qualification.facts import (
-    FIRST_CONVOLUTION,
-    FIRST_CROSS_ATTENTION,
-    base_channels,
-    checkpoint_names,
-    look_into,
-)
+import pytest
+
+from benchmark.qualify.workload import CheckpointFact, FamilyFact
+from tests.worker.engines.test_families import LARGE, PLAIN
+from tests.worker.engines.test_family_lookup import Engine
+from worker.errors import SettingsInvalid
+from worker.modifier_defaults import checkpoints_of
+from worker.qualification.facts import read_facts
+from worker.qualification.qualifier import measured_family
 
 
-def written(path: Path, **shapes: list[int]) -> Path:
-    names = {"convolution": FIRST_CONVOLUTION, "attention": FIRST_CROSS_ATTENTION}
-    header = json.dumps({names[name]: {"shape": shape} for name, shape in shapes.items()}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header)
-    return path
+class Client:
+    """An engine client whose engine has `families`, or none."""
+
+    has_check = False
+    url = "http://engine"
+
+    def __init__(self, has_families: bool) -> None:
+        self.families = Engine(has_families).lookup
+
+    async def object_info(self) -> dict[str, Any]:
+        names = ["plain.safetensors", "elsewhere.safetensors"]
+        loader = {"input": {"required": {"ckpt_name": [names, {}]}}}
+        return {"CheckpointLoaderSimple": loader, "DarkroomRandomCheckpoint": {}}
+
+    async def system_stats(self) -> dict[str, Any]:
+        return {"devices": [{"name": "cpu", "type": "cpu"}], "system": {}}
 
 
-def test_the_width_is_read_from_a_checkpoint_of_sd15s_kind(tmp_path: Path) -> None:
-    assert base_channels(written(tmp_path / "full", convolution=[320, 4, 3, 3], attention=[320, 768])) == 320
-    assert base_channels(written(tmp_path / "narrow", convolution=[32, 4, 3, 3], attention=[32, 768])) == 32
+async def test_families_and_scales_of_checkpoints_are_the_engines_word(tmp_path: Path) -> None:
+    client: Any = Client(has_families=True)
+    facts = await read_facts(client, tmp_path)
+    assert facts.families == (PLAIN, LARGE) and facts.has_random_checkpoint
+    expected = CheckpointFact(name="plain.safetensors", family="plain", scale="full", size_bytes=7)
+    assert expected in facts.checkpoints
+    assert facts.families_by_checkpoint()["plain.safetensors"] == PLAIN
+    assert facts.families_by_checkpoint()["odd.safetensors"] is None
 
 
-def test_sdxl_and_sd2_have_as_many_channels_and_are_not_taken_for_it(tmp_path: Path) -> None:
-    sdxl = written(tmp_path / "sdxl", convolution=[320, 4, 3, 3])  # no attention in its first blocks
-    sd2 = written(tmp_path / "sd2", convolution=[320, 4, 3, 3], attention=[320, 1024])
-    assert [look_into(path, path.name).base_channels for path in (sdxl, sd2)] == [0, 0]
-    assert look_into(tmp_path / "elsewhere", "elsewhere").base_channels is None
+async def test_of_a_foreign_engine_only_names_and_the_sizes_of_files_here_are_known(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "plain.safetensors").write_bytes(b"12345")
+    client: Any = Client(has_families=False)
+    facts = await read_facts(client, tmp_path)
+    assert facts.families == () and not facts.has_random_checkpoint
+    assert facts.checkpoints == (
+        CheckpointFact(name="plain.safetensors", size_bytes=5),
+        CheckpointFact(name="elsewhere.safetensors"),
+    )
+
+
+def test_the_family_to_measure_is_the_named_one_else_the_default() -> None:
+    assert measured_family("", (PLAIN, LARGE)).name == "plain"
+    named = measured_family("large", (PLAIN, LARGE))
+    assert (named.width_px, named.num_steps, named.sampler_name, named.pixel_cost) == (1024, 25, "dpmpp_2m", 2.0)
+    assert measured_family("", ()) == FamilyFact()
+
+
+def test_an_unknown_family_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(SettingsInvalid, match="got 'huge', expected plain, large"):
+        measured_family("huge", (PLAIN, LARGE))
+    with pytest.raises(SettingsInvalid, match="names no families"):
+        measured_family("large", ())
 
 
 def test_names_are_found_in_both_forms_of_a_choice() -> None:
     forms: tuple[list[Any], ...] = ([["a"], {}], ["COMBO", {"options": ["a"]}])
     for told in forms:
         info = {"CheckpointLoaderSimple": {"input": {"required": {"ckpt_name": told}}}}
-        assert checkpoint_names(info) == ["a"]
-    assert checkpoint_names({}) == []
+        assert list(checkpoints_of(info)) == ["a"]
+    assert list(checkpoints_of({})) == []

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from modifiers.registry import build_registry
+from tests.worker.engines.test_families import LARGE
 from worker.errors import SettingsInvalid
+from worker.jobs.cost import cost_of
 from worker.qualification.own_workload import find_own_workload
 from worker.settings.environment import load_settings
 from worker.settings.qualification import BenchmarkConfig
@@ -30,29 +32,29 @@ def written(path: Path, body: Any) -> Path:
 
 
 def test_without_any_there_is_none(tmp_path: Path) -> None:
-    assert find_own_workload(config(), [tmp_path], REGISTRY, []) is None
+    assert find_own_workload(config(), [tmp_path], REGISTRY, {}) is None
 
 
 @pytest.mark.parametrize("body", [WORKFLOW, {"workflow_json": WORKFLOW}, {"input": {"workflow_json": WORKFLOW}}])
 def test_a_file_holds_a_workflow_or_a_request(tmp_path: Path, body: Any) -> None:
     file = written(tmp_path / "mine.json", body)
-    found = find_own_workload(config(BENCHMARK_WORKFLOW=str(file)), [], REGISTRY, [])
+    found = find_own_workload(config(BENCHMARK_WORKFLOW=str(file)), [], REGISTRY, {})
     assert found is not None and found.workflow == WORKFLOW and found.model.startswith("mine.json#")
 
 
 def test_the_file_beside_the_base_directory_needs_no_setting(tmp_path: Path) -> None:
     written(tmp_path / "misc" / "benchmark.json", WORKFLOW)
-    found = find_own_workload(config(), [tmp_path / "base", tmp_path], REGISTRY, [])
+    found = find_own_workload(config(), [tmp_path / "base", tmp_path], REGISTRY, {})
     assert found is not None and found.workflow == WORKFLOW
 
 
 def test_a_modifier_is_built_with_its_modifications_and_the_only_checkpoint() -> None:
     asked = config(benchmark_modifier="Text2Image", benchmark_modifications='{"steps": 40}')
-    found = find_own_workload(asked, [], REGISTRY, ["only.safetensors"])
+    found = find_own_workload(asked, [], REGISTRY, {"only.safetensors": None})
     assert found is not None
     inputs = {name: value for node in found.workflow.values() for name, value in node["inputs"].items()}
     assert (inputs["steps"], inputs["ckpt_name"]) == (40, "only.safetensors")
-    assert found.workload == pytest.approx(200)
+    assert cost_of(found.workflow) == pytest.approx(200)
     assert "a fox" in {
         value for node in found.prompt("a fox", Random(1)).values() for value in map(str, node["inputs"].values())
     }
@@ -62,7 +64,7 @@ def test_workflows_of_one_name_and_other_content_are_told_apart(tmp_path: Path) 
     models = set()
     for seed in (1, 2):
         file = written(tmp_path / "mine.json", {"1": {"class_type": "Draw", "inputs": {"steps": seed}}})
-        found = find_own_workload(config(BENCHMARK_WORKFLOW=str(file)), [], REGISTRY, [])
+        found = find_own_workload(config(BENCHMARK_WORKFLOW=str(file)), [], REGISTRY, {})
         assert found is not None
         models.add(found.model)
     assert len(models) == 2
@@ -72,10 +74,18 @@ def test_workflows_of_one_name_and_other_content_are_told_apart(tmp_path: Path) 
 def test_a_file_without_a_workflow_is_named(tmp_path: Path, body: Any) -> None:
     file = written(tmp_path / "mine.json", body)
     with pytest.raises(SettingsInvalid, match=r"BENCHMARK_WORKFLOW.*mine\.json"):
-        find_own_workload(config(BENCHMARK_WORKFLOW=str(file)), [], REGISTRY, [])
+        find_own_workload(config(BENCHMARK_WORKFLOW=str(file)), [], REGISTRY, {})
 
 
 @pytest.mark.parametrize(("modifier", "said"), [("Nope", "unknown modifier"), ("Image2Image", "input_image")])
 def test_a_modifier_that_cannot_be_built_is_named(modifier: str, said: str) -> None:
     with pytest.raises(SettingsInvalid, match=f"BENCHMARK_MODIFIER.*{said}"):
-        find_own_workload(config(benchmark_modifier=modifier), [], REGISTRY, [])
+        find_own_workload(config(benchmark_modifier=modifier), [], REGISTRY, {})
+
+
+def test_a_modifier_draws_with_the_defaults_of_the_checkpoints_family() -> None:
+    asked = config(benchmark_modifier="Text2Image", benchmark_modifications='{"steps": 7}')
+    found = find_own_workload(asked, [], REGISTRY, {"only.safetensors": LARGE})
+    assert found is not None
+    inputs = {name: value for node in found.workflow.values() for name, value in node["inputs"].items()}
+    assert (inputs["width"], inputs["steps"], inputs["cfg"]) == (LARGE.default.width, 7, LARGE.default.cfg)

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from worker import models
-from worker.models import (
-    KNOWN_MODELS,
-    DownloadBroke,
-    HubUnreachable,
-    ModelBroken,
-    UnknownModel,
-    checksum_path,
-    commands,
-    fetch_model,
-    find_problem,
-    list_models,
-)
+from modifiers.registry import build_registry
+from worker.models import fetch
+from worker.models.errors import DownloadBroke, HubUnreachable, ModelBroken, UnknownModel
+from worker.models.fetch import fetch_model
+from worker.models.files import checksum_path, find_problem, list_models
+from worker.models.known import KnownModel, known_model, known_models
+from worker.models_command import commands
+
+SMALL = KnownModel("A small model", "someone/small", "small.safetensors", "checkpoints")
 
 
 def checkpoint(num_bytes: int = 64) -> bytes:
@@ -81,8 +78,8 @@ def hub() -> Iterator[Any]:
 
 def test_a_known_model_is_fetched_verified_and_put_in_place(hub: Any, tmp_path: Path) -> None:
     said: list[str] = []
-    path = fetch_model("sd15", tmp_path, said.append, endpoint=hub.url)
-    assert path == tmp_path / "checkpoints" / KNOWN_MODELS["sd15"].file_name
+    path = fetch_model(SMALL, tmp_path, said.append, endpoint=hub.url)
+    assert path == tmp_path / "checkpoints" / SMALL.file_name
     assert path.read_bytes() == hub.content
     assert checksum_path(path).read_text().startswith(hub.sha256) and find_problem(path) is None
     assert "verified" in said[-1]
@@ -92,23 +89,23 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Any, tmp_path:
     hub.content = checkpoint(12_000_000)
     hub.sha256 = hashlib.sha256(hub.content).hexdigest()
     hub.cut_after = 11_000_000
-    path = fetch_model("sd15", tmp_path, lambda _: None, endpoint=hub.url)
+    path = fetch_model(SMALL, tmp_path, lambda _: None, endpoint=hub.url)
     assert path.read_bytes() == hub.content
     first, again = [start for command, start in hub.asked if command == "GET"]
     assert first == 0 and again >= 10_000_000
 
 
 def test_a_model_that_is_there_is_not_fetched_again(hub: Any, tmp_path: Path) -> None:
-    fetch_model("sd15", tmp_path, lambda _: None, endpoint=hub.url)
+    fetch_model(SMALL, tmp_path, lambda _: None, endpoint=hub.url)
     hub.asked.clear()
-    fetch_model("sd15", tmp_path, lambda _: None, endpoint=hub.url)
+    fetch_model(SMALL, tmp_path, lambda _: None, endpoint=hub.url)
     assert hub.asked == []
 
 
 def test_content_that_is_not_what_the_hub_says_never_takes_its_place(hub: Any, tmp_path: Path) -> None:
     hub.sha256 = "0" * 64
     with pytest.raises((ModelBroken, DownloadBroke)):
-        fetch_model("sd15", tmp_path, lambda _: None, endpoint=hub.url)
+        fetch_model(SMALL, tmp_path, lambda _: None, endpoint=hub.url)
     assert list_models(tmp_path) == []
 
 
@@ -116,26 +113,53 @@ def test_a_page_in_place_of_a_model_is_refused(hub: Any, tmp_path: Path) -> None
     hub.content = b"<html>please log in</html>"
     hub.sha256 = hashlib.sha256(hub.content).hexdigest()
     with pytest.raises(ModelBroken, match="not a safetensors file"):
-        fetch_model("sd15", tmp_path, lambda _: None, endpoint=hub.url)
+        fetch_model(SMALL, tmp_path, lambda _: None, endpoint=hub.url)
     assert list_models(tmp_path) == []
 
 
 def test_a_hub_that_refuses_connections_is_out_of_reach(tmp_path: Path) -> None:
     with pytest.raises(HubUnreachable):
-        fetch_model("sd15", tmp_path, lambda _: None, endpoint="http://127.0.0.1:9")
+        fetch_model(SMALL, tmp_path, lambda _: None, endpoint="http://127.0.0.1:9")
 
 
 def test_a_hub_that_never_answers_is_out_of_reach_after_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "REACH_SECONDS", 0.3)
+    monkeypatch.setattr(fetch, "REACH_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(HubUnreachable):
-        fetch_model("sd15", tmp_path, lambda _: None, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        fetch_model(SMALL, tmp_path, lambda _: None, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
 
 
-def test_an_unknown_model_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UnknownModel, match="sd15"):
-        fetch_model("sd99", tmp_path, lambda _: None)
+def test_an_unknown_model_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownModel, match="got 'sdxl-refinr', expected .*sdxl-vae.*; did you mean sdxl-refiner"):
+        known_model("sdxl-refinr")
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_a_known_model_names_one_file_with_its_size_and_checksum(name: str) -> None:
+    known = known_model(name)
+    assert known.label and known.repository.count("/") == 1 and known.file_name.endswith(".safetensors")
+    assert known.folder in ("checkpoints", "vae") and known.size_bytes is not None and known.size_bytes > 10**8
+    assert known.sha256 is not None and len(known.sha256) == 64 and int(known.sha256, 16) > 0
+
+
+def test_the_checkpoint_that_modifiers_draw_with_is_a_known_model() -> None:
+    own = build_registry().checkpoint_of("Text2Image", {})
+    assert own in {known.file_name for known in known_models().values()}
+
+
+@pytest.mark.parametrize("changes", [{"sha256": "0" * 64}, {"size_bytes": 5}])
+def test_another_file_under_a_known_name_is_refused_before_it_is_downloaded(
+    hub: Any, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(ModelBroken, match="another file on the hub"):
+        fetch_model(replace(SMALL, **changes), tmp_path, lambda _: None, endpoint=hub.url)
+    assert all(command == "HEAD" for command, _ in hub.asked)
+
+
+def test_a_file_with_the_published_size_and_checksum_is_taken(hub: Any, tmp_path: Path) -> None:
+    known = replace(SMALL, sha256=hub.sha256, size_bytes=len(hub.content))
+    assert fetch_model(known, tmp_path, lambda _: None, endpoint=hub.url).read_bytes() == hub.content
 
 
 def test_lists_model_files_of_every_folder_and_nothing_else(tmp_path: Path) -> None:
@@ -161,9 +185,10 @@ def test_a_changed_file_is_told_by_its_recorded_checksum(tmp_path: Path) -> None
 
 def test_the_commands_exit_codes_tell_what_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, at = CliRunner(), ["--base-directory", str(tmp_path)]
-    monkeypatch.setattr(models, "ask_hub", _unreachable)
+    monkeypatch.setattr(fetch, "ask_hub", _unreachable)
     assert run.invoke(commands, ["fetch", "sd15", *at]).exit_code == 3
     assert run.invoke(commands, ["fetch", "nope", *at]).exit_code == 2
+    assert "sdxl-turbo" in run.invoke(commands, ["known"]).output
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "a.safetensors").write_bytes(checkpoint())
     assert "a.safetensors" in run.invoke(commands, ["list", *at]).output

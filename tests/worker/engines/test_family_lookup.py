@@ -1,0 +1,112 @@
+"""How long the front believes what an engine said of its files, and how little it asks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.worker.engines.test_families import LARGE, PLAIN, described
+from worker.engines.families import FAMILY_KIND, ModelFile
+from worker.engines.family_lookup import MAX_KEPT, TTL_SECONDS, FamilyLookup
+from worker.engines.http import Reply
+from worker.errors import EngineUnreachable
+
+
+class Engine:
+    """An engine of two families that counts what it is asked."""
+
+    def __init__(self, has_families: bool = True) -> None:
+        self.files = {"plain.safetensors": "plain", "large & more.safetensors": "large", "odd.safetensors": None}
+        self.has_families = has_families
+        self.is_up = True
+        self.asked: list[str] = []
+        self.now = 0.0
+        self.lookup = FamilyLookup(self.ask, lambda: self.now)
+
+    async def ask(self, path: str) -> Reply:
+        if not self.is_up:
+            raise EngineUnreachable("Cannot connect to the engine")
+        self.asked.append(path)
+        if not self.has_families:
+            return Reply(404, b"404: Not Found")
+        if path == "/api/v1/families":
+            return Reply(200, json.dumps([described(PLAIN), described(LARGE, 10.0)]).encode())
+        query = parse_qs(urlsplit(path).query)
+        names = query.get("name", list(self.files) if query["kind"] == ["checkpoints"] else [])
+        assert len(path) < 8000
+        return Reply(
+            200, json.dumps({"checkpoints": [self._item(name) for name in names if name in self.files]}).encode()
+        )
+
+    def _item(self, name: str) -> dict[str, Any]:
+        return {"name": name, "family": self.files[name], "scale": "full", "size_bytes": 7, "variant": ""}
+
+    @property
+    def num_file_questions(self) -> int:
+        return sum(path.startswith("/api/v1/checkpoints") for path in self.asked)
+
+
+def files(*names: str) -> list[ModelFile]:
+    return [ModelFile("checkpoints", name) for name in names]
+
+
+async def test_families_are_found_by_file_name() -> None:
+    asked = files("plain.safetensors", "large & more.safetensors", "odd.safetensors", "missing.safetensors")
+    plain, large, *_ = asked
+    assert await Engine().lookup.of(asked) == {plain: PLAIN, large: LARGE}
+
+
+async def test_random_weights_name_their_family_themselves() -> None:
+    engine = Engine()
+    known, unknown = ModelFile(FAMILY_KIND, "large"), ModelFile(FAMILY_KIND, "huge")
+    assert await engine.lookup.of([known, unknown]) == {known: LARGE}
+    assert engine.num_file_questions == 0
+
+
+async def test_an_answer_is_kept_for_a_while_and_then_asked_for_again() -> None:
+    engine, asked = Engine(), files("plain.safetensors", "missing.safetensors")
+    for _ in range(3):
+        await engine.lookup.of(asked)
+    assert engine.num_file_questions == 1
+    engine.files["plain.safetensors"] = "large"  # replaced on disk
+    engine.now += TTL_SECONDS + 1
+    assert await engine.lookup.of(asked) == {asked[0]: LARGE}
+
+
+async def test_an_engine_without_families_is_not_asked_about_files() -> None:
+    engine = Engine(has_families=False)
+    assert await engine.lookup.of(files("plain.safetensors")) == {}
+    assert await engine.lookup.checkpoints() == () and await engine.lookup.by_checkpoint() == {}
+    assert engine.asked == ["/api/v1/families"]
+
+
+async def test_names_that_do_not_fit_one_request_count_as_unknown_and_spoil_nothing() -> None:
+    asked = files("plain.safetensors", "x" * 100_000, *(f"{number}{'y' * 200}" for number in range(100)))
+    assert await Engine().lookup.of(asked) == {asked[0]: PLAIN}
+
+
+async def test_memory_is_bounded_whatever_names_are_asked_for() -> None:
+    engine = Engine()
+    for number in range(MAX_KEPT + 50):
+        await engine.lookup.of(files(f"{number}.safetensors"))
+    assert len(engine.lookup._names) <= MAX_KEPT
+
+
+async def test_all_checkpoints_are_listed_with_their_families() -> None:
+    engine = Engine()
+    listed = {item.name: (item.family, item.scale, item.size_bytes) for item in await engine.lookup.checkpoints()}
+    assert listed["plain.safetensors"] == ("plain", "full", 7) and listed["odd.safetensors"] == ("", "full", 7)
+    assert (await engine.lookup.by_checkpoint())["odd.safetensors"] is None
+    before = engine.num_file_questions
+    await engine.lookup.of(files("plain.safetensors"))
+    assert engine.num_file_questions == before
+
+
+async def test_an_engine_that_is_gone_is_said_to_be() -> None:
+    engine = Engine()
+    engine.is_up = False
+    with pytest.raises(EngineUnreachable):
+        await engine.lookup.of(files("plain.safetensors"))

@@ -1,0 +1,125 @@
+"""Families of models as an engine reports them, and the model files that a prompt names. Pure.
+
+Which families there are, and what each needs for a picture, is the engine's: the front has no list of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+FAMILY_KIND: Final = "family"
+"""The `kind` of a `ModelFile` without a file: random weights of the family with that name."""
+
+LOADER_INPUTS: Final[Mapping[str, str]] = {
+    "ckpt_name": "checkpoints",
+    "unet_name": "diffusion_models",
+    "family": FAMILY_KIND,
+}
+"""Names of inputs by which nodes load a denoising network, and the kind of file each names."""
+
+GUIDED_PASSES: Final = 2
+CFG_WITHOUT_GUIDANCE: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model file by its kind and its name below the folder of that kind."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PictureDefaults:
+    """What a family draws a picture with by default."""
+
+    width: int
+    height: int
+    steps: int
+    cfg: float
+    sampler_name: str
+    scheduler: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @property
+    def work(self) -> float:
+        """Pixels x steps x passes of the network."""
+        passes = 1 if self.cfg == CFG_WITHOUT_GUIDANCE else GUIDED_PASSES
+        return self.width * self.height * self.steps * passes
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of models. `pixel_cost` is the cost of a pixel, step and pass relative to the default family's."""
+
+    name: str
+    default: PictureDefaults
+    is_default: bool = False
+    pixel_cost: float = 1.0
+
+
+def read_families(answer: Any) -> tuple[Family, ...]:
+    """Read the answer of `/api/v1/families`, the default family first; empty for the answer of another kind of engine.
+
+    A family whose description is not understood is left out.
+    """
+    described = [item for item in answer if isinstance(item, Mapping)] if isinstance(answer, Sequence) else []
+    found = [(item, defaults) for item in described if (defaults := _read_defaults(item.get("default"))) is not None]
+    if not found or found[0][0] is not described[0]:
+        return ()
+    unit = found[0][1].work
+    return tuple(
+        Family(
+            name=str(item.get("name")),
+            default=defaults,
+            is_default=place == 0,
+            pixel_cost=_read_cost(item["default"]) * unit / defaults.work,
+        )
+        for place, (item, defaults) in enumerate(found)
+    )
+
+
+def _read_defaults(described: Any) -> PictureDefaults | None:
+    try:
+        defaults = PictureDefaults(
+            width=int(described["width"]),
+            height=int(described["height"]),
+            steps=int(described["steps"]),
+            cfg=float(described["cfg"]),
+            sampler_name=str(described["sampler_name"]),
+            scheduler=str(described["scheduler"]),
+        )
+    except (LookupError, TypeError, ValueError):
+        return None
+    return defaults if defaults.work > 0 else None
+
+
+def _read_cost(described: Mapping[str, Any]) -> float:
+    cost = described.get("cost")
+    return float(cost) if isinstance(cost, int | float) and 0 < cost < float("inf") else 1.0
+
+
+def loaded_by(inputs: Mapping[str, Any]) -> ModelFile | None:
+    """Return the model file that a node with these inputs loads a denoising network from."""
+    for name, kind in LOADER_INPUTS.items():
+        value = inputs.get(name)
+        if isinstance(value, str) and value:
+            return ModelFile(kind, value)
+    return None
+
+
+def model_files_in(prompt: Mapping[str, Any]) -> list[ModelFile]:
+    """Return the model files of denoising networks that a prompt in ComfyUI's API form names, each once."""
+    return list(dict.fromkeys(_files(prompt)))
+
+
+def _files(prompt: Mapping[str, Any]) -> Iterator[ModelFile]:
+    for node in prompt.values():
+        inputs = node.get("inputs") if isinstance(node, Mapping) else None
+        found = loaded_by(inputs) if isinstance(inputs, Mapping) else None
+        if found is not None:
+            yield found

@@ -1,0 +1,125 @@
+"""FamilyLookup: TTL cache of an engine's families of models and of the family of each of its model files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from worker.engines.families import FAMILY_KIND, Family, ModelFile, read_families
+from worker.engines.http import Reply
+
+TTL_SECONDS = 30.0  # for which a replaced file may count as of its former family
+MAX_QUERY_BYTES = 4096  # of one request; further files of a prompt count as of the default family
+MAX_KEPT = 1024
+
+Ask = Callable[[str], Awaitable[Reply]]
+"""GET a path of the engine. Raises EngineUnreachable."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFamily:
+    """A checkpoint as the engine describes it. `family` is empty for a file of no known family."""
+
+    name: str
+    family: str
+    scale: str | None
+    size_bytes: int | None
+
+
+class FamilyLookup:
+    """Families of an engine. One without them (a foreign ComfyUI) has none, and its files count as the default's."""
+
+    def __init__(self, ask: Ask, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._families: tuple[float, tuple[Family, ...]] | None = None
+        self._names: dict[ModelFile, tuple[float, str]] = {}  # the family's name, empty for none
+
+    async def families(self) -> tuple[Family, ...]:
+        """Return the families, the default one first; empty for an engine without them. Raises EngineUnreachable."""
+        if self._families is None or self._is_old(self._families[0]):
+            reply = await self._ask("/api/v1/families")
+            found = read_families(reply.json_value()) if reply.status == 200 else ()
+            self._families = self._clock(), found
+        return self._families[1]
+
+    async def of(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
+        """Return the families of files; those of no known family are left out. Raises EngineUnreachable."""
+        if not files:
+            return {}
+        families = {family.name: family for family in await self.families()}
+        if not families:
+            return {}
+        for kind in {file.kind for file in files} - {FAMILY_KIND}:
+            await self._learn(kind, [file.name for file in files if file.kind == kind])
+        return {file: families[name] for file in files if (name := self._name_of(file)) in families}
+
+    async def checkpoints(self) -> tuple[CheckpointFamily, ...]:
+        """Return all checkpoints of the engine, read anew; empty without families. Raises EngineUnreachable."""
+        if not await self.families():
+            return ()
+        found = []
+        for item in await self._described("checkpoints") or ():
+            name, size = str(item.get("name")), item.get("size_bytes")
+            scale = item.get("scale")
+            family = str(item.get("family") or "")
+            self._keep(ModelFile("checkpoints", name), family)
+            found.append(
+                CheckpointFamily(
+                    name, family, None if scale is None else str(scale), size if isinstance(size, int) else None
+                )
+            )
+        return tuple(found)
+
+    async def by_checkpoint(self) -> dict[str, Family | None]:
+        """Return the family of each checkpoint of the engine, None for an unknown one. Raises EngineUnreachable."""
+        families = {family.name: family for family in await self.families()}
+        return {item.name: families.get(item.family) for item in await self.checkpoints()}
+
+    def _name_of(self, file: ModelFile) -> str:
+        if file.kind == FAMILY_KIND:
+            return file.name
+        return self._names.get(file, (0.0, ""))[1]
+
+    async def _learn(self, kind: str, names: Iterable[str]) -> None:
+        """Ask for the files whose family is unknown or may have changed."""
+        kept = ((name, self._names.get(ModelFile(kind, name))) for name in names)
+        unknown = _that_fit(name for name, known in kept if known is None or self._is_old(known[0]))
+        described = await self._described(kind, unknown) if unknown else None
+        if described is not None:
+            families = {str(item.get("name")): str(item.get("family") or "") for item in described}
+            for name in unknown:
+                self._keep(ModelFile(kind, name), families.get(name, ""))
+
+    async def _described(self, kind: str, names: Collection[str] = ()) -> list[Mapping[str, Any]] | None:
+        """Return the engine's descriptions of files, of all of a kind without names; None where it has none."""
+        reply = await self._ask(f"/api/v1/checkpoints?{_query([('kind', kind), *(('name', name) for name in names)])}")
+        listed = reply.json_object().get("checkpoints") if reply.status == 200 else None
+        return [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else None
+
+    def _keep(self, file: ModelFile, name: str) -> None:
+        self._names.pop(file, None)
+        while len(self._names) >= MAX_KEPT:
+            del self._names[next(iter(self._names))]  # the oldest
+        self._names[file] = self._clock(), name
+
+    def _is_old(self, read_at: float) -> bool:
+        return self._clock() - read_at > TTL_SECONDS
+
+
+def _query(pairs: Iterable[tuple[str, str]]) -> str:
+    return urlencode(list(pairs), errors="replace")
+
+
+def _that_fit(names: Iterable[str]) -> list[str]:
+    """Return the first names that fit one request."""
+    found, left = [], MAX_QUERY_BYTES
+    for name in names:
+        left -= len(_query([("name", name)])) + 1 if len(name) < MAX_QUERY_BYTES else MAX_QUERY_BYTES
+        if left < 0:
+            break
+        found.append(name)
+    return found

@@ -1,0 +1,60 @@
+"""Defaults of a modifier on this machine: its checkpoint, and what the checkpoint's family of models draws with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from modifiers.registry import ModifierRegistry
+from worker.demo_model import defaults_among
+from worker.engines.choices import choices_in
+from worker.engines.client import EngineClient
+from worker.engines.families import Family, ModelFile
+
+
+@dataclass(frozen=True, slots=True)
+class ModifierDefaults:
+    """Replacements of a modifier's defaults by field, and the default parameters of the checkpoint's family.
+
+    `family` is None where the workflow's values stand: for the default family, and where the family is unknown.
+    """
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    family: Mapping[str, Any] | None = None
+
+    def build(self, registry: ModifierRegistry, name: str, modifications: Mapping[str, Any]) -> dict[str, Any]:
+        """Build the prompt of a request. Raises UnknownModifier and ModificationsRejected."""
+        return registry.build(name, modifications, self.fields, self.family)
+
+
+def checkpoints_of(object_info: Mapping[str, Any]) -> Sequence[str]:
+    """Return the names of the checkpoints that an engine lists."""
+    return choices_in(object_info)("CheckpointLoaderSimple", "ckpt_name") or ()
+
+
+async def find_defaults(
+    engine: EngineClient,
+    registry: ModifierRegistry,
+    checkpoints: Sequence[str],
+    name: str,
+    modifications: Mapping[str, Any],
+) -> ModifierDefaults:
+    """Return the defaults of a modifier for a request. Raises UnknownModifier and EngineUnreachable."""
+    fields = defaults_among(checkpoints, modifications, registry.checkpoint_of(name, {}))
+    checkpoint = registry.checkpoint_of(name, {**modifications, **fields})
+    file = None if checkpoint is None else ModelFile("checkpoints", checkpoint)
+    found = await engine.families.of([] if file is None else [file])
+    return ModifierDefaults(fields, parameters_of(None if file is None else found.get(file)))
+
+
+async def find_all_defaults(
+    engine: EngineClient, registry: ModifierRegistry, checkpoints: Sequence[str], names: Iterable[str]
+) -> dict[str, ModifierDefaults]:
+    """Return the defaults of modifiers for requests that name no checkpoint. Raises EngineUnreachable."""
+    return {name: await find_defaults(engine, registry, checkpoints, name, {}) for name in names}
+
+
+def parameters_of(family: Family | None) -> Mapping[str, Any] | None:
+    """Return the default parameters of a family; None where the workflows' own stand."""
+    return None if family is None or family.is_default else family.default.as_json()
