@@ -58,7 +58,7 @@ WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", *WORKER_LE
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
 WORKER_FILES = (*WORKER_EDGE, "worker.files", "worker.s3")
 WORKER_PARTS = (*WORKER_FILES, "worker.inputs", "worker.outputs", "worker.engines", "worker.demo_model")
-WORKER_JOBS = (*WORKER_PARTS, "worker.jobs", "worker.listener")
+WORKER_JOBS = (*WORKER_PARTS, "worker.modifier_defaults", "worker.jobs", "worker.listener")
 WORKER_OWNERS = (*WORKER_JOBS, "worker.qualification", "worker.autoscaler")
 SHARED = ("machine", "names")
 
@@ -72,11 +72,12 @@ WORKER_RULES = (
     Rule("worker.files", WORKER_BASE),
     Rule("worker.s3", WORKER_EDGE),
     Rule("worker.listener", WORKER_EDGE),
-    Rule("worker.demo_model", ("modifiers",)),
+    Rule("worker.demo_model", ()),
+    Rule("worker.modifier_defaults", ("modifiers", "worker.demo_model", "worker.engines", "worker.errors")),
     Rule("worker.inputs", WORKER_FILES),
     Rule("worker.outputs", WORKER_FILES),
     Rule("worker.engines", (*WORKER_EDGE, "worker.files", "engine.graph", *SHARED)),
-    Rule("worker.jobs", (*WORKER_PARTS, "engine.graph", *SHARED)),
+    Rule("worker.jobs", (*WORKER_PARTS, "benchmark.qualify.unit", "engine.graph", *SHARED)),
     Rule("worker.qualification", (*WORKER_JOBS, "modifiers", "benchmark.qualify", *SHARED)),
     Rule("worker.autoscaler", (*WORKER_JOBS, *SHARED)),
     Rule("worker.services", (*WORKER_OWNERS, "modifiers")),
@@ -89,6 +90,7 @@ WORKER_RULES = (
     Rule("worker.worker_client", WORKER_EDGE),
     Rule("worker.client_stream", (*WORKER_EDGE, "worker.worker_client")),
     Rule("worker.models", (*WORKER_EDGE, *SHARED)),
+    Rule("worker.models_command", (*WORKER_EDGE, "worker.models")),
     Rule("worker.benchmark_command", (*WORKER_EDGE, "worker.engines", "worker.worker_client")),
     Rule(
         "worker.cli",
@@ -96,7 +98,7 @@ WORKER_RULES = (
             *WORKER_EDGE,
             "worker.worker_client",
             "worker.client_stream",
-            "worker.models",
+            "worker.models_command",
             "worker.benchmark_command",
             "worker.serve",
         ),
