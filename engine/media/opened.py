@@ -13,6 +13,13 @@ from typing import Any
 
 Source = str | Path | io.BytesIO
 
+# Demuxers of FFmpeg for files that are whole in themselves. Playlists (HLS, DASH, concat) name other files and hosts.
+DEMUXERS = (
+    *("mov", "matroska", "webm", "avi", "flv", "mpeg", "mpegts", "asf", "ivf", "gif", "apng", "h264", "hevc", "m4v"),
+    *("wav", "w64", "aiff", "flac", "mp3", "ogg", "aac", "ac3", "eac3", "caf", "au", "ape", "wv", "amr", "mpegvideo"),
+)
+READING = {"format_whitelist": ",".join(DEMUXERS)}
+
 
 class BadMedia(ValueError):
     """A video or sound that FFmpeg cannot read or write."""
@@ -20,11 +27,11 @@ class BadMedia(ValueError):
 
 @contextmanager
 def opened_for_reading(source: Source) -> Iterator[Any]:
-    """Open a file or buffer as an input container of PyAV. Raises BadMedia when it is damaged or of no known format."""
+    """Open a file or buffer as an input container of PyAV. Raises BadMedia when it is damaged or no plain file."""
     av = _library()
     if isinstance(source, io.BytesIO):
         source.seek(0)
-    with _translated_errors(av), av.open(_place(source), mode="r") as container:
+    with _translated_errors(av), av.open(_place(source), mode="r", options=READING) as container:
         yield container
 
 
