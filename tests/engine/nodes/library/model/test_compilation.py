@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.architectures.layers import Conv2d, Linear
 from engine.cancel import CancelToken
 from engine.diffusion import compilation as compiling
 from engine.diffusion.wrappers import APPLY_MODEL
@@ -181,13 +182,40 @@ def test_cuda_graphs_need_cuda() -> None:
     assert compiling.missing_compiler("cudagraphs", "cuda") is None
 
 
+class Layers(torch.nn.Module):
+    """The layers that choose kernels of their own on a CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = Conv2d(4, 64, 3, padding=1)  # more weights than cells: a matrix product
+        self.linear = Linear(64, 8)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.linear(self.conv(value).movedim(1, -1))
+        return found
+
+
+def test_layers_leave_the_choice_of_kernels_to_the_compiler() -> None:
+    targets: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        targets.extend(str(item.target) for item in graph.graph.nodes)
+        return graph.forward
+
+    network, value = Layers(), torch.rand(1, 4, 4, 4)
+    with torch.no_grad():
+        found = torch.compile(network, backend=backend)(value)
+        assert torch.allclose(found, network(value), atol=1e-5)
+    assert targets and not [target for target in targets if "mkldnn" in target or "unfold" in target]
+
+
 @pytest.mark.slow
-def test_inductor_compiles_the_network(
-    context: NodeContext, model: Model, sample: Callable[[Model], torch.Tensor]
-) -> None:
+def test_inductor_compiles_these_layers() -> None:
     if compiling.missing_compiler("inductor", "cpu") is not None:
         pytest.skip("no C++ compiler")
-    compiled = torch_compile_model(context, model=model, backend="inductor")
-    assert torch.allclose(sample(compiled), sample(model), atol=1e-4)
-    [wrapper] = compiled.get_wrappers(APPLY_MODEL, compiling.KEY)
+    executor, value = Executor(), torch.rand(1, 4, 4, 4)
+    executor.class_obj.network = Layers()
+    wrapper = compiling.CompiledNetworks(("network",), {"backend": "inductor"})
+    with torch.no_grad():
+        assert torch.allclose(wrapper(executor, value), executor(value), atol=1e-5)
     assert wrapper.failure is None
