@@ -87,7 +87,7 @@ class Front:
             min_free_bytes=settings.queue.min_free_memory_bytes,
             on_first_up=self._go_on,
             on_device_lost=self.device_was_lost,
-            on_failed=self._engine_is_gone,
+            on_failed=self._engine_failed,
             on_all_failed=self._give_up,
             prepare=self._prepare,
             memory=self._memory,
@@ -300,8 +300,8 @@ class Front:
         """Suspect an engine that restarts because of its device; the device has to pass the benchmark again."""
         self._readiness.device_was_lost(client)
 
-    def _engine_is_gone(self, client: EngineClient) -> None:
-        self._readiness.engine_is_gone(client)
+    def _engine_failed(self, client: EngineClient) -> None:
+        self._readiness.engine_failed(client)
 
     def _give_up(self) -> None:
         """Shut down because no engine of ours comes back. The jobs stay on disk for the front that replaces it."""

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.own_requests import identity_given
+from worker.api.internal_requests import internal_identity
 from worker.autoscaler.vast.envelope import EnvelopeRejected, SignatureRejected
 from worker.errors import (
     Forbidden,
@@ -63,7 +63,7 @@ def check_caller(request: Request, *, has_vast_envelope: bool = False, needs: Sc
     `needs` is the scope that the route requires; by default GET requires reading and every other method submitting.
     Raises Unauthorized for a caller that may not use the worker, ScopeMissing, Forbidden, LimitReached.
     """
-    caller = identity_given(request)
+    caller = internal_identity(request)
     if caller is None:
         check_page(request)
         caller = _identify(request, has_vast_envelope)

@@ -16,7 +16,7 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.own_requests import acting_as
+from worker.api.internal_requests import acting_as
 from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.autoscaler.runpod.shapes import InputRefused, result_reply, translate
 from worker.errors import Problem, RequestRejected, WorkerError

@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 
 from worker.api.busy import busy
 from worker.api.callers import sender_of
-from worker.api.own_requests import acting_as
+from worker.api.internal_requests import acting_as
 from worker.api.results import check_caller, refuse, services_of
 from worker.autoscaler.vast.autoscaler import Attachments, VastAutoscaler
 from worker.autoscaler.vast.envelope import EnvelopeRejected, caller_of

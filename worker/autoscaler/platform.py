@@ -60,7 +60,7 @@ class Platform:
         if envelope.session_id is not None:
             if self.vast is None:
                 raise SessionGone("invalid session")
-            self.vast.sessions.hit(envelope.session_id)
+            self.vast.sessions.touch(envelope.session_id)
         return envelope
 
     def job_accepted(self, job: Job, caller: Caller | None) -> None:

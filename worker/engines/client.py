@@ -244,7 +244,7 @@ class EngineClient:
         entry: Mapping[str, Any] | None = (await self._get(f"/history/{prompt_id}")).get(prompt_id)
         return entry
 
-    async def knows(self, prompt_id: str) -> bool:
+    async def has_prompt(self, prompt_id: str) -> bool:
         """Return True if the prompt waits, runs, or has run to its end there."""
         if await self._queue_position(prompt_id) is not None:
             return True
@@ -590,14 +590,14 @@ class EngineClient:
                     if self.has_check:
                         await socket.send(FEATURE_FLAGS)
                     self._is_listening, num_losses = True, 0
-                    self._look_everywhere()
+                    self._poll_all()
                     async for message in socket:
                         if isinstance(message, str):
                             self._on_text(message)
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 log.debug("engine socket lost", reason=type(error).__name__)
             self._is_listening = False
-            self._look_everywhere()
+            self._poll_all()
             num_losses += 1
             await asyncio.sleep(SOCKET_BACKOFF.seconds(num_losses))
 
@@ -614,7 +614,7 @@ class EngineClient:
         unix = self.address.socket
         return connect(uri, **options) if unix is None else unix_connect(str(unix.path), uri, **options)
 
-    def _look_everywhere(self) -> None:
+    def _poll_all(self) -> None:
         for run in self._runs.values():
             run.should_look = True
             run.wake.set()

@@ -53,7 +53,7 @@ class _Slot:
         return self.serves and not self.num_holds and not self.is_stopping
 
     @property
-    def num_there(self) -> int:
+    def num_prompts(self) -> int:
         """Number of prompts that the engine has, one that is being stopped among them."""
         return self.num_taken + self.is_stopping
 
@@ -345,7 +345,9 @@ def _slots_to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
     They are all engines that are left out while others serve, else, where another engine is idle, the one whose prompt
     comes first.
     """
-    crowded = [slot for slot in slots if slot.is_up and slot.num_taken and slot.num_there > 1 and not slot.is_relieved]
+    crowded = [
+        slot for slot in slots if slot.is_up and slot.num_taken and slot.num_prompts > 1 and not slot.is_relieved
+    ]
     taking = [slot for slot in slots if slot.takes]
     left_out = [slot for slot in crowded if not slot.serves or slot.num_holds] if taking else []
     is_any_idle = any(not slot.num_taken for slot in taking)
@@ -357,13 +359,15 @@ def _slots_to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
 
 def _overtaken(slots: Sequence[_Slot], order: Order) -> _Slot | None:
     """Return the engine whose waiting prompt is the oldest that younger ones have overtaken too often. Pure."""
-    crowded = [slot for slot in slots if slot.is_up and slot.num_taken and slot.num_there > 1 and not slot.is_relieved]
+    crowded = [
+        slot for slot in slots if slot.is_up and slot.num_taken and slot.num_prompts > 1 and not slot.is_relieved
+    ]
     overtaken = [slot for slot in crowded if slot.num_overtaken >= MAX_OVERTAKEN and slot.last_order < order]
     return min(overtaken, key=lambda slot: slot.last_order, default=None)
 
 
 def _is_disturbed(slot: _Slot, waiter: _Waiter) -> bool:
-    return waiter.is_alone and waiter.only is None and slot.num_there > 0
+    return waiter.is_alone and waiter.only is None and slot.num_prompts > 0
 
 
 def _may_take(slot: _Slot, waiter: _Waiter) -> bool:

@@ -130,7 +130,7 @@ class WatchedEngine:
         while True:
             if self.process is not None:
                 await self.process.wait_until_answering()
-            is_up = await (self._look_foreign() if self.process is None else self._look())
+            is_up = await (self._poll_foreign() if self.process is None else self._poll())
             if is_up != self.is_up:
                 log.info("engine is up" if is_up else "engine is down", url=self.client.url)
                 self.client.forget_object_info()
@@ -154,7 +154,7 @@ class WatchedEngine:
             while not preparing.done():
                 await asyncio.wait({preparing}, timeout=LOOK_SECONDS)
                 if self.process is not None and self.process.is_answering:
-                    await self._look()
+                    await self._poll()
         finally:
             preparing.cancel()
         await preparing
@@ -225,7 +225,7 @@ class WatchedEngine:
             is_stuck=quiet_seconds is not None and quiet_seconds > self._limits.stall_seconds,
         )
 
-    async def _look(self) -> bool:
+    async def _poll(self) -> bool:
         """Return True if our engine can take prompts; replace it if it hangs."""
         pulse, client = self._pulse, self.client
         try:
@@ -250,7 +250,7 @@ class WatchedEngine:
             return self.is_up
         return self.is_up or await self._has_nodes()
 
-    async def _look_foreign(self) -> bool:
+    async def _poll_foreign(self) -> bool:
         try:
             await self.client.system_stats()
         except EngineUnreachable:

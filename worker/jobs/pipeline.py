@@ -417,7 +417,7 @@ class Pipeline:
         """
         for engine in self._pool.clients_up:
             try:
-                if await engine.knows(prompt_id):
+                if await engine.has_prompt(prompt_id):
                     return engine
             except EngineUnreachable as error:
                 raise EngineLost(error.message) from None

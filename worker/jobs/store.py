@@ -90,7 +90,7 @@ class _Group:
     written: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
     tried: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
 
-    def take_over(self, refused: _Group) -> None:
+    def merge(self, refused: _Group) -> None:
         """Prepend the changes of a refused commit to those gathered since."""
         self.changed = {**refused.changed, **self.changed}
         self.writes = _joined(refused.writes, self.writes)
@@ -416,7 +416,7 @@ class JobStore:
     def _refuse(self, group: _Group, refusal: Exception) -> None:
         """Fail the insertions; changes are kept for a later commit, if there is one."""
         if not self._is_closing:
-            self._group.take_over(group)
+            self._group.merge(group)
             self._wake_within(RETRY_SECONDS)
         group.settle(refusal)
 

@@ -157,7 +157,7 @@ class Qualifier:
         sensors, missing = await asyncio.to_thread(
             open_sensors,
             is_gpu=not facts.device.is_cpu,
-            is_here=is_here(engine.url),
+            is_local=is_local(engine.url),
             uuid=facts.uuid,
             product=facts.device.product,
         )
@@ -408,7 +408,7 @@ def load_rate(
     return size_bytes / measured.loading_seconds / 1e9, None
 
 
-def is_here(url: str) -> bool:
+def is_local(url: str) -> bool:
     """Return True for an address of this machine."""
     if url.startswith(UNIX_PREFIX):
         return True

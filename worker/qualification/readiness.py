@@ -166,7 +166,7 @@ class Readiness:
             self._gate.close("The device was lost; the benchmark decides when the worker is ready again")
         self._news.set()
 
-    def engine_is_gone(self, client: EngineClient) -> None:
+    def engine_failed(self, client: EngineClient) -> None:
         """Leave out an engine that does not come back. Where no other is fit, the worker closes."""
         self._found.pop(client, None)
         self._share_out()

@@ -152,12 +152,12 @@ def _text(value: str | bytes) -> str:
 
 
 def open_sensors(
-    *, is_gpu: bool, is_here: bool, uuid: str | None, product: str
+    *, is_gpu: bool, is_local: bool, uuid: str | None, product: str
 ) -> tuple[GpuSensors | None, str | None]:
-    """Open the sensors, or return why there are none. `is_here`: the engine runs on this machine."""
+    """Open the sensors, or return why there are none. `is_local`: the engine runs on this machine."""
     if not is_gpu:
         return None, "The engine runs on a CPU"
-    if not is_here:
+    if not is_local:
         return None, "The engine is on another machine"
     try:
         return GpuSensors(uuid, product), None

@@ -276,9 +276,9 @@ async def test_of_several_engines_a_bad_one_is_left_out_until_it_is_good(tmp_pat
             assert [engine["serves"] for engine in report["engines"]] == [True, True]
             assert report["workload_per_second"] > report["engines"][0]["workload_per_second"]
             front.front.services.pool.set_up(front.front.services.pool.clients[1], False)
-            front.front._engine_is_gone(front.front.services.pool.clients[1])
+            front.front._engine_failed(front.front.services.pool.clients[1])
             assert await status_of(front) == 200
-            front.front._engine_is_gone(front.front.services.pool.clients[0])
+            front.front._engine_failed(front.front.services.pool.clients[0])
             assert await status_of(front) == 503 and "do not come back" in (await told(front))["error"]
 
 

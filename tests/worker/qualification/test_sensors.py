@@ -81,7 +81,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
 
 
 def opened(**changes: Any) -> tuple[GpuSensors | None, str | None]:
-    given: dict[str, Any] = {"is_gpu": True, "is_here": True, "uuid": None, "product": "NVIDIA L4"}
+    given: dict[str, Any] = {"is_gpu": True, "is_local": True, "uuid": None, "product": "NVIDIA L4"}
     return open_sensors(**(given | changes))
 
 
@@ -107,7 +107,7 @@ def test_a_reading_is_in_plain_units(nvml: Nvml) -> None:
 
 def test_where_there_is_nothing_to_read_the_reason_is_said(nvml: Nvml) -> None:
     assert opened(is_gpu=False) == (None, "The engine runs on a CPU")
-    assert opened(is_here=False) == (None, "The engine is on another machine")
+    assert opened(is_local=False) == (None, "The engine is on another machine")
     assert opened(product="NVIDIA H200") == (None, "No GPU of this machine is called NVIDIA H200")
     nvml.has_driver = False
     assert opened() == (None, "NVML: Driver Not Loaded")

@@ -170,7 +170,7 @@ class VastAutoscaler:
 
     async def close_session(self, session: Session) -> bool:
         """End a session's jobs and post its final request, within ten seconds. Return False if it is closed already."""
-        if self.sessions.take_out(session.id) is None:
+        if self.sessions.pop(session.id) is None:
             return False
         for job_id in list(session.job_ids):
             self._cancel_job(job_id)

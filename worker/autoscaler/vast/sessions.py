@@ -87,7 +87,7 @@ class SessionStore:
         """Return an open session; one that has expired and was not collected yet is still open."""
         return self._sessions.get(session_id) if isinstance(session_id, str) else None
 
-    def hit(self, session_id: Any) -> Session:
+    def touch(self, session_id: Any) -> Session:
         """Extend a session by one lifetime for a request, up to the longest life. Raises SessionGone."""
         session = self.find(session_id)
         if session is None:
@@ -95,7 +95,7 @@ class SessionStore:
         session.ends = min(session.ends + session.lifetime_seconds, session.ends_at_latest)
         return session
 
-    def take_out(self, session_id: str) -> Session | None:
+    def pop(self, session_id: str) -> Session | None:
         """Remove a session and return it; None when it is closed already."""
         return self._sessions.pop(session_id, None)
 

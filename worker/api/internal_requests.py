@@ -22,7 +22,7 @@ def acting_as(app: ASGIApp, caller: Identity) -> ASGIApp:
     return asked
 
 
-def identity_given(request: Request) -> Identity | None:
+def internal_identity(request: Request) -> Identity | None:
     """Return the caller in whose name the front itself makes the request, None for a request from outside."""
     known = request.scope.get(IDENTITY)
     return known if isinstance(known, Identity) else None
