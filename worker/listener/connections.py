@@ -122,10 +122,10 @@ class ConnectionTable:
         self._probes[address] = self._probes.get(address, 0) + 1
         return Connection(address, Slot.PROBE, self._clock())
 
-    def _replace_anywhere(self, newcomer: str) -> bool:
+    def _replace_anywhere(self, address: str) -> bool:
         """Close an idle connection of the address with the most, if it has more than the new connection's address."""
         busiest = max(self._full.values(), key=len, default={})
-        return len(busiest) > len(self._full.get(newcomer, {})) and self._replace_idle(busiest)
+        return len(busiest) > len(self._full.get(address, {})) and self._replace_idle(busiest)
 
     def _replace_idle(self, held: dict[Connection, None]) -> bool:
         now = self._clock()
