@@ -27,12 +27,12 @@ UNLISTED = 0o711  # its files are named by the hash of their content: only a job
 TRIAL = """
 import json, os, sys
 asked = json.loads(sys.argv[1])
-missing = [path for path in asked["readable"] if os.path.exists(path) and not os.access(path, os.R_OK | os.X_OK)]
-missing += [path for path in [*asked["project"], sys.executable] if not os.access(path, os.R_OK | os.X_OK)]
-missing += [path for path in asked["writable"] if not os.access(path, os.W_OK | os.X_OK)]
+unreadable = [path for path in asked["readable"] if os.path.exists(path) and not os.access(path, os.R_OK | os.X_OK)]
+unreadable += [path for path in [*asked["project"], sys.executable] if not os.access(path, os.R_OK | os.X_OK)]
+unreadable += [path for path in asked["writable"] if not os.access(path, os.W_OK | os.X_OK)]
 shown = [path for path in asked["hidden"] if os.access(path, os.R_OK) and not os.path.samefile(path, os.devnull)]
 shown = [path for path in shown if not os.path.isdir(path) or os.listdir(path)]
-print(json.dumps({"missing": missing, "shown": shown}))
+print(json.dumps({"unreadable": unreadable, "shown": shown}))
 """
 UNKNOWN_OPTION = "--disable-userns"
 
@@ -96,10 +96,10 @@ def try_sandbox(sandbox: Sandbox, environment: Mapping[str, str]) -> Sandbox:
             "(docs/sandbox.md lists the requirements of each level)"
         )
     found = json.loads(done.stdout)
-    if found["missing"]:
+    if found["unreadable"]:
         raise EngineStartFailed(
-            f"ENGINE_SANDBOX: the engine's user cannot use {', '.join(found['missing'])}; expected folders that it may "
-            "read, and output and temporary folders that it may write"
+            f"ENGINE_SANDBOX: the engine's user cannot use {', '.join(found['unreadable'])}; "
+            "expected folders that it may read, and output and temporary folders that it may write"
         )
     for path in found["shown"]:
         log.warning("secret file readable in the engine's sandbox", path=path, level=sandbox.level)
