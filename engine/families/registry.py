@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from engine import families as package
+from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import (
     ControlModels,
     Match,
@@ -55,6 +56,13 @@ def text_types(*, num_encoders: int) -> tuple[str, ...]:
     """Return the types of ComfyUI's loader nodes under which a family has so many text encoders."""
     found = [name for family in families() if _takes(family, num_encoders) for name in family.comfyui.text_types]
     return tuple(dict.fromkeys(found))
+
+
+def tiny_autoencoders() -> dict[str, LatentFormat]:
+    """Return the latent formats for which there are small autoencoders, by the beginning of their files' names."""
+    formats = (family.latent_format for family in families())
+    named = {item.taesd_decoder_name: item for item in reversed([*formats]) if item.taesd_decoder_name is not None}
+    return {name.removesuffix("_decoder"): named[name]() for name in sorted(named)}
 
 
 def labels() -> str:

@@ -7,7 +7,7 @@ from engine.families.base import Shapes
 
 # Beginnings of tensor names, most telling first.
 MARKS: tuple[tuple[str, str], ...] = (
-    ("conditioner.embedders.1.", "a Stable Diffusion XL checkpoint"),
+    ("conditioner.embedders.1.", "a Stable Diffusion XL checkpoint that is not whole"),
     ("conditioner.embedders.0.model.", "a Stable Diffusion XL refiner or 2.x checkpoint"),
     ("model.diffusion_model.label_emb.", "a Stable Diffusion XL or unCLIP checkpoint"),
     ("label_emb.", "the UNet of Stable Diffusion XL"),

@@ -27,6 +27,7 @@ from engine.checkpoints.load_controlnet import load_controlnet
 from engine.checkpoints.load_gligen import load_gligen
 from engine.checkpoints.load_hypernetwork import load_hypernetwork
 from engine.checkpoints.load_style_model import load_style_model
+from engine.checkpoints.load_tiny_autoencoder import load_tiny_autoencoder
 from engine.checkpoints.load_upscaler import load_upscaler
 from engine.checkpoints.random_weights import random_networks
 from engine.diffusion.denoiser import Denoiser, ModelConfig
@@ -51,6 +52,7 @@ from engine.values.vae import Vae
 from engine.values.weight_handle import WeightHandle
 
 CHECKPOINT_PARTS = ("unet", "clip", "vae")
+TINY_HALVES = ("encoder", "decoder")
 DEFAULT_TEXT_TYPE = "stable_diffusion"  # of ComfyUI's loader nodes
 
 
@@ -190,8 +192,26 @@ class ModelStore:
         )
 
     def vae(self, name: str) -> Vae:
+        """Load the VAE of a file, or the small autoencoder of that name. Raises `BadModelFile`."""
+        if name in registry.tiny_autoencoders() and self._folders.path("vae", name) is None:
+            return self._tiny_autoencoder(name)
         path = self.path_of("vae", name)
         return Vae(self._one(path, "vae", lambda: load_vae(path, self._types)))
+
+    def _tiny_autoencoder(self, name: str) -> Vae:
+        """Load a small autoencoder from the files `NAME_encoder.*` and `NAME_decoder.*`. It has the VAE's type."""
+        names = self._folders.names("vae_approx")
+        found = [next((item for item in names if item.startswith(f"{name}_{half}.")), None) for half in TINY_HALVES]
+        encoder, decoder = (
+            self.path_of("vae_approx", f"{name}_{half}" if file is None else file)
+            for half, file in zip(TINY_HALVES, found, strict=True)
+        )
+        latent_format, types = registry.tiny_autoencoders()[name], self._types.of(registry.default_family())
+
+        def load() -> torch.nn.Module:
+            return load_tiny_autoencoder(encoder, decoder, latent_format, types.vae, to=types.to)
+
+        return Vae(self._one(decoder, ("vae", name, _state_of(encoder)), load))
 
     def controlnet(self, name: str) -> ControlNet | T2IAdapter:
         path = self.path_of("controlnet", name)

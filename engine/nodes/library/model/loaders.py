@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from engine.families import registry
-from engine.nodes.base import Choice, Int, ModelFile, NodeContext, Optional, node
+from engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
 from engine.nodes.library.conditioning.text_types import CLIP_TYPES
 from engine.nodes.sockets import CLIP, MODEL, VAE
 
@@ -59,8 +59,20 @@ def clip_loader(
     return clip
 
 
+class VaeFile(ModelFile):
+    """A file of a VAE, or the name of a small autoencoder of which there are an encoder and a decoder."""
+
+    def type_in(self, environment: NodeEnvironment) -> list[str]:
+        halves = {file.partition(".")[0] for file in environment.model_files("vae_approx")}
+        small = [name for name in self.also if {f"{name}_encoder", f"{name}_decoder"} <= halves]
+        return [*environment.model_files(self.kind), *small]
+
+
 @node("VAELoader", display_name="Load VAE", category="loaders")
-def vae_loader(context: NodeContext, *, vae_name: Annotated[str, ModelFile("vae")]) -> VAE:
+def vae_loader(
+    context: NodeContext, *, vae_name: Annotated[str, VaeFile("vae", also=tuple(registry.tiny_autoencoders()))]
+) -> VAE:
+    """Load a VAE."""
     vae: VAE = context.models.vae(vae_name)
     return vae
 

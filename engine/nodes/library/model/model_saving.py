@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 
 from engine.checkpoints import saved_layout
+from engine.diffusion.latent_format import LatentFormat, PlaygroundLatentFormat
 from engine.diffusion.model_sampling import X0, ContinuousEdmSchedule, DiscreteSchedule, Eps, VPrediction
 from engine.formats.safetensors_file import write_safetensors
 from engine.nodes.base import Hidden, NodeContext, NodeOutput, Text, node
@@ -40,7 +41,17 @@ def unet_tensors(model: Model) -> Tensors:
         tensors["v_pred"] = torch.empty(0)
         if getattr(model.get_model_object("model_sampling"), "zsnr", False):
             tensors["ztsnr"] = torch.empty(0)
-    return tensors | _level_tensors(model.get_model_object("model_sampling"))
+    return (
+        tensors | _level_tensors(model.get_model_object("model_sampling")) | _latent_tensors(model.model.latent_format)
+    )
+
+
+def _latent_tensors(latent_format: LatentFormat) -> Tensors:
+    """Return the marks of a network trained on standardised latents: their moments, under the names of its own file."""
+    if not isinstance(latent_format, PlaygroundLatentFormat):
+        return {}
+    moments = {"edm_mean": latent_format.mean, "edm_std": latent_format.deviation}
+    return {name: torch.tensor(values).view(1, -1, 1, 1) for name, values in moments.items()}
 
 
 def _level_tensors(sampling: object) -> Tensors:
