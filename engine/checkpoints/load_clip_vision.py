@@ -57,7 +57,7 @@ def load_clip_vision(
         found = next((what for mark, what in OTHERS if any(name.startswith(mark) for name in file.tensors)), None)
         raise BadModelFile(path.name, found or describe(file.shapes), EXPECTED)
     try:
-        config = _config(names, file.shapes)
+        config = vision_config(names, file.shapes)
     except (KeyError, IndexError) as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
     with torch.device("meta"):
@@ -66,7 +66,8 @@ def load_clip_vision(
     return network
 
 
-def _config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
+def vision_config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
+    """Return the configuration of the encoder of a file. Raises LookupError for what is missing for it."""
     shapes = {name: file_shapes[item] for name, item in names.items() if isinstance(item, str)}
     layers = [name for name in names if name.startswith("vision_model.encoder.layers.")]
     num_layers = 1 + max((int(name.split(".")[3]) for name in layers), default=-1)

@@ -15,6 +15,7 @@ from engine.nodes.library.conditioning import (
     inpainting,
     lotus,
     other_families,
+    photomaker,
     picture_models,
     text,
 )
@@ -106,6 +107,7 @@ FAMILIES = (
     lora_extraction,
     old_loaders,
     other_families,
+    photomaker,
     client_pictures,
     svg,
     video,

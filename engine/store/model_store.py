@@ -26,6 +26,7 @@ from engine.checkpoints.load_control_lora import is_control_lora
 from engine.checkpoints.load_controlnet import load_controlnet
 from engine.checkpoints.load_gligen import load_gligen
 from engine.checkpoints.load_hypernetwork import load_hypernetwork
+from engine.checkpoints.load_photomaker import load_photomaker
 from engine.checkpoints.load_style_model import load_style_model
 from engine.checkpoints.load_tiny_autoencoder import load_tiny_autoencoder
 from engine.checkpoints.load_upscaler import load_upscaler
@@ -47,6 +48,7 @@ from engine.values.control_lora import ControlLora
 from engine.values.control_net import ControlBase, ControlNet, T2IAdapter
 from engine.values.model import Model
 from engine.values.module_patcher import ModulePatcher
+from engine.values.photomaker import PhotoMakerEncoder
 from engine.values.upscale_model import UpscaleModel
 from engine.values.vae import Vae
 from engine.values.weight_handle import WeightHandle
@@ -255,6 +257,13 @@ class ModelStore:
         types = self._types
         return ClipVision(self._one(path, "clip vision", lambda: load_clip_vision(path, types.vision, to=types.to)))
 
+    def photomaker(self, name: str) -> PhotoMakerEncoder:
+        path = self.path_of("photomaker", name)
+        types = self._types
+        return PhotoMakerEncoder(
+            self._one(path, "photomaker", lambda: load_photomaker(path, types.vision, to=types.to))
+        )
+
     def style_model(self, name: str) -> StyleModel:
         """Load a style model. It computes on the CPU, as in ComfyUI: a few layers, once per picture."""
         path = self.path_of("style_models", name)
@@ -452,4 +461,5 @@ def _has_changed(file: FileState) -> bool:
 ROLES: Mapping[str, str] = {
     "unet": "unet", "diffusers unet": "unet", "controlnet": "controlnet", "controlnet upon": "controlnet",
     "clip": "text_encoder", "clip on the CPU": "text_encoder", "clip vision": "vision", "vae": "vae",
+    "photomaker": "vision",
 }  # fmt: skip
