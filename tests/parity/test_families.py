@@ -1,0 +1,45 @@
+"""ComfyUI's recorded latents and pictures of the other families, drawn again by the engine in this process.
+
+A fast share of each family's cases runs with `./test.sh`, on small networks; all of them run with
+`./test.sh -m slow tests/engine/families`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.engine import Engine
+from engine.settings import EngineSettings
+from tests.parity.compare import CASES, INPUTS
+from tests.parity.in_process import assert_like_the_reference
+
+FAST = {
+    "sdxl": (
+        "tinyxl_basic", "tinyxl_base_refiner", "tinyxl_koala_diffusers", "tinyxl_inpaint_model", "tinyxl_cosxl_edit",
+        "tinyxl_playground_img2img", "tinyxl_lora_peft", "tinyxl_unclip", "tinyxl_photomaker_first",
+    ),
+}  # fmt: skip
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    base = tmp_path_factory.mktemp("parity")
+    shutil.copytree(INPUTS, base / "input")
+    with Engine(EngineSettings(base_directory=base, cpu=True)) as running:
+        yield running
+    shutil.rmtree(base)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [CASES / family / f"{name}.json" for family, names in FAST.items() for name in names],
+    ids=lambda case: case.stem,
+)
+def test_draws_what_comfyui_draws(engine: Engine, case: Path) -> None:
+    assert_like_the_reference(engine, case)
