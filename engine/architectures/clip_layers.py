@@ -33,8 +33,9 @@ class ClipAttention(nn.Module):
         self.is_causal = is_causal
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(width, width) for _ in range(4))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = attention(self.q_proj(x), self.k_proj(x), self.v_proj(x), self.heads, is_causal=self.is_causal)
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        out = attention(q, k, v, self.heads, mask, is_causal=self.is_causal and mask is None)
         projected: torch.Tensor = self.out_proj(out)
         return projected
 
@@ -62,7 +63,7 @@ class ClipLayer(nn.Module):
         self.layer_norm2 = nn.LayerNorm(width)
         self.mlp = ClipMlp(width, inner_width, activation)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.self_attn(self.layer_norm1(x))
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        x = x + self.self_attn(self.layer_norm1(x), mask)
         out: torch.Tensor = x + self.mlp(self.layer_norm2(x))
         return out

@@ -53,17 +53,23 @@ class ClipTextTower(nn.Module):
         self.final_layer_norm = nn.LayerNorm(config.width)
 
     def forward(
-        self, embeds: torch.Tensor, layer: int | None, *, normalises_layer: bool = True
+        self,
+        embeds: torch.Tensor,
+        layer: int | None,
+        *,
+        normalises_layer: bool = True,
+        mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the outputs of the last layer and of `layer` (None: the last) [B, T, D], both after the final norm.
 
-        `normalises_layer=False` returns that of `layer` as it is.
+        `normalises_layer=False` returns that of `layer` as it is. `mask` [B, 1, T, T] is added to the scores of
+        attention; without it every token attends to itself and those before it.
         """
         places = torch.arange(self.embeddings.position_embedding.num_embeddings, device=embeds.device)
         x = embeds + self.embeddings.position_embedding(places)
         chosen: torch.Tensor | None = None
         for index, block in enumerate(self.encoder.layers):
-            x = block(x)
+            x = block(x, mask)
             if layer is not None and index == layer % len(self.encoder.layers):
                 chosen = x
         last: torch.Tensor = self.final_layer_norm(x)

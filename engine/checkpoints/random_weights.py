@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from engine.architectures.clip_vision import ClipVisionConfig, ClipVisionModel
+from engine.architectures.frozen_norm import FrozenBatchNorm
 from engine.architectures.latent_unet import UnetModel
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors
@@ -75,12 +76,12 @@ def _draw(network: nn.Module, generator: torch.Generator) -> None:
         for kind, parameter in module.named_parameters(recurse=False):
             if kind not in ("weight", "bias"):
                 parameter.zero_()
-        if isinstance(module, nn.BatchNorm2d):
-            module.reset_running_stats()
+        if isinstance(module, FrozenBatchNorm):
+            module.running_var.fill_(1.0)
         weight = getattr(module, "weight", None)
         if not isinstance(weight, torch.Tensor):
             continue
-        if isinstance(module, (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm2d)):
+        if isinstance(module, (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm)):
             weight.fill_(1.0)
         elif isinstance(module, nn.Embedding):
             weight.normal_(0.0, 0.02, generator=generator)

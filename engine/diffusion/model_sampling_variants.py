@@ -209,3 +209,7 @@ class CascadeSchedule(DiscreteSchedule):
         if percent <= 0.0:
             return 999999999.9
         return 0.0 if percent >= 1.0 else float(self.sigma(torch.tensor(1.0 - percent)))
+
+
+class CascadeEps(CascadeSchedule, Eps):
+    """A network of cosine noise levels that predicts the noise."""

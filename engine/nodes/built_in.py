@@ -37,6 +37,7 @@ from engine.nodes.library.latent import (
     latent_geometry,
     latent_operations,
     latents,
+    stable_cascade,
     tiled_vae,
 )
 from engine.nodes.library.media import audio, audio_editing, preview_3d, video
@@ -83,6 +84,7 @@ FAMILIES = (
     latent_arithmetic,
     latent_compositing,
     latent_operations,
+    stable_cascade,
     image_geometry,
     image_batches,
     image_filters,

@@ -28,7 +28,8 @@ class ClipEncoding:
     `layer` is the layer whose output is the conditioning unless a node asks for another one: None is the last, -2 the
     one before. `num_layers` is from where it is counted, in files too that leave out the layers behind it; None means
     that no file does. `normalises_layer` says that the output of a chosen layer passes the final norm, as that of the
-    last one always does. `embedding_width` is that of the textual inversions made for it.
+    last one always does. `masks_padding`: no token attends to the padding. `embedding_width` is that of the textual
+    inversions made for it.
     """
 
     slot: str
@@ -38,6 +39,7 @@ class ClipEncoding:
     projects_pooled: bool = True
     num_layers: int | None = None
     normalises_layer: bool = True
+    masks_padding: bool = False
 
     @property
     def key(self) -> str:
@@ -63,8 +65,11 @@ class ClipEncoder(nn.Module):
         embedded = [self._embed(chunk) for chunk in chunks]
         embeds = torch.stack([rows for rows, _ in embedded])
         layer = self._layer(self.encoding.layer if layer_idx is None else layer_idx)
-        last, chosen = self.transformer.text_model(embeds, layer, normalises_layer=self.encoding.normalises_layer)
-        ends = torch.tensor([end for _, end in embedded], device=last.device)
+        ends = torch.tensor([end for _, end in embedded], device=embeds.device)
+        mask = _without_padding(ends, embeds) if self.encoding.masks_padding else None
+        last, chosen = self.transformer.text_model(
+            embeds, layer, normalises_layer=self.encoding.normalises_layer, mask=mask
+        )
         pooled = last[torch.arange(last.shape[0], device=last.device), ends]
         if project_pooled and self.encoding.projects_pooled:
             pooled = self.transformer.text_projection(pooled)
@@ -128,6 +133,14 @@ class ClipEncoder(nn.Module):
             log.warning("an embedding is not of the text encoder's width %d and is ignored", width)
             rows.append(pad_row.expand(left_out, -1))
         return torch.cat(rows), num_counted - 1
+
+
+def _without_padding(ends: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:
+    """Return the mask [B, 1, T, T] by which tokens of `embeds` [B, T, D] attend to those before them, up to the end."""
+    places = torch.arange(embeds.shape[1], device=embeds.device)
+    is_seen = (places[None, :] <= places[:, None])[None] & (places[None, None, :] <= ends[:, None, None])
+    mask = torch.zeros(is_seen.shape, dtype=embeds.dtype, device=embeds.device)
+    return mask.masked_fill(~is_seen, -torch.inf)[:, None]
 
 
 def only_encoder(encoded: Mapping[str, Encoded]) -> Encoded:

@@ -51,22 +51,30 @@ class Vae(NetworkValue):
 
     @property
     def upscale_ratio(self) -> int:
-        return self.downscale_ratio
+        """Pixels a side that one latent cell becomes."""
+        ratio: int = getattr(self.first_stage_model, "upscale_ratio", self.downscale_ratio)
+        return ratio
 
     def spacial_compression_encode(self) -> int:
         return self.downscale_ratio
 
     def spacial_compression_decode(self) -> int:
-        return self.downscale_ratio
+        return self.upscale_ratio
 
     def temporal_compression_decode(self) -> None:
         """Return None, since a VAE of still pictures does not compress time."""
         return
 
+    def _takes_plain_pictures(self) -> bool:
+        """Return True for a network of pictures of 0..1, whose results are not clipped."""
+        return getattr(self.first_stage_model, "takes_plain_pictures", False)
+
     def process_input(self, image: torch.Tensor) -> torch.Tensor:
-        return image * 2.0 - 1.0
+        return image if self._takes_plain_pictures() else image * 2.0 - 1.0
 
     def process_output(self, image: torch.Tensor) -> torch.Tensor:
+        if self._takes_plain_pictures():
+            return image
         return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
 
     def vae_encode_crop_pixels(self, pixels: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from engine.diffusion.model_sampling import (
     VPrediction,
 )
 from engine.diffusion.model_sampling_variants import (
-    CascadeSchedule,
+    CascadeEps,
     CosmosFlow,
     CosmosFlowSchedule,
     DiscreteImageToImage,
@@ -73,10 +73,6 @@ class Flow(FlowSchedule, RectifiedFlow):
 
 
 class FluxFlow(FluxSchedule, RectifiedFlow):
-    pass
-
-
-class CascadeEps(CascadeSchedule, Eps):
     pass
 
 
