@@ -58,7 +58,7 @@ def _configure(shapes: Shapes) -> StageAConfig | StageCCoderConfig:
         return StageAConfig(tuple(channels), num_blocks, latent_channels, num_codes)
     if ENCODER not in shapes and PREVIEWER not in shapes:
         raise NotRecognised("a VAE of another family")
-    hidden = shapes[PREVIEWER] if PREVIEWER in shapes else None
+    hidden = shapes.get(PREVIEWER)
     latent = shapes["encoder.mapper.0.weight"][0] if hidden is None else hidden[1]
     return StageCCoderConfig(
         latent_channels=latent,
