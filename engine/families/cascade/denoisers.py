@@ -13,7 +13,6 @@ from engine.diffusion.conditions import BatchedInput, CrossAttentionInput, Regul
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.latent_format import LatentFormat
 
-PICTURE_WIDTH = 768  # of CLIP ViT-L's embedding
 PRIOR_CHANNELS, PRIOR_RATIO = 16, (4, 42)  # cells of stage C for one of stage B
 
 
@@ -61,9 +60,11 @@ class StageCDenoiser(Denoiser):
             item["clip_vision_output"].image_embeds.unsqueeze(0) * item["strength"]  # [1, P, D]
             for item in kwargs.get("unclip_conditioning") or ()
         ]
+        config: Any = self.diffusion_model.config
+        seen = torch.cat(pictures, dim=1) if pictures else torch.zeros(1, 1, config.picture_dim)
         inputs: dict[str, BatchedInput] = {
             "clip_text_pooled": RegularInput(_pooled(kwargs)),
-            "clip_img": RegularInput(torch.cat(pictures, dim=1) if pictures else torch.zeros(1, 1, PICTURE_WIDTH)),
+            "clip_img": RegularInput(seen),
             "sca": RegularInput(torch.zeros(1)),
             "crp": RegularInput(torch.zeros(1)),
         }

@@ -24,7 +24,7 @@ from engine.families import registry
 from engine.families.base import ModelFamily, TensorIndex
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.nodes.built_in import built_in_nodes
-from engine.nodes.library.model.model_saving import checkpoint_save
+from engine.nodes.library.model.model_saving import checkpoint_save, image_only_checkpoint_save
 from engine.settings import EngineSettings
 from engine.store.model_store import DEFAULT_TEXT_TYPE
 from engine.values.lora_keys import text_lora_keys
@@ -38,6 +38,23 @@ FAMILIES = registry.families()
 SMALL_CARD_MIB = 12  # less than the networks of a small scale take
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+every_prompted_family = pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family.text], ids=lambda family: family.name
+)
+# Marks that a checkpoint may have, and that a saved one has: of v-prediction, and of a network of any noise level.
+MARKS = {"v_pred", "ztsnr", "edm_vpred.sigma_max", "edm_vpred.sigma_min"}
+
+# The conditioning of families that take a picture in place of a prompt, by name.
+BY_PICTURE = {
+    "svd": node(
+        "SVD_img2vid_Conditioning", clip_vision=["1", 1], init_image=["2", 0], vae=["1", 2], width=64, height=64,
+        video_frames=1, motion_bucket_id=127, fps=6, augmentation_level=0.0,
+    ),
+    "zero123": node(
+        "StableZero123_Conditioning", clip_vision=["1", 1], init_image=["2", 0], vae=["1", 2], width=64, height=64,
+        batch_size=1, elevation=10.0, azimuth=30.0,
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +120,7 @@ def test_lora_keys_cover_every_layer(family: ModelFamily) -> None:
         assert f"lora_unet_{layer.removeprefix('diffusion_model.').removesuffix('.weight').replace('.', '_')}" in keys
 
 
-@every_family
+@every_prompted_family
 def test_lora_keys_cover_every_layer_of_the_text_encoders(family: ModelFamily) -> None:
     _, text, _ = random_networks("small", 0, LoadTypes(), family=family)
     keys = text_lora_keys(text)
@@ -114,6 +131,9 @@ def test_lora_keys_cover_every_layer_of_the_text_encoders(family: ModelFamily) -
 
 
 def assert_same(first: Any, second: Any) -> None:
+    if first is None:
+        assert second is None
+        return
     ours, theirs = first.state_dict(), second.state_dict()
     assert ours.keys() == theirs.keys()
     assert not [name for name, weight in ours.items() if not torch.equal(weight, theirs[name])]
@@ -125,7 +145,13 @@ def test_a_checkpoint_is_loaded_saved_and_loaded_again_to_the_same_bits(
 ) -> None:
     store = small_store(base / "models")
     model, clip, vae = store.checkpoint(f"{family.name}.safetensors")
-    checkpoint_save(node_context(store, tmp_path), model=model, clip=clip, vae=vae, filename_prefix="again")
+    vision = store.checkpoint_vision(f"{family.name}.safetensors")
+    assert (vision is None) == (family.scales["small"].vision is None) and (clip is None) == (not family.text)
+    context = node_context(store, tmp_path)
+    if family.text:
+        checkpoint_save(context, model=model, clip=clip, vae=vae, filename_prefix="again")
+    else:
+        image_only_checkpoint_save(context, model=model, clip_vision=vision, vae=vae, filename_prefix="again")
     (again,) = tmp_path.glob("*.safetensors")
     first, second = (load_checkpoint(path, LoadTypes()) for path in (checkpoint(base, family), again))
     assert first.family is second.family is family
@@ -133,7 +159,13 @@ def test_a_checkpoint_is_loaded_saved_and_loaded_again_to_the_same_bits(
         assert_same(getattr(first, part), getattr(second, part))
     # The names are the file's own: nothing is left out, and nothing is added but marks.
     added = SafetensorsFile(again).shapes.items() - SafetensorsFile(checkpoint(base, family)).shapes.items()
-    assert {name for name, _ in added} <= {"v_pred", "ztsnr"}
+    assert {name for name, _ in added} <= MARKS
+    if vision is not None and not family.text:
+        (tmp_path / "checkpoints").mkdir()
+        again.rename(tmp_path / "checkpoints" / "again.safetensors")
+        saved = small_store(tmp_path).checkpoint_vision("again.safetensors")
+        assert saved is not None
+        assert_same(saved.patcher.model, vision.patcher.model)
 
 
 @every_family
@@ -143,14 +175,16 @@ def test_each_network_of_a_checkpoint_loads_from_a_file_of_its_own(
     whole = load_checkpoint(checkpoint(base, family), LoadTypes())
     write_safetensors(tmp_path / "unet.safetensors", whole.unet.state_dict())
     write_safetensors(tmp_path / "vae.safetensors", whole.vae.state_dict())
-    paths = []
-    for slot, encoder in whole.text_encoder.encoders().items():
-        paths.append(tmp_path / f"{slot}.safetensors")
-        write_safetensors(paths[-1], encoder.transformer.state_dict())
     alone = load_unet(tmp_path / "unet.safetensors", LoadTypes())
     assert alone.family is family
     assert_same(alone.unet, whole.unet)
     assert_same(load_vae(tmp_path / "vae.safetensors", LoadTypes()), whole.vae)
+    if whole.text_encoder is None:
+        return
+    paths = []
+    for slot, encoder in whole.text_encoder.encoders().items():
+        paths.append(tmp_path / f"{slot}.safetensors")
+        write_safetensors(paths[-1], encoder.transformer.state_dict())
     text_type = next(iter(family.comfyui.text_types), DEFAULT_TEXT_TYPE)
     assert_same(load_text_encoders(paths, LoadTypes(), text_type), whole.text_encoder)
 
@@ -159,14 +193,32 @@ def test_each_network_of_a_checkpoint_loads_from_a_file_of_its_own(
 
 
 def picture(source: dict[str, Any]) -> dict[str, Any]:
-    """A workflow of two steps that saves its latent and its picture."""
+    """A workflow of two steps that saves its latent and its picture, from a prompt."""
     return {
-        "1": source,
         "3": node("CLIPTextEncode", clip=["1", 1], text="a (red:1.2) fox"),
         "4": node("CLIPTextEncode", clip=["1", 1], text=""),
         "5": node("EmptyLatentImage", width=64, height=64, batch_size=1),
+        **sampled(source, ["3", 0], ["4", 0], ["5", 0]),
+    }
+
+
+def picture_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
+    """The same workflow with the family's checkpoint, from a picture where the family takes no prompt."""
+    file = f"{family.name}.safetensors"
+    if family.text:
+        return picture(node("CheckpointLoaderSimple", ckpt_name=file))
+    return {
+        "2": node("EmptyImage", width=80, height=64, batch_size=1, color=0x3366AA),
+        "3": BY_PICTURE[family.name],
+        **sampled(node("ImageOnlyCheckpointLoader", ckpt_name=file), ["3", 0], ["3", 1], ["3", 2]),
+    }
+
+
+def sampled(source: dict[str, Any], positive: list[Any], negative: list[Any], latent: list[Any]) -> dict[str, Any]:
+    return {
+        "1": source,
         "9": node(
-            "KSampler", model=["1", 0], positive=["3", 0], negative=["4", 0], latent_image=["5", 0], seed=5, steps=2,
+            "KSampler", model=["1", 0], positive=positive, negative=negative, latent_image=latent, seed=5, steps=2,
             cfg=4.0, sampler_name="euler", scheduler="normal", denoise=1.0,
         ),
         "10": node("VAEDecode", samples=["9", 0], vae=["1", 2]),
@@ -185,7 +237,7 @@ def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
 
 @every_family
 def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: ModelFamily) -> None:
-    prompt = picture(node("CheckpointLoaderSimple", ckpt_name=f"{family.name}.safetensors"))
+    prompt = picture_of_checkpoint(family)
     latents = []
     for card_bytes in (None, SMALL_CARD_MIB * MIB):
         with engine_of(base, card_bytes=card_bytes) as engine:
@@ -196,7 +248,7 @@ def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: Model
     assert torch.equal(*latents)
 
 
-@every_family
+@every_prompted_family
 def test_a_picture_comes_out_of_random_networks(base: Path, family: ModelFamily) -> None:
     with engine_of(base) as engine:
         source = node("DarkroomRandomCheckpoint", family=family.name, scale="small", seed=1)
