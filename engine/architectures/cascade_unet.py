@@ -43,7 +43,7 @@ class CascadeLevel:
 class CascadeConfig:
     """Configuration of a stage. `down` and `up` are its halves in the order in which they run.
 
-    `conditions` are the numbers beside the time. `context_dim` is the width that all conditioning is mapped to,
+    `conditions` are the numbers beside the time. `mapped_dim` is the width that all conditioning is mapped to,
     `tokens_per_embedding` how many tokens an embedding becomes. Stage C reads tokens of `text_dim`, stage B
     (`text_dim` 0) a latent of `prior_channels`.
     """
@@ -52,7 +52,7 @@ class CascadeConfig:
     patch: int
     down: tuple[CascadeLevel, ...]
     up: tuple[CascadeLevel, ...]
-    context_dim: int
+    mapped_dim: int
     pooled_dim: int
     tokens_per_embedding: int
     conditions: tuple[str, ...]
@@ -123,7 +123,7 @@ class CascadeUnet(nn.Module):
             return CascadeResBlock(channels, channels if has_skip else 0)
         if kind == "time":
             return CascadeTimestepBlock(channels, self.config.number_dim, self.config.conditions)
-        return CascadeAttnBlock(channels, self.config.context_dim)
+        return CascadeAttnBlock(channels, self.config.mapped_dim)
 
     def _resize(self, in_channels: int, out_channels: int, *, is_up: bool) -> nn.Module:
         if self.config.is_stage_c:
@@ -138,7 +138,7 @@ class CascadeUnet(nn.Module):
         return torch.cat([number_embedding(value, self.config.number_dim).to(dtype) for value in values], dim=1)
 
     def spread(self, mapper: nn.Module, embeddings: torch.Tensor) -> torch.Tensor:
-        """Map embeddings [B, D] or [B, P, D] to tokens [B, P * tokens_per_embedding, context_dim]."""
+        """Map embeddings [B, D] or [B, P, D] to tokens [B, P * tokens_per_embedding, mapped_dim]."""
         embeddings = embeddings.unsqueeze(1) if embeddings.ndim == 2 else embeddings
         tokens: torch.Tensor = mapper(embeddings)
         return tokens.view(embeddings.shape[0], embeddings.shape[1] * self.config.tokens_per_embedding, -1)
@@ -211,8 +211,8 @@ class StageC(CascadeUnet):
 
     def __init__(self, config: CascadeConfig) -> None:
         super().__init__(config)
-        spread = config.context_dim * config.tokens_per_embedding
-        self.clip_txt_mapper = Linear(config.text_dim, config.context_dim)
+        spread = config.mapped_dim * config.tokens_per_embedding
+        self.clip_txt_mapper = Linear(config.text_dim, config.mapped_dim)
         self.clip_txt_pooled_mapper = Linear(config.pooled_dim, spread)
         self.clip_img_mapper = Linear(config.picture_dim, spread)
 
@@ -249,7 +249,7 @@ class StageB(CascadeUnet):
         width = config.down[0].channels
         self.effnet_mapper = _mapper(config.prior_channels, width)
         self.pixels_mapper = _mapper(3, width)
-        self.clip_mapper = Linear(config.pooled_dim, config.context_dim * config.tokens_per_embedding)
+        self.clip_mapper = Linear(config.pooled_dim, config.mapped_dim * config.tokens_per_embedding)
 
     def forward(
         self,

@@ -24,16 +24,16 @@ def cascade_config(shapes: Shapes) -> CascadeConfig:
     conditions = tuple(
         name for name in CONDITIONS if mapper.replace("mapper.weight", f"mapper_{name}.weight") in shapes
     )
-    context_dim = next(shape[1] for name, shape in shapes.items() if name.endswith("kv_mapper.1.weight"))
+    mapped_dim = next(shape[1] for name, shape in shapes.items() if name.endswith("kv_mapper.1.weight"))
     pooled = shapes["clip_txt_pooled_mapper.weight" if is_stage_c else EMBEDDING]
     return CascadeConfig(
         latent_channels=channels,
         patch=math.isqrt(shapes[LAST][0] // channels),
         down=down,
         up=up,
-        context_dim=context_dim,
+        mapped_dim=mapped_dim,
         pooled_dim=pooled[1],
-        tokens_per_embedding=pooled[0] // context_dim,
+        tokens_per_embedding=pooled[0] // mapped_dim,
         conditions=conditions,
         number_dim=shapes[mapper][1],
         text_dim=shapes[TEXT][1] if is_stage_c else 0,

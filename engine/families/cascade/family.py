@@ -89,7 +89,7 @@ def stage_c(width: int, num_blocks: tuple[int, int], *, text_dim: int = 1280, pi
     """Return the layers of a stage C of two levels of one width, with so many blocks."""
     first, second = (CascadeLevel(width, ("residual", "time", "attention") * number) for number in num_blocks)
     return CascadeConfig(
-        latent_channels=16, patch=1, down=(first, second), up=(second, first), context_dim=width, pooled_dim=text_dim,
+        latent_channels=16, patch=1, down=(first, second), up=(second, first), mapped_dim=width, pooled_dim=text_dim,
         tokens_per_embedding=4, conditions=("sca", "crp"), text_dim=text_dim, picture_dim=picture_dim,
     )  # fmt: skip
 
