@@ -16,9 +16,11 @@ from engine.architectures.efficientnet import LAST_CHANNELS, efficientnet_featur
 from engine.architectures.frozen_norm import FrozenBatchNorm
 from engine.architectures.layers import Conv2d, Linear
 
-# Bytes of working memory per pixel and byte of the dtype, those ComfyUI reckons with.
+# Bytes of working memory per pixel (encode) and latent cell (decode) and byte of the dtype, those ComfyUI assumes for
+# the networks of full width.
 ENCODE_BYTES_PER_PIXEL = 1767
 DECODE_BYTES_PER_CELL = 2178 * 64
+STAGE_A_CHANNELS, PREVIEWER_CHANNELS = 384, 512
 PICTURE_CHANNELS = 3
 NORM_EPSILON = 1e-6
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the colours of ImageNet's pictures
@@ -109,11 +111,11 @@ class StageA(nn.Module):
 
     @property
     def encode_bytes_per_pixel(self) -> int:
-        return ENCODE_BYTES_PER_PIXEL
+        return ENCODE_BYTES_PER_PIXEL * self.config.level_channels[-1] // STAGE_A_CHANNELS
 
     @property
     def decode_bytes_per_cell(self) -> int:
-        return DECODE_BYTES_PER_CELL
+        return DECODE_BYTES_PER_CELL * self.config.level_channels[-1] // STAGE_A_CHANNELS
 
     def encode(self, pictures: torch.Tensor) -> torch.Tensor:
         latents: torch.Tensor = self.down_blocks(self.in_block(pictures))
@@ -188,7 +190,7 @@ class StageCCoder(nn.Module):
 
     @property
     def decode_bytes_per_cell(self) -> int:
-        return DECODE_BYTES_PER_CELL
+        return DECODE_BYTES_PER_CELL * self.config.hidden_channels // PREVIEWER_CHANNELS
 
     def encode(self, pictures: torch.Tensor) -> torch.Tensor:
         """Return the latents. Raises ValueError without an encoder."""

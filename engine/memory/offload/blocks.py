@@ -14,7 +14,9 @@ from engine.memory.offload.weight_state import HostState
 from engine.memory.transfer_streams import TransferStream
 
 # Layers that read their weights nowhere but in `forward`, so that these need to be there only then.
-STREAMABLE_LAYERS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
+STREAMABLE_LAYERS = (
+    nn.Linear, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding,
+)  # fmt: skip
 
 
 @dataclass(eq=False, slots=True)
