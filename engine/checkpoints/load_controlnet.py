@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from engine.families.base import NotRecognised
 from engine.families.unsupported import describe, describe_control
 from engine.formats.fill import fill
 from engine.formats.weight_file import ChangedTensors, WeightFile, open_weights
+
+log = logging.getLogger(__name__)
 
 PREFIX = "control_model."
 FIRST_ZERO_CONV = "zero_convs.0.0.weight"
@@ -53,7 +56,9 @@ def load_controlnet(
     except (NotRecognised, LookupError) as error:
         found = error.found if isinstance(error, NotRecognised) else f"no tensor {error}"
         raise BadModelFile(path.name, found, f"a ControlNet or T2I-Adapter of {registry.labels()}") from error
-    if is_difference and base_weight is not None:
+    if is_difference and base_weight is None:
+        log.warning("%s: the difference to a UNet, loaded without one: use DiffControlNetLoader", path.name)
+    elif is_difference and base_weight is not None:
         file = _completed(file, names, base_weight)
     with torch.device("meta"):
         network = _network(config, shapes)

@@ -73,6 +73,18 @@ def test_the_layout_of_diffusers(family: ModelFamily, tmp_path: Path) -> None:
     assert_holds(load_controlnet(tmp_path / "c.safetensors", LoadTypes()), weights)
 
 
+def test_a_difference_is_completed_by_the_weights_of_its_base(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    weights = drawn(ControlNetModel(registry.default_family().scales["small"].denoiser))
+    file = {f"control_model.{name}": weight for name, weight in weights.items()}
+    write_safetensors(tmp_path / "c.safetensors", {**file, "difference": torch.zeros(())})
+    base = {name: torch.ones_like(weight) for name, weight in weights.items() if name.startswith("input_blocks.")}
+    completed = load_controlnet(tmp_path / "c.safetensors", LoadTypes(), base.get)
+    assert_holds(completed, {name: weight + 1 if name in base else weight for name, weight in weights.items()})
+    assert not caplog.messages
+    assert_holds(load_controlnet(tmp_path / "c.safetensors", LoadTypes()), weights)
+    assert caplog.messages == ["c.safetensors: the difference to a UNet, loaded without one: use DiffControlNetLoader"]
+
+
 @every_family
 def test_a_union_controlnet_tells_how_many_types_it_has(family: ModelFamily, tmp_path: Path) -> None:
     config = family.scales["small"].denoiser
