@@ -165,17 +165,17 @@ class Engine:
                 log.exception("%s cannot describe itself", name)
         return found
 
-    def _info_of(self, class_type: str) -> dict[str, Any]:
+    def _info_of(self, class_type: str) -> dict[str, object]:
         return object_info(self.catalogue[class_type].spec(self.environment))
 
-    def model_metadata(self, kind: str, name: str) -> Any:
+    def model_metadata(self, kind: str, name: str) -> object:
         """Return the `__metadata__` of a `.safetensors` model file, or None without such a file or metadata."""
         if not name.endswith(".safetensors") or kind not in self.folders.kinds():
             return None
         path = self.folders.path(kind, name)
         return None if path is None else read_metadata(path, MAX_SHOWN_HEADER_BYTES)
 
-    def families(self) -> list[dict[str, Any]]:
+    def families(self) -> list[dict[str, object]]:
         """Return the families of models: name, label, default parameters, and the nodes of a plain workflow."""
         return [
             {

@@ -97,7 +97,7 @@ def embedding_rows(path: Path, *, key: str, width: int) -> torch.Tensor:
     return rows
 
 
-def _rows(content: Any, key: str, width: int) -> Any:
+def _rows(content: object, key: str, width: int) -> object:
     if isinstance(content, list):
         return _joined(
             [

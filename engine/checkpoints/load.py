@@ -194,7 +194,7 @@ def _network(
     *,
     to: Destination,
     through: torch.dtype | None = None,
-) -> Any:
+) -> object:
     config = configured(file, network, names)
     with torch.device("meta"):
         module = network.build(config)
@@ -210,7 +210,7 @@ def _set_defaults(module: nn.Module, network: Network, names: Names, dtype: torc
             set_weight(module, name, make(tuple(module.get_parameter(name).shape)).to(dtype))
 
 
-def configured(file: WeightFile, network: Network, names: Names) -> Any:
+def configured(file: WeightFile, network: Network, names: Names) -> object:
     """Return the configuration of a network of the file. Raises `BadModelFile` for what is missing for it."""
     try:
         return network.configure(registry.shapes_under(names, file.shapes))

@@ -54,7 +54,7 @@ class BatchedInput(Protocol):
 
     def can_concat(self, other: BatchedInput) -> bool: ...
 
-    def concat(self, others: Sequence[BatchedInput]) -> Any: ...
+    def concat(self, others: Sequence[BatchedInput]) -> object: ...
 
     def size(self) -> list[int]: ...
 
@@ -117,7 +117,7 @@ class ConstantInput:
     def can_concat(self, other: Any) -> bool:
         return bool(self.cond == other.cond)
 
-    def concat(self, others: Sequence[Any]) -> Any:
+    def concat(self, others: Sequence[object]) -> object:
         return self.cond
 
     def size(self) -> list[int]:

@@ -179,7 +179,7 @@ class ContextWindows:
             return None
         return [{key: self._cut(value, window, count) for key, value in condition.items()} for condition in side]
 
-    def _cut(self, value: Any, window: Window, count: int) -> Any:
+    def _cut(self, value: object, window: Window, count: int) -> object:
         if isinstance(value, torch.Tensor) and self.dim < value.ndim and value.shape[self.dim] == count:
             return value.index_select(self.dim, torch.tensor(window, device=value.device))
         return value

@@ -106,7 +106,7 @@ def _feather(weight: torch.Tensor, area: Sequence[int], dims: Sequence[int]) -> 
                 weight.narrow(i + 2, area[i] - 1 - cell, 1).mul_(factor)
 
 
-def _gligen_patches(condition: Condition, inner: torch.Tensor) -> dict[str, list[Any]] | None:
+def _gligen_patches(condition: Condition, inner: torch.Tensor) -> dict[str, list[object]] | None:
     if "gligen" not in condition:
         return None
     kind, patcher, *rest = condition["gligen"]

@@ -34,7 +34,7 @@ Step = Callable[[Denoise, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor
 # (denoise, x, denoised, sigma, the level to go down to, above 0) -> x there
 
 
-def model_sampling_of(model: Any) -> Any | None:
+def model_sampling_of(model: object) -> object | None:
     """Return the parameterisation under a sampler's model; None where it is a plain function."""
     return getattr(getattr(getattr(model, "inner_model", None), "inner_model", None), "model_sampling", None)
 

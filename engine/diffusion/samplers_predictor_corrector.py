@@ -119,7 +119,7 @@ def _tell(callback: StepCallback | None, i: int, x: torch.Tensor, sigma: torch.T
     report(callback, i, x, sigma, sigma, denoised)
 
 
-def tau_in_interval(start_sigma: float, end_sigma: float, eta: float = 1.0) -> Callable[[Any], float]:
+def tau_in_interval(start_sigma: float, end_sigma: float, eta: float = 1.0) -> Callable[[object], float]:
     """Return tau(sigma) of the stochastic Adams solver: `eta` between the two levels, 0 (an ODE) outside."""
 
     def tau(sigma: Any) -> float:

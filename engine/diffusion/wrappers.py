@@ -53,7 +53,7 @@ class WrapperExecutor:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return WrapperExecutor(self.original, self.class_obj, self.wrappers, self.idx + 1).execute(*args, **kwargs)
 
-    def execute(self, *args: Any, **kwargs: Any) -> Any:
+    def execute(self, *args: object, **kwargs: object) -> object:
         if self.is_last:
             return self.original(*args, **kwargs)
         return self.wrappers[self.idx](self, *args, **kwargs)

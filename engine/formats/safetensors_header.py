@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -22,7 +22,7 @@ class SafetensorsHeader:
     num_bytes: int
     raw: bytes | None
 
-    def parsed(self) -> dict[str, Any]:
+    def parsed(self) -> dict[str, object]:
         """Return the header's entries. Raises ValueError for anything but a JSON object."""
         content = json.loads(self.raw or b"")
         if not isinstance(content, dict):
@@ -38,7 +38,7 @@ def read_header(file: BinaryIO, max_bytes: int = MAX_HEADER_BYTES) -> Safetensor
     return SafetensorsHeader(prefix, num_bytes, file.read(num_bytes) if is_plausible else None)
 
 
-def read_metadata(path: Path, max_bytes: int) -> Any:
+def read_metadata(path: Path, max_bytes: int) -> object:
     """Return the `__metadata__` of a file; None without one, and for a header that is longer or no JSON object."""
     with path.open("rb") as file:
         header = read_header(file, max_bytes)

@@ -7,7 +7,6 @@ get this object, so its public methods have the names they know from ComfyUI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from engine.errors import RunError
 from engine.events import NodeRef
@@ -72,7 +71,7 @@ class DynamicPrompt:
 
     # --- as ComfyUI names them ---
 
-    def get_node(self, node_id: str) -> Mapping[str, Any]:
+    def get_node(self, node_id: str) -> Mapping[str, object]:
         return self.node(node_id).raw
 
     def has_node(self, node_id: str) -> bool:
@@ -81,7 +80,7 @@ class DynamicPrompt:
     def all_node_ids(self) -> set[str]:
         return set(self._nodes)
 
-    def get_original_prompt(self) -> Mapping[str, Any]:
+    def get_original_prompt(self) -> Mapping[str, object]:
         return self._original
 
     def get_parent_node_id(self, node_id: str) -> str | None:

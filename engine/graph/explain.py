@@ -79,7 +79,7 @@ def _as_json(problem: Explanation) -> dict[str, Any]:
     return dict(_parts(problem))
 
 
-def _parts(problem: Explanation) -> Iterator[tuple[str, Any]]:
+def _parts(problem: Explanation) -> Iterator[tuple[str, object]]:
     for name in ("message", "type", "field", "node_id", "class_type", "extra"):
         value = getattr(problem, name)
         if value is not None:

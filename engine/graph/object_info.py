@@ -77,13 +77,13 @@ def _outputs(declared: Mapping[str, object]) -> tuple[OutputSpec, ...]:
     )
 
 
-def _type(kind: str | list[Any]) -> str | list[Any]:
+def _type(kind: str | list[object]) -> str | list[object]:
     return ANY_TYPE if kind == MATCHED_TYPE else kind
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else []

@@ -150,7 +150,7 @@ def _explained(spec: InputSpec, words: str, value: object, *, kind: str | None =
     return Explanation(f"{words}: {spec.name}", kind, spec.name, allowed=spec.allowed(), extra=extra)
 
 
-def _about(spec: InputSpec, **more: Any) -> dict[str, Any]:
+def _about(spec: InputSpec, **more: object) -> dict[str, object]:
     return {"input_name": spec.name, "input_config": spec.as_json(), **more}
 
 

@@ -103,7 +103,7 @@ def unique_keys(prefix: bytes) -> Iterator[Key]:
     return (b"unique" + prefix + number.to_bytes(8, "big") for number in itertools.count())
 
 
-def canonical(value: Any) -> Any:
+def canonical(value: object) -> object:
     """Convert a value to nested tuples of plain data, equal for equal values.
 
     Raises Unhashable for NaN, which equals nothing, and for whatever is no plain data.

@@ -51,7 +51,7 @@ class InputSpec:
             return all(item in choices for item in value)
         return value in choices or (self.is_one_folder and names_another_folder(value))
 
-    def allowed(self) -> Any:
+    def allowed(self) -> object:
         """Return the values that a prompt may give, for programs: the choices, or the type with its range."""
         choices = self.choices
         if choices is not None:

@@ -58,14 +58,14 @@ class Widget(ABC):
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     @abstractmethod
-    def type_in(self, environment: NodeEnvironment) -> str | Sequence[Any]:
+    def type_in(self, environment: NodeEnvironment) -> str | Sequence[object]:
         """Return ComfyUI's type name, or the values to choose from at this moment."""
 
     def options(self) -> dict[str, Any]:
         named = {key: value for key, value in vars(self).items() if key != "extra" and value is not None}
         return {**named, **self.extra}
 
-    def options_in(self, environment: NodeEnvironment) -> dict[str, Any]:
+    def options_in(self, environment: NodeEnvironment) -> dict[str, object]:
         """Return the options at this moment. They differ from `options` for widgets that list files."""
         return self.options()
 
@@ -122,7 +122,7 @@ class Choice(Widget):
 
     values: tuple[Any, ...] = ()
 
-    def type_in(self, environment: NodeEnvironment) -> tuple[Any, ...]:
+    def type_in(self, environment: NodeEnvironment) -> tuple[object, ...]:
         return self.values
 
     def options(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class ModelCombo(ModelFile):
     def type_in(self, environment: NodeEnvironment) -> Any:
         return "COMBO"
 
-    def options_in(self, environment: NodeEnvironment) -> dict[str, Any]:
+    def options_in(self, environment: NodeEnvironment) -> dict[str, object]:
         return {"multiselect": False, "options": ModelFile.type_in(self, environment), **self.extra}
 
 
@@ -206,7 +206,7 @@ class InputCombo(InputFile):
     def type_in(self, environment: NodeEnvironment) -> Any:
         return "COMBO"
 
-    def options_in(self, environment: NodeEnvironment) -> dict[str, Any]:
+    def options_in(self, environment: NodeEnvironment) -> dict[str, object]:
         return {"multiselect": False, "options": InputFile.type_in(self, environment), **self.extra}
 
 
@@ -363,14 +363,14 @@ class NodeClass(ABC):
         """Return the state of one node, kept while prompts name that node, or None for a class without state."""
 
     @abstractmethod
-    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
+    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, object]) -> object:
         """Return the value that a result depends on besides the inputs.
 
         Called only when the rules have `has_fingerprint`. `inputs` has None for links. May return an awaitable.
         """
 
     @abstractmethod
-    def missing_inputs(self, instance: Any, inputs: Mapping[str, Any]) -> Any:
+    def missing_inputs(self, instance: object, inputs: Mapping[str, object]) -> object:
         """Return the names of the lazy inputs this call needs, given the known ones (None for the others).
 
         May return an awaitable.
@@ -430,7 +430,7 @@ class FunctionNode(NodeClass):
     def instance(self) -> None:
         return None
 
-    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
+    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, object]) -> object:
         assert self.fingerprint is not None
         return self.fingerprint(environment, **_accepted(self.fingerprint, inputs))
 
@@ -503,7 +503,7 @@ def _named_inputs(function: Callable[..., object]) -> tuple[frozenset[str], bool
     return frozenset(item.name for item in parameters if item.kind is not inspect.Parameter.VAR_KEYWORD), takes_all
 
 
-def _accepted(function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _accepted(function: Callable[..., object], inputs: Mapping[str, object]) -> dict[str, object]:
     names, takes_all = _named_inputs(function)
     return {name: value for name, value in inputs.items() if takes_all or name in names}
 
@@ -613,7 +613,7 @@ def _output(class_type: str, hint: object) -> OutputSpec:
     raise TypeError(f"{class_type}: the return type {hint!r} names no socket")
 
 
-def _markers(hint: Any) -> tuple[Any, ...]:
+def _markers(hint: object) -> tuple[object, ...]:
     """Return the markers of an annotation, including those inside a union with None."""
     if get_origin(hint) is Annotated:
         base, *markers = get_args(hint)

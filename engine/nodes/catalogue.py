@@ -63,7 +63,7 @@ def object_info(spec: NodeSpec) -> dict[str, Any]:
     }
 
 
-def _input(item: InputSpec) -> Any:
+def _input(item: InputSpec) -> object:
     if item.section == "hidden":
         return item.type
     kind = _json_type(item.type)

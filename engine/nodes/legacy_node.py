@@ -73,10 +73,10 @@ class ClassNode(NodeClass):
     def instance(self) -> Any:
         return self.kind()
 
-    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
+    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, object]) -> object:
         return self.kind.IS_CHANGED(**inputs)
 
-    def missing_inputs(self, instance: Any, inputs: Mapping[str, Any]) -> Any:
+    def missing_inputs(self, instance: object, inputs: Mapping[str, object]) -> object:
         asks = getattr(instance, "check_lazy_status", None)
         return () if asks is None else asks(**inputs)
 
@@ -106,7 +106,7 @@ class ClassNode(NodeClass):
         return InputCheck(function, frozenset(declared.args), declared.varkw is not None)
 
 
-async def _awaited(outcome: Awaitable[Any], context: NodeContext) -> Any:
+async def _awaited(outcome: Awaitable[object], context: NodeContext) -> object:
     """Await an outcome with the call registered as the running one, since awaiting happens in a task of its own."""
     with call_of(context):
         return await outcome
@@ -115,7 +115,7 @@ async def _awaited(outcome: Awaitable[Any], context: NodeContext) -> Any:
 def wait_for(awaitable: Awaitable[Any]) -> Any:
     """Return the value of an awaitable from synchronous code, by running it on a loop and thread of its own."""
 
-    async def main() -> Any:
+    async def main() -> object:
         return await awaitable
 
     run: Coroutine[Any, Any, Any] = main()
@@ -165,7 +165,7 @@ def _outputs(kind: Any) -> tuple[OutputSpec, ...]:
     )
 
 
-def _extra(kind: Any) -> dict[str, Any]:
+def _extra(kind: object) -> dict[str, object]:
     extra: dict[str, Any] = {}
     if hasattr(kind, "OUTPUT_TOOLTIPS"):
         extra["output_tooltips"] = list(kind.OUTPUT_TOOLTIPS)

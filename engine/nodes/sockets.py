@@ -52,8 +52,13 @@ class ControlNet(Protocol):
     def set_previous_controlnet(self, controlnet: ControlNet) -> ControlNet: ...
 
     def get_control(
-        self, x_noisy: torch.Tensor, t: torch.Tensor, cond: dict[str, Any], batched_number: int, options: dict[str, Any]
-    ) -> Any: ...
+        self,
+        x_noisy: torch.Tensor,
+        t: torch.Tensor,
+        cond: dict[str, object],
+        batched_number: int,
+        options: dict[str, object],
+    ) -> object: ...
 
     def pre_run(self, model: object, percent_to_timestep_function: object) -> None: ...
 

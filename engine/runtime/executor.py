@@ -302,7 +302,7 @@ class _Run:
             return False
         return await self._take(ref, rules, [self._read(node_class, outcome) for outcome in outcomes])
 
-    async def _start(self, ref: NodeRef, node: Node, node_class: NodeClass, rules: NodeRules) -> list[Any] | None:
+    async def _start(self, ref: NodeRef, node: Node, node_class: NodeClass, rules: NodeRules) -> list[object] | None:
         """Call a node for the first time; None when it wants lazy inputs before."""
         self.emit(NodeStarted(self.prompt_id, ref))
         call, missing = self._call_of(ref, node, node_class, rules)
@@ -329,7 +329,7 @@ class _Run:
         self.inputs = inputs
         return _Call(ref, node, node_class, rules, self.graph.instance(node, node_class), inputs), missing
 
-    async def _start_over(self, call: _Call, failed: _OutOfMemory) -> list[Any]:
+    async def _start_over(self, call: _Call, failed: _OutOfMemory) -> list[object]:
         """Call an async node again that ran out of memory while others ran: first alone, then with relief.
 
         Alone, what models are in use is its doing, by which the steps are chosen.
@@ -340,7 +340,7 @@ class _Run:
         outcomes, again = await self._try_whole_call(call)
         return outcomes if again is None else await self._call_with_relief(call, again, num_tries=2)
 
-    async def _call_with_relief(self, call: _Call, failed: _OutOfMemory, *, num_tries: int) -> list[Any]:
+    async def _call_with_relief(self, call: _Call, failed: _OutOfMemory, *, num_tries: int) -> list[object]:
         """Call a node again after each step that makes room, each time to its end: what a step changes holds till then.
 
         `num_tries` are those before, the last of which `failed`. Raises `OutOfMemory` when no step helped.
@@ -367,14 +367,14 @@ class _Run:
     def _tell_relief(self, ref: NodeRef, relief: ReliefTaken) -> None:
         self.emit(MemoryRelieved(self.prompt_id, ref, relief.step, relief.freed_bytes, relief.changes_arithmetic))
 
-    async def _try_call(self, call: _Call) -> tuple[list[Any], _OutOfMemory | None]:
+    async def _try_call(self, call: _Call) -> tuple[list[object], _OutOfMemory | None]:
         """Return the results of a node's calls, or the memory error of one, without the frames that it holds."""
         try:
             return await self._call(call), None
         except OutOfMemory as error:
             return [], _told(error)
 
-    async def _try_whole_call(self, call: _Call) -> tuple[list[Any], _OutOfMemory | None]:
+    async def _try_whole_call(self, call: _Call) -> tuple[list[object], _OutOfMemory | None]:
         """Call as `_try_call` does and wait for the node's tasks; meanwhile no other node begins."""
         outcomes, failed = await self._try_call(call)
         running = [outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)]
@@ -389,7 +389,7 @@ class _Run:
             await self.wake.wait()
         return await self._try_finish(call.node.id)
 
-    async def _try_finish(self, node_id: str) -> tuple[list[Any], _OutOfMemory | None]:
+    async def _try_finish(self, node_id: str) -> tuple[list[object], _OutOfMemory | None]:
         """Return the results of a node's tasks, all of which are done, or the memory error of one."""
         calls = self.tasks.pop(node_id)
         try:
@@ -430,7 +430,7 @@ class _Run:
         await asyncio.sleep(0)
         return await task if task.done() else task
 
-    async def _awaited(self, node_id: str, outcome: Awaitable[Any]) -> Any:
+    async def _awaited(self, node_id: str, outcome: Awaitable[object]) -> object:
         """Await an outcome; an error that would end the event loop fails the node."""
         try:
             return await outcome
@@ -680,5 +680,5 @@ def _type_name(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _shown_value(value: Any) -> Any:
+def _shown_value(value: object) -> object:
     return value if value is None or isinstance(value, (int, float, bool, str)) else str(value)

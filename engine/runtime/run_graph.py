@@ -197,7 +197,7 @@ class RunGraph:
             return self.prompt
         return self._extra_data.get(wanted.lower())  # EXTRA_PNGINFO, AUTH_TOKEN_COMFY_ORG, ...
 
-    async def _fingerprints(self, nodes: Iterable[Node]) -> dict[str, Any]:
+    async def _fingerprints(self, nodes: Iterable[Node]) -> dict[str, object]:
         found: dict[str, Any] = {}
         for node in nodes:
             node_class, rules = self.node_class(node.class_type), self.rules(node.class_type)
@@ -205,7 +205,7 @@ class RunGraph:
                 found[node.id] = await self._fingerprint(node, node_class, rules)
         return found
 
-    async def _fingerprint(self, node: Node, node_class: NodeClass, rules: NodeRules) -> Any:
+    async def _fingerprint(self, node: Node, node_class: NodeClass, rules: NodeRules) -> object:
         """Return what a node's result depends on besides its inputs; NaN, which equals nothing, when unknown."""
         if "is_changed" in node.raw:
             return node.raw["is_changed"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOT_MODELS = ("configs", "custom_nodes")
 
 
-def features(settings: EngineSettings) -> dict[str, Any]:
+def features(settings: EngineSettings) -> dict[str, object]:
     """Return the features that clients may rely on; also the answer to a client's feature flags."""
     return {"supports_preview_metadata": True, "max_upload_size": round(settings.max_upload_mb * 1024 * 1024)}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -76,7 +75,7 @@ async def get_model_files(request: web.Request) -> web.Response:
     return web.json_response(await asyncio.to_thread(_described, roots, names))
 
 
-def _described(roots: list[Path], names: list[str]) -> list[dict[str, Any]]:
+def _described(roots: list[Path], names: list[str]) -> list[dict[str, object]]:
     files = []
     for index, root in enumerate(roots):
         for name in names:

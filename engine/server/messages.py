@@ -69,7 +69,7 @@ def message_of(event: Event) -> Message | None:
     return None
 
 
-def _failure(event: RunFailed) -> dict[str, Any]:
+def _failure(event: RunFailed) -> dict[str, object]:
     return {
         "prompt_id": event.prompt_id,
         "node_id": event.node_id,
@@ -91,7 +91,7 @@ def status(remaining: int, sid: str | None = None) -> Message:
     return "status", data if sid is None else {**data, "sid": sid}
 
 
-def queue_info(remaining: int) -> dict[str, Any]:
+def queue_info(remaining: int) -> dict[str, object]:
     return {"exec_info": {"queue_remaining": remaining}}
 
 
@@ -105,7 +105,7 @@ def run_over(prompt_id: str) -> Message:
     return "executing", {"node": None, "prompt_id": prompt_id}
 
 
-def node_progress(prompt_id: str, node: NodeRef, state: str, value: float, maximum: float) -> dict[str, Any]:
+def node_progress(prompt_id: str, node: NodeRef, state: str, value: float, maximum: float) -> dict[str, object]:
     """Return one node's part of `progress_state`."""
     return {
         "value": value,

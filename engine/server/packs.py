@@ -71,7 +71,7 @@ class PackRoutes:
     def add_prompt_handler(self, handler: PromptHandler) -> None:
         self._handlers.append(handler)
 
-    def connected(self) -> Mapping[str, Any]:
+    def connected(self) -> Mapping[str, object]:
         return self._clients.connected()
 
     def queue_lists(self) -> tuple[list[Any], list[Any]]:
@@ -84,7 +84,7 @@ class PackRoutes:
         """Import the packs, on the thread that builds the engine."""
         self.reports = engine.load_custom_nodes(self)
 
-    def change_prompt(self, body: dict[str, Any]) -> dict[str, Any]:
+    def change_prompt(self, body: dict[str, object]) -> dict[str, object]:
         """Pass a prompt's body through the handlers of all packs. A handler that fails is logged and skipped."""
         for handler in self._handlers:
             try:

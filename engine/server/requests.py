@@ -43,7 +43,7 @@ async def read_object(request: web.Request, *, may_be_empty: bool = False) -> di
     return data
 
 
-async def read_form(request: web.Request) -> Mapping[str, Any]:
+async def read_form(request: web.Request) -> Mapping[str, object]:
     """Read the fields of a form. Raises HTTPBadRequest when the body is none."""
     try:
         return await request.post()
@@ -72,7 +72,7 @@ def read_targets(body: Mapping[str, object]) -> list[str] | None:
     return targets
 
 
-def read_extra_data(body: Mapping[str, Any]) -> dict[str, Any]:
+def read_extra_data(body: Mapping[str, object]) -> dict[str, object]:
     """Read `extra_data`, with the `extra_pnginfo` that pictures carry. Raises HTTPBadRequest."""
     extra_data = body.get("extra_data")
     if not isinstance(extra_data, (dict, type(None))):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
@@ -56,7 +55,7 @@ async def delete_history_entry(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-def _queued(item: QueuedPrompt) -> dict[str, Any]:
+def _queued(item: QueuedPrompt) -> dict[str, object]:
     return {
         "prompt_id": item.prompt_id,
         "number": item.number,
@@ -66,7 +65,7 @@ def _queued(item: QueuedPrompt) -> dict[str, Any]:
     }
 
 
-def _finished(entry: HistoryEntry) -> dict[str, Any]:
+def _finished(entry: HistoryEntry) -> dict[str, object]:
     return {**_queued(entry.item), "status": entry.status, "results": entry.outputs, "meta": entry.meta}
 
 
@@ -120,7 +119,7 @@ async def post_workflow(request: web.Request) -> web.Response:
     )
 
 
-def _no_needs() -> dict[str, Any]:
+def _no_needs() -> dict[str, object]:
     return {"models": [], "missing_nodes": []}
 
 

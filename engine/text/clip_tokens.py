@@ -306,7 +306,7 @@ class TokenizerSet:
             chunks |= tokenizer.tokenize_with_weights(text, return_word_ids, **kwargs)
         return chunks
 
-    def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[Any, str]]:
+    def untokenize(self, token_weight_pair: list[object]) -> list[tuple[object, str]]:
         pieces: list[tuple[Any, str]] = self._tokenizers[0].untokenize(token_weight_pair)
         return pieces
 

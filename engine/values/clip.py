@@ -49,7 +49,7 @@ class Clip(NetworkValue):
     def add_patches(self, patches: Any, strength_patch: float = 1.0, strength_model: float = 1.0) -> list[Any]:
         return self.patcher.add_patches(patches, strength_patch, strength_model)
 
-    def get_key_patches(self) -> dict[str, list[Any]]:
+    def get_key_patches(self) -> dict[str, list[object]]:
         return self.patcher.get_key_patches()
 
     def set_tokenizer_option(self, option_name: str, value: Any) -> None:
@@ -124,7 +124,7 @@ class Clip(NetworkValue):
         cond: torch.Tensor = self.encode_from_tokens(self.tokenize(text))
         return cond
 
-    def add_hooks_to_dict(self, pooled_dict: dict[str, Any]) -> dict[str, Any]:
+    def add_hooks_to_dict(self, pooled_dict: dict[str, object]) -> dict[str, object]:
         if self.apply_hooks_to_conds:
             pooled_dict["hooks"] = self.apply_hooks_to_conds
         return pooled_dict

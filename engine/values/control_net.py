@@ -117,7 +117,7 @@ class ControlBase:
         """Return the models of the whole chain that have to be on the device."""
         return [] if self.previous_controlnet is None else list(self.previous_controlnet.get_models())
 
-    def get_extra_hooks(self) -> list[Any]:
+    def get_extra_hooks(self) -> list[object]:
         before = [] if self.previous_controlnet is None else self.previous_controlnet.get_extra_hooks()
         return [*([] if self.extra_hooks is None else [self.extra_hooks]), *before]
 

@@ -34,7 +34,7 @@ class HookedWeights:
         self.forced_hooks: HookGroup | None = None  # of a text encoder: hooks it always carries
         self.hook_mode = EnumHookMode.MaxSpeed
 
-    def get_all_callbacks(self, call_type: str) -> list[Callable[..., Any]]:
+    def get_all_callbacks(self, call_type: str) -> list[Callable[..., object]]:
         return []
 
     def copy_hooks_to(self, other: HookedWeights) -> None:
@@ -126,7 +126,7 @@ class HookedWeights:
         fits = self.weights.free_bytes() > self.weights.size_bytes
         self.weights.patch_hooks(patches, name, keep=fits and self.hook_mode is EnumHookMode.MaxSpeed)
 
-    def get_combined_hook_patches(self, hooks: HookGroup | None) -> dict[str, list[Any]]:
+    def get_combined_hook_patches(self, hooks: HookGroup | None) -> dict[str, list[object]]:
         """Return a map from weight name to the patches of all hooks, at the strengths of their current keyframes."""
         combined: dict[str, list[Any]] = {}
         for hook in [] if hooks is None else hooks.hooks:

@@ -147,7 +147,7 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
         self.patches_uuid = uuid.uuid4()
         return taken
 
-    def get_key_patches(self, filter_prefix: str | None = None) -> dict[str, list[Any]]:
+    def get_key_patches(self, filter_prefix: str | None = None) -> dict[str, list[object]]:
         """Return `[(unpatched weight, conversion), patch, ...]` by weight name, the form that model merging reads."""
         return {
             key: [(self.weights.original_weight(key), _unchanged), *self.patches.get(key, [])]
@@ -211,13 +211,13 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
                 _set_attribute(network, name, self.object_patches_backup.pop(name))
 
 
-def _attribute(owner: Any, dotted: str) -> Any:
+def _attribute(owner: object, dotted: str) -> object:
     for name in dotted.split("."):
         owner = getattr(owner, name)
     return owner
 
 
-def _set_attribute(owner: Any, dotted: str, value: Any) -> Any:
+def _set_attribute(owner: object, dotted: str, value: object) -> object:
     """Set an attribute and return its previous value."""
     *path, name = dotted.split(".")
     for part in path:

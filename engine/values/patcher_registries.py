@@ -18,10 +18,10 @@ class Injection(Protocol):
     """ComfyUI's `PatcherInjection`."""
 
     @property
-    def inject(self) -> Callable[[Any], None]: ...
+    def inject(self) -> Callable[[object], None]: ...
 
     @property
-    def eject(self) -> Callable[[Any], None]: ...
+    def eject(self) -> Callable[[object], None]: ...
 
 
 class PatcherRegistries(ABC):
@@ -85,7 +85,7 @@ class PatcherRegistries(ABC):
     def remove_attachments(self, key: str) -> None:
         self.attachments.pop(key, None)
 
-    def get_attachment(self, key: str) -> Any:
+    def get_attachment(self, key: str) -> object:
         return self.attachments.get(key)
 
     def set_additional_models(self, key: str, models: list[PatcherRegistries]) -> None:

@@ -52,12 +52,12 @@ class PatchedNode(ClassNode):
             own, has_fingerprint=own.has_fingerprint or built_in.has_fingerprint, check=own.check or built_in.check
         )
 
-    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, Any]) -> Any:
+    def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, object]) -> object:
         if hasattr(self.kind, "IS_CHANGED"):
             return super().fingerprint_of(environment, inputs)
         return self.built_in.fingerprint_of(environment, inputs)
 
-    def missing_inputs(self, instance: Any, inputs: Mapping[str, Any]) -> Any:
+    def missing_inputs(self, instance: object, inputs: Mapping[str, object]) -> object:
         is_own = hasattr(self.kind, "check_lazy_status")
         return super().missing_inputs(instance, inputs) if is_own else self.built_in.missing_inputs(None, inputs)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from engine.nodes.base import NodeContext
 
 
-def metadata_of(context: NodeContext, prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> dict[str, Any]:
+def metadata_of(context: NodeContext, prompt: object, extra_pnginfo: Mapping[str, object] | None) -> dict[str, object]:
     """Return the client's entries and `prompt`, or no entry if files are saved without metadata."""
     if not context.embed_metadata:
         return {}

@@ -35,7 +35,7 @@ def conditioning_set_values(
     return changed
 
 
-def pillow(function: Callable[..., Any], arg: Any) -> Any:
+def pillow(function: Callable[..., object], arg: object) -> object:
     """Call a Pillow function; a truncated file is read as far as possible."""
     try:
         return function(arg)
@@ -48,7 +48,7 @@ def pillow(function: Callable[..., Any], arg: Any) -> Any:
             ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-def hasher() -> Any:
+def hasher() -> object:
     return hashlib.sha256
 
 

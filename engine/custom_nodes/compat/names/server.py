@@ -97,7 +97,7 @@ class PromptServer(metaclass=_PromptServerClass):
         return ["custom_nodes_from_web"]
 
     @property
-    def sockets(self) -> dict[str, Any]:
+    def sockets(self) -> dict[str, object]:
         """Connected clients by id."""
         return dict(self._there.connected())
 
@@ -146,14 +146,14 @@ class PromptQueue:
     def __init__(self, server: PackServer | None) -> None:
         self._server = server
 
-    def get_current_queue(self) -> tuple[list[Any], list[Any]]:
+    def get_current_queue(self) -> tuple[list[object], list[object]]:
         return ([], []) if self._server is None else self._server.queue_lists()
 
     def get_tasks_remaining(self) -> int:
         return 0 if self._server is None else self._server.num_waiting
 
     @property
-    def currently_running(self) -> dict[int, Any]:
+    def currently_running(self) -> dict[int, object]:
         return dict(enumerate(self.get_current_queue()[0]))
 
     def __getattr__(self, name: str) -> Any:

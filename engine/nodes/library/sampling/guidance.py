@@ -154,7 +154,7 @@ def apg(
 ) -> MODEL:
     guidance = rules.ProjectedGuidance(eta, norm_threshold, momentum)
 
-    def projected(args: Arguments) -> Any:
+    def projected(args: Arguments) -> object:
         if len(args["conds_out"]) == 1:
             return args["conds_out"]
         cond, uncond, *rest = args["conds_out"]
@@ -171,7 +171,7 @@ def tcfg(context: NodeContext, *, model: MODEL) -> PatchedModel:
     Refine the uncond (negative) to align with the cond (positive) for improving quality.
     """  # noqa: D400, D415 - ComfyUI's words
 
-    def damped(args: Arguments) -> Any:
+    def damped(args: Arguments) -> object:
         if not _has_both_sides(args):
             return args["conds_out"]
         cond, uncond, *rest = args["conds_out"]
@@ -204,7 +204,7 @@ def epsilon_scaling(
 def latent_apply_operation_cfg(context: NodeContext, *, model: MODEL, operation: LATENT_OPERATION) -> MODEL:
     """Apply an operation to the guidance (positive minus negative) before it is scaled."""
 
-    def applied(args: Arguments) -> Any:
+    def applied(args: Arguments) -> object:
         first, *rest = args["conds_out"]
         if len(rest) == 1:
             return [operation(latent=first - rest[0]) + rest[0], rest[0]]

@@ -9,12 +9,12 @@ from engine.adapters.lora import lora_patches
 from engine.values.lora_keys import denoiser_lora_keys, text_lora_keys
 
 
-def model_lora_keys_unet(model: Any, key_map: dict[str, Any] | None = None) -> dict[str, Any]:
+def model_lora_keys_unet(model: object, key_map: dict[str, object] | None = None) -> dict[str, object]:
     """Return a map from the names a LoRA may use to the network's weights, added to `key_map`."""
     return {**(key_map or {}), **denoiser_lora_keys(model)}
 
 
-def model_lora_keys_clip(model: Any, key_map: dict[str, Any] | None = None) -> dict[str, Any]:
+def model_lora_keys_clip(model: object, key_map: dict[str, object] | None = None) -> dict[str, object]:
     return {**(key_map or {}), **text_lora_keys(model)}
 
 

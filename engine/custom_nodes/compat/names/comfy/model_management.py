@@ -242,7 +242,7 @@ def get_total_memory(dev: Any = None, torch_total_too: bool = False) -> Any:
     return (total, total) if torch_total_too else total
 
 
-def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
+def get_free_memory(dev: object = None, torch_free_too: bool = False) -> object:
     """Return the free memory in bytes."""
     report = _device(dev).report()
     return (report.vram_free_bytes, report.torch_vram_free_bytes) if torch_free_too else report.vram_free_bytes
@@ -290,7 +290,7 @@ def load_model_gpu(model: object) -> None:
     load_models_gpu([model])
 
 
-def free_memory(memory_required: float, device: Any, keep_loaded: Iterable[Any] = ()) -> list[Any]:
+def free_memory(memory_required: float, device: object, keep_loaded: Iterable[object] = ()) -> list[object]:
     if _device(device).free_bytes() < memory_required:
         HOST.get().engine.unload_models()
     return []

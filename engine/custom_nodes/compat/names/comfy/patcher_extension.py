@@ -93,11 +93,13 @@ def add_callback_with_key(
     _add("callbacks", call_type, key, callback, transformer_options, is_model_options)
 
 
-def copy_nested_dicts(input_dict: Mapping[str, Any]) -> dict[str, Any]:
+def copy_nested_dicts(input_dict: Mapping[str, object]) -> dict[str, object]:
     return copy_options(input_dict)
 
 
-def merge_nested_dicts(dict1: Mapping[str, Any], dict2: Mapping[str, Any], copy_dict1: bool = True) -> dict[str, Any]:
+def merge_nested_dicts(
+    dict1: Mapping[str, object], dict2: Mapping[str, object], copy_dict1: bool = True
+) -> dict[str, object]:
     """Merge two nested dictionaries; with `copy_dict1=False` the first one is changed."""
     merged = merge_options(dict1, dict2)
     if copy_dict1 or not isinstance(dict1, dict):

@@ -56,11 +56,11 @@ def load_checkpoint_guess_config(
     output_vae: bool = True,
     output_clip: bool = True,
     output_clipvision: bool = False,
-    embedding_directory: Any = None,
+    embedding_directory: object = None,
     output_model: bool = True,
-    model_options: Any = None,
-    te_model_options: Any = None,
-) -> tuple[Any, Any, Any, None]:
+    model_options: object = None,
+    te_model_options: object = None,
+) -> tuple[object, object, object, None]:
     """Return MODEL, CLIP, VAE, and None for the vision model that these families do not have."""
     if model_options or te_model_options:
         raise not_supported("comfy.sd.load_checkpoint_guess_config with model_options")
@@ -78,7 +78,7 @@ def load_clip(
     return HOST.get().engine.models.clip_set(ckpt_paths, text_type=text_type)
 
 
-def load_diffusion_model(unet_path: str, model_options: Any = None) -> Any:
+def load_diffusion_model(unet_path: str, model_options: object = None) -> object:
     if model_options:
         raise not_supported("comfy.sd.load_diffusion_model with model_options")
     return HOST.get().engine.models.unet(unet_path)

@@ -251,7 +251,7 @@ def weight_dtype(sd: Mapping[str, torch.Tensor], prefix: str = "") -> torch.dtyp
     return max(counts, key=lambda dtype: counts[dtype]) if counts else None
 
 
-def state_dict_key_replace(state_dict: dict[str, Any], keys_to_replace: Mapping[str, str]) -> dict[str, Any]:
+def state_dict_key_replace(state_dict: dict[str, object], keys_to_replace: Mapping[str, str]) -> dict[str, object]:
     for old, new in keys_to_replace.items():
         if old in state_dict:
             state_dict[new] = state_dict.pop(old)
@@ -259,8 +259,8 @@ def state_dict_key_replace(state_dict: dict[str, Any], keys_to_replace: Mapping[
 
 
 def state_dict_prefix_replace(
-    state_dict: dict[str, Any], replace_prefix: Mapping[str, str], filter_keys: bool = False
-) -> dict[str, Any]:
+    state_dict: dict[str, object], replace_prefix: Mapping[str, str], filter_keys: bool = False
+) -> dict[str, object]:
     """Replace prefixes of names; `filter_keys` keeps only names that had one of them."""
     out: dict[str, Any] = {} if filter_keys else state_dict
     for old, new in replace_prefix.items():
@@ -284,7 +284,7 @@ def get_attr(obj: Any, attr: str) -> Any:
     return obj
 
 
-def set_attr(obj: Any, attr: str, value: Any) -> Any:
+def set_attr(obj: object, attr: str, value: object) -> object:
     """Set an attribute by dotted name and return its previous value."""
     path, _, last = attr.rpartition(".")
     owner = get_attr(obj, path) if path else obj
@@ -293,7 +293,7 @@ def set_attr(obj: Any, attr: str, value: Any) -> Any:
     return before
 
 
-def set_attr_param(obj: Any, attr: str, value: torch.Tensor) -> Any:
+def set_attr_param(obj: object, attr: str, value: torch.Tensor) -> object:
     return set_attr(obj, attr, torch.nn.Parameter(value, requires_grad=False))
 
 

@@ -21,7 +21,7 @@ class Node:
         self.inputs = inputs
         self.override_display_id: str | None = None
 
-    def out(self, index: int) -> list[Any]:
+    def out(self, index: int) -> list[object]:
         return [self.id, index]
 
     def set_input(self, key: str, value: object) -> None:
@@ -31,14 +31,14 @@ class Node:
         else:
             self.inputs.pop(key, None)
 
-    def get_input(self, key: str) -> Any:
+    def get_input(self, key: str) -> object:
         return self.inputs.get(key)
 
     def set_override_display_id(self, override_display_id: str) -> None:
         """Set the node of the client's graph that is shown instead of this one."""
         self.override_display_id = override_display_id
 
-    def serialize(self) -> dict[str, Any]:
+    def serialize(self) -> dict[str, object]:
         node: dict[str, Any] = {"class_type": self.class_type, "inputs": self.inputs}
         if self.override_display_id is not None:
             node["override_display_id"] = self.override_display_id
@@ -80,7 +80,7 @@ class GraphBuilder:
     def lookup_node(self, id: str) -> Node | None:
         return self.nodes.get(self.prefix + id)
 
-    def finalize(self) -> dict[str, Any]:
+    def finalize(self) -> dict[str, object]:
         """Return the graph in the prompt's format."""
         return {node_id: node.serialize() for node_id, node in self.nodes.items()}
 

@@ -53,7 +53,7 @@ class RemoteOptions:
     max_retries: int | None = None
     refresh: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return _without_none(vars(self))
 
 
@@ -106,7 +106,7 @@ class Input:
     def get_io_type(self) -> Any:
         return self.io_type
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the options as `/object_info` lists them."""
         common = {"display_name": self.display_name, "tooltip": self.tooltip, "lazy": self.lazy}
         own = {name: _plain(getattr(self, attribute)) for name, attribute in self.named.items()}
@@ -145,7 +145,7 @@ class WidgetInput(Input):
     def get_io_type(self) -> Any:
         return self.widget_type or self.io_type
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         common = {name: getattr(self, attribute) for name, attribute in self.common.items()}
         options = super().as_dict()
         own = {name: options.pop(name) for name in self.named if name in options}
@@ -185,10 +185,10 @@ class ComfyTypeIO(ComfyTypeI):
     Output: type[Any] = Output
 
 
-def comfytype(io_type: str, **kwargs: Any) -> Callable[[type], Any]:
+def comfytype(io_type: str, **kwargs: object) -> Callable[[type], object]:
     """Return a decorator that gives a class that type name, with inputs and outputs of its own."""
 
-    def decorate(cls: type) -> Any:
+    def decorate(cls: type) -> object:
         made = cls if issubclass(cls, ComfyTypeI) else type(cls.__name__, (cls, ComfyTypeIO), {})
         return _typed(made, io_type)
 
@@ -320,7 +320,7 @@ class _ComboInput(WidgetInput):
         self.image_folder = image_folder
         self.remote = remote
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         options = super().as_dict()
         if self.upload is not None:
             options[UploadType(self.upload).value] = True
@@ -338,7 +338,7 @@ class _MultiComboInput(_ComboInput):
         self.placeholder = placeholder
         self.chip = chip
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         shown = {"multi_select": True, "placeholder": self.placeholder, "chip": self.chip}
         return {**super().as_dict(), **_without_none(shown)}
 
@@ -391,11 +391,13 @@ class _MultiTypeInput(Input):
         own = [] if self.shown is None else [str(self.shown.get_io_type())]
         return ",".join(dict.fromkeys([*own, *(str(kind.io_type) for kind in self.io_types)]))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {**({} if self.shown is None else self.shown.as_dict()), **super().as_dict()}
 
 
-def _widget_type(io_type: str, value_type: Any, input_class: type[Input], output_class: type[Output] = Output) -> Any:
+def _widget_type(
+    io_type: str, value_type: object, input_class: type[Input], output_class: type[Output] = Output
+) -> object:
     members = {"Type": value_type, "Input": input_class, "Output": output_class}
     return _typed(type(io_type.title(), (ComfyTypeIO,), members), io_type)
 
@@ -550,7 +552,7 @@ class ComfyNode(ABC):
 
     @classmethod
     @abstractmethod
-    def execute(cls, **kwargs: Any) -> Any:
+    def execute(cls, **kwargs: object) -> object:
         """Run one call.
 
         Return a `NodeOutput`, a tuple of outputs, a dict in the older form, or an `ExecutionBlocker`.
@@ -592,7 +594,7 @@ class ComfyNode(ABC):
     INPUT_IS_LIST = _FromSchema(lambda schema: schema.is_input_list)
     NOT_IDEMPOTENT = _FromSchema(lambda schema: schema.not_idempotent)
 
-    def CALL(self, **inputs: Any) -> Any:
+    def CALL(self, **inputs: object) -> object:
         """Run one call in the older form. The class is a sub-class with this call's hidden inputs."""
         kind: Any = type(self)
         schema = kind.GET_SCHEMA()
@@ -632,9 +634,9 @@ def older_form(outcome: Any, schema: Schema) -> Any:
     return shown
 
 
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(values: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.value if isinstance(value, Enum) else value

@@ -37,7 +37,7 @@ class SavedImages:
         self.results = list(results)
         self.is_animated = is_animated
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         shown: dict[str, Any] = {"images": self.results}
         if self.is_animated:
             shown["animated"] = (True,)
@@ -51,7 +51,7 @@ class PreviewImage:
         self.animated = animated
         self.values = _saved("PreviewImage", images=image)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {"images": self.values, "animated": (self.animated,)}
 
 
@@ -65,7 +65,7 @@ class SavedAudios:
     def __init__(self, results: Sequence[Mapping[str, str]]) -> None:
         self.results = list(results)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {"audio": self.results}
 
 
@@ -75,7 +75,7 @@ class PreviewAudio:
     def __init__(self, audio: Audio, cls: object = None, **kwargs: object) -> None:
         self.values = _saved("PreviewAudio", "audio", audio=audio, **_hidden(cls))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {"audio": self.values}
 
 
@@ -85,7 +85,7 @@ class PreviewVideo:
     def __init__(self, values: Sequence[Mapping[str, str]], **kwargs: object) -> None:
         self.values = list(values)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {"images": self.values, "animated": (True,)}
 
 
@@ -96,7 +96,7 @@ class PreviewUI3D:
         self.model_file = model_file
         self.camera_info = camera_info
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {"result": [self.model_file, self.camera_info]}
 
 
@@ -104,7 +104,7 @@ class PreviewText:
     def __init__(self, value: str, **kwargs: object) -> None:
         self.value = value
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {"text": (self.value,)}
 
 

@@ -17,7 +17,9 @@ attention_basic = optimized_attention
 optimized_attention_masked = optimized_attention
 
 
-def optimized_attention_for_device(device: Any, mask: bool = False, small_input: bool = False) -> Callable[..., Any]:
+def optimized_attention_for_device(
+    device: object, mask: bool = False, small_input: bool = False
+) -> Callable[..., object]:
     """Return the only attention function there is."""
     return optimized_attention
 
