@@ -45,7 +45,7 @@ from engine.formats.fill import Destination
 from engine.formats.safetensors_header import read_metadata
 from engine.graph.signature import Signatures, unique_keys
 from engine.graph.size import GraphLimits
-from engine.graph.spec import NodeRules
+from engine.graph.spec import NodeRules, ValueDict
 from engine.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
 from engine.images.decode import BYTES_PER_PIXEL
 from engine.images.preview import decoded_preview, latent_preview, picture_preview
@@ -150,7 +150,7 @@ class Engine:
         """Return the models a prompt names and the node classes it lacks, even if it is invalid otherwise."""
         return needs_of(prompt if isinstance(prompt, Mapping) else {}, self.catalogue, self.folders)
 
-    def object_info(self, class_type: str | None = None) -> dict[str, Any]:
+    def object_info(self, class_type: str | None = None) -> ValueDict:
         """Return a map from class name to ComfyUI's description, of all classes or of one; `{}` for an unknown one.
 
         A custom node that fails to describe itself is logged and left out of the full map; requested alone, it raises.

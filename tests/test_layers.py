@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.markdown import code_blocks
+
 ROOT = Path(__file__).parents[1]
 OUR_PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc", "tests")
 
@@ -278,14 +280,13 @@ def circles(package: str, imports: Iterable[Import]) -> list[str]:
     ]
 
 
-def _reachable(child: str, edges: Mapping[str, Mapping[str, Import]]) -> set[str]:
+def _reachable(child: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
     found: set[str] = set()
     waiting = [child]
     while waiting:
-        for other in edges.get(waiting.pop(), ()):
-            if other not in found:
-                found.add(other)
-                waiting.append(other)
+        new = set(edges.get(waiting.pop(), ())) - found
+        found |= new
+        waiting += new
     return found
 
 
@@ -301,6 +302,33 @@ def test_no_two_packages_import_one_another_not_even_by_way_of_others(top: str) 
 def test_a_circle_of_imports_is_found() -> None:
     pairs = (("a.b.x", "a.c"), ("a.c", "a.d.y"), ("a.d.z", "a.b"), ("a.c", "a.e"))
     assert len(circles("a", [Import(importer, 1, imported) for importer, imported in pairs])) == 3
+
+
+PICTURED = frozenset({
+    "graph", "diffusion", "architectures", "text", "formats", "adapters", "families", "checkpoints", "values", "images",
+    "media", "store", "nodes", "memory", "runtime", "custom_nodes", "engine", "server",
+})  # fmt: skip
+
+
+def test_the_picture_of_the_house_shows_its_imports() -> None:
+    """Each arrow of `docs/architecture.md` is an import, and each import an arrow or a way along several."""
+    (picture,) = code_blocks((ROOT / "docs" / "architecture.md").read_text("utf-8"), "mermaid")
+    arrows = {
+        (importer.rstrip("_"), imported.rstrip("_"))
+        for importer, imported in re.findall(r"^ *(\w+)(?:\[[^]]*\])? --> (\w+)", picture, flags=re.MULTILINE)
+    }
+    imports: dict[str, set[str]] = {}
+    for item in all_imports("engine"):
+        importer, imported = (f"{name}.".split(".")[1] for name in (item.importer, item.imported))
+        if importer != imported and {importer, imported} <= PICTURED:
+            imports.setdefault(importer, set()).add(imported)
+    expected = {
+        (importer, imported)
+        for importer, found in imports.items()
+        for imported in found
+        if not any(imported in _reachable(other, imports) for other in found - {imported})
+    }
+    assert arrows - {("front", "graph")} == expected
 
 
 def test_the_front_reaches_neither_torch_nor_more_of_the_engine_than_its_graph_checker() -> None:

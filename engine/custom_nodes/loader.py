@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from engine.custom_nodes.compat import finder
 from engine.custom_nodes.compat.host import HOST, Host, PackEngine, PackServer
@@ -31,6 +31,7 @@ from engine.custom_nodes.compat.known_names import read_known_names
 from engine.custom_nodes.pack_memory import PackMemory, fingerprint
 from engine.custom_nodes.packs import Pack, find_packs
 from engine.custom_nodes.trial import try_pack
+from engine.graph.spec import ValueDict
 from engine.nodes.legacy_node import ClassNode, wait_for
 
 PackStatus = Literal["loaded", "failed", "skipped"]
@@ -55,7 +56,7 @@ class PackReport:
     web_directory: Path | None = None
     trace: str = ""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> ValueDict:
         return {
             "name": self.name,
             "status": self.status,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch.nn import functional
 
 from engine.diffusion.guidance import calc_cond_batch
+from engine.diffusion.options import Options
 from engine.diffusion.wrappers import merge_options
 
 BLUR_CELLS = 9
@@ -32,7 +32,7 @@ class SelfAttentionGuidance:
         self.scale, self.blur_sigma = scale, blur_sigma
         self._scores: torch.Tensor | None = None  # [B * heads, T, T]
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Options) -> torch.Tensor:
         """Compute attention [B, T, D] by explicit scores. Each call with an unconditional part sees its own."""
         out, scores = attention_with_scores(q, k, v, options["n_heads"])
         sides = options["cond_or_uncond"]
@@ -40,7 +40,7 @@ class SelfAttentionGuidance:
             self._scores = scores.chunk(len(sides))[sides.index(1)]
         return out
 
-    def guide(self, args: Mapping[str, Any]) -> torch.Tensor:
+    def guide(self, args: Options) -> torch.Tensor:
         guided: torch.Tensor = args["denoised"]
         uncond, x = args["uncond_denoised"], args["input"]
         if min(guided.shape[2:]) < MIN_SIDE_CELLS or self._scores is None:
@@ -97,7 +97,7 @@ def gaussian_blurred(latent: torch.Tensor, sigma: float) -> torch.Tensor:
     return functional.conv2d(padded, kernel, groups=channels)
 
 
-def perturbed_attention_guidance(args: Mapping[str, Any], scale: float) -> torch.Tensor:
+def perturbed_attention_guidance(args: Options, scale: float) -> torch.Tensor:
     """Ahn et al. 2024 (PAG, arXiv 2403.17377), eq. 15: away from the middle block attending to each token itself."""
     guided: torch.Tensor = args["denoised"]
     if scale == 0:

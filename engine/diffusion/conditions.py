@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.diffusion.options import Conditioning
 from engine.diffusion.replacements import replaceable
 
 Condition = dict[str, Any]
@@ -207,7 +208,7 @@ def _add_opposite_of(area_condition: Condition, others: list[Condition]) -> None
 
 
 @replaceable
-def convert_conditioning(conditioning: Sequence[Sequence[Any]]) -> list[Condition]:
+def convert_conditioning(conditioning: Conditioning) -> list[Condition]:
     """Convert CONDITIONING as nodes pass it to conditions as guidance takes them."""
     conditions = []
     for tokens, options in conditioning:

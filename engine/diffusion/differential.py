@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
+
+from engine.diffusion.options import Options
 
 
 def thawed_mask(
-    sigma: torch.Tensor, denoise_mask: torch.Tensor, extra_options: Mapping[str, Any], strength: float
+    sigma: torch.Tensor, denoise_mask: torch.Tensor, extra_options: Options, strength: float
 ) -> torch.Tensor:
     """Return 1 where the mask has reached the share of timesteps that is left, else 0: `[B, C, h, w]`.
 

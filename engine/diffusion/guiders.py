@@ -14,6 +14,7 @@ import torch
 from engine.diffusion.conditions import Condition
 from engine.diffusion.guidance import calc_cond_batch, cfg_function
 from engine.diffusion.guidance_rules import perpendicular_negative
+from engine.diffusion.options import Conditioning
 from engine.diffusion.sample import Guider
 
 Side = Sequence[Condition] | None
@@ -38,7 +39,7 @@ class DualCfgGuider(Guider):
     Nested: guidance (scale 1) from the second to the first, then scale 2 from the negative to that.
     """
 
-    def set_conds(self, positive: Any, middle: Any, negative: Any) -> None:  # type: ignore[override]
+    def set_conds(self, positive: Conditioning, middle: Conditioning, negative: Conditioning) -> None:  # type: ignore[override]
         self.inner_set_conds({"positive": positive, "middle": _as_negative(middle), "negative": negative})
 
     def set_cfg(self, cfg_1: float, cfg_2: float, *, nested: bool = False) -> None:  # type: ignore[override]
@@ -73,7 +74,7 @@ class DualCfgGuider(Guider):
 class PerpNegGuider(Guider):
     """`perpendicular_negative` with all three sides in one call of the network."""
 
-    def set_conds(self, positive: Any, negative: Any, empty: Any) -> None:  # type: ignore[override]
+    def set_conds(self, positive: Conditioning, negative: Conditioning, empty: Conditioning) -> None:  # type: ignore[override]
         self.inner_set_conds({"positive": positive, "empty_negative_prompt": _as_negative(empty), "negative": negative})
 
     def set_cfg(self, cfg: float, neg_scale: float) -> None:  # type: ignore[override]

@@ -13,13 +13,14 @@ import torch
 
 from engine.diffusion.choices import calculate_sigmas, current_choices
 from engine.diffusion.conditions import repeat_to_batch_size
+from engine.diffusion.options import Conditioning, OptionDict
 from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.sample import Guider, ProgressCallback, SampledModel, Sampler
 
 
 @replaceable
 def ksampler(
-    sampler_name: str, extra_options: dict[str, Any] | None = None, inpaint_options: dict[str, Any] | None = None
+    sampler_name: str, extra_options: OptionDict | None = None, inpaint_options: OptionDict | None = None
 ) -> Sampler:
     """Return the sampler function of that name, with options for it. Raises ValueError for an unknown name."""
     choices = current_choices()
@@ -92,8 +93,8 @@ class KSampler:
     def sample(
         self,
         noise: torch.Tensor,
-        positive: Any,
-        negative: Any,
+        positive: Conditioning,
+        negative: Conditioning,
         cfg: float,
         latent_image: torch.Tensor | None = None,
         start_step: int | None = None,
@@ -162,8 +163,8 @@ def sample(
     cfg: float,
     sampler_name: str,
     scheduler: str,
-    positive: Any,
-    negative: Any,
+    positive: Conditioning,
+    negative: Conditioning,
     latent_image: torch.Tensor,
     denoise: float = 1.0,
     disable_noise: bool = False,

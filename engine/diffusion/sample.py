@@ -15,6 +15,7 @@ import torch
 
 from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
 from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
+from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.samplers import SamplerFunction
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
@@ -73,7 +74,7 @@ class InpaintDenoiser:
         x: torch.Tensor,
         sigma: torch.Tensor,
         denoise_mask: torch.Tensor | None = None,
-        model_options: dict[str, Any] | None = None,
+        model_options: OptionDict | None = None,
         seed: int | None = None,
     ) -> torch.Tensor:
         options = model_options or {}
@@ -130,7 +131,7 @@ class Sampler:
         x = model_sampling.noise_scaling(sigmas[0], noise, latent_image, self.max_denoise(model_wrap, sigmas))
         num_steps = len(sigmas) - 1
 
-        def on_step(state: dict[str, Any]) -> None:
+        def on_step(state: OptionDict) -> None:
             if callback is not None:
                 callback(state["i"], state["denoised"], state["x"], num_steps)
 
@@ -164,7 +165,7 @@ class Guider:
     def set_cfg(self, cfg: float) -> None:
         self.cfg = cfg
 
-    def inner_set_conds(self, conds: Mapping[str, Any]) -> None:
+    def inner_set_conds(self, conds: Options) -> None:
         for side, conditioning in conds.items():
             self.original_conds[side] = convert_conditioning(conditioning)
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.options import ExtraArgs
 
 ModelFunction = Callable[..., torch.Tensor]
 StepCallback = Callable[[dict[str, Any]], None]
@@ -85,7 +86,7 @@ def sample_euler_ancestral(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     eta: float = 1.0,
@@ -177,7 +178,7 @@ def sample_dpm_2_ancestral(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     eta: float = 1.0,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.options import ExtraArgs, Options
 from engine.diffusion.samplers import (
     ModelFunction,
     SamplerFunction,
@@ -25,14 +26,14 @@ from engine.diffusion.samplers import (
 class UnconditionalWatch:
     """The unconditional prediction `[B, C, h, w]` of the network's last call."""
 
-    def __init__(self, extra_args: Mapping[str, Any] | None) -> None:
+    def __init__(self, extra_args: ExtraArgs | None) -> None:
         options = dict((extra_args or {}).get("model_options", {}))
         options["sampler_post_cfg_function"] = [*options.get("sampler_post_cfg_function", []), self._see]
         options["disable_cfg1_optimization"] = True
         self.extra_args: dict[str, Any] = {**(extra_args or {}), "model_options": options}
         self.denoised = torch.empty(0)
 
-    def _see(self, args: Mapping[str, Any]) -> torch.Tensor:
+    def _see(self, args: Options) -> torch.Tensor:
         self.denoised = args["uncond_denoised"]
         denoised: torch.Tensor = args["denoised"]
         return denoised

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.options import ExtraArgs
 from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step
 
 
@@ -79,7 +80,7 @@ def sample_dpm_fast(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     eta: float = 0.0,
@@ -139,7 +140,7 @@ def sample_dpm_adaptive(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     order: int = 3,

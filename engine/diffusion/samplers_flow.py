@@ -15,6 +15,7 @@ import torch
 from engine.diffusion.brownian import brownian_noise_sampler
 from engine.diffusion.model_sampling_variants import RectifiedFlow
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.options import ExtraArgs, OptionDict
 from engine.diffusion.samplers import (
     ModelFunction,
     SamplerFunction,
@@ -86,7 +87,7 @@ def by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None = None, has_t
 
         denoise.inner_model = model.inner_model  # type: ignore[attr-defined]
 
-        def tell(step: dict[str, Any]) -> None:
+        def tell(step: OptionDict) -> None:
             sigma = sigma_of(step["sigma"])
             report(callback, step["i"], step["x"] * (1 - sigma), sigma, sigma, step["denoised"])
 
@@ -133,7 +134,7 @@ def ancestral(step: Step) -> SamplerFunction:
         model: ModelFunction,
         x: torch.Tensor,
         sigmas: torch.Tensor,
-        extra_args: Mapping[str, Any] | None = None,
+        extra_args: ExtraArgs | None = None,
         callback: StepCallback | None = None,
         disable: bool | None = None,
         eta: float = 1.0,
@@ -236,7 +237,7 @@ def sample_lcm_flow(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     noise_sampler: NoiseSampler | None = None,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.options import ExtraArgs
 from engine.diffusion.samplers import (
     ModelFunction,
     SamplerFunction,
@@ -214,7 +215,7 @@ def _res_multistep(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None,
+    extra_args: ExtraArgs | None,
     callback: StepCallback | None,
     eta: float,
     s_noise: float,

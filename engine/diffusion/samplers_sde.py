@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 
 from engine.diffusion.brownian import brownian_noise_sampler
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.options import ExtraArgs
 from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
 
 
-def _path(x: torch.Tensor, sigmas: torch.Tensor, extra_args: Mapping[str, Any], on_cpu: bool) -> NoiseSampler:
+def _path(x: torch.Tensor, sigmas: torch.Tensor, extra_args: ExtraArgs, on_cpu: bool) -> NoiseSampler:
     lowest, highest = sigmas[sigmas > 0].min(), sigmas.max()
     return brownian_noise_sampler(x, lowest, highest, extra_args.get("seed"), on_cpu=on_cpu)
 
@@ -193,7 +193,7 @@ def sample_er_sde(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     s_noise: float = 1.0,
@@ -245,7 +245,7 @@ def sample_seeds_2(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     eta: float = 1.0,
@@ -294,7 +294,7 @@ def sample_seeds_3(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     eta: float = 1.0,

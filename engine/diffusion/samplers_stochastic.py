@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from engine.diffusion.options import ExtraArgs
 from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
 
 
@@ -16,7 +16,7 @@ def sample_dpmpp_2s_ancestral(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     eta: float = 1.0,
@@ -48,7 +48,7 @@ def sample_ddpm(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     noise_sampler: NoiseSampler | None = None,
@@ -80,7 +80,7 @@ def sample_lcm(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     noise_sampler: NoiseSampler | None = None,

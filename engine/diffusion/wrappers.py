@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from engine.diffusion.options import OptionDict, Options
+
 OUTER_SAMPLE = "outer_sample"
 PREPARE_SAMPLING = "prepare_sampling"
 SAMPLER_SAMPLE = "sampler_sample"
@@ -80,7 +82,7 @@ def wrapped(
     return WrapperExecutor(function, owner, wrappers).execute
 
 
-def copy_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def copy_options(options: Options) -> OptionDict:
     """Copy nested dictionaries and lists, so that changes leave the original alone. Values are shared."""
     copied: dict[str, Any] = {}
     for key, value in options.items():
@@ -93,7 +95,7 @@ def copy_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return copied
 
 
-def merge_options(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def merge_options(first: Options, second: Options) -> OptionDict:
     """Merge nested options: dictionaries merge, lists join (first's entries first), other values are second's."""
     merged = copy_options(first)
     for key, value in second.items():

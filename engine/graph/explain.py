@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from engine.errors import Explanation, Problem, PromptRejected
 from engine.graph.file_names import is_pending
 from engine.graph.size import GraphLimits
+from engine.graph.spec import ValueDict
 from engine.graph.validate import MAX_PROBLEMS, Findings, FindRules, find_problems
 
 SUMMARY_TYPE = "prompt_outputs_failed_validation"
@@ -29,7 +29,7 @@ class ExplainedPrompt:
     problems: tuple[Explanation, ...] = ()
     num_unlisted: int = 0
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> ValueDict:
         """Return the part of the answer of `/api/v1/workflow`; very many choices are cut."""
         shown, num_allowed = [], 0
         for problem in self.problems:
@@ -75,7 +75,7 @@ def _explanation(problem: Problem) -> Explanation:
     return explanation if explanation.type is not None else replace(explanation, type=problem.type)
 
 
-def _as_json(problem: Explanation) -> dict[str, Any]:
+def _as_json(problem: Explanation) -> ValueDict:
     return dict(_parts(problem))
 
 

@@ -7,9 +7,8 @@ class takes without declaring them, the inputs that a declaration makes as the p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from engine.graph.spec import InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
+from engine.graph.spec import InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
 from engine.graph.validate import FindRules
 
 OWN_MODULE = "nodes"  # of the classes that come with ComfyUI's core
@@ -35,7 +34,7 @@ def read_rules(class_type: str, declared: Mapping[str, object]) -> NodeRules:
     return rules_of(spec, undeclared=frozenset() if spec.python_module == OWN_MODULE else None)
 
 
-def read_spec(class_type: str, declared: Mapping[str, Any]) -> NodeSpec:
+def read_spec(class_type: str, declared: Values) -> NodeSpec:
     """Read the entry of a class, passing over what is not as ComfyUI writes it."""
     sections = _mapping(declared.get("input"))
     inputs = tuple(

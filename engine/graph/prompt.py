@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 from engine.errors import Explanation, Problem, PromptRejected
+from engine.graph.spec import Values
 
 
 class Link(NamedTuple):
@@ -27,7 +28,7 @@ class Node:
 
     __slots__ = ("class_type", "id", "inputs", "links", "raw")
 
-    def __init__(self, node_id: str, raw: Mapping[str, Any]) -> None:
+    def __init__(self, node_id: str, raw: Values) -> None:
         self.id = node_id
         self.raw = raw
         self.class_type: str = raw["class_type"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.graph.prompt import Node
-from engine.graph.spec import NodeRules
+from engine.graph.spec import NodeRules, Values
 
 Key = bytes
 
@@ -46,7 +46,7 @@ class Signatures:
     def get(self, node_id: str) -> Key | None:
         return self._keys.get(node_id)
 
-    def add(self, node_ids: Iterable[str], fingerprints: Mapping[str, Any]) -> None:
+    def add(self, node_ids: Iterable[str], fingerprints: Values) -> None:
         """Make the keys of these nodes and of all they need. A fingerprint is what the inputs of a node do not show."""
         keys = self._keys
         opened: set[str] = set()

@@ -13,6 +13,8 @@ from typing import Any, Literal
 from engine.graph.file_names import names_another_folder
 
 Section = Literal["required", "optional", "hidden"]
+Values = Mapping[str, Any]  # by name: inputs of a node, fields of parsed JSON
+ValueDict = dict[str, Any]  # the same, where they are made or changed
 
 # What the engine gives a hidden input; one of any other type is an input that only other nodes set.
 FILLED_IN = frozenset(

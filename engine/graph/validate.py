@@ -28,7 +28,7 @@ from engine.graph.problems import (
 )
 from engine.graph.prompt import Node, Prompt, is_link, parse_prompt, undeclared_class, unknown_class
 from engine.graph.size import GraphLimits, check_size
-from engine.graph.spec import InputSpec, NodeRules
+from engine.graph.spec import InputSpec, NodeRules, Values
 
 FindRules = Callable[[str], NodeRules | None]
 Excuses = Callable[[Problem, Mapping[str, Any]], bool]
@@ -453,7 +453,7 @@ class _Walk:
             for (node_id, problems), outputs in zip(self.problems.items(), dependent, strict=True)
         }
 
-    def _cast_prompt(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _cast_prompt(self, data: Values) -> Values:
         """Return the prompt with converted values; the caller's own object is left as it is."""
         if not self.cast:
             return data

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from engine.cancel import CancelToken
-from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
+from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, ValueDict, rules_of
 from engine.text.prompt_weights import nesting_problem
 
 LOADED_TYPES = frozenset({"MODEL", "CLIP", "VAE", "CLIP_VISION"})  # of which a file may lack one
@@ -61,7 +61,7 @@ class Widget(ABC):
     def type_in(self, environment: NodeEnvironment) -> str | Sequence[object]:
         """Return ComfyUI's type name, or the values to choose from at this moment."""
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> ValueDict:
         named = {key: value for key, value in vars(self).items() if key != "extra" and value is not None}
         return {**named, **self.extra}
 
@@ -125,7 +125,7 @@ class Choice(Widget):
     def type_in(self, environment: NodeEnvironment) -> tuple[object, ...]:
         return self.values
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> ValueDict:
         return dict(self.extra)
 
 
@@ -136,7 +136,7 @@ class Combo(Choice):
     def type_in(self, environment: NodeEnvironment) -> Any:
         return "COMBO"
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> ValueDict:
         return {"multiselect": False, "options": list(self.values), **self.extra}
 
 
@@ -153,7 +153,7 @@ class ModelFile(Widget):
     def type_in(self, environment: NodeEnvironment) -> list[str]:
         return [*environment.model_files(self.kind), *self.also]
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> ValueDict:
         return dict(self.extra)
 
 
@@ -195,7 +195,7 @@ class InputFile(Widget):
             pass  # the name is too long, or leaves its folder: for the caller there is no such file
         return f"Invalid {self.content.strip('.')} file: {value}"
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> ValueDict:
         return dict(self.extra)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from engine.graph.spec import InputSpec, NodeRules, NodeSpec, Section
+from engine.graph.spec import InputSpec, NodeRules, NodeSpec, Section, ValueDict
 from engine.nodes.base import NodeClass, NodeEnvironment
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
@@ -43,7 +43,7 @@ class Catalogue(Mapping[str, NodeClass]):
         return None if found is None else found.rules(environment)
 
 
-def object_info(spec: NodeSpec) -> dict[str, Any]:
+def object_info(spec: NodeSpec) -> ValueDict:
     """Return a declaration under the keys of ComfyUI's `/object_info`."""
     sections = {section: spec.section(section) for section in _SECTIONS}
     shown = {section: inputs for section, inputs in sections.items() if inputs or section == "required"}

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, rules_of
+from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
 from engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
 from engine.nodes.running_call import call_of
 
@@ -136,7 +136,7 @@ class OpenInputs(dict[str, InputSpec]):
         return _input(name, self._optional[name], "optional")
 
 
-def _inputs(declared: Mapping[str, Any]) -> tuple[InputSpec, ...]:
+def _inputs(declared: Values) -> tuple[InputSpec, ...]:
     found: list[InputSpec] = []
     for section in _SECTIONS:
         for name, item in declared.get(section, {}).items():

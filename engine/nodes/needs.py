@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from engine.graph.spec import ValueDict, Values
 from engine.nodes.base import FunctionNode, ModelFile
 from engine.nodes.catalogue import Catalogue
 from engine.store.folders import ModelFolders
@@ -21,7 +21,7 @@ class NamedModel:
     name: str
     is_present: bool
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> ValueDict:
         return {
             "node_id": self.node_id,
             "input_name": self.input_name,
@@ -53,9 +53,7 @@ def needs_of(prompt: Mapping[str, object], catalogue: Catalogue, folders: ModelF
     return PromptNeeds(tuple(models), tuple(dict.fromkeys(missing)))
 
 
-def _models_of(
-    node_id: str, raw: Mapping[str, Any], catalogue: Catalogue, folders: ModelFolders
-) -> Iterator[NamedModel]:
+def _models_of(node_id: str, raw: Values, catalogue: Catalogue, folders: ModelFolders) -> Iterator[NamedModel]:
     node_class, inputs = catalogue.get(raw["class_type"]), raw.get("inputs")
     if not isinstance(node_class, FunctionNode) or not isinstance(inputs, Mapping):
         return

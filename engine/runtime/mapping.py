@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.graph.spec import NodeRules
+from engine.graph.spec import NodeRules, ValueDict, Values
 from engine.nodes.base import ExecutionBlocker, Returned
 
 
@@ -29,7 +29,7 @@ def calls_of(inputs: Mapping[str, Sequence[Any]], input_is_list: bool) -> list[d
     ]
 
 
-def blocker_in(arguments: Mapping[str, Any], input_is_list: bool) -> ExecutionBlocker | None:
+def blocker_in(arguments: Values, input_is_list: bool) -> ExecutionBlocker | None:
     """Return the blocker that keeps a call from being made, or None."""
     for value in arguments.values():
         if type(value) is ExecutionBlocker:
@@ -63,7 +63,7 @@ def merge_outputs(results: Sequence[Any], rules: NodeRules) -> list[list[Any]]:
     return merged
 
 
-def merge_ui(returns: Sequence[Returned]) -> dict[str, Any] | None:
+def merge_ui(returns: Sequence[Returned]) -> ValueDict | None:
     """Concatenate what all calls show; None when nothing is shown. Raises TypeError for what is no JSON."""
     shown = [item.ui for item in returns if item.ui is not None]
     if not shown:

@@ -11,7 +11,7 @@ from engine.graph.consumers import Consumers
 from engine.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
 from engine.graph.prompt import Node, is_link
 from engine.graph.signature import Signatures
-from engine.graph.spec import NodeRules
+from engine.graph.spec import NodeRules, Values
 from engine.graph.validate import cast_value
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.runtime.cache.instances import InstanceCache
@@ -227,7 +227,7 @@ class RunGraph:
         return prints
 
 
-def _with_fingerprints(prompt: Mapping[str, Any], fingerprints: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_fingerprints(prompt: Values, fingerprints: Values) -> Values:
     """Return the prompt as nodes see it and files keep it, without what is no plain data.
 
     `is_changed` has each node's fingerprint, as in ComfyUI.

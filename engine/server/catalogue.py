@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from engine.graph.spec import ValueDict
 from engine.server import machine
 from engine.server.memory_report import memory_json
 from engine.server.services import services
@@ -82,7 +83,7 @@ async def get_system_stats(request: web.Request) -> web.Response:
     return web.json_response(stats)
 
 
-def _device(report: DeviceReport) -> dict[str, Any]:
+def _device(report: DeviceReport) -> ValueDict:
     return {
         "name": report.name,
         "type": report.type,

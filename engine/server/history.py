@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from engine.graph.spec import ValueDict
 from engine.server.queue import QueuedPrompt
 
 MAX_ENTRIES = 10_000
@@ -21,7 +22,7 @@ class HistoryEntry:
     status: Literal["success", "error"]
     messages: Sequence[tuple[str, Mapping[str, Any]]]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> ValueDict:
         return {
             "prompt": self.item.as_json(),
             "outputs": self.outputs,

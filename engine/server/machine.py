@@ -6,7 +6,8 @@ import os
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+
+from engine.graph.spec import ValueDict
 
 COMFYUI_VERSION = "0.3.64"  # whose API is spoken
 FRONTEND_VERSION, TEMPLATES_VERSION = "1.27.10", "0.1.95"  # what that version asks for
@@ -32,7 +33,7 @@ def may_have_gpu() -> bool:
     return NVIDIA_DEVICE.exists()
 
 
-def system() -> dict[str, Any]:
+def system() -> ValueDict:
     total, free = memory_bytes()
     return {
         "os": os.name,
@@ -50,7 +51,7 @@ def system() -> dict[str, Any]:
     }
 
 
-def cpu_device() -> dict[str, Any]:
+def cpu_device() -> ValueDict:
     total, free = memory_bytes()
     return {
         "name": "cpu",

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from engine.errors import CallerError, OutOfMemory, Problem
 from engine.server.metrics import METRICS_TYPE, MemoryMetrics, exposition
+from engine.graph.spec import ValueDict
 from engine.server.requests import problem_response, read_object
 from engine.server.services import services
 
@@ -74,7 +75,7 @@ async def get_metrics(request: web.Request) -> web.Response:
     return web.Response(body=exposition(_metrics(report)), headers={"Content-Type": METRICS_TYPE})
 
 
-def memory_json(report: MemoryReport) -> dict[str, Any]:
+def memory_json(report: MemoryReport) -> ValueDict:
     pool = report.pool
     return {
         "state": report.state,

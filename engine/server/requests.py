@@ -6,12 +6,12 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from engine.errors import Problem
+from engine.graph.spec import ValueDict, Values
 
 LONGEST_SHOWN = 200
 LARGE_BODY_BYTES = 256 * 1024  # from here on parsed off the event loop
@@ -25,7 +25,7 @@ def problem_response(problem: Problem) -> web.Response:
     return web.json_response({"error": problem.as_json(), "node_errors": {}}, status=400)
 
 
-async def read_object(request: web.Request, *, may_be_empty: bool = False) -> dict[str, Any]:
+async def read_object(request: web.Request, *, may_be_empty: bool = False) -> ValueDict:
     """Read the body as a JSON object; an empty body is `{}` where it may be empty. Raises HTTPBadRequest otherwise."""
     body = await request.read()
     if may_be_empty and not body.strip():
@@ -51,7 +51,7 @@ async def read_form(request: web.Request) -> Mapping[str, object]:
         raise _bad_request("invalid_form", "The body is not a form", str(error)) from None
 
 
-def read_number(body: Mapping[str, Any]) -> float | None:
+def read_number(body: Values) -> float | None:
     """Read `number`, a prompt's place in the queue; None when it is not given. Raises HTTPBadRequest."""
     if "number" not in body:
         return None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import repeat_to_batch_size
+from engine.diffusion.options import Options
 from engine.images.pixels import resize
 from engine.values.module_patcher import ModulePatcher
 from engine.values.network_in_use import NetworkInUse
@@ -149,9 +150,9 @@ class ControlBase:
         self,
         x_noisy: torch.Tensor,
         t: torch.Tensor,
-        cond: Mapping[str, Any],
+        cond: Options,
         batched_number: int,
-        transformer_options: Mapping[str, Any],
+        transformer_options: Options,
     ) -> Control | None:
         """Return the additions of the nets before this one in the chain."""
         if self.previous_controlnet is None:
@@ -249,9 +250,9 @@ class ControlNet(ControlBase):
         self,
         x_noisy: torch.Tensor,
         t: torch.Tensor,
-        cond: Mapping[str, Any],
+        cond: Options,
         batched_number: int,
-        transformer_options: Mapping[str, Any],
+        transformer_options: Options,
     ) -> Control | None:
         """Return the chain's additions to the UNet for `x_noisy` [B, C, h, w] at sigmas `t` [B]; None for no additions.
 
@@ -352,9 +353,9 @@ class T2IAdapter(ControlBase):
         self,
         x_noisy: torch.Tensor,
         t: torch.Tensor,
-        cond: Mapping[str, Any],
+        cond: Options,
         batched_number: int,
-        transformer_options: Mapping[str, Any],
+        transformer_options: Options,
     ) -> Control | None:
         """Return the chain's additions, as `ControlNet.get_control`."""
         before = self.before(x_noisy, t, cond, batched_number, transformer_options)

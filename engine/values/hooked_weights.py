@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.wrappers import merge_options
 from engine.values.hooks import (
     EnumHookMode,
@@ -104,8 +105,8 @@ class HookedWeights:
             hook.hook_keyframe.prepare_current_keyframe(curr_t=t[0], transformer_options=options)
 
     def apply_hooks(
-        self, hooks: HookGroup | None, transformer_options: Mapping[str, Any] | None = None, force_apply: bool = False
-    ) -> dict[str, Any]:
+        self, hooks: HookGroup | None, transformer_options: Options | None = None, force_apply: bool = False
+    ) -> OptionDict:
         """Patch the weights as `hooks` require (None: no patches) and return the options the hooks add."""
         self.patch_hooks(hooks)
         for callback in self.get_all_callbacks(CALL_ON_APPLY_HOOKS):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from engine.adapters.lora import lora_patches
+from engine.diffusion.options import Options
 from engine.diffusion.wrappers import merge_options
 from engine.values.lora_keys import denoiser_lora_keys, text_lora_keys
 
@@ -115,7 +116,7 @@ class HookKeyframeGroup:
         for keyframe in self.keyframes:
             keyframe.start_t = model.model_sampling.percent_to_sigma(keyframe.start_percent)
 
-    def prepare_current_keyframe(self, curr_t: float, transformer_options: Mapping[str, Any]) -> bool:
+    def prepare_current_keyframe(self, curr_t: float, transformer_options: Options) -> bool:
         """Advance to the keyframe for `curr_t`, however often a step calls it.
 
         Return True if another one became current.

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from engine.architectures.tiles import run_in_tiles
+from engine.diffusion.options import OptionDict
 from engine.values.network_value import NetworkValue
 
 LARGEST_TILE_CELLS, SMALLEST_TILE_CELLS = 64, 8
@@ -89,7 +90,7 @@ class Vae(NetworkValue):
         return pixels
 
     @torch.no_grad()
-    def decode(self, samples_in: torch.Tensor, vae_options: dict[str, Any] | None = None) -> torch.Tensor:
+    def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
         """Decode latents to pictures on the CPU, as many at once as memory allows.
 
         In tiles when memory ran out before.

@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.known_names import KnownNames, NodeMethod
-from engine.graph.spec import NodeRules
+from engine.graph.spec import NodeRules, ValueDict
 from engine.nodes.base import NodeClass, NodeEnvironment, Returned
 from engine.nodes.catalogue import object_info
 from engine.nodes.legacy_node import ClassNode
@@ -116,7 +116,7 @@ def _make(node: NodeClass, method: NodeMethod | None) -> type:
     return BuiltInClass(method.class_name if method else node.class_type, (), members)
 
 
-def input_types(node: NodeClass, environment: NodeEnvironment) -> dict[str, Any]:
+def input_types(node: NodeClass, environment: NodeEnvironment) -> ValueDict:
     """Return ComfyUI's `INPUT_TYPES()` of a node."""
     shown = object_info(node.spec(environment))["input"]
     return {

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import torch
 
+from engine.graph.spec import ValueDict
 from engine.nodes.base import Choice, Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import CLIP_VISION, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, STYLE_MODEL
 
@@ -63,7 +64,7 @@ def style_model_apply(
     return styled
 
 
-def _attention_bias(tokens: torch.Tensor, options: dict[str, Any], num_words: int, weight: float) -> dict[str, Any]:
+def _attention_bias(tokens: torch.Tensor, options: ValueDict, num_words: int, weight: float) -> ValueDict:
     """Return the attention mask [B, T + n, T + n] (float16, added to scores) extended by `num_words` picture tokens.
 
     The mask covers `tokens` and the picture's own; the new ones are inserted in between. All other tokens attend to

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from engine.diffusion.differential import thawed_mask
+from engine.graph.spec import ValueDict
 from engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
 from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MASK, MODEL, VAE, Conditioning, Latent
 
@@ -130,7 +131,7 @@ def _greyed(pixels: torch.Tensor, hole: torch.Tensor) -> torch.Tensor:
     return greyed
 
 
-def _with(conditioning: Conditioning, values: dict[str, Any]) -> Conditioning:
+def _with(conditioning: Conditioning, values: ValueDict) -> Conditioning:
     return [[tokens, {**options, **values}] for tokens, options in conditioning]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -12,6 +12,7 @@ from engine.diffusion.sample import Sampler
 from engine.diffusion.samplers_cfg_pp import sample_euler_cfg_pp_alternative
 from engine.diffusion.samplers_predictor_corrector import tau_in_interval
 from engine.diffusion.samplers_stochastic import sample_lcm_upscale
+from engine.graph.spec import ValueDict
 from engine.images.pixels import resize
 from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, node
 from engine.nodes.library.sampling.sampling import SamplerName
@@ -29,7 +30,7 @@ NoiseDevice = Annotated[str, Choice(("gpu", "cpu"))]
 class PlainCombo(Combo):
     """`Combo` without the mark for several values, as this one node of ComfyUI declares it."""
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> ValueDict:
         return {"options": list(self.values), **self.extra}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.missing_symbol import not_supported
+from engine.graph.spec import ValueDict
 from engine.settings import EngineSettings
 
 
@@ -75,7 +76,7 @@ class _Arguments:
         HOST.get().engine.preview_method = LatentPreviewMethod(value).value
 
 
-def flags(settings: EngineSettings) -> dict[str, Any]:
+def flags(settings: EngineSettings) -> ValueDict:
     """Return the engine's settings under ComfyUI's flag names."""
     memory, dtypes = settings.memory, settings.dtypes
     vram = ("gpu_only", "highvram", "normalvram", "lowvram", "novram")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from engine.adapters.lora import lora_patches
+from engine.graph.spec import ValueDict, Values
 from engine.values.lora_keys import denoiser_lora_keys, text_lora_keys
 
 
@@ -18,6 +18,6 @@ def model_lora_keys_clip(model: object, key_map: dict[str, object] | None = None
     return {**(key_map or {}), **text_lora_keys(model)}
 
 
-def load_lora(lora: Mapping[str, Any], to_load: Mapping[str, str], log_missing: bool = True) -> dict[str, Any]:
+def load_lora(lora: Values, to_load: Mapping[str, str], log_missing: bool = True) -> ValueDict:
     """Return patches by weight, for `add_patches`."""
     return lora_patches(lora, to_load, warn=log_missing)

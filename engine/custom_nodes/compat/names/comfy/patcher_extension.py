@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.diffusion import wrappers
 from engine.diffusion.wrappers import WrapperExecutor, copy_options, merge_options
+from engine.graph.spec import Values
 
 __all__ = ["WrapperExecutor"]
 
@@ -108,12 +109,12 @@ def merge_nested_dicts(
     return dict1
 
 
-def _registry(options: Mapping[str, Any], is_model_options: bool) -> Mapping[str, Any]:
+def _registry(options: Values, is_model_options: bool) -> Values:
     registry: Mapping[str, Any] = options.get("transformer_options", {}) if is_model_options else options
     return registry
 
 
-def _with_key(kind: str, name: str, key: str | None, registry: Mapping[str, Any]) -> Functions:
+def _with_key(kind: str, name: str, key: str | None, registry: Values) -> Functions:
     return list(registry.get(kind, {}).get(name, {}).get(key, ()))
 
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import torch
 
 from engine.custom_nodes.compat.missing_symbol import not_supported
+from engine.graph.spec import ValueDict, Values
 from engine.nodes.base import ExecutionBlocker
 from engine.values.video import Audio as AudioInput
 from engine.values.video import VideoInput
@@ -71,7 +72,7 @@ class Hidden(str, Enum):  # noqa: UP042 - its values are formatted as ComfyUI's 
 class HiddenHolder:
     """Hidden inputs of a call as attributes; None for those the schema does not declare."""
 
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, values: Values | None = None) -> None:
         self.__dict__.update(values or {})
 
     def __getattr__(self, name: str) -> Any:
@@ -94,7 +95,7 @@ class Input:
         optional: bool = False,
         tooltip: str | None = None,
         lazy: bool | None = None,
-        extra_dict: Mapping[str, Any] | None = None,
+        extra_dict: Values | None = None,
     ) -> None:
         self.id = id
         self.display_name = display_name
@@ -565,7 +566,7 @@ class ComfyNode(ABC):
         return schema
 
     @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
+    def INPUT_TYPES(cls) -> ValueDict:
         schema = cls.GET_SCHEMA()
         declared: dict[str, Any] = {"required": {}}
         for item in schema.inputs or ():

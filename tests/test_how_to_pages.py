@@ -1,0 +1,105 @@
+"""The pages "add a node", "add a sampler" and "add a model family", followed to the letter in a copy of the engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.markdown import code_blocks
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("engine", "machine", "names", "tests")
+BESIDE = ("benchmark", "demo", "misc", "modifiers", "worker", "pyproject.toml")  # read by tests, and unchanged
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A checkout to change: engine and tests as copies without weights and recorded cases, the rest as links."""
+    left_out = shutil.ignore_patterns("__pycache__", "weights", "cases", "layouts")
+    for name in COPIED:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=left_out)
+    (tmp_path / "engine" / "weights").symlink_to(ROOT / "engine" / "weights")
+    for name in BESIDE:
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def follow(page: str, copy: Path) -> list[Path]:
+    """Write the files of a page's blocks, each named by its first line, and return their paths."""
+    written = []
+    for block in code_blocks((ROOT / "docs" / page).read_text("utf-8"), "python"):
+        name, _, source = block.removeprefix("# ").partition("\n")
+        path = copy / name
+        assert not path.exists(), f"{name} is there already"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+        written.append(path)
+    return written
+
+
+def change(path: Path, *changes: tuple[str, str]) -> None:
+    """Replace texts that are in a file once each."""
+    text = path.read_text("utf-8")
+    for before, after in changes:
+        assert text.count(before) == 1, f"{path.name}: {before!r}"
+        text = text.replace(before, after)
+    path.write_text(text, "utf-8")
+
+
+def run(copy: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def check_form(copy: Path, files: list[Path]) -> None:
+    """The files of a page keep the house's rules themselves."""
+    names = [str(path.relative_to(copy)) for path in files]
+    run(copy, "-m", "ruff", "check", "-q", *names)
+    run(copy, "-m", "ruff", "format", "-q", "--check", *names)
+
+
+def test_the_page_on_nodes_adds_a_node(copy: Path) -> None:
+    files = follow("adding_a_node.md", copy)
+    change(
+        copy / "engine" / "nodes" / "built_in.py",
+        ("FAMILIES = (\n", "from engine.nodes.library.image import vignettes\n\nFAMILIES = (\n    vignettes,\n"),
+    )
+    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(files[1]))
+    described = run(
+        copy, "-c", "from engine.nodes.built_in import built_in_nodes; print([n.class_type for n in built_in_nodes()])"
+    )
+    assert "'ImageVignette'" in described
+    check_form(copy, files)
+
+
+def test_the_page_on_samplers_adds_a_sampler(copy: Path) -> None:
+    files = follow("adding_a_sampler.md", copy)
+    change(
+        copy / "engine" / "diffusion" / "sampler_registry.py",
+        (
+            "\nSAMPLER_FUNCTIONS:",
+            "from engine.diffusion.samplers_midpoint import MIDPOINT_SAMPLERS\n\nSAMPLER_FUNCTIONS:",
+        ),
+        ("    **ODE_SAMPLERS,\n", "    **ODE_SAMPLERS,\n    **MIDPOINT_SAMPLERS,\n"),
+        ('    "uni_pc_bh2",\n', '    "uni_pc_bh2", "midpoint",\n'),
+    )
+    tests = [str(files[1]), "tests/engine/diffusion/test_samplers.py"]
+    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, "-k", "midpoint or offered or parabola or find")
+    check_form(copy, files)
+
+
+def test_the_page_on_families_adds_a_family(copy: Path) -> None:
+    files = follow("families.md", copy)
+    (files[0].parent / "__init__.py").touch()
+    tests = "tests/engine/families/test_every_family.py"
+    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, "-k", "linear and not draws")
+    check_form(copy, files)
