@@ -97,9 +97,24 @@ def test_the_page_on_samplers_adds_a_sampler(copy: Path) -> None:
     check_form(copy, files)
 
 
-def test_the_page_on_families_adds_a_family(copy: Path) -> None:
+FAMILY_TESTS = "tests/engine/families/test_every_family.py"
+
+
+def add_family(copy: Path) -> list[Path]:
     files = follow("families.md", copy)
     (files[0].parent / "__init__.py").touch()
-    tests = "tests/engine/families/test_every_family.py"
-    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, "-k", "linear and not draws")
+    return files
+
+
+def test_the_page_on_families_adds_a_family(copy: Path) -> None:
+    files = add_family(copy)
+    quick = "linear and (recognised or defaults or cover)"
+    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", FAMILY_TESTS, "-k", quick)
     check_form(copy, files)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_family_of_the_page_passes_what_every_family_passes(copy: Path) -> None:
+    add_family(copy)
+    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", FAMILY_TESTS, "-k", "linear and not draws")

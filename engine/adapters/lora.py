@@ -136,7 +136,7 @@ def _orthogonal(parts: _Parts, alpha: float | None, dora_scale: torch.Tensor | N
     return kind(blocks, alpha, parts.get(".rescale"), dora_scale)
 
 
-def _plain_patches(parts: _Parts, weight_name: str) -> dict[str, Any]:
+def _plain_patches(parts: _Parts, weight_name: str) -> dict[str, object]:
     """Return differences of whole tensors, and tensors that replace the weight.
 
     The bias of a norm counts only beside its weight, as in ComfyUI.

@@ -11,7 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -54,10 +54,10 @@ class WeightAdapter(ABC):
         key: str,
         strength: float,
         strength_model: float,
-        offset: Any,
+        offset: object,
         function: Function,
         intermediate_dtype: torch.dtype = torch.float32,
-        original_weight: Any = None,
+        original_weight: object = None,
     ) -> torch.Tensor:
         """Apply the adapter to `weight` (float32, changed in place) and return it.
 
@@ -124,10 +124,10 @@ class LoraAdapter(WeightAdapter):
         key: str,
         strength: float,
         strength_model: float,
-        offset: Any,
+        offset: object,
         function: Function,
         intermediate_dtype: torch.dtype = torch.float32,
-        original_weight: Any = None,
+        original_weight: object = None,
     ) -> torch.Tensor:
         place = weight if self.reshape is None else padded(weight, self.reshape)
         return WeightAdapter.calculate_weight(

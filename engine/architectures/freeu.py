@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ class FreeU:
         self.is_structured = is_structured
 
     def __call__(
-        self, h: torch.Tensor, skip: torch.Tensor, options: Mapping[str, Any]
+        self, h: torch.Tensor, skip: torch.Tensor, options: Mapping[str, object]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         factors = self.factors.get(h.shape[1])
         if factors is None:

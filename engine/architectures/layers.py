@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import platform
 from functools import cache
-from typing import Any
 
 import torch
 from torch import nn
@@ -97,6 +96,6 @@ class Conv2d(nn.Conv2d):
         return height > 0 and width > 0 and 0 < x.shape[0] * height * width <= self.out_channels
 
 
-def _both(padding: Any) -> tuple[int, int]:
+def _both(padding: object) -> tuple[int, int]:
     """Return the padding above and left. Custom nodes set it to one number, which torch accepts too."""
     return padding if isinstance(padding, tuple) else (padding, padding)

@@ -97,5 +97,5 @@ class TokenMerging:
         self.matching = match_tokens(q, height, width, num_merged)
         return self.matching.merge(q), k, v
 
-    def unmerge(self, out: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    def unmerge(self, out: torch.Tensor, options: Mapping[str, object]) -> torch.Tensor:
         return out if self.matching is None else self.matching.unmerge(out)

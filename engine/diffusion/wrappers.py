@@ -52,7 +52,7 @@ class WrapperExecutor:
     ) -> WrapperExecutor:
         return cls(original, class_obj, wrappers, idx)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return WrapperExecutor(self.original, self.class_obj, self.wrappers, self.idx + 1).execute(*args, **kwargs)
 
     def execute(self, *args: object, **kwargs: object) -> object:

@@ -154,7 +154,7 @@ class Device:
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
-    def new_stream(self) -> Any:
+    def new_stream(self) -> object:
         return None
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
@@ -165,10 +165,10 @@ class Device:
         """Return an event after everything launched on the stream until now."""
         return None
 
-    def wait(self, stream: Any, mark: Any) -> None:
+    def wait(self, stream: object, mark: object) -> None:
         """Make the stream wait for the event before what is launched on it from here on."""
 
-    def wait_on_host(self, mark: Any) -> None:
+    def wait_on_host(self, mark: object) -> None:
         """Block until the event has happened."""
 
     def synchronize(self) -> None:
@@ -298,7 +298,7 @@ class AcceleratorDevice(Device):
             log.warning("no pinned memory of %d bytes: %s", num_bytes, error)
             return super().staging_bytes(num_bytes)
 
-    def new_stream(self) -> Any:
+    def new_stream(self) -> object:
         return None if self._kind == "mps" else self._calls.Stream(self.torch_name)
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:

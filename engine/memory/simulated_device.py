@@ -137,7 +137,7 @@ class SimulatedDevice(Device):
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
-    def new_stream(self) -> Any:
+    def new_stream(self) -> object:
         stream = _Stream()
         self._streams.append(stream)
         return stream

@@ -70,7 +70,7 @@ class ClassNode(NodeClass):
             return None
         return frozenset(item.name for item in parameters)
 
-    def instance(self) -> Any:
+    def instance(self) -> object:
         return self.kind()
 
     def fingerprint_of(self, environment: NodeEnvironment, inputs: Mapping[str, object]) -> object:

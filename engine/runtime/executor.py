@@ -400,7 +400,7 @@ class _Run:
         finally:
             calls.clear()  # the failed task has this frame in its traceback, and would be held by it
 
-    async def _call(self, call: _Call) -> list[Any]:
+    async def _call(self, call: _Call) -> list[object]:
         """Call a node for each element of its inputs: what the calls gave, or their tasks."""
         outcomes: list[Any] = []
         rules = call.rules
@@ -424,7 +424,7 @@ class _Run:
             needed |= {value[0] for row in rows if row.expand is not None for value in row.result if is_link(value)}
         self.graph.forget_all_but(needed)
 
-    async def _begin_task(self, node_id: str, outcome: Awaitable[Any]) -> Any:
+    async def _begin_task(self, node_id: str, outcome: Awaitable[object]) -> object:
         """Make a task of an awaitable, or return its value when it needs no waiting."""
         task = asyncio.ensure_future(self._awaited(node_id, outcome))
         await asyncio.sleep(0)

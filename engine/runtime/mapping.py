@@ -14,7 +14,7 @@ from engine.graph.spec import NodeRules, ValueDict, Values
 from engine.nodes.base import ExecutionBlocker, Returned
 
 
-def calls_of(inputs: Mapping[str, Sequence[Any]], input_is_list: bool) -> list[dict[str, Any]]:
+def calls_of(inputs: Mapping[str, Sequence[object]], input_is_list: bool) -> list[dict[str, object]]:
     """Return the arguments of each call."""
     if input_is_list:
         return [dict(inputs)]
@@ -76,5 +76,5 @@ def merge_ui(returns: Sequence[Returned]) -> ValueDict | None:
     return merged or None
 
 
-def _one_after_the_other(shown: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, Any]:
+def _one_after_the_other(shown: Sequence[Mapping[str, Sequence[object]]]) -> dict[str, object]:
     return {kind: [item for ui in shown for item in ui[kind]] for kind in shown[0]}

@@ -162,7 +162,7 @@ class RunGraph:
         self.results[node_id] = result
         self._cache.put(self.prompt.get_parent_node_id(node_id), self._keys[node_id], result)
 
-    def instance(self, node: Node, node_class: NodeClass) -> Any:
+    def instance(self, node: Node, node_class: NodeClass) -> object:
         group = self.prompt.get_parent_node_id(node.id)
         return self._instances.get(group, node.id, node.class_type, node_class.instance)
 

@@ -52,7 +52,7 @@ def _folders(group_name: str, group: object, path: Path) -> Iterator[ExtraFolder
                 yield ExtraFolder(LEGACY_KINDS.get(kind, kind), folder, is_default)
 
 
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+def _mapping(value: object, where: str) -> Mapping[str, object]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):

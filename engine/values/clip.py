@@ -52,7 +52,7 @@ class Clip(NetworkValue):
     def get_key_patches(self) -> dict[str, list[object]]:
         return self.patcher.get_key_patches()
 
-    def set_tokenizer_option(self, option_name: str, value: Any) -> None:
+    def set_tokenizer_option(self, option_name: str, value: object) -> None:
         self.tokenizer_options[option_name] = value
 
     def clip_layer(self, layer_idx: int | None) -> None:

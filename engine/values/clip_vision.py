@@ -22,7 +22,7 @@ class ClipVisionOutput:
     image_embeds: torch.Tensor  # [B, E]
     mm_projected: Any
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         return getattr(self, key)
 
     def __setitem__(self, key: str, item: object) -> None:

@@ -96,7 +96,7 @@ class ControlBase:
         self.previous_controlnet = controlnet
         return self
 
-    def set_extra_arg(self, argument: str, value: Any = None) -> None:
+    def set_extra_arg(self, argument: str, value: object = None) -> None:
         self.extra_args[argument] = value
 
     def pre_run(self, model: Any, percent_to_timestep_function: Callable[[float], float]) -> None:

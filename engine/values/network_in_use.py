@@ -33,7 +33,7 @@ class NetworkInUse:
         with self._patcher.in_use(working_bytes=num_bytes) as network:
             return network(*args, **kwargs)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name == "_patcher":  # a copy in the making has none yet
             raise AttributeError(name)
         return getattr(self._patcher.model, name)

@@ -15,7 +15,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from engine.custom_nodes.compat import node_classes
 from engine.custom_nodes.compat.host import HOST
@@ -50,7 +49,7 @@ LIBRARIES = {
 class CompatModule(ModuleType):
     """A module under one of ComfyUI's names."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         foreign = vars(self)["foreign_name"]
         if name.startswith("__") or not HOST.is_set:
             raise AttributeError(f"module {foreign!r} has no attribute {name!r}")

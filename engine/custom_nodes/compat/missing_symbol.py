@@ -6,7 +6,7 @@ name must never appear to work. Such a name is therefore a class whose every use
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from engine.custom_nodes.compat.host import HOST
 from engine.errors import CallerError
@@ -63,7 +63,7 @@ class MissingSymbol(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return False
 
-    def __getitem__(cls, key: Any) -> Any:
+    def __getitem__(cls, key: object) -> object:
         return cls  # an annotation such as Name[int]
 
 

@@ -143,7 +143,7 @@ class Layers:
 # Hooks are functions and no methods, so that a module does not keep its weights alive.
 
 
-def _before(layers: Layers, block: Block) -> Callable[..., Any]:
+def _before(layers: Layers, block: Block) -> Callable[..., object]:
     def before(module: nn.Module, args: tuple[Any, ...]) -> Any:
         return layers.bring(block, args)
 
@@ -151,7 +151,7 @@ def _before(layers: Layers, block: Block) -> Callable[..., Any]:
 
 
 def _after(block: Block) -> Callable[..., None]:
-    def after(module: nn.Module, args: Any, output: Any) -> None:
+    def after(module: nn.Module, args: object, output: object) -> None:
         block.end_stream()
 
     return after

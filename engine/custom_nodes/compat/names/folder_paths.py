@@ -20,7 +20,7 @@ supported_pt_extensions: set[str] = set(WEIGHT_ENDINGS)
 folder_names_and_paths = FolderTable()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Return a folder's path at this moment."""
     engine = HOST.get().engine
     folders = {

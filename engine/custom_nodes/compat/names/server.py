@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from aiohttp import web
 
@@ -131,7 +130,7 @@ class PromptServer(metaclass=_PromptServerClass):
         if server is not None:
             server.add_prompt_handler(handler)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         raise not_supported(f"PromptServer.instance.{name}")
@@ -156,7 +155,7 @@ class PromptQueue:
     def currently_running(self) -> dict[int, object]:
         return dict(enumerate(self.get_current_queue()[0]))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         raise not_supported(f"PromptServer.instance.prompt_queue.{name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.missing_symbol import not_supported
@@ -57,7 +56,7 @@ class _Arguments:
     Flags that the engine ignores are off. Packs may change the preview kind.
     """
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in OFF:

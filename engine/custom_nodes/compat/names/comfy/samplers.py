@@ -58,7 +58,7 @@ linear_quadratic_schedule = sigmas.linear_quadratic
 simple_scheduler = sigmas.simple
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Return `comfy.k_diffusion.sampling` for the attribute `k_diffusion_sampling`."""
     if name == "k_diffusion_sampling":
         return importlib.import_module("comfy.k_diffusion.sampling")

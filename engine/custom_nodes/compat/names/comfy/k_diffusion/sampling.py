@@ -22,7 +22,7 @@ __all__ = ["default_noise_sampler", "get_ancestral_step", "to_d", "trange"]
 trange = range  # how far sampling is, the engine tells by itself
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Return a sampler function such as `sample_euler`."""
     function = SAMPLER_FUNCTIONS.get(name.removeprefix("sample_")) if name.startswith("sample_") else None
     if function is None:

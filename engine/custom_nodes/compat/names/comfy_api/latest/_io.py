@@ -75,7 +75,7 @@ class HiddenHolder:
     def __init__(self, values: Values | None = None) -> None:
         self.__dict__.update(values or {})
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return None
 
 
@@ -519,7 +519,7 @@ class NodeOutput:
     def result(self) -> tuple[Any, ...] | None:
         return self.args or None
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         return self.args[index]
 
 
@@ -538,7 +538,7 @@ class ComfyNode(ABC):
 
     hidden: Any = HiddenHolder()
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Set `validate_inputs` and `fingerprint_inputs`, where a class has them, under their older names."""
         super().__init_subclass__(**kwargs)
         for name, older in (("validate_inputs", "VALIDATE_INPUTS"), ("fingerprint_inputs", "IS_CHANGED")):
