@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from engine.errors import CallerError, OutOfMemory, Problem
-from engine.server.metrics import METRICS_TYPE, MemoryMetrics, exposition
 from engine.graph.spec import ValueDict
+from engine.server.metrics import METRICS_TYPE, MemoryMetrics, exposition
 from engine.server.requests import problem_response, read_object
 from engine.server.services import services
 
