@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+JsonObject = dict[str, Any]
+
 
 class EngineError(Exception):
     code: ClassVar[str] = "engine_error"
@@ -69,7 +71,7 @@ class Problem:
     extra_info: Mapping[str, Any]
     explanation: Explanation | None = field(default=None, compare=False, repr=False)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         return {
             "type": self.type,
             "message": self.message,
@@ -86,7 +88,7 @@ class NodeProblems:
     problems: Sequence[Problem]
     dependent_outputs: Sequence[str]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         return {
             "errors": [problem.as_json() for problem in self.problems],
             "dependent_outputs": list(self.dependent_outputs),
@@ -104,7 +106,7 @@ class PromptRejected(CallerError):
         self.problem = problem
         self.node_problems = dict(node_problems or {})
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the body of ComfyUI's 400 response."""
         return {
             "error": self.problem.as_json(),

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+
+from engine.architectures.call_options import CallOptions
 
 MOST_AT_ONCE = 1 << 15  # of a batch; CUDA starts at most twice as many blocks along that side
 
@@ -75,7 +76,7 @@ def optimized_attention(
     attn_precision: torch.dtype | None = None,
     skip_reshape: bool = False,
     skip_output_reshape: bool = False,
-    transformer_options: Mapping[str, Any] | None = None,
+    transformer_options: CallOptions | None = None,
 ) -> torch.Tensor:
     """Compute `attention` with the parameters that custom nodes use.
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from engine.architectures.call_options import CallOptions
 from engine.architectures.latent_unet_layers import CrossAttention, FeedForward
 from engine.architectures.layers import Linear
 
@@ -105,7 +106,7 @@ class Gligen(nn.Module):
     def _patch(self, batch: int, corners: torch.Tensor, is_there: torch.Tensor, texts: torch.Tensor) -> Patch:
         tokens = self.position_net(corners, is_there, texts).expand(batch, -1, -1)
 
-        def attend(x: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+        def attend(x: torch.Tensor, options: CallOptions) -> torch.Tensor:
             gate = self.module_list[options["transformer_index"]]
             attended: torch.Tensor = gate(x.to(tokens.dtype), tokens)
             return attended.to(x.dtype)

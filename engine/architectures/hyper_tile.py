@@ -6,11 +6,11 @@ Tokens `[B, h * w, C]` of one transformer; sizes in latent cells.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+
+from engine.architectures.call_options import CallOptions
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class HyperTile:
     cut_as: tuple[int, int, int, int] | None = None  # tiles along both sides, and the sides; between cut and join
 
     def cut(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Mapping[str, Any]
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: CallOptions
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         height, width = options["original_shape"][-2:]
         depths = [(height / 2**depth) * (width / 2**depth) for depth in range(self.max_depth + 1)]
@@ -49,7 +49,7 @@ class HyperTile:
             self.cut_as = (tiles_down, tiles_across, rows, columns)
         return q, k, v
 
-    def join(self, out: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    def join(self, out: torch.Tensor, options: CallOptions) -> torch.Tensor:
         if self.cut_as is None:
             return out
         tiles_down, tiles_across, rows, columns = self.cut_as

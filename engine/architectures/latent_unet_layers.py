@@ -7,7 +7,7 @@ are those of the original checkpoints.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
+from engine.architectures.call_options import CallOptions
 from engine.architectures.layers import Conv2d, Linear, linear
 
 Options = dict[str, Any]
@@ -166,7 +167,7 @@ class CrossAttention(nn.Module):
         context: torch.Tensor | None = None,
         value: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
-        transformer_options: Mapping[str, Any] | None = None,
+        transformer_options: CallOptions | None = None,
     ) -> torch.Tensor:
         """Compute attention; self-attention without `context`.
 
@@ -240,9 +241,9 @@ class BasicTransformerBlock(nn.Module):
         attn: CrossAttention,
         n: torch.Tensor,
         context: torch.Tensor | None,
-        patches: Mapping[str, Any],
-        replaced: Mapping[str, Any],
-        places: tuple[Any, Any],
+        patches: CallOptions,
+        replaced: CallOptions,
+        places: tuple[object, object],
         extra: Options,
     ) -> torch.Tensor:
         """Compute one attention with the nodes' patches before it, in its place, and after it."""

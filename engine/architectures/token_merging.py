@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+
+from engine.architectures.call_options import CallOptions
 
 STRIDE = 2
 MAX_DOWNSAMPLE = 1  # only the transformers at full size have tokens worth merging
@@ -86,7 +87,7 @@ class TokenMerging:
     matching: Matching | None = None  # between merge and unmerge
 
     def merge(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Mapping[str, Any]
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: CallOptions
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         self.matching = None
         height, width = options["original_shape"][-2:]

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.diffusion.options import Conditioning
+from engine.diffusion.options import Conditioning, Network, Options
 from engine.diffusion.replacements import replaceable
 
 Condition = dict[str, Any]
@@ -236,7 +236,7 @@ def _with_timestep_range(condition: Condition, model_sampling: Any) -> Condition
 
 
 def with_model_inputs(
-    condition: Condition, model: Any, noise: torch.Tensor, device: torch.device, side: str, extra: Mapping[str, Any]
+    condition: Condition, model: Network, noise: torch.Tensor, device: torch.device, side: str, extra: Options
 ) -> Condition:
     """Add the network's inputs made from the condition (`model_conds`)."""
     arguments = {**extra, **condition}
@@ -262,7 +262,7 @@ def _spread_to_plain(given: Sequence[Condition], others: list[Condition], name: 
 
 @replaceable
 def prepare_conditions(
-    model: Any,
+    model: Network,
     noise: torch.Tensor,
     sides: Mapping[str, Sequence[Condition]],
     device: torch.device,

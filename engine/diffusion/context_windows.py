@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from engine.diffusion.conditions import Condition
+from engine.diffusion.options import Network, OptionDict
 
 Window = list[int]
 Evaluate = Callable[..., list[torch.Tensor]]
@@ -148,11 +148,11 @@ class ContextWindows:
     def execute(
         self,
         evaluate: Evaluate,
-        model: Any,
+        model: Network,
         conds: Sequence[Sequence[Condition] | None],
         x: torch.Tensor,
         sigma: torch.Tensor,
-        model_options: dict[str, Any],
+        model_options: OptionDict,
     ) -> list[torch.Tensor]:
         """Predict each side for all of x, averaged by weight where windows overlap."""
         count = x.shape[self.dim]

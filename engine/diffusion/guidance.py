@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, Condition, narrow_to_area
+from engine.diffusion.options import Network, Options
 from engine.diffusion.replacements import replaceable
 from engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
 
@@ -32,7 +33,7 @@ class Part:
     control: Any
     patches: Mapping[str, list[Any]] | None
     uuid: Any
-    hooks: Any
+    hooks: object
 
     def can_join(self, other: Part) -> bool:
         """Return True where both can go through the network in one batch."""
@@ -122,11 +123,11 @@ Waiting = dict[Any, list[tuple[Part, int]]]  # hooks -> (part, index of its side
 
 @replaceable
 def calc_cond_batch(
-    model: Any,
+    model: Network,
     conds: Sequence[Sequence[Condition] | None],
     x_in: torch.Tensor,
     timestep: torch.Tensor,
-    model_options: Mapping[str, Any],
+    model_options: Options,
 ) -> list[torch.Tensor]:
     """Return the denoised latent of each side: its conditions' predictions averaged by weight. None gives zeros.
 
@@ -140,11 +141,11 @@ def calc_cond_batch(
 
 
 def _wrapped_batch(
-    model: Any,
+    model: Network,
     conds: Sequence[Sequence[Condition] | None],
     x_in: torch.Tensor,
     timestep: torch.Tensor,
-    model_options: Mapping[str, Any],
+    model_options: Options,
 ) -> list[torch.Tensor]:
     options = model_options.get("transformer_options", {})
     results: list[torch.Tensor] = wrapped(CALC_COND_BATCH, options, _calc_cond_batch)(
@@ -154,11 +155,11 @@ def _wrapped_batch(
 
 
 def _calc_cond_batch(
-    model: Any,
+    model: Network,
     conds: Sequence[Sequence[Condition] | None],
     x_in: torch.Tensor,
     timestep: torch.Tensor,
-    model_options: Mapping[str, Any],
+    model_options: Options,
 ) -> list[torch.Tensor]:
     waiting = _collect_parts(conds, x_in, timestep)
     _prepare_hooks(waiting, model, timestep, model_options)
@@ -191,7 +192,7 @@ def _collect_parts(conds: Sequence[Sequence[Condition] | None], x: torch.Tensor,
     return waiting
 
 
-def _prepare_hooks(waiting: Waiting, model: Any, sigma: torch.Tensor, model_options: Mapping[str, Any]) -> None:
+def _prepare_hooks(waiting: Waiting, model: Network, sigma: torch.Tensor, model_options: Options) -> None:
     """Bring hooks to the strengths they have at this noise level."""
     for hooks in waiting:
         if hooks is not None:
@@ -247,7 +248,7 @@ def _num_together(model: object, first: Part, num_joining: int) -> int:
     return decided[key]
 
 
-def _largest_fitting(model: Any, part_shape: Sequence[int], num_joining: int, free_bytes: float) -> int:
+def _largest_fitting(model: Network, part_shape: Sequence[int], num_joining: int, free_bytes: float) -> int:
     """Return the number, or its half, third and so on, whose working memory fits; at the least one."""
     for divisor in range(1, num_joining):
         num_parts = num_joining // divisor
@@ -263,7 +264,7 @@ def _tell_patcher(model: object, shape: list[int], *, is_split: bool) -> None:
 
 
 def _run_batch(
-    model: Any, batch: Sequence[tuple[Part, int]], sigma: torch.Tensor, model_options: Mapping[str, Any], hooks: Any
+    model: Network, batch: Sequence[tuple[Part, int]], sigma: torch.Tensor, model_options: Options, hooks: object
 ) -> Iterable[torch.Tensor]:
     x = torch.cat([part.x for part, _ in batch])
     sigmas = torch.cat([sigma] * len(batch))
@@ -309,15 +310,15 @@ def _average(found: Sequence[tuple[torch.Tensor, Part]], x: torch.Tensor) -> tor
 
 @replaceable
 def cfg_function(
-    model: Any,
+    model: Network,
     cond_pred: torch.Tensor,
     uncond_pred: torch.Tensor,
     cond_scale: float,
     x: torch.Tensor,
     timestep: torch.Tensor,
-    model_options: Mapping[str, Any] | None = None,
-    cond: Any = None,
-    uncond: Any = None,
+    model_options: Options | None = None,
+    cond: object = None,
+    uncond: object = None,
 ) -> torch.Tensor:
     """Guide without a classifier (Ho and Salimans 2022, arXiv 2207.12598) in x0, or by a node's own function."""
     options = model_options or {}
@@ -338,13 +339,13 @@ def cfg_function(
 
 @replaceable
 def sampling_function(
-    model: Any,
+    model: Network,
     x: torch.Tensor,
     timestep: torch.Tensor,
     uncond: Sequence[Condition] | None,
     cond: Sequence[Condition] | None,
     cond_scale: float,
-    model_options: Mapping[str, Any] | None = None,
+    model_options: Options | None = None,
     seed: int | None = None,
 ) -> torch.Tensor:
     """Return the denoised latent under guidance. At scale 1 the negative side is computed only if a node needs it."""

@@ -9,3 +9,4 @@ Options = Mapping[str, Any]  # model_options and transformer_options, as they ar
 OptionDict = dict[str, Any]  # the same, where they are made or changed
 ExtraArgs = Mapping[str, Any]  # what each call of a model takes besides the latent and the noise level
 Conditioning = Sequence[Sequence[Any]]  # CONDITIONING: pairs of tokens [B, T, D] and a dictionary
+Network = Any  # a `Denoiser`, or what stands in its place for a pack: it is known by its members

@@ -21,6 +21,9 @@ APPLY_MODEL = "apply_model"
 DIFFUSION_MODEL = "diffusion_model"
 
 
+Function = Callable[..., Any]  # of a pack: it knows its parameters
+
+
 class WrapperExecutor:
     """First argument of a wrapper: calling it calls the next inner one.
 
@@ -61,20 +64,18 @@ class WrapperExecutor:
         return self.wrappers[self.idx](self, *args, **kwargs)
 
 
-def wrappers_of(kind: str, transformer_options: Mapping[str, Any]) -> list[Callable[..., Any]]:
+def wrappers_of(kind: str, transformer_options: Options) -> list[Function]:
     """Return the wrappers of one kind, in the order in which their keys were added."""
     by_key: Mapping[str, Sequence[Callable[..., Any]]] = transformer_options.get("wrappers", {}).get(kind, {})
     return [wrapper for wrappers in by_key.values() for wrapper in wrappers]
 
 
-def callbacks_of(kind: str, transformer_options: Mapping[str, Any]) -> list[Callable[..., Any]]:
+def callbacks_of(kind: str, transformer_options: Options) -> list[Function]:
     by_key: Mapping[str, Sequence[Callable[..., Any]]] = transformer_options.get("callbacks", {}).get(kind, {})
     return [callback for callbacks in by_key.values() for callback in callbacks]
 
 
-def wrapped(
-    kind: str, options: Mapping[str, Any], function: Callable[..., Any], owner: Any = None
-) -> Callable[..., Any]:
+def wrapped(kind: str, options: Options, function: Function, owner: object = None) -> Function:
     """Wrap `function` in the wrappers of that kind; return `function` itself where there are none."""
     wrappers = wrappers_of(kind, options)
     if not wrappers:

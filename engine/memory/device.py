@@ -49,6 +49,8 @@ ATTENTION_KERNELS = [
 
 Tensor = torch.Tensor  # for the files of this package that see tensors without importing torch
 Dtype = torch.dtype
+Stream = Any  # a `torch.cuda.Stream`, or a simulated device's
+Mark = Any  # an event on such a stream
 
 log = logging.getLogger(__name__)
 
@@ -157,11 +159,11 @@ class Device:
     def new_stream(self) -> object:
         return None
 
-    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
+    def copy(self, stream: Stream, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy `source` asynchronously on `stream` to `target` (on the device), in `target`'s type and layout."""
         target.copy_(source)
 
-    def mark(self, stream: Any) -> Any:
+    def mark(self, stream: Stream) -> Mark:
         """Return an event after everything launched on the stream until now."""
         return None
 
@@ -301,7 +303,7 @@ class AcceleratorDevice(Device):
     def new_stream(self) -> object:
         return None if self._kind == "mps" else self._calls.Stream(self.torch_name)
 
-    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
+    def copy(self, stream: Stream, target: torch.Tensor, source: torch.Tensor) -> None:
         if stream is None:
             # From pinned memory the copy is asynchronous; torch keeps such memory until it is done.
             target.copy_(source, non_blocking=self._kind != "mps" and source.is_pinned())
@@ -310,18 +312,18 @@ class AcceleratorDevice(Device):
             target.copy_(source, non_blocking=True)
         target.record_stream(stream)
 
-    def mark(self, stream: Any) -> Any:
+    def mark(self, stream: Stream) -> Mark:
         if self._kind == "mps":
             return None
         event = self._calls.Event()
         event.record(self._calls.current_stream(self.torch_name) if stream is None else stream)
         return event
 
-    def wait(self, stream: Any, mark: Any) -> None:
+    def wait(self, stream: Stream, mark: Mark) -> None:
         if mark is not None:
             (self._calls.current_stream(self.torch_name) if stream is None else stream).wait_event(mark)
 
-    def wait_on_host(self, mark: Any) -> None:
+    def wait_on_host(self, mark: Mark) -> None:
         if mark is not None:
             mark.synchronize()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import OutOfMemory
-from engine.memory.device import Device, DeviceReport, Dtype, Tensor
+from engine.memory.device import Device, DeviceReport, Dtype, Mark, Stream, Tensor
 from engine.memory.device_facts import DeviceFacts
 
 
@@ -142,7 +142,7 @@ class SimulatedDevice(Device):
         self._streams.append(stream)
         return stream
 
-    def copy(self, stream: Any, target: Tensor, source: Tensor) -> None:
+    def copy(self, stream: Stream, target: Tensor, source: Tensor) -> None:
         if stream is None:
             target.copy_(source)
             return
@@ -151,10 +151,10 @@ class SimulatedDevice(Device):
         stream.waiting.append((target, source))
         stream.num_asked += 1
 
-    def mark(self, stream: Any) -> Any:
+    def mark(self, stream: Stream) -> Mark:
         return _Mark(None, self._computed) if stream is None else _Mark(stream, stream.num_asked)
 
-    def wait(self, stream: Any, mark: Any) -> None:
+    def wait(self, stream: Stream, mark: Mark) -> None:
         if mark.stream is None:
             if stream is not None:
                 stream.has_waited_for = max(stream.has_waited_for, mark.position)
@@ -162,7 +162,7 @@ class SimulatedDevice(Device):
         if stream is None:
             _do(mark.stream, mark.position)
 
-    def wait_on_host(self, mark: Any) -> None:
+    def wait_on_host(self, mark: Mark) -> None:
         if mark.stream is not None:
             _do(mark.stream, mark.position)
 

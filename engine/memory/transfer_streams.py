@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.memory import machine_memory
-from engine.memory.device import Device, Dtype, Tensor
+from engine.memory.device import Device, Dtype, Stream, Tensor
 
 ALIGNMENT_BYTES = 256
 PINNED_SHARE_LINUX = 0.95  # of RAM; other systems let a process have less
@@ -37,7 +37,7 @@ def conversion_bytes(source: Tensor, dtype: Dtype) -> int:
 class TransferStream:
     """One stream with its cast buffer."""
 
-    def __init__(self, device: Device, stream: Any) -> None:
+    def __init__(self, device: Device, stream: Stream) -> None:
         self._device = device
         self._stream = stream
         self._buffer: Tensor | None = None

@@ -13,9 +13,10 @@ from typing import Annotated, Any, NotRequired, Protocol, TypedDict
 import torch
 
 from engine.diffusion.sample import Guider, Sampler
-from engine.nodes.base import Socket
+from engine.nodes.base import Hidden, Socket
 from engine.values.clip import Clip
 from engine.values.model import Model
+from engine.values.module_patcher import ModulePatcher
 from engine.values.svg import Svg
 from engine.values.vae import Vae
 from engine.values.video import Audio, VideoInput
@@ -64,7 +65,7 @@ class ControlNet(Protocol):
 
     def cleanup(self) -> None: ...
 
-    def get_models(self) -> list[Any]: ...
+    def get_models(self) -> list[ModulePatcher]: ...
 
     def inference_memory_requirements(self, dtype: torch.dtype) -> int: ...
 
@@ -106,3 +107,6 @@ STRING = Annotated[str, Socket("STRING")]
 BOOLEAN = Annotated[bool, Socket("BOOLEAN")]
 COMBO = Annotated[Any, Socket("COMBO")]
 ANY = Annotated[Any, Socket("*")]
+
+Prompt = Annotated[Any, Hidden("PROMPT")]  # filled in by the engine, for the metadata of saved files
+ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]

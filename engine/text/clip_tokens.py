@@ -180,6 +180,8 @@ def _kind(letter: str) -> str:
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
 FindEmbedding = Callable[[str], tuple[Any, str]]  # name -> (tensor [n, D] or [D] or None, text left over)
+TokenizerOptions = dict[str, Any]  # shortest and longest chunks by key, and what packs add
+Chunks = dict[str, list[list[Any]]]  # slot of an encoder -> chunks of (token, weight)
 Weighted = tuple[Any, float, int]  # token id or embedding row, weight, word id (0: none)
 
 
@@ -224,10 +226,10 @@ class ClipTokenizer:
         self,
         text: str,
         return_word_ids: bool = False,
-        tokenizer_options: dict[str, Any] | None = None,
+        tokenizer_options: TokenizerOptions | None = None,
         disable_weights: bool = False,
-        **kwargs: Any,
-    ) -> dict[str, list[list[Any]]]:
+        **kwargs: object,
+    ) -> Chunks:
         """Return the chunks by slot (`{"l": chunks}`), each 77 of (token, weight), or (token, weight, word id).
 
         Options as custom nodes set them: `clip_l_min_length`, `clip_l_min_padding` (tokens of padding at the end).
@@ -297,11 +299,9 @@ class TokenizerSet:
         for tokenizer in tokenizers:
             setattr(self, tokenizer.key, tokenizer)
 
-    def tokenize_with_weights(
-        self, text: str, return_word_ids: bool = False, **kwargs: Any
-    ) -> dict[str, list[list[Any]]]:
+    def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs: object) -> Chunks:
         """Return the chunks of every encoder by slot, as `ClipTokenizer.tokenize_with_weights`."""
-        chunks: dict[str, list[list[Any]]] = {}
+        chunks: Chunks = {}
         for tokenizer in self._tokenizers:
             chunks |= tokenizer.tokenize_with_weights(text, return_word_ids, **kwargs)
         return chunks

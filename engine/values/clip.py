@@ -6,10 +6,15 @@ from typing import Any
 
 import torch
 
+from engine.diffusion.options import OptionDict
+from engine.text.clip_tokens import Chunks
 from engine.values.hooks import HookGroup
 from engine.values.module_patcher import ModulePatcher
 from engine.values.network_value import NetworkValue
-from engine.values.weight_handle import WeightHandle
+from engine.values.weight_handle import Network, WeightHandle
+
+Tokens = Any  # what `tokenize` gives, or a pack's own form of it
+Entries = list[list[Any]]  # CONDITIONING: pairs of tokens [B, T, D] and a dictionary
 
 
 class TextEncoderPatcher(ModulePatcher):
@@ -32,7 +37,7 @@ class Clip(NetworkValue):
         self.apply_hooks_to_conds: Any = None
 
     @property
-    def cond_stage_model(self) -> Any:
+    def cond_stage_model(self) -> Network:
         """The network itself (`engine/text/clip_encoding.py::TextEncoderSet`)."""
         return self.patcher.model
 
@@ -59,16 +64,16 @@ class Clip(NetworkValue):
         """Select the layer whose output is the conditioning: -1 for the last, -2 for the one before it, and so on."""
         self.layer_idx = layer_idx
 
-    def tokenize(self, text: str, return_word_ids: bool = False, **kwargs: Any) -> dict[str, list[list[Any]]]:
+    def tokenize(self, text: str, return_word_ids: bool = False, **kwargs: Any) -> Chunks:
         """Return `{"l": [[(token, weight), ...77], ...]}`, chunks by the slot of their encoder."""
         options = {**self.tokenizer_options, **kwargs.pop("tokenizer_options", {})}
-        chunks: dict[str, list[list[Any]]] = self.tokenizer.tokenize_with_weights(
+        chunks: Chunks = self.tokenizer.tokenize_with_weights(
             text, return_word_ids, tokenizer_options=options, **kwargs
         )
         return chunks
 
     @torch.no_grad()
-    def encode_from_tokens(self, tokens: Any, return_pooled: bool | str = False, return_dict: bool = False) -> Any:
+    def encode_from_tokens(self, tokens: Tokens, return_pooled: bool | str = False, return_dict: bool = False) -> Any:
         """Encode tokens as `[1, T, D]`, float32 on the CPU; with the pooled output `[1, D]`, or as a dictionary.
 
         `return_pooled="unprojected"` gives the pooled output before the text projection.
@@ -84,8 +89,8 @@ class Clip(NetworkValue):
         return (cond, pooled) if return_pooled else cond
 
     def encode_from_tokens_scheduled(
-        self, tokens: Any, unprojected: bool = False, add_dict: dict[str, Any] | None = None, show_pbar: bool = True
-    ) -> list[list[Any]]:
+        self, tokens: Tokens, unprojected: bool = False, add_dict: OptionDict | None = None, show_pbar: bool = True
+    ) -> Entries:
         """Return CONDITIONING of the tokens with the entries of `add_dict`.
 
         There is one entry, or one for each range of hook strengths.
@@ -99,11 +104,9 @@ class Clip(NetworkValue):
         return [[cond, {**options, **(add_dict or {})}]]
 
     @torch.no_grad()
-    def _encode_by_schedule(
-        self, tokens: Any, hooks: HookGroup, unprojected: bool, add_dict: dict[str, Any]
-    ) -> list[list[Any]]:
+    def _encode_by_schedule(self, tokens: Tokens, hooks: HookGroup, unprojected: bool, add_dict: OptionDict) -> Entries:
         """Return one entry per percent range of constant hook strengths, within the range in `add_dict`."""
-        entries: list[list[Any]] = []
+        entries: Entries = []
         hooks.reset()
         with self.patcher.in_use() as encoder:
             for (start, end), keyframes in hooks.get_hooks_for_clip_schedule():

@@ -9,7 +9,7 @@ import torch
 from engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
 from engine.values.network_in_use import NetworkInUse
 from engine.values.network_value import NetworkValue
-from engine.values.weight_handle import WeightHandle
+from engine.values.weight_handle import Network, WeightHandle
 
 BYTES_PER_VALUE = 4  # it computes in float32
 
@@ -29,7 +29,7 @@ class ClipVisionOutput:
         setattr(self, key, item)
 
 
-def _working_bytes(network: Any, shape: torch.Size) -> int:
+def _working_bytes(network: Network, shape: torch.Size) -> int:
     """Return the bytes of one layer's inner values, the largest working memory, for pictures [B, 3, H, W]."""
     config = network.config
     num_bytes: int = shape[0] * config.num_tokens * config.inner_width * 2 * BYTES_PER_VALUE
@@ -80,7 +80,7 @@ class StyleModel(NetworkValue):
     """A network that turns a picture's tokens into words of a prompt."""
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Network:
         """The network itself (`engine/architectures/style_adapter.py`)."""
         return self.patcher.model
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
 from engine.architectures.latent_unet import UnetConfig
 from engine.checkpoints.load_control_lora import build_control_lora
 from engine.values.control_net import ControlBase, ControlNet
+from engine.values.module_patcher import ModulePatcher
+from engine.values.weight_handle import Network
 
 UNET_PREFIX = "diffusion_model."
 
@@ -36,7 +37,7 @@ class ControlLora(ControlNet):
         self.copy_to(other)
         return other
 
-    def pre_run(self, model: Any, percent_to_timestep_function: Callable[[float], float]) -> None:
+    def pre_run(self, model: Network, percent_to_timestep_function: Callable[[float], float]) -> None:
         """Make the network. Raises ValueError where the file does not fit the model."""
         super().pre_run(model, percent_to_timestep_function)
         patcher, config = model.current_patcher, getattr(model.diffusion_model, "config", None)
@@ -59,7 +60,7 @@ class ControlLora(ControlNet):
         self.control_model = None
         super().cleanup()
 
-    def get_models(self) -> list[Any]:
+    def get_models(self) -> list[ModulePatcher]:
         return ControlBase.get_models(self)
 
     def inference_memory_requirements(self, dtype: torch.dtype) -> int:

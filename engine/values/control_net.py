@@ -19,7 +19,7 @@ from engine.diffusion.options import Options
 from engine.images.pixels import resize
 from engine.values.module_patcher import ModulePatcher
 from engine.values.network_in_use import NetworkInUse
-from engine.values.weight_handle import WeightHandle
+from engine.values.weight_handle import Network, WeightHandle
 
 PLACES = ("input", "middle", "output")
 PIXELS_PER_CELL = 8
@@ -99,7 +99,7 @@ class ControlBase:
     def set_extra_arg(self, argument: str, value: object = None) -> None:
         self.extra_args[argument] = value
 
-    def pre_run(self, model: Any, percent_to_timestep_function: Callable[[float], float]) -> None:
+    def pre_run(self, model: Network, percent_to_timestep_function: Callable[[float], float]) -> None:
         """Prepare for sampling: convert percentages to noise levels."""
         start, end = self.timestep_percent_range
         self.timestep_range = (percent_to_timestep_function(start), percent_to_timestep_function(end))
@@ -114,7 +114,7 @@ class ControlBase:
         self.extra_concat = None
         self.timestep_range = None
 
-    def get_models(self) -> list[Any]:
+    def get_models(self) -> list[ModulePatcher]:
         """Return the models of the whole chain that have to be on the device."""
         return [] if self.previous_controlnet is None else list(self.previous_controlnet.get_models())
 
@@ -235,7 +235,7 @@ class ControlNet(ControlBase):
         self.copy_to(other)
         return other
 
-    def pre_run(self, model: Any, percent_to_timestep_function: Callable[[float], float]) -> None:
+    def pre_run(self, model: Network, percent_to_timestep_function: Callable[[float], float]) -> None:
         super().pre_run(model, percent_to_timestep_function)
         self.model_sampling_current = model.model_sampling
 
@@ -243,7 +243,7 @@ class ControlNet(ControlBase):
         self.model_sampling_current = None
         super().cleanup()
 
-    def get_models(self) -> list[Any]:
+    def get_models(self) -> list[ModulePatcher]:
         return [*super().get_models(), *([] if self.control_model_wrapped is None else [self.control_model_wrapped])]
 
     def get_control(
@@ -340,7 +340,7 @@ class T2IAdapter(ControlBase):
         super().cleanup()
         self.control_input = self._made_from = None
 
-    def get_models(self) -> list[Any]:
+    def get_models(self) -> list[ModulePatcher]:
         own = [self.t2i_model.patcher] if isinstance(self.t2i_model, NetworkInUse) else []
         return [*super().get_models(), *own]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from engine.families.base import ModelFamily
+from engine.values.weight_handle import Network
 
 
-def denoiser_lora_keys(network: Any) -> dict[str, str]:
+def denoiser_lora_keys(network: Network) -> dict[str, str]:
     """Return a map from the names used in LoRA files to the weights of a denoising network.
 
     `network` is `engine/diffusion/denoiser.py::Denoiser`.
@@ -16,7 +15,7 @@ def denoiser_lora_keys(network: Any) -> dict[str, str]:
     return family.denoiser_lora_keys(network.state_dict(), network.diffusion_model.config)
 
 
-def text_lora_keys(text_encoders: Any) -> dict[str, str]:
+def text_lora_keys(text_encoders: Network) -> dict[str, str]:
     """Return a map from the names used in LoRA files to the weights of a set of text encoders."""
     family: ModelFamily = text_encoders.family
     return family.text_lora_keys(text_encoders.state_dict())

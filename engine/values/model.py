@@ -11,7 +11,7 @@ import torch
 from engine.cancel import check_cancelled
 from engine.values.hooks import EnumHookMode, EnumHookType, EnumWeightTarget, HookGroup, create_target_dict
 from engine.values.module_patcher import ModulePatcher
-from engine.values.weight_handle import WeightHandle
+from engine.values.weight_handle import Network, WeightHandle
 
 REGISTERED = "registered_hooks"
 
@@ -45,7 +45,7 @@ class Model(ModulePatcher):
             self.weights.note_split()
 
     @contextmanager
-    def in_use(self, *, working_bytes: int = 0, together_with: Sequence[ModulePatcher] = ()) -> Iterator[Any]:
+    def in_use(self, *, working_bytes: int = 0, together_with: Sequence[ModulePatcher] = ()) -> Iterator[Network]:
         self.batch_sizes.clear()
         with super().in_use(working_bytes=working_bytes, together_with=together_with) as network:
             yield network

@@ -14,7 +14,7 @@ from engine.values.borrowed_weight import BorrowedWeight
 from engine.values.hooked_weights import HookedWeights
 from engine.values.patcher_registries import CALL_ON_CLONE, PatcherRegistries
 from engine.values.sampling_options import SamplingOptions
-from engine.values.weight_handle import WeightHandle, WeightPatch
+from engine.values.weight_handle import Network, WeightHandle, WeightPatch
 
 
 class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
@@ -41,7 +41,7 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
     # --- what it is ----------------------------------------------------------------------------------------------
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Network:
         """The network itself."""
         return self.weights.module
 
@@ -174,7 +174,7 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
         return {key: self.weights.original_weight(key) if value.is_meta else value for key, value in weights.items()}
 
     @contextmanager
-    def in_use(self, *, working_bytes: int = 0, together_with: Sequence[ModulePatcher] = ()) -> Iterator[Any]:
+    def in_use(self, *, working_bytes: int = 0, together_with: Sequence[ModulePatcher] = ()) -> Iterator[Network]:
         """Load the weights to `load_device` with this clone's patches and object patches while the context is open."""
         others = [model.weights for model in together_with]
         for model in together_with:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from engine.values.network_value import NetworkValue
+from engine.values.weight_handle import Network
 
 
 class UpscaleModel(NetworkValue):
     """A network that enlarges pictures."""
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Network:
         """The network itself (`engine/architectures/upscaler.py`)."""
         return self.patcher.model
 
@@ -31,7 +30,7 @@ class UpscaleModel(NetworkValue):
     def device(self) -> torch.device:
         return self.patcher.load_device
 
-    def to(self, device: Any) -> UpscaleModel:
+    def to(self, device: object) -> UpscaleModel:
         """Return the model unchanged: the engine decides its device, but custom nodes call this."""
         return self
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from engine.architectures.tiles import run_in_tiles
 from engine.diffusion.options import OptionDict
 from engine.values.network_value import NetworkValue
+from engine.values.weight_handle import Network
 
 LARGEST_TILE_CELLS, SMALLEST_TILE_CELLS = 64, 8
 TILE_SHARE = 0.75  # of the device's room: the rest is for weights
@@ -22,7 +21,7 @@ class Vae(NetworkValue):
     latent_dim = 2
 
     @property
-    def first_stage_model(self) -> Any:
+    def first_stage_model(self) -> Network:
         """The network itself (`engine/architectures/autoencoder_kl.py::AutoencoderKl`)."""
         return self.patcher.model
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+Network = Any  # a torch module with the members that its architecture gives it
+
 # One patch of one weight: its strength, the patch, the weight's strength, offset (dim, start, length), function
 WeightPatch = tuple[float, Any, float, Any, Any]
 

@@ -5,15 +5,15 @@ A MASK is float32 `[B, H, W]`, 1 where something applies. `[H, W]` is accepted w
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
 from engine.images.encode import metadata_texts
 from engine.images.morphology import dilate, dilate_cross
-from engine.nodes.base import Choice, Flag, Float, Hidden, Int, NodeContext, NodeOutput, node
+from engine.nodes.base import Choice, Flag, Float, Int, NodeContext, NodeOutput, node
 from engine.nodes.library.image.images import PNG_LEVEL, save_all
-from engine.nodes.sockets import IMAGE, MASK
+from engine.nodes.sockets import IMAGE, MASK, ExtraPngInfo, Prompt
 
 MAX_SIDE_PX = 16384
 MASK_MODULE = "comfy_extras.nodes_mask"
@@ -167,8 +167,8 @@ def mask_preview(
     context: NodeContext,
     *,
     mask: MASK,
-    prompt: Annotated[Any, Hidden("PROMPT")] = None,
-    extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
     """Show masks as grey pictures, saved to the temporary folder."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}

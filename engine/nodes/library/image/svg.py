@@ -6,11 +6,11 @@ import json
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from engine.nodes.base import Hidden, NodeContext, NodeOutput, Text, node
+from engine.nodes.base import NodeContext, NodeOutput, Text, node
 from engine.nodes.library.file_metadata import metadata_of
-from engine.nodes.sockets import SVG
+from engine.nodes.sockets import SVG, ExtraPngInfo, Prompt
 
 ROOT_TAG = re.compile(r"<svg\b[^>]*(?<!/)>")
 
@@ -21,8 +21,8 @@ def save_svg(
     *,
     svg: SVG,
     filename_prefix: Annotated[str, Text()] = "svg/ComfyUI",
-    prompt: Annotated[Any, Hidden("PROMPT")] = None,
-    extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
     """Save SVG documents with the prompt in their `metadata` element."""
     metadata = metadata_of(context, prompt, extra_pnginfo)

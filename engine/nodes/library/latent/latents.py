@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
 from engine.errors import BadModelFile
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.nodes.base import Hidden, InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Text, node
+from engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Text, node
 from engine.nodes.library.file_content import content_hash
-from engine.nodes.sockets import IMAGE, LATENT, VAE
+from engine.nodes.sockets import IMAGE, LATENT, VAE, ExtraPngInfo, Prompt
 
 MAX_SIDE_PX = 16384
 OLD_LATENT_SCALE = 0.18215  # files without a format version hold scaled latents
@@ -46,8 +46,8 @@ def save_latent(
     *,
     samples: LATENT,
     filename_prefix: Annotated[str, Text()] = "latents/ComfyUI",
-    prompt: Annotated[Any, Hidden("PROMPT")] = None,
-    extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
     output = context.files.save_path(filename_prefix, suffix=".latent")
     metadata: dict[str, str] = {}
