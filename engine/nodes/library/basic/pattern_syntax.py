@@ -19,6 +19,8 @@ from re import _constants as codes  # type: ignore[attr-defined]  # the names of
 from re import _parser as parser  # type: ignore[attr-defined]  # hypothesis and exrex read it too
 from typing import Any
 
+Parsed = Any  # a code, or codes with their arguments, as the parser nests them
+
 WORD = r"\p{L}\p{N}_"
 ASCII_WORD = "0-9A-Z_a-z"
 SPACE = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -75,11 +77,11 @@ def translate(pattern: str, flags: int) -> Translated:
     return Translated(text, outer.ignores_case, tuple(names))
 
 
-def _sequence(items: Iterable[Any], flags: _Flags) -> str:
+def _sequence(items: Iterable[Parsed], flags: _Flags) -> str:
     return "".join(_item(code, value, flags) for code, value in items)
 
 
-def _item(code: Any, value: Any, flags: _Flags) -> str:
+def _item(code: Parsed, value: Parsed, flags: _Flags) -> str:
     if code is codes.LITERAL:
         return _literal(value, flags)
     if code is codes.NOT_LITERAL:
@@ -117,14 +119,14 @@ def _item(code: Any, value: Any, flags: _Flags) -> str:
 QUANTIFIERS = {codes.MAX_REPEAT: "", codes.MIN_REPEAT: "?", codes.POSSESSIVE_REPEAT: "+"}
 
 
-def _group(number: int | None, outer: _Flags, inner: _Flags, items: Any) -> str:
+def _group(number: int | None, outer: _Flags, inner: _Flags, items: Parsed) -> str:
     text = _sequence(items, inner)
     if inner.ignores_case is not outer.ignores_case:
         text = f"(?{'i' if inner.ignores_case else '-i'}:{text})"
     return f"(?:{text})" if number is None else f"({text})"
 
 
-def _look(code: Any, direction: int, items: Any, flags: _Flags) -> str:
+def _look(code: Parsed, direction: int, items: Parsed, flags: _Flags) -> str:
     if direction < 0:
         least, most = items.getwidth()
         if least != most:
@@ -156,7 +158,7 @@ def _literal(character: int, flags: _Flags) -> str:
     return _escaped(character)
 
 
-def _set(items: Any, flags: _Flags) -> str:
+def _set(items: Parsed, flags: _Flags) -> str:
     """Return a set. What a set of `regex` cannot hold (a negated category) becomes an alternative beside it."""
     inside: list[str] = []
     beside: list[str] = []

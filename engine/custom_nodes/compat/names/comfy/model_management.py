@@ -10,6 +10,7 @@ import torch
 
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.missing_symbol import not_supported
+from engine.custom_nodes.compat.torch_types import DeviceLike
 from engine.errors import Interrupted
 from engine.memory.device import Device, dtype_of
 from engine.memory.plan import MINIMUM_INFERENCE_BYTES
@@ -52,7 +53,7 @@ def __getattr__(name: str) -> Any:
     if name == "cpu_state":
         return CPUState.CPU if get_torch_device().type == "cpu" else CPUState.GPU
     if name == "total_vram":
-        return get_total_memory() / 2**20
+        return _device().total_bytes() / 2**20
     raise AttributeError(name)
 
 
@@ -67,7 +68,7 @@ def get_torch_device_name(device: torch.device) -> str:
     return _device(device).report().name
 
 
-def _device(device: Any = None) -> Device:
+def _device(device: DeviceLike | None = None) -> Device:
     """Return the engine's device, or the CPU if that is requested."""
     engine_device = HOST.get().engine.memory.device
     is_other = device is not None and torch.device(device).type != torch.device(engine_device.torch_name).type
@@ -106,19 +107,19 @@ def unet_inital_load_device(parameters: int, dtype: torch.dtype) -> torch.device
     return _offload_device()
 
 
-def is_device_type(device: Any, type: str) -> bool:
+def is_device_type(device: DeviceLike, type: str) -> bool:
     return torch.device(device).type == type
 
 
-def is_device_cpu(device: object) -> bool:
+def is_device_cpu(device: DeviceLike) -> bool:
     return is_device_type(device, "cpu")
 
 
-def is_device_mps(device: object) -> bool:
+def is_device_mps(device: DeviceLike) -> bool:
     return is_device_type(device, "mps")
 
 
-def is_device_cuda(device: object) -> bool:
+def is_device_cuda(device: DeviceLike) -> bool:
     return is_device_type(device, "cuda")
 
 
@@ -188,7 +189,10 @@ def should_use_fp16(
 
 
 def should_use_bf16(
-    device: Any = None, model_params: int = 0, prioritize_performance: bool = True, manual_cast: bool = False
+    device: DeviceLike | None = None,
+    model_params: int = 0,
+    prioritize_performance: bool = True,
+    manual_cast: bool = False,
 ) -> bool:
     kind = torch.device(device) if device is not None else get_torch_device()
     return kind.type == "cuda" and vae_dtype() is torch.bfloat16
@@ -198,7 +202,7 @@ def dtype_size(dtype: torch.dtype) -> int:
     return dtype.itemsize
 
 
-def supports_cast(device: Any, dtype: torch.dtype) -> bool:
+def supports_cast(device: DeviceLike, dtype: torch.dtype) -> bool:
     return torch.device(device).type != "cpu" or dtype in (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -213,20 +217,22 @@ def force_upcast_attention_dtype() -> None:
 
 def cast_to(
     weight: torch.Tensor,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: torch.dtype | None = None,
+    device: DeviceLike | None = None,
     non_blocking: bool = False,
     copy: bool = False,
-    **_: Any,
+    **_: object,
 ) -> torch.Tensor:
     return weight.to(device=device, dtype=dtype, non_blocking=non_blocking, copy=copy)
 
 
-def cast_to_device(tensor: torch.Tensor, device: Any, dtype: Any, copy: bool = False) -> torch.Tensor:
+def cast_to_device(
+    tensor: torch.Tensor, device: DeviceLike, dtype: torch.dtype | None, copy: bool = False
+) -> torch.Tensor:
     return tensor.to(device=device, dtype=dtype, copy=copy)
 
 
-def device_supports_non_blocking(device: Any) -> bool:
+def device_supports_non_blocking(device: DeviceLike) -> bool:
     return torch.device(device).type == "cuda"
 
 
@@ -237,12 +243,12 @@ def device_should_use_non_blocking(device: object) -> bool:
 # --- memory ------------------------------------------------------------------------------------------
 
 
-def get_total_memory(dev: Any = None, torch_total_too: bool = False) -> Any:
+def get_total_memory(dev: DeviceLike | None = None, torch_total_too: bool = False) -> int | tuple[int, int]:
     total = _device(dev).total_bytes()
     return (total, total) if torch_total_too else total
 
 
-def get_free_memory(dev: object = None, torch_free_too: bool = False) -> object:
+def get_free_memory(dev: DeviceLike | None = None, torch_free_too: bool = False) -> object:
     """Return the free memory in bytes."""
     report = _device(dev).report()
     return (report.vram_free_bytes, report.torch_vram_free_bytes) if torch_free_too else report.vram_free_bytes
@@ -290,7 +296,7 @@ def load_model_gpu(model: object) -> None:
     load_models_gpu([model])
 
 
-def free_memory(memory_required: float, device: object, keep_loaded: Iterable[object] = ()) -> list[object]:
+def free_memory(memory_required: float, device: DeviceLike | None, keep_loaded: Iterable[object] = ()) -> list[object]:
     if _device(device).free_bytes() < memory_required:
         HOST.get().engine.unload_models()
     return []

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from engine.custom_nodes.compat.missing_symbol import not_supported
+from engine.custom_nodes.compat.torch_types import DeviceLike
 from engine.diffusion import sigmas as schedules
 from engine.diffusion.brownian import brownian_noise_sampler
 from engine.diffusion.noise import default_noise_sampler
@@ -79,29 +80,31 @@ def _levels(x: torch.Tensor, sigma_min: Any, sigma_max: Any, num_steps: int) -> 
 
 
 def get_sigmas_karras(
-    n: int, sigma_min: float, sigma_max: float, rho: float = 7.0, device: Any = "cpu"
+    n: int, sigma_min: float, sigma_max: float, rho: float = 7.0, device: DeviceLike | None = "cpu"
 ) -> torch.Tensor:
     return schedules.karras(n, sigma_min, sigma_max, rho).to(device)
 
 
-def get_sigmas_exponential(n: int, sigma_min: float, sigma_max: float, device: Any = "cpu") -> torch.Tensor:
+def get_sigmas_exponential(
+    n: int, sigma_min: float, sigma_max: float, device: DeviceLike | None = "cpu"
+) -> torch.Tensor:
     return schedules.exponential(n, sigma_min, sigma_max).to(device)
 
 
 def get_sigmas_polyexponential(
-    n: int, sigma_min: float, sigma_max: float, rho: float = 1.0, device: Any = "cpu"
+    n: int, sigma_min: float, sigma_max: float, rho: float = 1.0, device: DeviceLike | None = "cpu"
 ) -> torch.Tensor:
     return schedules.polyexponential(n, sigma_min, sigma_max, rho).to(device)
 
 
 def get_sigmas_laplace(
-    n: int, sigma_min: float, sigma_max: float, mu: float = 0.0, beta: float = 0.5, device: Any = "cpu"
+    n: int, sigma_min: float, sigma_max: float, mu: float = 0.0, beta: float = 0.5, device: DeviceLike | None = "cpu"
 ) -> torch.Tensor:
     return schedules.laplace(n, sigma_min, sigma_max, mu, beta).to(device)
 
 
 def get_sigmas_vp(
-    n: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3, device: Any = "cpu"
+    n: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3, device: DeviceLike | None = "cpu"
 ) -> torch.Tensor:
     return schedules.variance_preserving(n, beta_d, beta_min, eps_s).to(device)
 
