@@ -3,8 +3,8 @@
     python -m misc.measures                 # of the working tree
     python -m misc.measures COMMIT…         # of the tree at each commit
 
-A signature is open where an annotation of a parameter or of what is returned contains `Any`. An alias that stands for
-an open type (`Json`, `Options`) is open where it is declared, not where it is used.
+A signature is open where an annotation of a parameter or of what is returned contains `Any`. The last column also
+counts those that contain a name for an open type (`Options = Mapping[str, Any]`), declared at the top of any file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -41,47 +41,55 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Measures of one package. `open_share` is the share of functions whose signature is open."""
+    """Measures of one package.
+
+    `open_share` is the share of functions whose signature is open, `named_share` counts those open by a name too.
+    """
 
     num_files: int
     files: Spread
     num_functions: int
     functions: Spread
     open_share: float
+    named_share: float
 
     def row(self, name: str) -> str:
         """Return a row of the Markdown table."""
         return (
             f"| {name} | {self.num_files} | {self.files.median} / {self.files.p90} | {self.num_functions} "
-            f"| {self.functions.median} / {self.functions.p90} | {self.open_share:.1%} |"
+            f"| {self.functions.median} / {self.functions.p90} | {self.open_share:.1%} "
+            f"| {self.named_share:.1%} |"
         )
 
 
 HEADER = """\
-| Package | Files | Lines of a file, median / p90 | Functions | Lines of a function, median / p90 | Open signatures |
-| --- | --- | --- | --- | --- | --- |"""
+| Package | Files | Lines, median / p90 | Functions | Lines, median / p90 | Open signatures | by name too |
+| --- | --- | --- | --- | --- | --- | --- |"""
 
 
 def measures_of(sources: Iterable[str]) -> Measures:
     """Measure sources that have code; empty files do not count. Raises SyntaxError."""
     texts = [text for text in sources if text.strip()]
-    functions = [item for text in texts for item in _functions(ast.parse(text))]
+    trees = [ast.parse(text) for text in texts]
+    functions = [item for tree in trees for item in _functions(tree)]
+    names = {"Any", *(name for tree in trees for name in _open_names(tree))}
     return Measures(
         num_files=len(texts),
         files=Spread.of([len(text.splitlines()) for text in texts]),
         num_functions=len(functions),
         functions=Spread.of([(item.end_lineno or item.lineno) - item.lineno + 1 for item in functions]),
-        open_share=sum(map(is_open, functions)) / len(functions),
+        open_share=sum(is_open(item) for item in functions) / len(functions),
+        named_share=sum(is_open(item, names) for item in functions) / len(functions),
     )
 
 
-def is_open(function: Function) -> bool:
-    """Return True if an annotation of the signature contains `Any`."""
+def is_open(function: Function, names: Collection[str] = ("Any",)) -> bool:
+    """Return True if an annotation of the signature contains one of these names."""
     given = function.args
     parameters = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
     annotations = [function.returns, *(item.annotation for item in parameters if item is not None)]
     return any(
-        isinstance(part, ast.Name) and part.id == "Any"
+        isinstance(part, ast.Name) and part.id in names
         for annotation in annotations
         if annotation is not None
         for part in ast.walk(annotation)
@@ -90,6 +98,15 @@ def is_open(function: Function) -> bool:
 
 def _functions(tree: ast.Module) -> Iterator[Function]:
     return (item for item in ast.walk(tree) if isinstance(item, Function))
+
+
+def _open_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that stand for types with `Any` at the top of a file."""
+    assigned = [item for item in tree.body if isinstance(item, ast.Assign)]
+    for item in assigned:
+        is_alias = isinstance(item.value, ast.Subscript | ast.Name | ast.BinOp)
+        if is_alias and any(isinstance(part, ast.Name) and part.id == "Any" for part in ast.walk(item.value)):
+            yield from (target.id for target in item.targets if isinstance(target, ast.Name))
 
 
 def sources_here(package: str) -> Iterator[str]:

@@ -13,8 +13,10 @@ MOST_OPEN = {"engine": 0.08}
 SOURCE = """
 from typing import Any
 
+Options = dict[str, Any]
 
-def plain(number: int) -> str:
+
+def plain(number: int, options: Options) -> str:
     return str(number)
 
 
@@ -27,9 +29,9 @@ class Thing:
 def test_files_functions_and_open_signatures_are_counted() -> None:
     found = measures_of([SOURCE, "", "x = 1\n"])
     assert (found.num_files, found.num_functions) == (2, 2)
-    assert found.files == Spread(median=1, p90=11)
+    assert found.files == Spread(median=1, p90=13)
     assert found.functions == Spread(median=2, p90=2)
-    assert found.open_share == 0.5
+    assert (found.open_share, found.named_share) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize(
