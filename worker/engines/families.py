@@ -33,7 +33,7 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class PictureDefaults:
-    """What a family draws a picture with by default."""
+    """Parameters of a picture that a family has by default."""
 
     width: int
     height: int
