@@ -65,7 +65,6 @@ def _empty(count: int, width: int, height: int) -> torch.Tensor:
 
 @node(
     "SVD_img2vid_Conditioning",
-    display_name=None,
     category="conditioning/video_models",
     python_module=VIDEO_MODULE,
 )

@@ -211,7 +211,7 @@ def vae_save(
     return _save(context, filename_prefix, vae_tensors(vae), _metadata(context, prompt, extra_pnginfo))
 
 
-@node("ImageOnlyCheckpointSave", display_name=None, category=CATEGORY, is_output=True,
+@node("ImageOnlyCheckpointSave", category=CATEGORY, is_output=True,
       python_module="comfy_extras.nodes_video_model")  # fmt: skip
 def image_only_checkpoint_save(
     context: NodeContext,
