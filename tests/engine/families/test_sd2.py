@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from engine.architectures.latent_unet import UnetModel
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder
-from engine.checkpoints.random_weights import random_networks, write_random_checkpoint
+from engine.checkpoints.random_weights import write_random_checkpoint
+from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
-from engine.errors import BadModelFile
-from engine.families.base import ModelFamily, TensorIndex
+from engine.diffusion.model_sampling_variants import DiscreteImageToImage
+from engine.families.base import ModelFamily, NotRecognised, TensorIndex
 from engine.families.parts.latent_unet import PREFIX
 from engine.families.registry import family_named, recognise
+from engine.families.sd2.denoisers import (
+    UPSCALE_SCHEDULE,
+    DepthDenoiser,
+    LotusDenoiser,
+    UnclipDenoiser,
+    UpscaleDenoiser,
+)
 from engine.families.sd2.family import SPREAD_OF, unet_config
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.text.clip_tokens import ClipTokenizer
@@ -34,14 +44,15 @@ def models(tmp_path_factory: pytest.TempPathFactory, family: ModelFamily) -> Pat
     return folder
 
 
-def unet_shapes(in_channels: int) -> dict[str, tuple[int, ...]]:
+def unet_shapes(in_channels: int, *, label_dim: int = 0, num_labels: int = 0) -> dict[str, tuple[int, ...]]:
+    config = replace(unet_config(in_channels=in_channels, label_dim=label_dim), num_labels=num_labels)
     with torch.device("meta"):
-        unet = UnetModel(unet_config(in_channels=in_channels))
+        unet = UnetModel(config)
     return {PREFIX + name: tuple(weight.shape) for name, weight in unet.state_dict().items()}
 
 
-@pytest.mark.parametrize(("in_channels", "variant"), [(4, ""), (9, "inpaint")])
-def test_its_inpainting_network_is_known_by_its_channels(in_channels: int, variant: str) -> None:
+@pytest.mark.parametrize(("in_channels", "variant"), [(4, ""), (5, "depth"), (9, "inpaint")])
+def test_the_form_of_its_network_is_known_by_its_channels(in_channels: int, variant: str) -> None:
     found = recognise(TensorIndex(unet_shapes(in_channels)))
     assert (found.family.name, found.match.variant) == ("sd2", variant)
 
@@ -119,9 +130,105 @@ def test_its_text_encoder_loads_from_a_file_in_either_layout(models: Path, famil
         assert not [name for name, weight in whole.state_dict().items() if not torch.equal(weight, loaded[name])]
 
 
-def test_networks_that_take_labels_are_refused_by_name(family: ModelFamily, tmp_path: Path) -> None:
-    unet, _, _ = random_networks("small", 0, LoadTypes(), family=family)
-    tensors = {PREFIX + name: weight for name, weight in unet.state_dict().items()}
-    write_safetensors(tmp_path / "unclip.safetensors", tensors | {f"{PREFIX}label_emb.0.0.weight": torch.zeros(4, 4)})
-    with pytest.raises(BadModelFile, match="unCLIP"):
-        load_checkpoint(tmp_path / "unclip.safetensors", LoadTypes())
+@pytest.mark.parametrize(
+    ("in_channels", "label_dim", "num_labels", "variant"),
+    [(4, 1536, 0, "unclip"), (4, 2048, 0, "unclip"), (4, 4, 0, "lotus"), (7, 0, 1000, "upscale")],
+)
+def test_networks_that_take_labels_are_known_by_them(
+    in_channels: int, label_dim: int, num_labels: int, variant: str
+) -> None:
+    found = recognise(TensorIndex(unet_shapes(in_channels, label_dim=label_dim, num_labels=num_labels)))
+    assert (found.family.name, found.match.variant) == ("sd2", variant)
+
+
+@pytest.mark.parametrize(("in_channels", "label_dim", "num_labels"), [(9, 2048, 0), (4, 0, 1000), (6, 0, 0)])
+def test_networks_of_unknown_inputs_are_refused(in_channels: int, label_dim: int, num_labels: int) -> None:
+    with pytest.raises(NotRecognised, match="UNet|unCLIP"):
+        recognise(TensorIndex(unet_shapes(in_channels, label_dim=label_dim, num_labels=num_labels)))
+
+
+@pytest.mark.parametrize(
+    ("label_dim", "num_labels", "head_channels"), [(0, 0, 64), (2048, 0, 64), (4, 0, None), (0, 1000, None)]
+)
+def test_the_upscaler_and_lotus_have_eight_heads_at_every_width(
+    family: ModelFamily, label_dim: int, num_labels: int, head_channels: int | None
+) -> None:
+    shapes = unet_shapes(7 if num_labels else 4, label_dim=label_dim, num_labels=num_labels)
+    config = family.denoiser.configure({name.removeprefix(PREFIX): shape for name, shape in shapes.items()})
+    assert config.head_channels == head_channels
+
+
+@pytest.mark.parametrize(
+    ("variant", "kind", "settings"),
+    [("lotus", DiscreteImageToImage, {}), ("upscale", VDiscrete, UPSCALE_SCHEDULE), ("depth", EpsDiscrete, None)],
+)
+def test_each_form_is_read_in_its_own_way(
+    family: ModelFamily, variant: str, kind: type, settings: dict[str, float] | None
+) -> None:
+    match = replace(recognise(TensorIndex(unet_shapes(4))).match, variant=variant)
+    found = family.parameterise(match, OneTensor(torch.tensor([-0.2, 0.2])))
+    assert found.kind is kind
+    assert settings is None or found.settings == settings
+
+
+# --- what the networks see -------------------------------------------------------------------------------------------
+
+
+class Picture:
+    """What a picture encoder gives."""
+
+    def __init__(self, image_embeds: torch.Tensor) -> None:
+        self.image_embeds = image_embeds
+
+
+def _denoiser(kind: type[Denoiser], **config: Any) -> Denoiser:
+    network = torch.nn.Module()
+    network.config = SimpleNamespace(**config)  # type: ignore[assignment]
+    return kind(network)
+
+
+def _inputs(model: Denoiser, **options: Any) -> dict[str, Any]:
+    noise = torch.zeros(2, 4, 8, 8)
+    return model.extra_conds(noise=noise, device=torch.device("cpu"), latent_image=noise, seed=5, **options)
+
+
+def test_without_a_picture_labels_are_zeros() -> None:
+    labels = _inputs(_denoiser(UnclipDenoiser, label_dim=12))["y"].cond
+    assert torch.equal(labels, torch.zeros(1, 12))
+
+
+def test_a_picture_s_labels_are_its_embedding_with_noise_by_the_level() -> None:
+    picture = {"clip_vision_output": Picture(torch.ones(1, 6)), "strength": 1.0, "noise_augmentation": 0.0}
+    model = _denoiser(UnclipDenoiser, label_dim=12)
+    plain, noisy = (
+        _inputs(model, unclip_conditioning=[picture | {"noise_augmentation": level}])["y"].cond for level in (0.0, 0.9)
+    )
+    assert plain.shape == (1, 12)
+    assert (plain[:, :6] - 1).abs().max() < 0.05 < (noisy[:, :6] - 1).abs().max()
+    assert torch.equal(plain[0, 6:], torch.tensor([1.0, 1, 1, 0, 0, 0]))  # of level 0: cosines, then sines
+
+
+def test_the_upscaler_sees_the_picture_in_the_latents_size_and_its_noise_level() -> None:
+    model = _denoiser(UpscaleDenoiser)
+    image = torch.rand(1, 3, 4, 4) * 2 - 1
+    plain = _inputs(model, concat_image=image)
+    assert plain["c_concat"].cond.shape == (2, 3, 8, 8) and plain["y"].cond.tolist() == [0]
+    noisy = _inputs(model, concat_image=image, noise_augmentation=1.0)
+    assert noisy["y"].cond.tolist() == [350]
+    assert not torch.equal(noisy["c_concat"].cond, plain["c_concat"].cond)
+    assert torch.equal(
+        noisy["c_concat"].cond, _inputs(model, concat_image=image, noise_augmentation=1.0)["c_concat"].cond
+    )
+    assert torch.equal(_inputs(model)["c_concat"].cond, torch.zeros(2, 3, 8, 8))
+
+
+def test_depth_is_the_conditioning_s_further_channel_or_even() -> None:
+    model = _denoiser(DepthDenoiser)
+    depth = torch.rand(2, 1, 8, 8)
+    assert torch.equal(_inputs(model)["c_concat"].cond, torch.zeros(2, 1, 8, 8))
+    assert torch.equal(_inputs(model, noise_concat=depth)["c_concat"].cond, depth)
+
+
+def test_lotus_is_told_its_task_by_a_label_of_four_numbers() -> None:
+    labels = _inputs(_denoiser(LotusDenoiser))["y"].cond
+    assert torch.allclose(labels, torch.tensor([[0.841471, 0.0, 0.540302, 1.0]]), atol=1e-5)
