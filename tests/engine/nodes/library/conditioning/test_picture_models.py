@@ -86,7 +86,7 @@ def test_the_upscaler_is_shown_the_picture_in_the_latents_size(inputs: dict[str,
     for conditioning in (positive, negative):
         options = conditioning[0][1]
         assert options["noise_augmentation"] == 0.2
-        assert torch.equal(options["concat_image"], torch.ones(2, 3, 12, 18))
+        assert torch.allclose(options["concat_image"], torch.ones(2, 3, 12, 18))
 
 
 def test_lotus_s_prompt_is_two_tokens_of_the_text_encoder_s_width() -> None:
