@@ -117,6 +117,7 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": (), "decoder": ()},
     variant_types={"decoder": StageBDenoiser},
+    memory_usage_factor=2.0,
     vision_prefix="clip_l_vision.",
     comfyui=ComfyUiNames("SC_Prior", ("stable_cascade",)),
     default=Defaults(

@@ -70,6 +70,7 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=unet_lora_keys,
     variants={"": (), "orbit": (), "pose": ()},
     variant_types={"orbit": OrbitDenoiser, "pose": PoseDenoiser},
+    memory_usage_factor=2.0,
     vision_prefix="conditioner.embedders.0.open_clip.model.visual.",
     comfyui=ComfyUiNames("SD15"),
     default=Defaults(width=1024, height=576, steps=20, cfg=2.5, scheduler="karras", cost=40.0),

@@ -81,6 +81,7 @@ FAMILY = ModelFamily(
     latent_format=KlLatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={"": ()},
+    memory_usage_factor=2.0,
     vision_prefix="cond_stage_model.model.visual.",
     comfyui=ComfyUiNames("SD15"),
     default=Defaults(width=256, height=256, steps=20, cfg=4.0, cost=0.25),
