@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engine.diffusion.sampling_tables import SamplingTables
 from engine.families.registry import families
 from engine.nodes.base import FunctionNode, InputFile, ModelFile
 from engine.nodes.built_in import built_in_nodes
@@ -23,6 +24,19 @@ NOT_IN_REFERENCE = {"LoraSave", "ReferenceLatent"}
 NODES = {item.class_type: item for item in built_in_nodes()}
 # The reference was taken for the default family.
 OF_FURTHER_FAMILIES = {name for family in families() if not family.is_default for name in family.comfyui.merge_nodes}
+
+
+class Environment(NoFiles):
+    """An environment without files, with the samplers and schedules of an engine without packs."""
+
+    def __init__(self) -> None:
+        self._tables = SamplingTables()
+
+    def sampler_names(self) -> list[str]:
+        return list(self._tables.sampler_names())
+
+    def schedule_names(self) -> list[str]:
+        return list(self._tables.schedule_names())
 
 
 def normalised(info: dict[str, Any], file_inputs: set[str]) -> dict[str, Any]:
@@ -60,7 +74,7 @@ def test_a_built_in_node_declares_what_comfyuis_does(class_type: str, reference:
     node_class = NODES[class_type]
     assert isinstance(node_class, FunctionNode)
     files = {item.name for item in node_class.parameters if isinstance(item.marker, (ModelFile, InputFile))}
-    ours = json.loads(json.dumps(object_info(node_class.spec(NoFiles()))))
+    ours = json.loads(json.dumps(object_info(node_class.spec(Environment()))))
     assert normalised(ours, files) == normalised(reference[class_type], files)
 
 
