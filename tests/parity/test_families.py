@@ -20,7 +20,7 @@ from tests.parity.in_process import assert_like_the_reference
 FAST = {
     "sdxl": (
         "tinyxl_basic", "tinyxl_base_refiner", "tinyxl_koala_diffusers", "tinyxl_inpaint_model", "tinyxl_cosxl_edit",
-        "tinyxl_playground_img2img", "tinyxl_lora_peft", "tinyxl_unclip", "tinyxl_photomaker_first",
+        "tinyxl_playground_img2img", "tinyxl_unclip", "tinyxl_photomaker_first",
     ),
 }  # fmt: skip
 
