@@ -6,7 +6,7 @@ A network is built without memory (torch's meta device), then filled from the fi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,15 @@ class LoadTypes:
     def of(self, family: ModelFamily) -> LoadTypes:
         """Return the types for the networks of a family."""
         return self if self.by_family is None else self.by_family(family)
+
+    def with_unet_stored_as(self, dtype: torch.dtype) -> LoadTypes:
+        """Return types in which UNets are stored in `dtype` and compute as they do now."""
+
+        def of(family: ModelFamily) -> LoadTypes:
+            own = self.of(family)
+            return replace(own, unet=dtype, unet_computed=own.unet_computed or own.unet, by_family=None)
+
+        return replace(self, by_family=of)
 
 
 @dataclass(frozen=True, slots=True)

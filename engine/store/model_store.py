@@ -161,9 +161,12 @@ class ModelStore:
             self._kept[kind, name] = kept
         return sum(handle.size_bytes for handle in handles)
 
-    def unet(self, name: str) -> Model:
+    def unet(self, name: str, *, stored_as: torch.dtype | None = None) -> Model:
+        """Load a denoising network. `stored_as` is the type of its weights, None the one that is decided for all."""
         path = self.path_of("diffusion_models", name)
-        return Model(self._one(path, "unet", lambda: self._unet(path)))
+        part = "unet" if stored_as is None else ("unet", stored_as)
+        types = self._types if stored_as is None else self._types.with_unet_stored_as(stored_as)
+        return Model(self._one(path, part, lambda: self._unet(path, types)))
 
     def clip(self, name: str, *, text_type: str = DEFAULT_TEXT_TYPE, on_cpu: bool = False) -> Clip:
         """Load the text encoder of a file. `text_type` is that of ComfyUI's loader nodes."""
@@ -275,7 +278,7 @@ class ModelStore:
         if folder is None:
             raise BadModelFile(name, "no such folder among the diffusers models", "one of the names the node offers")
         paths = diffusers_files(folder)
-        unet = self._one(paths.unet, "diffusers unet", lambda: self._unet(paths.unet))
+        unet = self._one(paths.unet, "diffusers unet", lambda: self._unet(paths.unet, self._types))
         family: ModelFamily = cast(Denoiser, unet.module).model_config.family
         texts, text_type = paths.text_encoders, next(iter(family.comfyui.text_types), DEFAULT_TEXT_TYPE)
         part = ("clip", text_type, *(_state_of(path) for path in texts[1:]))
@@ -335,12 +338,13 @@ class ModelStore:
         }
         return Model(handles["unet"]), self._clip(handles["clip"]) if "clip" in handles else None, Vae(handles["vae"])
 
-    def _unet(self, path: Path) -> Denoiser:
-        return self._denoiser(load_unet(path, self._types))
+    def _unet(self, path: Path, types: LoadTypes) -> Denoiser:
+        return self._denoiser(load_unet(path, types), types)
 
-    def _denoiser(self, loaded: LoadedDenoiser) -> Denoiser:
+    def _denoiser(self, loaded: LoadedDenoiser, types: LoadTypes | None = None) -> Denoiser:
         network = denoiser(loaded)
-        loaded.unet.compute_dtype = network.manual_cast_dtype = self._types.of(loaded.family).unet_computed
+        own = (types or self._types).of(loaded.family)
+        loaded.unet.compute_dtype = network.manual_cast_dtype = own.unet_computed
         return network
 
     def _controlnet(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
+
+import torch
 
 from engine.families import registry
 from engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
@@ -10,7 +13,12 @@ from engine.nodes.library.conditioning.text_types import CLIP_TYPES
 from engine.nodes.sockets import CLIP, MODEL, VAE
 
 RANDOM_SCALES = ("full", "small")
-WEIGHT_TYPES = ("default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2")
+WEIGHT_TYPES: Mapping[str, torch.dtype | None] = {  # what the node offers -> the type weights are stored in
+    "default": None,
+    "fp8_e4m3fn": torch.float8_e4m3fn,
+    "fp8_e4m3fn_fast": torch.float8_e4m3fn,  # multiplied like the others: ComfyUI's float8 product is not used
+    "fp8_e5m2": torch.float8_e5m2,
+}
 
 
 @node("CheckpointLoaderSimple", display_name="Load Checkpoint", category="loaders")
@@ -22,20 +30,14 @@ def checkpoint_loader_simple(
     return model, clip, vae
 
 
-def _supported_weight_type(environment: object, *, weight_dtype: str | None = None) -> str | None:
-    if weight_dtype == "default" or weight_dtype not in WEIGHT_TYPES:
-        return None
-    return f"weight_dtype {weight_dtype!r} is not supported; 'default' is"
-
-
-@node("UNETLoader", display_name="Load Diffusion Model", category="advanced/loaders", check=_supported_weight_type)
+@node("UNETLoader", display_name="Load Diffusion Model", category="advanced/loaders")
 def unet_loader(
     context: NodeContext,
     *,
     unet_name: Annotated[str, ModelFile("diffusion_models")],
-    weight_dtype: Annotated[str, Choice(WEIGHT_TYPES)],
+    weight_dtype: Annotated[str, Choice(tuple(WEIGHT_TYPES))],
 ) -> MODEL:
-    model: MODEL = context.models.unet(unet_name)
+    model: MODEL = context.models.unet(unet_name, stored_as=WEIGHT_TYPES[weight_dtype])
     return model
 
 
