@@ -50,13 +50,13 @@ def sampled(store: ModelStore, model: Model) -> torch.Tensor:
     return samples
 
 
-@pytest.mark.parametrize("weight_dtype", [name for name, dtype in WEIGHT_TYPES.items() if dtype is not None])
+@pytest.mark.parametrize("weight_dtype", ["fp8_e4m3fn", "fp8_e4m3fn_fast"])
 def test_float8_weights_compute_in_the_type_of_the_others(store: ModelStore, weight_dtype: str) -> None:
     model, whole = loaded(store, weight_dtype), loaded(store, "default")
     assert model.model_dtype() is WEIGHT_TYPES[weight_dtype] and model.model.compute_dtype is whole.model.compute_dtype
     exact = sampled(store, whole)
     difference = (sampled(store, model) - exact).norm() / exact.norm()
-    assert 0.0 < difference < 0.9, "rounded weights, much the same picture"
+    assert 0.0 < difference < 0.3, "rounded weights, the same picture"
 
 
 def test_each_type_is_a_model_of_its_own(store: ModelStore) -> None:
