@@ -82,7 +82,7 @@ class Resize(nn.Module):
 
 
 class CascadeUnet(nn.Module):
-    """What both stages have in common: the two halves, and skip connections between their levels."""
+    """Base of both stages: the two halves, and skip connections between their levels."""
 
     def __init__(self, config: CascadeConfig) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ class Model:
         self._calls_left = stops_after
 
     def get_model_object(self, name: str) -> Any:
-        return {"model_sampling": LEVELS}[name]
+        return {"model_sampling": LEVELS, "compute_dtype": torch.float32}[name]
 
     @contextlib.contextmanager
     def in_use(self, *, working_bytes: int = 0, together_with: Sequence[Any] = ()) -> Iterator[Any]:
