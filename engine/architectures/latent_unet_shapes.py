@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,8 +28,18 @@ LABEL_NUMBERS = "label_emb.weight"
 DIFFUSERS_LABELS = ("add_embedding.linear_1.weight", "class_embedding.linear_1.weight")
 
 
+# By a tensor of a layer: the tensor by which its kind is known.
+KNOWN_BY = (
+    ("out_layers.3.weight", "in_layers.2.weight"),
+    ("norm.weight", "proj_in.weight"),
+    ("op.bias", "op.weight"),
+    ("conv.bias", "conv.weight"),
+    ("bias", "weight"),
+)
+
+
 class UnknownLayer(LookupError):
-    """A layer of the file that the network does not have."""
+    """A layer of the file that the network does not have, by the tensor it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +186,9 @@ def _layer(shapes: Shapes, name: str) -> LayerSpec:
     if conv := shape("weight"):
         return ConvSpec(conv[1], conv[0])
     if res := shape("in_layers.2.weight"):
-        return ResSpec(res[1], res[0], is_temporal=shape("time_stack.in_layers.2.weight") is not None)
+        width = _agreed(res[1], shape("in_layers.0.weight"), shape("in_layers.0.bias"))
+        out_width = _agreed(res[0], shape("in_layers.2.bias"), shape("out_layers.0.weight"), shape("out_layers.3.bias"))
+        return ResSpec(width, out_width, is_temporal=shape("time_stack.in_layers.2.weight") is not None)
     if projection := shape("proj_in.weight"):
         context = shape("transformer_blocks.0.attn2.to_k.weight") or (0, 0)
         first = shape("transformer_blocks.0.attn1.to_k.weight") or (0, projection[0])
@@ -191,7 +204,14 @@ def _layer(shapes: Shapes, name: str) -> LayerSpec:
         return DownSpec(down[1], down[0])
     if up := shape("conv.weight"):
         return UpSpec(up[1], up[0])
-    raise UnknownLayer(name)
+    lacking = next((kind for present, kind in KNOWN_BY if shape(present) is not None), None)
+    raise UnknownLayer(name if lacking is None else f"{name}.{lacking}")
+
+
+def _agreed(width: int, *vectors: Shape | None) -> int:
+    """Return the width that most of a layer's tensors have: reading the file refuses one of another width by name."""
+    widths = Counter([width, *(shape[0] for shape in vectors if shape)])
+    return widths.most_common(1)[0][0]
 
 
 def count_children(shapes: Shapes, name: str) -> int:

@@ -27,6 +27,8 @@ from engine.formats.fill import Destination, fill, set_weight
 from engine.formats.weight_file import Names, WeightFile, open_weights
 from engine.text.clip_encoding import TextEncoderSet
 
+# Where checkpoints have text encoders.
+TEXT_PREFIXES = ("cond_stage_model.", "conditioner.embedders.", "text_encoders.")
 EncoderSource = tuple[TextEncoder, WeightFile, Names]
 
 
@@ -115,6 +117,9 @@ def _encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:
     if found and len(found) < len(family.text) and not family.takes_fewer_encoders:
         slots = ", ".join(encoder.encoding.slot for encoder, _, _ in found)
         raise NotRecognised(f"a checkpoint with only some of its text encoders ({slots})")
+    other = next((name for name in file.shapes if name.startswith(TEXT_PREFIXES) and name.endswith(".weight")), None)
+    if family.text and not found and other is not None:
+        raise NotRecognised(f"a network of {family.label} with the text encoder of another model, {other!r}")
     return found
 
 
@@ -205,8 +210,12 @@ def _network(
     through: torch.dtype | None = None,
 ) -> object:
     config = configured(file, network, names)
-    with torch.device("meta"):
-        module = network.build(config)
+    try:
+        with torch.device("meta"):
+            module = network.build(config)
+    except (ValueError, RuntimeError) as error:
+        found = f"tensors of shapes that no network can have ({error})"
+        raise BadModelFile(file.path.name, found, f"a network of {registry.labels()}") from error
     _set_defaults(module, network, names, dtype)
     fill(module, file, names, dtype, to=to, through=through)
     return module

@@ -13,10 +13,6 @@ MARKS: tuple[tuple[str, str], ...] = (
     ("label_emb.", "the UNet of Stable Diffusion XL"),
     ("add_embedding.", "the UNet of Stable Diffusion XL or of another family"),
     ("cond_stage_model.model.", "a Stable Diffusion 2.x checkpoint that is not whole"),
-    ("model.diffusion_model.joint_blocks.", "a Stable Diffusion 3 checkpoint"),
-    ("joint_blocks.", "the network of Stable Diffusion 3"),
-    ("model.diffusion_model.double_blocks.", "a Flux checkpoint"),
-    ("double_blocks.", "the network of Flux"),
     ("lora_unet_", "a LoRA"),
     ("lora_te_", "a LoRA"),
     ("control_model.", "a ControlNet"),
@@ -27,9 +23,35 @@ MARKS: tuple[tuple[str, str], ...] = (
     ("clip_l", "a textual inversion"),
     ("emb_params", "a textual inversion"),
 )
+LORA_ENDS = (".lora_A.weight", ".lora_down.weight", ".lora.down.weight")
+# Beginnings of the names of networks' tensors behind any prefix, most telling first.
+NETWORKS: tuple[tuple[str, str], ...] = (
+    ("distilled_guidance_layer.", "Chroma"),
+    ("txt_in.individual_token_refiner.", "Hunyuan Video"),
+    ("double_blocks.", "Flux"),
+    ("joint_blocks.", "Stable Diffusion 3"),
+    ("transformer_blocks.0.img_mod.", "Qwen-Image"),
+    ("double_layers.", "AuraFlow"),
+    ("caption_projection.0.linear.", "HiDream"),
+    ("context_refiner.", "Lumina 2"),
+    ("patchify_proj.", "LTX-Video"),
+    ("head.modulation", "Wan"),
+    ("mlp_t5.", "Hunyuan DiT"),
+    ("t5_yproj.", "Mochi"),
+    ("blocks.block0.", "Cosmos"),
+    ("genre_embedder.", "ACE-Step"),
+    ("t_block.1.", "PixArt"),
+    ("single_transformer_blocks.", "Flux in diffusers layout"),
+)
+# Beginnings of the names of single files of text encoders.
+TEXT_NETWORKS: tuple[tuple[str, str], ...] = (
+    ("encoder.block.0.layer.0.SelfAttention.", "a T5 text encoder"),
+    ("model.embed_tokens.", "a language model"),
+)
 PARTS: tuple[tuple[str, str], ...] = (
     ("text_model.encoder.", "a CLIP text encoder"),
     ("decoder.conv_in.", "a VAE"),
+    ("decoder.upsamples.", "the VAE of Wan"),
     ("input_blocks.", "a UNet without VAE and text encoder"),
     ("diffusion_model.input_blocks.", "a UNet without VAE and text encoder"),
     ("model.diffusion_model.", "a UNet without VAE and text encoder"),
@@ -42,21 +64,37 @@ CONTROL_MARKS = (
 )
 # And style models.
 STYLE_MARKS = (("redux_down.weight", "a style model of Flux (Redux)"),)
-UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
+IN_CHECKPOINT = "model.diffusion_model."
+UNET_PREFIXES = (IN_CHECKPOINT, "diffusion_model.", "")
+NETWORK_PREFIXES = (*UNET_PREFIXES, "model.", "net.", "transformer.")
 
 
 def describe(shapes: Shapes) -> str:
     """Describe a file by its tensors."""
-    for prefix, description in MARKS:
-        if any(name.startswith(prefix) for name in shapes):
-            return description
-    unet = _describe_unet(shapes)
-    if unet is not None:
-        return unet
-    for prefix, description in PARTS:
-        if any(name.startswith(prefix) for name in shapes):
-            return description
+    described = (
+        _first(MARKS, shapes)
+        or _describe_lora(shapes)
+        or _describe_network(shapes)
+        or _describe_unet(shapes)
+        or _first((*PARTS, *TEXT_NETWORKS), shapes)
+    )
+    if described is not None:
+        return described
     return f"{len(shapes)} tensors of no known network" + (f", {next(iter(shapes))!r} first" if shapes else "")
+
+
+def _describe_lora(shapes: Shapes) -> str | None:
+    """Describe a LoRA that is known by the ends of its names, None for other files."""
+    return "a LoRA" if any(name.endswith(LORA_ENDS) for name in shapes) else None
+
+
+def _describe_network(shapes: Shapes) -> str | None:
+    """Describe a network of another kind than a UNet, None without one."""
+    for mark, label in NETWORKS:
+        for prefix in NETWORK_PREFIXES:
+            if any(name.startswith(prefix + mark) for name in shapes):
+                return f"a checkpoint of {label}" if prefix == IN_CHECKPOINT else f"the network of {label}"
+    return None
 
 
 def _describe_unet(shapes: Shapes) -> str | None:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import mmap
 import os
+import platform
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -26,6 +27,7 @@ from engine.formats.safetensors_header import LENGTH_BYTES, SafetensorsHeader, r
 
 EXPECTED = "a complete .safetensors file"
 MADV_POPULATE_READ = 22  # Linux; the standard library has no name for it
+MAP_NORESERVE = 0x4000  # likewise
 POPULATE_FROM_BYTES = 1 << 17
 MAX_SHOWN_LENGTH = 200
 
@@ -64,7 +66,7 @@ class SafetensorsFile:
             if len(start.raw) < start.num_bytes:
                 raise BadModelFile(path.name, f"a file cut off within its header, at {size} bytes", EXPECTED)
             header = _parse_header(path.name, start)
-            self.mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self.mapping = _mapped(path.name, file.fileno())
             self._file_number = os.dup(file.fileno())  # the mapping's own file, whatever the path names later
         weakref.finalize(self, os.close, self._file_number)
         self._opened_by: SafetensorsFile | None = None
@@ -74,7 +76,10 @@ class SafetensorsFile:
         }
         end = max((place.start + place.num_bytes for place in self.tensors.values()), default=0)
         if end > size:
-            raise BadModelFile(path.name, f"a file cut off at {size:,} of {end:,} bytes", EXPECTED)
+            places = self.tensors.items()
+            _, first = min((place.start, name) for name, place in places if place.start + place.num_bytes > size)
+            found = f"a file cut off at {size:,} of {end:,} bytes, {first!r} is the first tensor that is not whole"
+            raise BadModelFile(path.name, found, EXPECTED)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -184,6 +189,21 @@ def _content(first_bytes: bytes) -> str | None:
     if first_bytes.lstrip().startswith((b"<!", b"<h", b"{")):
         return "a web page or JSON text (a failed download?)"
     return None
+
+
+def _mapped(file_name: str, file_number: int) -> mmap.mmap:
+    """Map a whole file, copied on write. Raises `BadModelFile` where the system refuses.
+
+    No memory is reserved for copies of its pages: a file may be larger than RAM.
+    """
+    try:
+        if platform.system() == "Linux":
+            protection = mmap.PROT_READ | mmap.PROT_WRITE
+            return mmap.mmap(file_number, 0, flags=mmap.MAP_PRIVATE | MAP_NORESERVE, prot=protection)
+        return mmap.mmap(file_number, 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        found = f"a file that the system does not map into memory ({error.strerror})"
+        raise BadModelFile(file_name, found, EXPECTED) from error
 
 
 def _parse_header(file_name: str, header: SafetensorsHeader) -> dict[str, Any]:

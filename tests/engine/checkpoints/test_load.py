@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
 from engine.diffusion.model_sampling import VDiscrete
 from engine.errors import BadModelFile
+from engine.families import registry
 from engine.families.parts.latent_unet import PREFIX
 from engine.families.registry import default_family
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
@@ -75,6 +78,81 @@ def test_a_truncated_file_is_named(tiny: Path, tmp_path: Path, cut: int) -> None
     assert "bytes" in _bad(path).found
 
 
+def test_a_truncated_file_is_named_with_the_first_tensor_that_is_not_whole(tiny: Path, tmp_path: Path) -> None:
+    name, place = sorted(SafetensorsFile(tiny).tensors.items(), key=lambda item: item[1].start)[100]
+    path = tmp_path / "cut.safetensors"
+    path.write_bytes(tiny.read_bytes()[: place.start + place.num_bytes - 1])
+    assert f"{name!r} is the first tensor that is not whole" in _bad(path).found
+
+
+def test_a_file_larger_than_ram_is_refused_in_a_tenth_of_a_second(tmp_path: Path) -> None:
+    """A sparse file of the tensors of a large model of another family, of 1 TB."""
+    names = [f"model.diffusion_model.double_blocks.{index}.img_attn.qkv.weight" for index in range(2000)]
+    size = 1 << 29
+    header = {
+        name: {"dtype": "F16", "shape": [1 << 14, 1 << 14], "data_offsets": [size * index, size * (index + 1)]}
+        for index, name in enumerate(names)
+    }
+    raw = json.dumps(header).encode()
+    path = tmp_path / "large.safetensors"
+    with path.open("wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        file.truncate(8 + len(raw) + size * len(names))
+    start = time.thread_time()
+    error = _bad(path)
+    assert time.thread_time() - start < 0.1
+    assert error.found == "a checkpoint of Flux"
+    assert error.expected == f"a checkpoint of {registry.labels()}"
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        "middle_block.0.in_layers.2.weight",
+        "middle_block.1.proj_in.weight",
+        "input_blocks.2.0.op.weight",
+        "out.2.weight",
+    ],
+)
+def test_a_missing_tensor_by_which_a_layer_is_known_is_named(tiny: Path, tmp_path: Path, gone: str) -> None:
+    file = SafetensorsFile(tiny)
+    tensors = {name: file.tensor(name) for name in file.tensors}
+    del tensors[PREFIX + gone]
+    write_safetensors(tmp_path / "gap.safetensors", tensors)
+    assert gone in _bad(tmp_path / "gap.safetensors").found
+
+
+@pytest.mark.parametrize(
+    "name", ["in_layers.2.weight", "in_layers.0.weight", "in_layers.0.bias", "out_layers.0.weight"]
+)
+def test_a_tensor_of_another_shape_than_its_layer_is_named(tiny: Path, tmp_path: Path, name: str) -> None:
+    file = SafetensorsFile(tiny)
+    tensors = {key: file.tensor(key) for key in file.tensors}
+    wrong = f"middle_block.0.{name}"
+    tensors[PREFIX + wrong] = torch.zeros((3,) * tensors[PREFIX + wrong].ndim)
+    write_safetensors(tmp_path / "mixed.safetensors", tensors)
+    error = _bad(tmp_path / "mixed.safetensors")
+    assert error.found.startswith(f"{wrong!r} of shape [3") and "shape [" in error.expected
+
+
+def test_shapes_that_no_network_can_have_are_refused(tiny: Path, tmp_path: Path) -> None:
+    file = SafetensorsFile(tiny)
+    tensors = {key: file.tensor(key) for key in file.tensors}
+    name = PREFIX + "middle_block.0."
+    wrong = {"in_layers.0.weight": (3,), "in_layers.0.bias": (3,), "in_layers.2.weight": (3, 3, 3, 3)}
+    tensors |= {name + key: torch.zeros(shape) for key, shape in wrong.items()}
+    write_safetensors(tmp_path / "mixed.safetensors", tensors)
+    assert "tensors of shapes that no network can have" in _bad(tmp_path / "mixed.safetensors").found
+
+
+def test_a_text_encoder_of_another_model_is_named(tiny: Path, tmp_path: Path) -> None:
+    file = SafetensorsFile(tiny)
+    tensors = {key: file.tensor(key) for key in file.tensors if not key.startswith("cond_stage_model.")}
+    other = "conditioner.embedders.1.model.text_projection.weight"
+    write_safetensors(tmp_path / "mixed.safetensors", {**tensors, other: torch.zeros(4, 4)})
+    assert f"the text encoder of another model, {other!r}" in _bad(tmp_path / "mixed.safetensors").found
+
+
 @pytest.mark.parametrize(
     ("content", "found"),
     [
@@ -97,6 +175,15 @@ def test_files_of_other_kinds_are_named(tmp_path: Path, content: bytes, found: s
         ("cond_stage_model.model.ln_final.weight", "Stable Diffusion 2.x"),
         ("model.diffusion_model.double_blocks.0.img_attn.qkv.weight", "Flux"),
         ("lora_unet_down_blocks_0.lora_up.weight", "LoRA"),
+        ("distilled_guidance_layer.in_proj.weight", "the network of Chroma"),
+        ("diffusion_model.transformer_blocks.0.img_mod.1.weight", "the network of Qwen-Image"),
+        ("model.diffusion_model.patchify_proj.weight", "a checkpoint of LTX-Video"),
+        ("model.double_layers.0.attn.w1q.weight", "the network of AuraFlow"),
+        ("context_refiner.0.attention.qkv.weight", "the network of Lumina 2"),
+        ("head.modulation", "the network of Wan"),
+        ("diffusion_model.blocks.0.self_attn.q.lora_A.weight", "a LoRA"),
+        ("encoder.block.0.layer.0.SelfAttention.q.weight", "a T5 text encoder"),
+        ("model.embed_tokens.weight", "a language model"),
         ("something.else", "no known network"),
     ],
 )
