@@ -8,8 +8,10 @@ import torch
 
 from engine.architectures.controlnet import ControlNetModel
 from engine.architectures.upscaler import RrdbConfig, RrdbNet
+from engine.families.base import ModelFamily
+from engine.families.parts.latent_unet import PREFIX
 from engine.families.registry import default_family
-from engine.formats.safetensors_file import write_safetensors
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 
 LORAS = ("first.safetensors", "second.safetensors")
 CONTROL_NET = "small_control.safetensors"
@@ -21,11 +23,33 @@ def write_small_models(models: Path) -> None:
     torch.manual_seed(0)
     for name in LORAS:
         _write(models / "loras" / name, _lora())
-    net = ControlNetModel(default_family().scales["small"].denoiser)
-    weights = {f"control_model.{key}": torch.randn_like(weight) * 0.05 for key, weight in net.state_dict().items()}
-    _write(models / "controlnet" / CONTROL_NET, weights)
+    write_control_net(models / "controlnet" / CONTROL_NET, default_family())
     config = RrdbConfig(in_channels=3, out_channels=3, width=8, growth=4, num_blocks=1, num_doublings=1)
     _write(models / "upscale_models" / UPSCALER, RrdbNet(config).state_dict())
+
+
+def write_control_net(path: Path, family: ModelFamily) -> None:
+    """Write a ControlNet for the small scale of a family of UNets."""
+    net = ControlNetModel(family.scales["small"].denoiser)
+    weights = {f"control_model.{key}": torch.randn_like(weight) * 0.05 for key, weight in net.state_dict().items()}
+    _write(path, weights)
+
+
+def write_lora(path: Path, family: ModelFamily, checkpoint: Path) -> None:
+    """Write a LoRA for the cross attention of a checkpoint's network."""
+    shapes = SafetensorsFile(checkpoint).shapes
+    names = family.denoiser_lora_keys(
+        [f"diffusion_model.{name.removeprefix(PREFIX)}" for name in shapes if name.startswith(PREFIX)],
+        family.scales["small"].denoiser,
+    )
+    tensors = {}
+    for key, name in names.items():
+        if not key.startswith("lora_unet_") or not name.endswith("attn2.to_k.weight"):
+            continue
+        outputs, inputs = shapes[PREFIX + name.removeprefix("diffusion_model.")]
+        tensors[f"{key}.lora_up.weight"] = torch.randn(outputs, 2)
+        tensors[f"{key}.lora_down.weight"] = torch.randn(2, inputs)
+    _write(path, tensors)
 
 
 def _lora() -> dict[str, torch.Tensor]:
