@@ -123,7 +123,7 @@ RULES = (
     Rule("engine.graph", CORE, NOTHING),
     Rule("engine.diffusion", (), TORCH | NODE_EXTRAS),
     Rule("engine.architectures", (), TORCH),
-    Rule("engine.text", (), TORCH),
+    Rule("engine.text", (), TORCH | {"tokenizers"}),  # only inside the function that reads a vocabulary
     Rule("engine.formats", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.adapters", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.images", (), TORCH),

@@ -25,7 +25,8 @@ MEASURED_CHANNELS = 128
 class VaeConfig:
     """Configuration of a VAE. `level_channels`: channels per level, largest picture first.
 
-    Every level but the last halves the picture. `is_temporal`: the decoder also sees along the frames of a video
+    Every level but the last halves the picture. `embedding_channels` is the width behind the 1x1 convolutions between
+    encoder and decoder, 0 for a network without them. `is_temporal`: the decoder also sees along the frames of a video
     (`autoencoder_video.py`).
     """
 
@@ -216,8 +217,9 @@ class AutoencoderKl(Autoencoder):
     def __init__(self, config: VaeConfig) -> None:
         super().__init__(config)
         self.decoder = Decoder(config)
-        self.quant_conv = Conv2d(config.latent_channels * 2, config.embedding_channels * 2, 1)
-        self.post_quant_conv = Conv2d(config.embedding_channels, config.latent_channels, 1)
+        channels = config.embedding_channels
+        self.quant_conv = Conv2d(config.latent_channels * 2, channels * 2, 1) if channels else nn.Identity()
+        self.post_quant_conv = Conv2d(channels, config.latent_channels, 1) if channels else nn.Identity()
 
     def encode(self, pictures: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior."""

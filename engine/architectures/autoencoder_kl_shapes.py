@@ -18,7 +18,13 @@ def vae_config(shapes: Shapes) -> VaeConfig:
         level_channels=tuple(shapes[f"encoder.down.{level}.block.0.conv1.weight"][0] for level in levels),
         blocks_per_level=count_children(shapes, "encoder.down.0.block"),
         latent_channels=shapes["decoder.conv_in.weight"][1],
-        embedding_channels=shapes["post_quant_conv.weight" if not is_temporal else "decoder.conv_in.weight"][1],
+        embedding_channels=_embedding_channels(shapes, is_temporal=is_temporal),
         picture_channels=first[1],
         is_temporal=is_temporal,
     )
+
+
+def _embedding_channels(shapes: Shapes, *, is_temporal: bool) -> int:
+    if is_temporal:
+        return shapes["decoder.conv_in.weight"][1]
+    return shapes["post_quant_conv.weight"][1] if "post_quant_conv.weight" in shapes else 0

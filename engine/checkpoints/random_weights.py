@@ -75,13 +75,13 @@ def _draw(network: nn.Module, generator: torch.Generator) -> None:
     for name, module in network.named_modules():
         for kind, parameter in module.named_parameters(recurse=False):
             if kind not in ("weight", "bias"):
-                parameter.zero_()
+                parameter.fill_(1.0) if isinstance(module, nn.RMSNorm) else parameter.zero_()
         if isinstance(module, FrozenBatchNorm):
             module.running_var.fill_(1.0)
         weight = getattr(module, "weight", None)
         if not isinstance(weight, torch.Tensor):
             continue
-        if isinstance(module, (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm)):
+        if isinstance(module, (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, FrozenBatchNorm)):
             weight.fill_(1.0)
         elif isinstance(module, nn.Embedding):
             weight.normal_(0.0, 0.02, generator=generator)

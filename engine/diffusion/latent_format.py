@@ -28,6 +28,18 @@ class LatentFormat:
         return latent / self.scale_factor
 
 
+class ShiftedLatentFormat(LatentFormat):
+    """Latents that are moved by `shift_factor` before they are scaled."""
+
+    shift_factor = 0.0
+
+    def process_in(self, latent: torch.Tensor) -> torch.Tensor:
+        return (latent - self.shift_factor) * self.scale_factor
+
+    def process_out(self, latent: torch.Tensor) -> torch.Tensor:
+        return latent / self.scale_factor + self.shift_factor
+
+
 class PlaygroundLatentFormat(LatentFormat):
     """Latents of Playground v2.5 (Li et al. 2024, arXiv 2402.17245): standardised by channel, at half deviation."""
 

@@ -174,6 +174,25 @@ class FluxSchedule(FlowSchedule):
         return math.exp(self.shift) / (math.exp(self.shift) + (1 / time - 1))
 
 
+class Flow(FlowSchedule, RectifiedFlow):
+    """A network of a flow, with the shift of Esser et al. 2024."""
+
+
+class FluxFlow(FluxSchedule, RectifiedFlow):
+    """A network of a flow, with the exponential shift."""
+
+
+def flow_of(config: Any) -> Flow:
+    """Make the flow of a model's `sampling_settings`: `shift` (1: none), `multiplier` of sigma."""
+    settings = config.sampling_settings
+    return Flow(float(settings.get("shift", 1.0)), float(settings.get("multiplier", 1000)))
+
+
+def flux_flow_of(config: Any) -> FluxFlow:
+    """Make the flow of a model's `sampling_settings`: `shift`, the exponent mu."""
+    return FluxFlow(float(config.sampling_settings.get("shift", 1.15)))
+
+
 class CascadeSchedule(DiscreteSchedule):
     """Cosine noise levels (Nichol and Dhariwal 2021, arXiv 2102.09672), shifted in log SNR for larger pictures."""
 

@@ -72,8 +72,10 @@ def _configure(shapes: Shapes) -> VaeConfig:
     return vae_config(shapes)
 
 
+LAYOUTS = (_diffusers_layout, behind_first(PREFIXES, MARK))
+
 AUTOENCODER_KL = Network(
-    layouts=(_diffusers_layout, behind_first(PREFIXES, MARK)),
+    layouts=LAYOUTS,
     in_checkpoint=(behind_first((PREFIX,), MARK),),
     configure=_configure,
     build=AutoencoderKl,

@@ -23,10 +23,9 @@ from engine.diffusion.model_sampling_variants import (
     CosmosFlowSchedule,
     DiscreteImageToImage,
     DistilledSchedule,
-    FlowSchedule,
-    FluxSchedule,
+    Flow,
+    FluxFlow,
     Lcm,
-    RectifiedFlow,
 )
 from engine.nodes.base import Choice, Flag, Float, Int, NodeContext, node
 from engine.nodes.sockets import MODEL
@@ -65,14 +64,6 @@ class ContinuousCosmos(CosmosFlowSchedule, CosmosFlow):
 
 
 class ContinuousV(ContinuousVSchedule, VPrediction):
-    pass
-
-
-class Flow(FlowSchedule, RectifiedFlow):
-    pass
-
-
-class FluxFlow(FluxSchedule, RectifiedFlow):
     pass
 
 

@@ -1,0 +1,288 @@
+"""The transformer of Stable Diffusion 3 (Esser et al. 2024, arXiv 2403.03206, section 4), of any width and depth.
+
+Text and picture are two streams with weights of their own that attend to each other. `B` batch, `C` channels, `h w`
+latent cells, `T` tokens, `P` patches of the picture, `D` width. Module names are those of the original checkpoints.
+
+`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches_replace["dit"]` has
+functions by `("double_block", index)`, called with the block's inputs and `{"original_block": ...}`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.architectures.attention import optimized_attention
+from engine.architectures.latent_unet_layers import Options, timestep_embedding
+from engine.architectures.layers import Conv2d, Linear
+from engine.architectures.norms import RmsNorm
+
+HEAD_WIDTH = 64
+TIME_WIDTH = 256  # of the sinusoids of the time
+NORM_EPS = 1e-6
+Parts = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MmditConfig:
+    """Configuration of the network.
+
+    `position_side` is the side of the square of learned places, in patches. `dual_blocks` are the blocks in which the
+    picture attends to itself once more (SD 3.5 medium).
+    """
+
+    num_blocks: int
+    width: int
+    context_dim: int
+    label_dim: int
+    in_channels: int = 16
+    out_channels: int = 16
+    patch_size: int = 2
+    position_side: int = 192
+    norms_queries: bool = False
+    dual_blocks: frozenset[int] = frozenset()
+
+    @property
+    def heads(self) -> int:
+        return self.width // HEAD_WIDTH
+
+
+def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Normalise `x` [B, T, D] and apply shift and scale [B, D]: adaLN of Peebles and Xie 2022, arXiv 2212.09748."""
+    normed = functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
+    return torch.addcmul(shift.unsqueeze(1), normed, 1 + scale.unsqueeze(1))
+
+
+def pad_to_patches(x: torch.Tensor, patch_size: int) -> torch.Tensor:
+    """Pad a latent [B, C, h, w] to whole patches by wrapping around."""
+    below, right = (-x.shape[-2] % patch_size, -x.shape[-1] % patch_size)
+    return functional.pad(x, (0, right, 0, below), mode="circular") if below or right else x
+
+
+class Embedder(nn.Module):
+    """Two layers that embed a vector [B, in] -> [B, D]."""
+
+    def __init__(self, in_width: int, width: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(Linear(in_width, width), nn.SiLU(), Linear(width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.mlp(x)
+        return out
+
+
+class PatchEmbedder(nn.Module):
+    def __init__(self, config: MmditConfig) -> None:
+        super().__init__()
+        self.proj = Conv2d(config.in_channels, config.width, config.patch_size, stride=config.patch_size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        patches: torch.Tensor = self.proj(x)  # [B, D, h / patch, w / patch]
+        return patches.flatten(2).transpose(1, 2)
+
+
+class StreamAttention(nn.Module):
+    """Queries, keys and values of a stream, and the projection of what it attended to."""
+
+    def __init__(self, config: MmditConfig, *, has_output: bool = True) -> None:
+        super().__init__()
+        self.qkv = Linear(config.width, config.width * 3)
+        if has_output:
+            self.proj = Linear(config.width, config.width)
+        self.norms_queries = config.norms_queries
+        if config.norms_queries:
+            self.ln_q, self.ln_k = RmsNorm(HEAD_WIDTH), RmsNorm(HEAD_WIDTH)
+
+    def forward(self, x: torch.Tensor) -> Parts:
+        """Return queries, keys and values, each [B, T, D]."""
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        if self.norms_queries:
+            q, k = (
+                norm(item.unflatten(-1, (-1, HEAD_WIDTH))).flatten(2) for norm, item in ((self.ln_q, q), (self.ln_k, k))
+            )
+        return q, k, v
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = Linear(width, width * 4), Linear(width * 4, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.fc2(functional.gelu(self.fc1(x), approximate="tanh"))
+        return out
+
+
+class StreamBlock(nn.Module):
+    """The layers of one stream in a block. The last block of the text has no output: nothing reads it."""
+
+    def __init__(self, config: MmditConfig, *, is_dual: bool = False, has_output: bool = True) -> None:
+        super().__init__()
+        self.has_output, self.is_dual = has_output, is_dual
+        self.attn = StreamAttention(config, has_output=has_output)
+        if is_dual:
+            self.attn2 = StreamAttention(config)
+        if has_output:
+            self.mlp = FeedForward(config.width)
+        num_vectors = 9 if is_dual else 6 if has_output else 2
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, num_vectors * config.width))
+
+    def vectors(self, c: torch.Tensor) -> Parts:
+        """Return the modulation [B, D] each: shift, scale; gate, shift, scale and gate of the feed-forward layers.
+
+        A dual block has shift, scale and gate of its second attention behind them.
+        """
+        num_vectors = 9 if self.is_dual else 6 if self.has_output else 2
+        parts: Parts = self.adaLN_modulation(c).chunk(num_vectors, dim=1)
+        return parts
+
+    def finish(self, x: torch.Tensor, attended: torch.Tensor, second: torch.Tensor | None, c: Parts) -> torch.Tensor:
+        """Return the stream [B, T, D] after what it attended to, and the feed-forward layers."""
+        gate, shift_mlp, scale_mlp, gate_mlp = c[2:6]
+        first = gate.unsqueeze(1) * self.attn.proj(attended)
+        if second is None:
+            x = x + first
+        else:
+            x = torch.stack([x, first, c[8].unsqueeze(1) * self.attn2.proj(second)]).sum(dim=0)
+        fed: torch.Tensor = self.mlp(modulated(x, shift_mlp, scale_mlp))
+        return x + gate_mlp.unsqueeze(1) * fed
+
+
+class JointBlock(nn.Module):
+    def __init__(self, config: MmditConfig, index: int) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.context_block = StreamBlock(config, has_output=index < config.num_blocks - 1)
+        self.x_block = StreamBlock(config, is_dual=index in config.dual_blocks)
+
+    def forward(
+        self, context: torch.Tensor, x: torch.Tensor, c: torch.Tensor, transformer_options: Options
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Return the text [B, T, D] (None after the last block) and the picture [B, P, D]."""
+        text, picture = self.context_block, self.x_block
+        text_vectors, vectors = text.vectors(c), picture.vectors(c)
+        text_qkv = text.attn(modulated(context, *text_vectors[:2]))
+        qkv = picture.attn(modulated(x, *vectors[:2]))
+        q, k, v = (torch.cat(pair, dim=1) for pair in zip(text_qkv, qkv, strict=True))
+        attended = optimized_attention(q, k, v, self.heads, transformer_options=transformer_options)
+        num_tokens = context.shape[1]
+        second = None
+        if picture.is_dual:
+            own = picture.attn2(modulated(x, *vectors[6:8]))
+            second = optimized_attention(*own, self.heads, transformer_options=transformer_options)
+        finished = text.finish(context, attended[:, :num_tokens], None, text_vectors) if text.has_output else None
+        return finished, picture.finish(x, attended[:, num_tokens:], second, vectors)
+
+
+class FinalLayer(nn.Module):
+    def __init__(self, config: MmditConfig) -> None:
+        super().__init__()
+        self.linear = Linear(config.width, config.patch_size**2 * config.out_channels)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 2 * config.width))
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(modulated(x, *self.adaLN_modulation(c).chunk(2, dim=1)))
+        return out
+
+
+class MmditModel(nn.Module):
+    """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
+
+    `control` holds a list of additions to the picture [B, P, D] by block under `output`. Built without weights being
+    drawn when a `torch.device("meta")` context is open.
+    """
+
+    def __init__(self, config: MmditConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.in_channels = config.in_channels
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
+        self.pos_embed = nn.Parameter(torch.empty(1, config.position_side**2, config.width))
+        self.x_embedder = PatchEmbedder(config)
+        self.t_embedder = Embedder(TIME_WIDTH, config.width)
+        self.y_embedder = Embedder(config.label_dim, config.width)
+        self.context_embedder = Linear(config.context_dim, config.width)
+        self.joint_blocks = nn.ModuleList(JointBlock(config, index) for index in range(config.num_blocks))
+        self.final_layer = FinalLayer(config)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Computation type."""
+        return self.compute_dtype or self.context_embedder.weight.dtype
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor,
+        control: dict[str, list[torch.Tensor | None]] | None = None,
+        transformer_options: Options | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        options = {} if transformer_options is None else transformer_options
+        height, width = x.shape[-2:]
+        padded = pad_to_patches(x, self.config.patch_size)
+        patches = self.x_embedder(padded) + self._places(padded).to(x)  # [B, P, D]
+        c = self.t_embedder(timestep_embedding(timesteps, TIME_WIDTH).to(x.dtype)) + self.y_embedder(y)  # [B, D]
+        patches = self._blocks(patches, self.context_embedder(context), c, control, options)
+        out = self._picture(self.final_layer(patches, c), padded)
+        return out[..., :height, :width]
+
+    def _places(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the learned places [1, P, D] of a latent's patches, from the middle of the square.
+
+        Raises ValueError for a latent that is larger than the square.
+        """
+        side, patch = self.config.position_side, self.config.patch_size
+        rows, columns = x.shape[-2] // patch, x.shape[-1] // patch
+        if max(rows, columns) > side:
+            most = side * patch
+            got = f"{x.shape[-1]} x {x.shape[-2]}"
+            raise ValueError(f"latent: it is larger than the network's table of places; got {got}, expected {most}")
+        top, left = (side - rows) // 2, (side - columns) // 2
+        square = self.pos_embed.view(1, side, side, -1)
+        return square[:, top : top + rows, left : left + columns].flatten(1, 2)
+
+    def _blocks(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor | None,
+        c: torch.Tensor,
+        control: dict[str, list[torch.Tensor | None]] | None,
+        options: Options,
+    ) -> torch.Tensor:
+        replaced = options.get("patches_replace", {}).get("dit", {})
+        additions = [] if control is None else control.get("output", [])
+        for index, block in enumerate(self.joint_blocks):
+            replacement = replaced.get(("double_block", index))
+            if replacement is None:
+                context, x = block(context, x, c, options)
+            else:
+                given = {"img": x, "txt": context, "vec": c, "transformer_options": options}
+                out = replacement(given, {"original_block": _as_function(block)})
+                context, x = out["txt"], out["img"]
+            if index < len(additions) and (addition := additions[index]) is not None:
+                x = x + addition.to(x.dtype)
+        return x
+
+    def _picture(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return the patches [B, P, patch * patch * C] as a latent [B, C, h, w]."""
+        patch = self.config.patch_size
+        rows, columns = like.shape[-2] // patch, like.shape[-1] // patch
+        cells = tokens.view(-1, rows, columns, patch, patch, self.config.out_channels)
+        return cells.permute(0, 5, 1, 3, 2, 4).reshape(-1, self.config.out_channels, rows * patch, columns * patch)
+
+
+def _as_function(block: nn.Module) -> Any:
+    """Return a block in the form in which custom nodes call it."""
+
+    def original(args: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+        text, picture = block(args["txt"], args["img"], args["vec"], args["transformer_options"])
+        return {"txt": text, "img": picture}
+
+    return original

@@ -1,0 +1,31 @@
+"""The configuration of a Stable Diffusion 3 transformer, read from the shapes of its tensors. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from engine.architectures.latent_unet_shapes import Shapes, count_children
+from engine.architectures.mmdit import MmditConfig
+
+MARK = "joint_blocks.0.context_block.attn.qkv.weight"
+QUERY_NORM = "joint_blocks.0.context_block.attn.ln_q.weight"
+
+
+def mmdit_config(shapes: Shapes) -> MmditConfig:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    width, in_channels, patch_size, _ = shapes["x_embedder.proj.weight"]
+    num_blocks = count_children(shapes, "joint_blocks")
+    return MmditConfig(
+        num_blocks=num_blocks,
+        width=width,
+        context_dim=shapes["context_embedder.weight"][1],
+        label_dim=shapes["y_embedder.mlp.0.weight"][1],
+        in_channels=in_channels,
+        out_channels=shapes["final_layer.linear.weight"][0] // patch_size**2,
+        patch_size=patch_size,
+        position_side=math.isqrt(shapes["pos_embed"][1]),
+        norms_queries=QUERY_NORM in shapes,
+        dual_blocks=frozenset(
+            index for index in range(num_blocks) if f"joint_blocks.{index}.x_block.attn2.qkv.weight" in shapes
+        ),
+    )

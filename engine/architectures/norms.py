@@ -1,0 +1,28 @@
+"""Normalisation by the root mean square (Zhang and Sennrich 2019, arXiv 1910.07467), under the names of model files."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class RmsNorm(nn.RMSNorm):
+    """A norm of the last dimension with a factor for each channel, called `weight`."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__(width, eps=eps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+class ScaleRmsNorm(nn.RMSNorm):
+    """The same norm whose factors files call `scale`."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__(width, eps=eps, elementwise_affine=False)
+        self.scale = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x, self.normalized_shape, self.scale.to(x.dtype), self.eps)

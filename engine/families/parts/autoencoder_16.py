@@ -1,0 +1,44 @@
+"""The KL autoencoder of 16 channels (Esser et al. 2024, arXiv 2403.03206, section 5.2.1): its files.
+
+Families have numbers of their own for its latents. Some of its files have the 1x1 convolutions of the older one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from engine.architectures.autoencoder_kl import AutoencoderKl, VaeConfig
+from engine.architectures.autoencoder_kl_shapes import TEMPORAL_MARK, vae_config
+from engine.families.base import Network, NotRecognised, Shapes
+from engine.families.parts.autoencoder_kl import FULL as FULL_OF_4
+from engine.families.parts.autoencoder_kl import LAYOUTS, MARK, PREFIX
+from engine.families.parts.autoencoder_kl import SMALL as SMALL_OF_4
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.settings import DtypePolicy
+
+LATENT_CHANNELS = 16
+FULL = replace(FULL_OF_4, latent_channels=LATENT_CHANNELS, embedding_channels=0)
+SMALL = replace(SMALL_OF_4, latent_channels=LATENT_CHANNELS, embedding_channels=0)  # for tests
+
+
+def _configure(shapes: Shapes) -> VaeConfig:
+    if MARK not in shapes or "encoder.conv_in.weight" not in shapes:
+        raise NotRecognised("a VAE without encoder or decoder")
+    if TEMPORAL_MARK in shapes:
+        raise NotRecognised("a VAE of videos")
+    if shapes[MARK][1] != LATENT_CHANNELS:
+        raise NotRecognised(f"a VAE of {shapes[MARK][1]} latent channels of another family")
+    return vae_config(shapes)
+
+
+def autoencoder_16(prefix: str = PREFIX) -> Network:
+    """Describe the autoencoder of a family whose checkpoints have it behind `prefix`."""
+    return Network(
+        layouts=LAYOUTS,
+        in_checkpoint=(behind_first((prefix,), MARK),),
+        configure=_configure,
+        build=AutoencoderKl,
+        saved=partial(saved_behind, prefix),
+        dtypes=DtypePolicy(prefers=("bfloat16",)),  # float16 overflows, and is taken only when asked for
+    )

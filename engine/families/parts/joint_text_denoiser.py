@@ -1,0 +1,34 @@
+"""Denoisers of transformers that read text beside the picture, and the text's pooled output beside the time.
+
+`B` batch, `T` tokens, `D` width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import BatchedInput, RegularInput
+from engine.diffusion.denoiser import Denoiser
+
+
+class JointTextDenoiser(Denoiser):
+    """A network whose text [B, T, D] takes part in self-attention: repeating tokens would change its result."""
+
+    def encode_adm(self, **kwargs: Any) -> torch.Tensor:
+        """Return the text's pooled output [B, D]. Raises ValueError for a conditioning without one."""
+        pooled: torch.Tensor | None = kwargs.get("pooled_output")
+        if pooled is None:
+            raise ValueError(
+                "conditioning: its text encoder gave no pooled output; got None, expected that of a model of this "
+                "family"
+            )
+        return pooled
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        tokens = inputs.get("c_crossattn")
+        if tokens is not None:
+            inputs["c_crossattn"] = RegularInput(tokens.cond)
+        return inputs

@@ -1,0 +1,142 @@
+"""Stable Diffusion 3 and 3.5, medium and large (Esser et al. 2024, arXiv 2403.03206)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from engine.adapters.lora_names import denoiser_keys
+from engine.architectures.clip_text import ClipTextConfig
+from engine.architectures.mmdit import MmditConfig, MmditModel
+from engine.architectures.mmdit_shapes import MARK, mmdit_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.latent_format import ShiftedLatentFormat
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    NotRecognised,
+    Parameterisation,
+    Scale,
+    Shapes,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
+from engine.families.parts.joint_text_denoiser import JointTextDenoiser
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.sd3.text_encoders import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
+LATENT_CHANNELS = 16
+FLOW = Parameterisation(flow_of, {"shift": 3.0})
+MERGED_ENDS = (("pos_embed.", "x_embedder.", "context_embedder.", "y_embedder.", "t_embedder."), ("final_layer.",))
+
+
+class Sd3LatentFormat(ShiftedLatentFormat):
+    """Latent format of its autoencoder. The table of colours is public knowledge of the community."""
+
+    latent_channels = LATENT_CHANNELS
+    scale_factor = 1.5305
+    shift_factor = 0.0609
+    latent_rgb_factors = (
+        (-0.0922, -0.0175, 0.0749), (0.0311, 0.0633, 0.0954), (0.1994, 0.0927, 0.0458), (0.0856, 0.0339, 0.0902),
+        (0.0587, 0.0272, -0.0496), (-0.0006, 0.1104, 0.0309), (0.0978, 0.0306, 0.0427), (-0.0042, 0.1038, 0.1358),
+        (-0.0194, 0.0020, 0.0669), (-0.0488, 0.0130, -0.0268), (0.0922, 0.0988, 0.0951), (-0.0278, 0.0524, -0.0542),
+        (0.0332, 0.0456, 0.0895), (-0.0069, -0.0030, -0.0810), (-0.0596, -0.0465, -0.0293), (-0.1448, -0.1463, -0.1189),
+    )  # fmt: skip
+    latent_rgb_factors_bias = (0.2394, 0.2135, 0.1925)
+    taesd_decoder_name = "taesd3_decoder"
+
+
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its first block, and by the channels of its latents."""
+    names = find(index.shapes)
+    if names is None:
+        return None
+    first = names.get("x_embedder.proj.weight")
+    if first is None or index.shapes[str(first)][1] != LATENT_CHANNELS:
+        return None
+    return Match(2, names)
+
+
+def configure(shapes: Shapes) -> MmditConfig:
+    """Return the configuration of the network. Raises NotRecognised for one with layers that the engine lacks."""
+    if any(name.startswith("context_processor.") for name in shapes):
+        raise NotRecognised("a Stable Diffusion 3 network with layers that process its text")
+    return mmdit_config(shapes)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+def lora_keys(weight_names: Iterable[str], config: MmditConfig) -> dict[str, str]:
+    """Return a map from the names used in LoRA files to the weights of the network."""
+    return denoiser_keys(weight_names, {})
+
+
+def merged_blocks(num_blocks: int) -> tuple[str, ...]:
+    """Return the names of what is merged by a ratio of its own."""
+    first, last = MERGED_ENDS
+    return (*first, *(f"joint_blocks.{index}." for index in range(num_blocks)), *last)
+
+
+FAMILY = ModelFamily(
+    name="sd3",
+    label="Stable Diffusion 3",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=configure,
+        build=MmditModel,
+        saved=partial(saved_behind, PREFIX),
+    ),
+    denoiser_type=JointTextDenoiser,
+    text=(CLIP_L, CLIP_G, T5),
+    combine_text=stacked,
+    takes_fewer_encoders=True,
+    vae=autoencoder_16(),
+    latent_format=Sd3LatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames(
+        "SD3", ("sd3",), {"ModelMergeSD3_2B": merged_blocks(24), "ModelMergeSD35_Large": merged_blocks(38)}
+    ),
+    default=Defaults(width=1024, height=1024, steps=28, cfg=4.5, scheduler="sgm_uniform", cost=8.0),
+    nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
+    memory_usage_factor=1.2,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            MmditConfig(num_blocks=24, width=1536, context_dim=CONTEXT_DIM, label_dim=L_WIDTH + G_WIDTH),
+            {
+                "l": ClipTextConfig(num_layers=12, width=L_WIDTH, heads=12, inner_width=3072),
+                "g": ClipTextConfig(num_layers=32, width=G_WIDTH, heads=20, inner_width=5120, activation="gelu"),
+                "t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240),
+            },
+            FULL,
+        ),
+        "small": Scale(
+            MmditConfig(
+                num_blocks=3, width=128, context_dim=128, label_dim=128, position_side=32, norms_queries=True,
+                dual_blocks=frozenset({0}),
+            ),
+            {
+                "l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
+                "g": ClipTextConfig(num_layers=32, width=64, heads=1, inner_width=128, activation="gelu"),
+                "t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128),
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip

@@ -1,0 +1,99 @@
+"""The text encoders of Stable Diffusion 3: CLIP ViT-L beside OpenCLIP ViT-bigG, followed by T5-XXL.
+
+Each may be left out. `T` tokens, `D` width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+from engine.adapters.lora_names import clip_text_keys
+from engine.families.base import TextEncoder
+from engine.families.parts import clip_g
+from engine.families.parts.clip_l import clip_l
+from engine.families.parts.clip_text import clip_text_network, open_clip_layout, transformers_layout
+from engine.families.parts.layouts import saved_behind
+from engine.families.parts.t5 import t5_xxl
+from engine.text.clip_encoding import ClipEncoder, Encoded, TokenWeights
+from engine.text.clip_g import CLIP_G_ENCODING
+from engine.text.clip_l import CLIP_L_ENCODING
+from engine.text.t5_encoding import T5Encoding
+
+G_PREFIX = "text_encoders.clip_g.transformer."
+L_WIDTH, G_WIDTH, CONTEXT_DIM = 768, 1280, 4096
+NUM_EMPTY = 77  # tokens of zeros, where no encoder reads anything
+T5_SLOT = "t5xxl"
+
+
+class OptionalClipEncoder(ClipEncoder):
+    """An encoder that gives no tokens, and zeros as the pooled output, for a prompt that was left out."""
+
+    def encode_token_weights(
+        self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
+    ) -> Encoded:
+        if chunks:
+            return super().encode_token_weights(chunks, layer_idx=layer_idx, project_pooled=project_pooled)
+        zeros = torch.zeros(1, self.config.width, device=self.transformer.get_input_embeddings().weight.device)
+        return zeros[:, None][:, :0], zeros
+
+
+def stacked(encoded: Mapping[str, Encoded]) -> Encoded:
+    """Return the tokens of both CLIPs side by side, then those of T5 [1, T, D], and both pooled outputs.
+
+    Of the CLIPs as many tokens count as the shorter one has. They are filled up with zeros to the width of T5, as are
+    the places of encoders that are left out.
+    """
+    t5 = encoded[T5_SLOT][0] if T5_SLOT in encoded else None
+    width = CONTEXT_DIM if t5 is None else t5.shape[-1]
+    first = next(iter(encoded.values()))[0]
+    pooled = torch.cat(
+        [
+            encoded[slot][1] if slot in encoded else first.new_zeros(1, own_width)
+            for slot, own_width in (("l", L_WIDTH), ("g", G_WIDTH))
+        ],
+        dim=-1,
+    )
+    parts = [part for part in (_clip_tokens(encoded, width), t5) if part is not None and part.shape[1]]
+    return torch.cat(parts, dim=1) if parts else first.new_zeros(1, NUM_EMPTY, width), pooled
+
+
+def _clip_tokens(encoded: Mapping[str, Encoded], width: int) -> torch.Tensor | None:
+    """Return the tokens [1, T, D] of the CLIPs in the set, None without any."""
+    side_l, side_g = (encoded[slot][0] if slot in encoded else None for slot in ("l", "g"))
+    if side_l is not None and side_g is not None:
+        shorter = min(side_l.shape[1], side_g.shape[1])
+        joined = torch.cat([side_l[:, :shorter], side_g[:, :shorter]], dim=-1)
+    elif side_g is not None:
+        joined = functional.pad(side_g, (L_WIDTH, 0))
+    elif side_l is not None:
+        joined = side_l
+    else:
+        return None
+    return functional.pad(joined, (0, width - joined.shape[-1]))
+
+
+CLIP_L = replace(clip_l(replace(CLIP_L_ENCODING, layer=-2, normalises_layer=False)), encoder_type=OptionalClipEncoder)
+CLIP_G = TextEncoder(
+    encoding=CLIP_G_ENCODING,
+    network=clip_text_network(
+        layouts=(open_clip_layout(("",)), transformers_layout((G_PREFIX, *clip_g.ALONE))),
+        in_checkpoint=(transformers_layout((G_PREFIX,)),),
+        saved=partial(saved_behind, G_PREFIX),
+        activation="gelu",
+    ),
+    fits=clip_g.fits,
+    lora_keys=partial(
+        clip_text_keys,
+        encoder_prefix=f"{CLIP_G_ENCODING.key}.transformer.",
+        kohya=("lora_te2_",),
+        diffusers="text_encoder_2.",
+        projection=("lora_prior_te_text_projection", "lora_te2_text_projection"),
+    ),
+    encoder_type=OptionalClipEncoder,
+)
+T5 = t5_xxl(T5Encoding(slot=T5_SLOT, min_length=77), lora_numbers=(3,))
