@@ -521,7 +521,7 @@ def test_the_front_names_no_known_model() -> None:
         ("engine.graph.object_info", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
         ("engine.server.app", ("torch", "worker")),
         ("engine.__main__", ("torch", "worker")),
-        ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde", "yaml", "av")),
+        ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde", "tokenizers", "yaml", "av")),
         ("engine.custom_nodes.commands", ("torch", "aiohttp")),
     ],
 )

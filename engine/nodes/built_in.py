@@ -59,6 +59,7 @@ from engine.nodes.library.sampling import (
     samplers,
     sampling,
     sigmas,
+    skip_layers,
     step_cache,
     unet_patches,
 )
@@ -97,6 +98,7 @@ FAMILIES = (
     sigmas,
     guidance,
     attention_guidance,
+    skip_layers,
     unet_patches,
     model_sampling,
     step_cache,

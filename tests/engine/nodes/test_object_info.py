@@ -20,7 +20,7 @@ from tests.engine.runtime.runs import NoFiles
 from tests.reference import REFERENCE
 
 OURS_ALONE = {"DarkroomRandomCheckpoint"}
-NOT_IN_REFERENCE = {"LoraSave", "ReferenceLatent"}
+NOT_IN_REFERENCE = {"LoraSave", "ReferenceLatent", "SkipLayerGuidanceDiT", "SkipLayerGuidanceDiTSimple"}
 NODES = {item.class_type: item for item in built_in_nodes()}
 # The reference was taken for the default family.
 OF_FURTHER_FAMILIES = {name for family in families() if not family.is_default for name in family.comfyui.merge_nodes}

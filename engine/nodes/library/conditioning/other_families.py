@@ -6,7 +6,7 @@ sampled with. Workflows with these nodes therefore keep working when only their 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -28,6 +28,7 @@ KONTEXT_SIZES_PX = (
 
 Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
 SideOrNone = Annotated[int, Int(min=0, max=MAX_SIDE_PX)]
+LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 TokenCount = Annotated[int, Int(min=0, max=10000, step=1)]
 
 
@@ -45,6 +46,48 @@ def empty_sd3_latent_image(
     batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
 ) -> LATENT:
     return {"samples": torch.zeros([batch_size, LATENT_CHANNELS, height // 8, width // 8])}
+
+
+@node("CLIPTextEncodeSD3", display_name=None, category="advanced/conditioning",
+      python_module="comfy_extras.nodes_sd3")  # fmt: skip
+def clip_text_encode_sd3(
+    context: NodeContext,
+    *,
+    clip: CLIP,
+    clip_l: LongText,
+    clip_g: LongText,
+    t5xxl: LongText,
+    empty_padding: Annotated[str, Combo(("none", "empty_prompt"))],
+) -> CONDITIONING:
+    """Encode a prompt for each of three text encoders. An empty one may be left out instead of read.
+
+    The shorter one of the first two is filled up with empty chunks. Prompts for absent encoders are ignored.
+    """
+    tokens: dict[str, Any] = {}
+    for slot, text in (("g", clip_g), ("l", clip_l), ("t5xxl", t5xxl)):
+        chunks = clip.tokenize(text)
+        if slot in chunks:
+            tokens[slot] = [] if not text and empty_padding == "none" else chunks[slot]
+    if "l" in tokens and "g" in tokens:
+        empty = clip.tokenize("")
+        longest = max(len(tokens["l"]), len(tokens["g"]))
+        for slot in ("l", "g"):
+            tokens[slot] = [*tokens[slot], *empty[slot] * (longest - len(tokens[slot]))]
+    return clip.encode_from_tokens_scheduled(tokens)
+
+
+@node("CLIPTextEncodeFlux", display_name=None, category=FLUX_CATEGORY, python_module=FLUX_MODULE)
+def clip_text_encode_flux(
+    context: NodeContext,
+    *,
+    clip: CLIP,
+    clip_l: LongText,
+    t5xxl: LongText,
+    guidance: Annotated[float, Float(min=0.0, max=100.0, step=0.1)] = 3.5,
+) -> CONDITIONING:
+    """Encode a prompt for each of two text encoders, with the scale of guidance."""
+    tokens = {**clip.tokenize(clip_l), "t5xxl": clip.tokenize(t5xxl)["t5xxl"]}
+    return clip.encode_from_tokens_scheduled(tokens, add_dict={"guidance": guidance})
 
 
 @node("FluxGuidance", display_name=None, category=FLUX_CATEGORY, python_module=FLUX_MODULE)
@@ -177,7 +220,7 @@ def clip_text_encode_sdxl(
 
 
 NODES = (
-    empty_sd3_latent_image, flux_guidance, flux_disable_guidance, flux_kontext_image_scale,
-    flux_kontext_multi_reference_latent_method, unclip_conditioning, reference_latent, t5_tokenizer_options,
-    clip_text_encode_sdxl_refiner, clip_text_encode_sdxl,
+    empty_sd3_latent_image, clip_text_encode_sd3, clip_text_encode_flux, flux_guidance, flux_disable_guidance,
+    flux_kontext_image_scale, flux_kontext_multi_reference_latent_method, unclip_conditioning, reference_latent,
+    t5_tokenizer_options, clip_text_encode_sdxl_refiner, clip_text_encode_sdxl,
 )  # fmt: skip

@@ -1,0 +1,85 @@
+"""MODEL with guidance away from its network without some blocks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.diffusion.skip_layers import SkippedLayers, layer_numbers
+from engine.nodes.base import Float, NodeContext, Text, node
+from engine.nodes.sockets import MODEL
+from engine.values.model import Model
+
+CATEGORY = "advanced/guidance"
+MODULE = "comfy_extras.nodes_slg"
+
+Layers = Annotated[str, Text(multiline=False)]
+Scale = Annotated[float, Float(min=0.0, max=10.0, step=0.1)]
+Percent = Annotated[float, Float(min=0.0, max=1.0, step=0.001)]
+
+
+def _skipped(model: Model, double: str, single: str, start_percent: float, end_percent: float) -> SkippedLayers:
+    sampling = model.get_model_object("model_sampling")
+    highest, lowest = (sampling.percent_to_sigma(percent) for percent in (start_percent, end_percent))
+    return SkippedLayers(layer_numbers(double), layer_numbers(single), highest, lowest)
+
+
+def _guided(model: Model, skipped: SkippedLayers, scale: float, rescaling: float = 0.0) -> Model:
+    if not (skipped.double or skipped.single):
+        return model
+    patched = model.clone()
+    patched.set_model_sampler_post_cfg_function(lambda args: skipped.guide(args, scale, rescaling))
+    return patched
+
+
+@node("SkipLayerGuidanceSD3", display_name=None, category=CATEGORY, python_module="comfy_extras.nodes_sd3",
+      experimental=True)  # fmt: skip
+def skip_layer_guidance_sd3(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    layers: Layers = "7, 8, 9",
+    scale: Scale = 3.0,
+    start_percent: Percent = 0.01,
+    end_percent: Percent = 0.15,
+) -> MODEL:
+    """Generic version of SkipLayerGuidance node that can be used on every DiT model."""  # noqa: D401 - ComfyUI's words
+    return _guided(model, _skipped(model, layers, "", start_percent, end_percent), scale)
+
+
+@node("SkipLayerGuidanceDiT", display_name=None, category=CATEGORY, python_module=MODULE, experimental=True)
+def skip_layer_guidance_dit(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    double_layers: Layers = "7, 8, 9",
+    single_layers: Layers = "7, 8, 9",
+    scale: Scale = 3.0,
+    start_percent: Percent = 0.01,
+    end_percent: Percent = 0.15,
+    rescaling_scale: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 0.0,
+) -> MODEL:
+    """Generic version of SkipLayerGuidance node that can be used on every DiT model."""  # noqa: D401 - ComfyUI's words
+    skipped = _skipped(model, double_layers, single_layers, start_percent, end_percent)
+    return _guided(model, skipped, scale, rescaling_scale)
+
+
+@node("SkipLayerGuidanceDiTSimple", display_name=None, category=CATEGORY, python_module=MODULE, experimental=True)
+def skip_layer_guidance_dit_simple(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    double_layers: Layers = "7, 8, 9",
+    single_layers: Layers = "7, 8, 9",
+    start_percent: Percent = 0.0,
+    end_percent: Percent = 1.0,
+) -> MODEL:
+    """Simple version of the SkipLayerGuidanceDiT node that only modifies the uncond pass."""  # noqa: D401 - ComfyUI's
+    skipped = _skipped(model, double_layers, single_layers, start_percent, end_percent)
+    if not (skipped.double or skipped.single):
+        return model
+    patched = model.clone()
+    patched.set_model_sampler_calc_cond_batch_function(skipped.sides)
+    return patched
+
+
+NODES = (skip_layer_guidance_sd3, skip_layer_guidance_dit, skip_layer_guidance_dit_simple)
