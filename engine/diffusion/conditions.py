@@ -106,6 +106,27 @@ class CrossAttentionInput(RegularInput):
         )
 
 
+class ListInput:
+    """Several tensors `[B, ...]`, each of a shape of its own."""
+
+    def __init__(self, cond: Sequence[torch.Tensor]) -> None:
+        self.cond = list(cond)
+
+    def process_cond(self, batch_size: int, area: Sequence[int] | None = None, **kwargs: object) -> ListInput:
+        return self.__class__([repeat_to_batch_size(item, batch_size) for item in self.cond])
+
+    def can_concat(self, other: Any) -> bool:
+        return [item.shape for item in self.cond] == [item.shape for item in other.cond]
+
+    def concat(self, others: Sequence[Any]) -> list[torch.Tensor]:
+        return [torch.cat(items) for items in zip(self.cond, *(other.cond for other in others), strict=True)]
+
+    def size(self) -> list[int]:
+        """Return the size of one tensor with as many numbers as all have, of the last one's channels."""
+        channels = self.cond[-1].shape[1]
+        return [1, channels, sum(item.numel() for item in self.cond) // channels]
+
+
 class ConstantInput:
     """A value that is the same for the whole batch."""
 

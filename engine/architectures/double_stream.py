@@ -1,0 +1,426 @@
+"""The transformer of Flux.1 (Black Forest Labs 2024), of any width and depth.
+
+Blocks of two streams, one for the text and one for the picture, are followed by blocks of one stream for both, whose
+attention and feed-forward layers run in parallel (Dehghani et al. 2023, arXiv 2302.05442). Places are rotations (Su et
+al. 2021, arXiv 2104.09864) on three axes: index of the picture, row, column. `B` batch, `C` channels, `h w` latent
+cells, `T` tokens of text and picture, `D` width, `H` heads. Module names are those of the original checkpoints.
+
+`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches["post_input"]` has
+functions of the embedded inputs, `patches_replace["dit"]` functions by `("double_block", index)` or `("single_block",
+index)`, called with the block's inputs and `{"original_block": ...}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.architectures.attention import optimized_attention
+from engine.architectures.latent_unet_layers import Options, timestep_embedding
+from engine.architectures.layers import Linear
+from engine.architectures.mmdit import pad_to_patches
+from engine.architectures.norms import ScaleRmsNorm
+
+HEAD_WIDTH = 128
+AXES = (16, 56, 56)  # channels of a head that rotate by picture, row and column
+THETA = 10000
+TIME_WIDTH = 256  # of the sinusoids of time and guidance
+TIME_FACTOR = 1000.0
+PATCH = 2  # cells a side
+NORM_EPS = 1e-6
+LARGEST_HALF = 65504.0
+Control = dict[str, list[torch.Tensor | None]]
+Modulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleStreamConfig:
+    """Configuration of the network. `in_channels` counts those of further pictures beside the noisy latent."""
+
+    width: int
+    num_double: int
+    num_single: int
+    context_dim: int
+    label_dim: int
+    in_channels: int = 16
+    out_channels: int = 16
+    has_guidance: bool = True
+    inner_factor: int = 4
+
+    @property
+    def heads(self) -> int:
+        return self.width // HEAD_WIDTH
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+
+
+def rotations(places: torch.Tensor, axes: Sequence[int] = AXES) -> torch.Tensor:
+    """Return the rotation of each pair of channels at places [B, T, axes]: matrices [B, 1, T, pairs, 2, 2], float32."""
+    parts = []
+    for axis, channels in enumerate(axes):
+        steps = torch.linspace(
+            0, (channels - 2) / channels, steps=channels // 2, dtype=torch.float64, device=places.device
+        )
+        angles = places[..., axis].float()[..., None] * (1.0 / THETA**steps)  # [B, T, pairs], float64
+        cos, sin = torch.cos(angles), torch.sin(angles)
+        parts.append(torch.stack([cos, -sin, sin, cos], dim=-1).unflatten(-1, (2, 2)))
+    return torch.cat(parts, dim=-3).float().unsqueeze(1)
+
+
+def rotated(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """Rotate the pairs of neighbouring channels of `x` [B, H, T, 128]."""
+    pairs = x.to(rotation.dtype).unflatten(-1, (-1, 1, 2))
+    return (rotation[..., 0] * pairs[..., 0] + rotation[..., 1] * pairs[..., 1]).reshape(x.shape).to(x.dtype)
+
+
+def patches_of(latent: torch.Tensor) -> torch.Tensor:
+    """Return the patches of a latent [B, C, h, w] as tokens [B, rows * columns, C * 4], channels outermost."""
+    batch, channels, height, width = latent.shape
+    cells = latent.view(batch, channels, height // PATCH, PATCH, width // PATCH, PATCH)
+    return cells.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * PATCH * PATCH)
+
+
+def places_of(latent: torch.Tensor, *, index: int = 0, row: int = 0, column: int = 0) -> torch.Tensor:
+    """Return the places [B, rows * columns, 3] of a latent's patches, the first at this row and column, in patches."""
+    rows, columns = latent.shape[-2] // PATCH, latent.shape[-1] // PATCH
+    places = torch.zeros(rows, columns, 3, device=latent.device)
+    places[..., 0] = index
+    places[..., 1] = torch.arange(row, row + rows, device=latent.device)[:, None]
+    places[..., 2] = torch.arange(column, column + columns, device=latent.device)[None, :]
+    return places.flatten(0, 1).expand(latent.shape[0], -1, -1)
+
+
+def reference_corners(
+    sizes: Sequence[tuple[int, int]], target: tuple[int, int], method: str
+) -> list[tuple[int, int, int]]:
+    """Return index, row and column (in cells) at which reference pictures of these heights and widths are placed.
+
+    `target` is the size of the picture that is drawn. Methods: `offset` puts them beside each other at index 1, along
+    the shorter side of what is there, `index` at indices of their own, `uxo` diagonally behind the picture (UNO: Wu et
+    al. 2025, arXiv 2504.02160). Other methods count as `offset`.
+    """
+    corners = []
+    height = width = 0
+    for number, (rows, columns) in enumerate(sizes, start=1):
+        if method == "index":
+            corners.append((number, 0, 0))
+        elif method == "uxo":
+            corners.append((0, target[0] + height, target[1] + width))
+            height, width = height + rows, width + columns
+        else:
+            is_beside = rows + height > columns + width
+            row, column = (0, width) if is_beside else (height, 0)
+            corners.append((1, row, column))
+            height, width = max(height, rows + row), max(width, columns + column)
+    return corners
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+
+class Embedder(nn.Module):
+    def __init__(self, in_width: int, width: int) -> None:
+        super().__init__()
+        self.in_layer, self.out_layer = Linear(in_width, width), Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out_layer(functional.silu(self.in_layer(x)))
+        return out
+
+
+class ModulationLayer(nn.Module):
+    """Shift, scale and gate of one or two places in a block, from the vector [B, D]."""
+
+    def __init__(self, width: int, num_places: int) -> None:
+        super().__init__()
+        self.num_places = num_places
+        self.lin = Linear(width, 3 * num_places * width)
+
+    def forward(self, vec: torch.Tensor) -> list[Modulation]:
+        parts = self.lin(functional.silu(vec))[:, None].chunk(3 * self.num_places, dim=-1)
+        return [(parts[place], parts[place + 1], parts[place + 2]) for place in range(0, len(parts), 3)]
+
+
+def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Normalise `x` [B, T, D] and apply shift and scale [B, 1, D]."""
+    return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS), 1 + scale)
+
+
+def finite(x: torch.Tensor) -> torch.Tensor:
+    """Return float16 numbers without overflows, others as they are."""
+    return x.nan_to_num(nan=0.0, posinf=LARGEST_HALF, neginf=-LARGEST_HALF) if x.dtype == torch.float16 else x
+
+
+class QueryNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query_norm, self.key_norm = ScaleRmsNorm(HEAD_WIDTH), ScaleRmsNorm(HEAD_WIDTH)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.query_norm(q).to(v), self.key_norm(k).to(v), v
+
+
+def heads_of(qkv: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
+    """Split joined queries, keys and values [B, T, 3 * D] into heads [B, H, T, 128] each."""
+    return qkv.unflatten(-1, (3, heads, HEAD_WIDTH)).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+class StreamAttention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = width // HEAD_WIDTH
+        self.qkv = Linear(width, width * 3)
+        self.norm = QueryNorm()
+        self.proj = Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return queries, keys and values [B, H, T, 128]."""
+        parts: tuple[torch.Tensor, ...] = self.norm(*heads_of(self.qkv(x), self.heads))
+        return parts
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    pe: torch.Tensor,
+    mask: torch.Tensor | None,
+    options: Options | None,
+) -> torch.Tensor:
+    """Compute attention of rotated heads [B, H, T, 128] -> [B, T, D]."""
+    q, k = rotated(q, pe), rotated(k, pe)
+    return optimized_attention(q, k, v, q.shape[1], skip_reshape=True, mask=mask, transformer_options=options)
+
+
+class DoubleBlock(nn.Module):
+    def __init__(self, config: DoubleStreamConfig) -> None:
+        super().__init__()
+        width, inner = config.width, config.width * config.inner_factor
+        self.img_mod, self.txt_mod = ModulationLayer(width, 2), ModulationLayer(width, 2)
+        self.img_attn, self.txt_attn = StreamAttention(width), StreamAttention(width)
+        self.img_mlp, self.txt_mlp = (
+            nn.Sequential(Linear(width, inner), nn.GELU(approximate="tanh"), Linear(inner, width)) for _ in range(2)
+        )
+
+    def forward(
+        self,
+        img: torch.Tensor,
+        txt: torch.Tensor,
+        vec: torch.Tensor,
+        pe: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        transformer_options: Options | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return picture and text [B, T, D] each. `vec` is [B, D]."""
+        (img_first, img_second), (txt_first, txt_second) = self.img_mod(vec), self.txt_mod(vec)
+        picture, text = self.img_attn(modulated(img, *img_first[:2])), self.txt_attn(modulated(txt, *txt_first[:2]))
+        q, k, v = (torch.cat(pair, dim=2) for pair in zip(text, picture, strict=True))
+        attended = attend(q, k, v, pe, attn_mask, transformer_options)
+        num_tokens = txt.shape[1]
+        img = img + self.img_attn.proj(attended[:, num_tokens:]) * img_first[2]
+        img = img + self.img_mlp(modulated(img, *img_second[:2])) * img_second[2]
+        txt = txt + self.txt_attn.proj(attended[:, :num_tokens]) * txt_first[2]
+        txt = txt + self.txt_mlp(modulated(txt, *txt_second[:2])) * txt_second[2]
+        return img, finite(txt)
+
+
+class SingleBlock(nn.Module):
+    def __init__(self, config: DoubleStreamConfig) -> None:
+        super().__init__()
+        width, inner = config.width, config.width * config.inner_factor
+        self.widths, self.heads = (3 * width, inner), config.heads
+        self.linear1 = Linear(width, 3 * width + inner)
+        self.linear2 = Linear(width + inner, width)
+        self.norm = QueryNorm()
+        self.modulation = ModulationLayer(width, 1)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        vec: torch.Tensor,
+        pe: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        transformer_options: Options | None = None,
+    ) -> torch.Tensor:
+        """Return text and picture behind each other [B, T, D]."""
+        ((shift, scale, gate),) = self.modulation(vec)
+        qkv, inner = self.linear1(modulated(x, shift, scale)).split(self.widths, dim=-1)
+        q, k, v = self.norm(*heads_of(qkv, self.heads))
+        attended = attend(q, k, v, pe, attn_mask, transformer_options)
+        out = self.linear2(torch.cat([attended, functional.gelu(inner, approximate="tanh")], dim=2))
+        return finite(x + out * gate)
+
+
+class FinalLayer(nn.Module):
+    def __init__(self, config: DoubleStreamConfig) -> None:
+        super().__init__()
+        self.linear = Linear(config.width, PATCH * PATCH * config.out_channels)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 2 * config.width))
+
+    def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
+        shift, scale = self.adaLN_modulation(vec)[:, None].chunk(2, dim=-1)
+        out: torch.Tensor = self.linear(modulated(x, shift, scale))
+        return out
+
+
+# --- network ---------------------------------------------------------------------------------------------------------
+
+
+class DoubleStreamModel(nn.Module):
+    """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
+
+    `guidance` [B] is embedded beside the time by networks that were distilled with it; None leaves it out.
+    `ref_latents` are reference pictures [B, C, h, w], placed by `ref_latents_method` (`reference_corners`). `control`
+    holds lists of additions to the picture by block, `input` for those of two streams, `output` for those of one. Built
+    without weights being drawn when a `torch.device("meta")` context is open.
+    """
+
+    def __init__(self, config: DoubleStreamConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.in_channels = config.in_channels
+        self.patch_size = PATCH
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
+        self.img_in = Linear(config.in_channels * PATCH * PATCH, config.width)
+        self.time_in = Embedder(TIME_WIDTH, config.width)
+        self.vector_in = Embedder(config.label_dim, config.width)
+        if config.has_guidance:
+            self.guidance_in = Embedder(TIME_WIDTH, config.width)
+        self.txt_in = Linear(config.context_dim, config.width)
+        self.double_blocks = nn.ModuleList(DoubleBlock(config) for _ in range(config.num_double))
+        self.single_blocks = nn.ModuleList(SingleBlock(config) for _ in range(config.num_single))
+        self.final_layer = FinalLayer(config)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Computation type."""
+        return self.compute_dtype or self.txt_in.weight.dtype
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor,
+        control: Control | None = None,
+        transformer_options: Options | None = None,
+        *,
+        guidance: torch.Tensor | None = None,
+        ref_latents: Sequence[torch.Tensor] = (),
+        ref_latents_method: str = "offset",
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        options = {} if transformer_options is None else transformer_options
+        height, width = x.shape[-2:]
+        padded = pad_to_patches(x, PATCH)
+        tokens, places = self._with_references(padded, (height, width), ref_latents, ref_latents_method)
+        vec = self._vector(timesteps, y, guidance, x.dtype)  # [B, D]
+        out = self._blocks(tokens, places, context, vec, control, options)
+        drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
+        return self._picture(drawn, padded)[..., :height, :width]
+
+    def _with_references(
+        self, padded: torch.Tensor, target: tuple[int, int], references: Sequence[torch.Tensor], method: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the patches of the picture and of its references behind each other, and their places."""
+        tokens, places = [patches_of(padded)], [places_of(padded)]
+        whole = (-(-target[0] // PATCH) * PATCH, -(-target[1] // PATCH) * PATCH)
+        sizes = [(int(item.shape[-2]), int(item.shape[-1])) for item in references]
+        for item, (index, row, column) in zip(references, reference_corners(sizes, whole, method), strict=True):
+            latent = pad_to_patches(item, PATCH)
+            tokens.append(patches_of(latent))
+            corner = {"row": (row + 1) // PATCH, "column": (column + 1) // PATCH}
+            places.append(places_of(latent, index=index, **corner))
+        return torch.cat(tokens, dim=1), torch.cat(places, dim=1)
+
+    def _vector(
+        self, timesteps: torch.Tensor, y: torch.Tensor, guidance: torch.Tensor | None, dtype: torch.dtype
+    ) -> torch.Tensor:
+        def embedded(numbers: torch.Tensor) -> torch.Tensor:
+            return timestep_embedding(numbers * TIME_FACTOR, TIME_WIDTH).to(dtype)
+
+        vec: torch.Tensor = self.time_in(embedded(timesteps))
+        if self.config.has_guidance and guidance is not None:
+            vec = vec + self.guidance_in(embedded(guidance))
+        labels: torch.Tensor = self.vector_in(y[:, : self.config.label_dim])
+        return vec + labels
+
+    def _blocks(
+        self,
+        tokens: torch.Tensor,
+        places: torch.Tensor,
+        context: torch.Tensor,
+        vec: torch.Tensor,
+        control: Control | None,
+        options: Options,
+    ) -> torch.Tensor:
+        """Return the picture's tokens [B, T, D] after all blocks."""
+        inputs = {
+            "img": self.img_in(tokens), "txt": self.txt_in(context), "img_ids": places,
+            "txt_ids": places.new_zeros(places.shape[0], context.shape[1], places.shape[-1]),
+        }  # fmt: skip
+        for patch in options.get("patches", {}).get("post_input", ()):
+            inputs = patch(inputs)
+        pe = rotations(torch.cat([inputs["txt_ids"], inputs["img_ids"]], dim=1))
+        shared = {"vec": vec, "pe": pe, "attn_mask": None, "transformer_options": options}
+        replaced = options.get("patches_replace", {}).get("dit", {})
+        img, txt = inputs["img"], inputs["txt"]
+        for index, block in enumerate(self.double_blocks):
+            replacement = replaced.get(("double_block", index))
+            if replacement is None:
+                img, txt = block(img, txt, **shared)
+            else:
+                out = replacement({"img": img, "txt": txt, **shared}, {"original_block": _double_function(block)})
+                img, txt = out["img"], out["txt"]
+            img = _with_control(img, control, "input", index)
+        num_tokens = txt.shape[1]
+        x = torch.cat([txt, finite(img)], dim=1)
+        for index, block in enumerate(self.single_blocks):
+            replacement = replaced.get(("single_block", index))
+            if replacement is None:
+                x = block(x, **shared)
+            else:
+                x = replacement({"img": x, **shared}, {"original_block": _single_function(block)})["img"]
+            x = _with_control(x, control, "output", index, first=num_tokens)
+        return x[:, num_tokens:]
+
+    def _picture(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return the patches as a latent [B, C, h, w]."""
+        rows, columns = like.shape[-2] // PATCH, like.shape[-1] // PATCH
+        cells = tokens.view(-1, rows, columns, self.config.out_channels, PATCH, PATCH)
+        return cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, self.config.out_channels, rows * PATCH, columns * PATCH)
+
+
+def _with_control(x: torch.Tensor, control: Control | None, place: str, index: int, *, first: int = 0) -> torch.Tensor:
+    """Add a control's tokens, where it has some for this block, to those of `x` [B, T, D] from `first` on."""
+    additions = [] if control is None else control.get(place, [])
+    addition = additions[index] if index < len(additions) else None
+    if addition is None:
+        return x
+    return x + functional.pad(addition.to(x.dtype), (0, 0, first, x.shape[1] - first - addition.shape[1]))
+
+
+def _double_function(block: nn.Module) -> Any:
+    """Return a block of two streams in the form in which custom nodes call it."""
+
+    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+        img, txt = block(**args)
+        return {"img": img, "txt": txt}
+
+    return original
+
+
+def _single_function(block: nn.Module) -> Any:
+    """Return a block of one stream in the form in which custom nodes call it."""
+
+    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+        x = args["img"]
+        return {"img": block(x, **{name: item for name, item in args.items() if name != "img"})}
+
+    return original

@@ -1,0 +1,69 @@
+"""The inputs of Flux beside latent and text: guidance, reference pictures, and pictures as further channels.
+
+`B` batch, `C` channels, `h w` latent cells.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import (
+    BatchedInput,
+    ConstantInput,
+    ListInput,
+    RegularInput,
+    spread_to_batch_size,
+)
+from engine.diffusion.denoiser import fit
+from engine.families.parts.joint_text_denoiser import JointTextDenoiser
+
+DEFAULT_GUIDANCE = 3.5
+CELL_PX = 8  # a side; the mask of a cell has a channel for each of its pixels
+
+
+class FluxDenoiser(JointTextDenoiser):
+    """Flux, with the channels that its first layer has."""
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        guidance = kwargs.get("guidance", DEFAULT_GUIDANCE)
+        if guidance is not None:
+            inputs["guidance"] = RegularInput(torch.tensor([float(guidance)]))
+        references = kwargs.get("reference_latents")
+        if references is not None:
+            inputs["ref_latents"] = ListInput([self.process_latent_in(item) for item in references])
+            method = kwargs.get("reference_latents_method")
+            if method is not None:
+                inputs["ref_latents_method"] = ConstantInput(method)
+        return inputs
+
+    def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:
+        """Return a picture's latent [B, C, h, w], with the mask of its pixels [B, 64, h, w] for a network that paints.
+
+        A LoRA that makes the first layer wider adds channels too. None for a network of the noisy latent alone.
+        """
+        network: Any = self.diffusion_model
+        num_channels = network.img_in.weight.shape[1] // network.patch_size**2
+        own: int = network.config.out_channels
+        if num_channels <= own:
+            return None
+        noise, device = kwargs["noise"], kwargs["device"]
+        given = kwargs.get("concat_latent_image")
+        image = torch.zeros_like(noise) if given is None else given.to(device)
+        image = self.process_latent_in(spread_to_batch_size(fit(image, noise), noise.shape[0]))
+        if num_channels <= own * 2:
+            return image
+        mask = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
+        mask = torch.ones_like(noise)[:, :1] if mask is None else mask.to(device)
+        return torch.cat([image, spread_to_batch_size(_mask_channels(mask, noise), noise.shape[0])], dim=1)
+
+
+def _mask_channels(mask: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Return a mask [B, 1, H, W] with the pixels of a cell as its channels [B, 64, h, w]."""
+    height, width = noise.shape[-2:]
+    pixels = torch.empty(1, 1, height * CELL_PX, width * CELL_PX, device="meta")
+    scaled = fit(mask.mean(dim=1, keepdim=True), pixels)
+    cells = scaled.view(-1, height, CELL_PX, width, CELL_PX)
+    return cells.permute(0, 2, 4, 1, 3).reshape(-1, CELL_PX**2, height, width)

@@ -1,0 +1,135 @@
+"""Flux.1 (Black Forest Labs 2024): dev, schnell, Krea, Kontext, and Fill, Canny, Depth, which see further pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from engine.adapters.lora_names import denoiser_keys
+from engine.architectures.clip_text import ClipTextConfig
+from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamModel
+from engine.architectures.double_stream_shapes import GUIDANCE, MARK, double_stream_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.latent_format import ShiftedLatentFormat
+from engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.flux.denoiser import FluxDenoiser
+from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
+from engine.families.parts.clip_l import clip_l
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.t5 import t5_xxl
+from engine.text.clip_encoding import Encoded
+from engine.text.clip_l import CLIP_L_ENCODING
+from engine.text.t5_encoding import T5Encoding
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
+VAE_PREFIX = "vae."
+NEEDED = ("img_in.weight", "vector_in.in_layer.weight")  # other networks of such blocks lack them
+LATENT_CHANNELS = 16
+CONTEXT_DIM, LABEL_DIM = 4096, 768
+DEV = Parameterisation(flux_flow_of, {"shift": 1.15})
+SCHNELL = Parameterisation(flow_of, {"shift": 1.0, "multiplier": 1.0})
+NUM_DOUBLE, NUM_SINGLE = 19, 38
+MERGED_BLOCKS = (
+    "img_in.", "time_in.", "guidance_in", "vector_in.", "txt_in.",
+    *(f"double_blocks.{index}." for index in range(NUM_DOUBLE)),
+    *(f"single_blocks.{index}." for index in range(NUM_SINGLE)), "final_layer.",
+)  # fmt: skip
+
+
+class FluxLatentFormat(ShiftedLatentFormat):
+    """Latent format of its autoencoder. The table of colours is public knowledge of the community."""
+
+    latent_channels = LATENT_CHANNELS
+    scale_factor = 0.3611
+    shift_factor = 0.1159
+    latent_rgb_factors = (
+        (-0.0346, 0.0244, 0.0681), (0.0034, 0.0210, 0.0687), (0.0275, -0.0668, -0.0433), (-0.0174, 0.0160, 0.0617),
+        (0.0859, 0.0721, 0.0329), (0.0004, 0.0383, 0.0115), (0.0405, 0.0861, 0.0915), (-0.0236, -0.0185, -0.0259),
+        (-0.0245, 0.0250, 0.1180), (0.1008, 0.0755, -0.0421), (-0.0515, 0.0201, 0.0011), (0.0428, -0.0012, -0.0036),
+        (0.0817, 0.0765, 0.0749), (-0.1264, -0.0522, -0.1103), (-0.0280, -0.0881, -0.0499), (-0.1262, -0.0982, -0.0778),
+    )  # fmt: skip
+    latent_rgb_factors_bias = (-0.0329, -0.0718, -0.0851)
+    taesd_decoder_name = "taef1_decoder"
+
+
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its first block and by the layers before it."""
+    names = find(index.shapes)
+    return None if names is None or any(name not in names for name in NEEDED) else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Detect a network that is distilled to few steps by the guidance that it does not take: ComfyUI's rule."""
+    return DEV if GUIDANCE in match.names else SCHNELL
+
+
+def lora_keys(weight_names: Iterable[str], config: DoubleStreamConfig) -> dict[str, str]:
+    """Return a map from the names used in LoRA files to the weights of the network."""
+    return denoiser_keys(weight_names, {})
+
+
+def tokens_and_pooled(encoded: Mapping[str, Encoded]) -> Encoded:
+    """Return the tokens of T5, and the pooled output of CLIP."""
+    return encoded["t5xxl"][0], encoded["l"][1]
+
+
+FAMILY = ModelFamily(
+    name="flux",
+    label="Flux.1",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=double_stream_config,
+        build=DoubleStreamModel,
+        saved=partial(saved_behind, PREFIX),
+    ),
+    denoiser_type=FluxDenoiser,
+    text=(clip_l(CLIP_L_ENCODING), t5_xxl(T5Encoding(min_length=256), lora_numbers=(2, 3))),
+    combine_text=tokens_and_pooled,
+    vae=autoencoder_16(VAE_PREFIX),
+    latent_format=FluxLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Flux", ("flux",), {"ModelMergeFlux1": MERGED_BLOCKS}),
+    default=Defaults(width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=20.0),
+    nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptySD3LatentImage", "FluxGuidance", "KSampler", "VAEDecode"),
+    memory_usage_factor=3.1,
+    parameterisation=DEV,
+    scales={
+        "full": Scale(
+            DoubleStreamConfig(
+                width=3072, num_double=NUM_DOUBLE, num_single=NUM_SINGLE, context_dim=CONTEXT_DIM, label_dim=LABEL_DIM
+            ),
+            {
+                "l": ClipTextConfig(num_layers=12, width=LABEL_DIM, heads=12, inner_width=3072),
+                "t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240),
+            },
+            FULL,
+        ),
+        "small": Scale(
+            DoubleStreamConfig(width=128, num_double=2, num_single=2, context_dim=128, label_dim=64),
+            {
+                "l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
+                "t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128),
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip
