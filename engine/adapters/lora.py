@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from engine.adapters.lora_names import LoraTarget, target_name
 from engine.adapters.weight_adapters import (
     BoftAdapter,
     GloraAdapter,
@@ -62,16 +63,19 @@ class _Parts:
         return tensor
 
 
-def lora_patches(lora: Tensors, keys: Mapping[str, str], *, warn: bool = True) -> dict[str, Any]:
-    """Return the file's patches by weight name. Tensors that match no weight are logged as a warning."""
-    patches: dict[str, Any] = {}
+def lora_patches(lora: Tensors, keys: Mapping[str, LoraTarget], *, warn: bool = True) -> dict[LoraTarget, Any]:
+    """Return the file's patches by the weights, or parts of weights, that they change.
+
+    Tensors that match none are logged as a warning.
+    """
+    patches: dict[LoraTarget, Any] = {}
     used: set[str] = set()
-    for key, weight_name in keys.items():
+    for key, target in keys.items():
         parts = _Parts(lora, key, used)
         adapter = _adapter(parts)
         if adapter is not None:
-            patches[weight_name] = adapter
-        patches |= _plain_patches(parts, weight_name)
+            patches[target] = adapter
+        patches |= _plain_patches(parts, target)
     if warn:
         for name in lora:
             if name not in used:
@@ -136,21 +140,22 @@ def _orthogonal(parts: _Parts, alpha: float | None, dora_scale: torch.Tensor | N
     return kind(blocks, alpha, parts.get(".rescale"), dora_scale)
 
 
-def _plain_patches(parts: _Parts, weight_name: str) -> dict[str, object]:
+def _plain_patches(parts: _Parts, target: LoraTarget) -> dict[LoraTarget, Any]:
     """Return differences of whole tensors, and tensors that replace the weight.
 
     The bias of a norm counts only beside its weight, as in ComfyUI.
     """
-    patches: dict[str, Any] = {}
-    bias_name = weight_name.removesuffix(".weight") + ".bias"
+    patches: dict[LoraTarget, Any] = {}
+    bias = target_name(target).removesuffix(".weight") + ".bias"
+    bias_target: LoraTarget = bias if isinstance(target, str) else (bias, *target[1:])  # type: ignore[assignment]
     for name, kind, ending in (
-        (weight_name, "diff", ".w_norm"),
-        (bias_name, "diff", ".b_norm"),
-        (weight_name, "diff", ".diff"),
-        (bias_name, "diff", ".diff_b"),
-        (weight_name, "set", ".set_weight"),
+        (target, "diff", ".w_norm"),
+        (bias_target, "diff", ".b_norm"),
+        (target, "diff", ".diff"),
+        (bias_target, "diff", ".diff_b"),
+        (target, "set", ".set_weight"),
     ):
-        if ending == ".b_norm" and weight_name not in patches:
+        if ending == ".b_norm" and target not in patches:
             continue
         tensor = parts.get(ending)
         if tensor is not None:

@@ -6,10 +6,56 @@ diffusers library, or is the weight's own. Which weights exist, and their diffus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
 
 DENOISER_PREFIX = "diffusion_model."
 TEXT_LAYERS = "text_model.encoder.layers."
+
+# The weight that an adapter changes: its name, or its name with the rows (dimension 0, first, number), or with None and
+# the function that brings the rows of a change into the network's order.
+Rows = tuple[int, int, int]
+Reorder = Callable[[torch.Tensor], torch.Tensor]
+LoraTarget = str | tuple[str, Rows] | tuple[str, None, Reorder]
+
+
+def rows_of(name: str, first: int, number: int) -> tuple[str, Rows]:
+    """Return some rows of a weight as a target: those of one of several layers that a network has joined."""
+    return name, (0, first, number)
+
+
+def _halves_swapped(change: torch.Tensor) -> torch.Tensor:
+    first, second = change.chunk(2, dim=0)
+    return torch.cat([second, first])
+
+
+def swapped_halves(name: str) -> tuple[str, None, Reorder]:
+    """Return a weight as a target whose halves (shift and scale) trainers have in the other order."""
+    return name, None, _halves_swapped
+
+
+def target_name(target: LoraTarget) -> str:
+    """Return the name of the weight that a target is, or is a part of."""
+    return target if isinstance(target, str) else target[0]
+
+
+def named_by_trainers(
+    names: Mapping[str, LoraTarget], prefixes: Sequence[str], flat_prefixes: Sequence[str]
+) -> dict[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of a denoising network.
+
+    `names` maps names of layers to the network's weights, both without prefix. Behind `flat_prefixes` they have
+    underscores in place of dots.
+    """
+    keys: dict[str, LoraTarget] = {}
+    for theirs, ours in names.items():
+        target: LoraTarget = (
+            DENOISER_PREFIX + ours if isinstance(ours, str) else (DENOISER_PREFIX + ours[0], *ours[1:])  # type: ignore[assignment]
+        )
+        keys |= {prefix + theirs: target for prefix in prefixes}
+        keys |= {prefix + theirs.replace(".", "_"): target for prefix in flat_prefixes}
+    return keys
 
 
 def denoiser_keys(weight_names: Iterable[str], diffusers_names: Mapping[str, str]) -> dict[str, str]:

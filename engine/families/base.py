@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from engine.adapters.lora_names import LoraTarget
 from engine.architectures.clip_vision import ClipVisionConfig
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.latent_format import LatentFormat
@@ -211,7 +212,7 @@ class ModelFamily:
     text: tuple[TextEncoder, ...]
     vae: Network
     latent_format: type[LatentFormat]
-    denoiser_lora_keys: Callable[[Iterable[str], Any], dict[str, str]]
+    denoiser_lora_keys: Callable[[Iterable[str], Any], Mapping[str, LoraTarget]]
     comfyui: ComfyUiNames
     default: Defaults
     nodes: tuple[str, ...]

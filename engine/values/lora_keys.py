@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from engine.adapters.lora_names import LoraTarget
 from engine.families.base import ModelFamily
 from engine.values.weight_handle import Network
 
 
-def denoiser_lora_keys(network: Network) -> dict[str, str]:
-    """Return a map from the names used in LoRA files to the weights of a denoising network.
+def denoiser_lora_keys(network: Network) -> Mapping[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of a denoising network, or parts of them.
 
     `network` is `engine/diffusion/denoiser.py::Denoiser`.
     """

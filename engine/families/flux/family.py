@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
-from engine.adapters.lora_names import denoiser_keys
 from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamModel
 from engine.architectures.double_stream_shapes import GUIDANCE, MARK, double_stream_config
@@ -24,6 +23,7 @@ from engine.families.base import (
     TensorReader,
 )
 from engine.families.flux.denoiser import FluxDenoiser
+from engine.families.flux.lora_names import lora_keys
 from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.layouts import behind_first, saved_behind
@@ -76,11 +76,6 @@ def detect(index: TensorIndex) -> Match | None:
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
     """Detect a network that is distilled to few steps by the guidance that it does not take: ComfyUI's rule."""
     return DEV if GUIDANCE in match.names else SCHNELL
-
-
-def lora_keys(weight_names: Iterable[str], config: DoubleStreamConfig) -> dict[str, str]:
-    """Return a map from the names used in LoRA files to the weights of the network."""
-    return denoiser_keys(weight_names, {})
 
 
 def tokens_and_pooled(encoded: Mapping[str, Encoded]) -> Encoded:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
-from engine.adapters.lora_names import denoiser_keys
 from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.mmdit import MmditConfig, MmditModel
 from engine.architectures.mmdit_shapes import MARK, mmdit_config
@@ -28,6 +26,7 @@ from engine.families.base import (
 from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
 from engine.families.parts.joint_text_denoiser import JointTextDenoiser
 from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.sd3.lora_names import lora_keys
 from engine.families.sd3.text_encoders import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
 
 PREFIX = "model.diffusion_model."
@@ -76,11 +75,6 @@ def configure(shapes: Shapes) -> MmditConfig:
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
     return FLOW
-
-
-def lora_keys(weight_names: Iterable[str], config: MmditConfig) -> dict[str, str]:
-    """Return a map from the names used in LoRA files to the weights of the network."""
-    return denoiser_keys(weight_names, {})
 
 
 def merged_blocks(num_blocks: int) -> tuple[str, ...]:

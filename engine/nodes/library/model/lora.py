@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import torch
 
 from engine.adapters.lora import lora_patches
+from engine.adapters.lora_names import LoraTarget
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import CLIP, MODEL
 from engine.values.clip import Clip
@@ -29,7 +30,7 @@ def with_lora(
     strength_clip: float,
 ) -> tuple[Model | None, Clip | None]:
     """Return clones that carry the LoRA. Keys that name a weight of neither are logged as a warning."""
-    keys: dict[str, str] = {}
+    keys: dict[str, LoraTarget] = {}
     if model is not None:
         keys |= denoiser_lora_keys(model.model)
     if clip is not None:
