@@ -147,7 +147,7 @@ def _plain_patches(parts: _Parts, target: LoraTarget) -> dict[LoraTarget, Any]:
     """
     patches: dict[LoraTarget, Any] = {}
     bias = target_name(target).removesuffix(".weight") + ".bias"
-    bias_target: LoraTarget = bias if isinstance(target, str) else (bias, *target[1:])  # type: ignore[assignment]
+    bias_target: LoraTarget = bias if isinstance(target, str) else (bias, *target[1:])
     for name, kind, ending in (
         (target, "diff", ".w_norm"),
         (bias_target, "diff", ".b_norm"),

@@ -50,9 +50,7 @@ def named_by_trainers(
     """
     keys: dict[str, LoraTarget] = {}
     for theirs, ours in names.items():
-        target: LoraTarget = (
-            DENOISER_PREFIX + ours if isinstance(ours, str) else (DENOISER_PREFIX + ours[0], *ours[1:])  # type: ignore[assignment]
-        )
+        target: LoraTarget = DENOISER_PREFIX + ours if isinstance(ours, str) else (DENOISER_PREFIX + ours[0], *ours[1:])
         keys |= {prefix + theirs: target for prefix in prefixes}
         keys |= {prefix + theirs.replace(".", "_"): target for prefix in flat_prefixes}
     return keys

@@ -69,14 +69,15 @@ def rotations(places: torch.Tensor, axes: Sequence[int] = AXES) -> torch.Tensor:
         )
         angles = places[..., axis].float()[..., None] * (1.0 / THETA**steps)  # [B, T, pairs], float64
         cos, sin = torch.cos(angles), torch.sin(angles)
-        parts.append(torch.stack([cos, -sin, sin, cos], dim=-1).unflatten(-1, (2, 2)))
+        parts.append(torch.stack([cos, -sin, sin, cos], dim=-1).view(*cos.shape, 2, 2))
     return torch.cat(parts, dim=-3).float().unsqueeze(1)
 
 
 def rotated(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
     """Rotate the pairs of neighbouring channels of `x` [B, H, T, 128]."""
-    pairs = x.to(rotation.dtype).unflatten(-1, (-1, 1, 2))
-    return (rotation[..., 0] * pairs[..., 0] + rotation[..., 1] * pairs[..., 1]).reshape(x.shape).to(x.dtype)
+    pairs = x.to(rotation.dtype).reshape(*x.shape[:-1], -1, 1, 2)
+    turned: torch.Tensor = rotation[..., 0] * pairs[..., 0] + rotation[..., 1] * pairs[..., 1]
+    return turned.reshape(x.shape).to(x.dtype)
 
 
 def patches_of(latent: torch.Tensor) -> torch.Tensor:
@@ -168,7 +169,8 @@ class QueryNorm(nn.Module):
 
 def heads_of(qkv: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
     """Split joined queries, keys and values [B, T, 3 * D] into heads [B, H, T, 128] each."""
-    return qkv.unflatten(-1, (3, heads, HEAD_WIDTH)).permute(2, 0, 3, 1, 4).unbind(0)
+    q, k, v = qkv.view(*qkv.shape[:2], 3, heads, HEAD_WIDTH).permute(2, 0, 3, 1, 4)
+    return q, k, v
 
 
 class StreamAttention(nn.Module):

@@ -101,9 +101,8 @@ class StreamAttention(nn.Module):
         """Return queries, keys and values, each [B, T, D]."""
         q, k, v = self.qkv(x).chunk(3, dim=-1)
         if self.norms_queries:
-            q, k = (
-                norm(item.unflatten(-1, (-1, HEAD_WIDTH))).flatten(2) for norm, item in ((self.ln_q, q), (self.ln_k, k))
-            )
+            heads = (*q.shape[:2], -1, HEAD_WIDTH)
+            q, k = self.ln_q(q.view(heads)).flatten(2), self.ln_k(k.view(heads)).flatten(2)
         return q, k, v
 
 
@@ -173,7 +172,7 @@ class JointBlock(nn.Module):
         second = None
         if picture.is_dual:
             own = picture.attn2(modulated(x, *vectors[6:8]))
-            second = optimized_attention(*own, self.heads, transformer_options=transformer_options)
+            second = optimized_attention(own[0], own[1], own[2], self.heads, transformer_options=transformer_options)
         finished = text.finish(context, attended[:, :num_tokens], None, text_vectors) if text.has_output else None
         return finished, picture.finish(x, attended[:, num_tokens:], second, vectors)
 

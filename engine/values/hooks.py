@@ -241,10 +241,11 @@ class WeightHook(Hook):
     def _prepare(self, model: Any, model_options: Any, target_dict: Mapping[str, Any]) -> None:
         is_clip = target_dict.get("target") is EnumWeightTarget.Clip
         strength = self._strength_clip if is_clip else self._strength_model
-        patches = (self.weights_clip if is_clip and not self.need_weight_init else self.weights) or {}
+        given = (self.weights_clip if is_clip and not self.need_weight_init else self.weights) or {}
+        patches: Mapping[Any, Any] = given
         if self.need_weight_init:
             keys = text_lora_keys(model.model) if is_clip else denoiser_lora_keys(model.model)
-            patches = lora_patches(patches, keys, warn=False)
+            patches = lora_patches(given, keys, warn=False)
         model.add_hook_patches(hook=self, patches=patches, strength_patch=strength)
 
 

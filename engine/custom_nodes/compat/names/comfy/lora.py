@@ -18,6 +18,6 @@ def model_lora_keys_clip(model: object, key_map: dict[str, object] | None = None
     return {**(key_map or {}), **text_lora_keys(model)}
 
 
-def load_lora(lora: Values, to_load: Mapping[str, str], log_missing: bool = True) -> ValueDict:
-    """Return patches by weight, for `add_patches`."""
+def load_lora(lora: Values, to_load: Values, log_missing: bool = True) -> dict[Any, Any]:
+    """Return patches by weight, or part of a weight, for `add_patches`."""
     return lora_patches(lora, to_load, warn=log_missing)
