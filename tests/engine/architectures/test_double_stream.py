@@ -112,7 +112,8 @@ def test_replaced_blocks_can_call_the_original_and_be_skipped(network: DoubleStr
 
     def original(args: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         seen.append(tuple(args["img"].shape))
-        return extra["original_block"](args)
+        out: dict[str, Any] = extra["original_block"](args)
+        return out
 
     plain = network(**inputs())
     options = {"patches_replace": {"dit": dict.fromkeys(blocks, original)}}

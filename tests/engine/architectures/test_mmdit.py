@@ -68,7 +68,8 @@ def test_a_replaced_block_sees_both_streams_and_can_call_the_original(network: M
 
     def replacement(args: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         seen.append((args["img"].shape, args["txt"].shape, args["vec"].shape))
-        return extra["original_block"](args)
+        out: dict[str, Any] = extra["original_block"](args)
+        return out
 
     options = {"patches_replace": {"dit": {("double_block", index): replacement for index in range(3)}}}
     assert torch.equal(network(**inputs(), transformer_options=options), network(**inputs()))

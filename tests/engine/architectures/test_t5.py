@@ -60,7 +60,7 @@ def test_the_first_layers_bias_serves_all_others() -> None:
     assert names == ["block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
     x = torch.randn(1, 6, 16)
     before = encoder(x)
-    encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight += 5 * torch.randn(32, 2)
+    encoder.get_parameter(names[0]).add_(5 * torch.randn(32, 2))
     assert not torch.allclose(encoder(x), before, atol=1e-3)
 
 

@@ -11,6 +11,7 @@ import torch
 from engine.diffusion.conditions import (
     ConstantInput,
     CrossAttentionInput,
+    ListInput,
     NoiseShapedInput,
     RegularInput,
     convert_conditioning,
@@ -156,3 +157,14 @@ def test_inputs_of_the_latents_shape_are_cut_with_it_and_others_are_not() -> Non
     assert RegularInput(data).process_cond(3, area).cond.shape == (3, 1, 16, 24)
     assert not RegularInput(data).can_concat(RegularInput(data[:, :, 1:]))
     assert ConstantInput(3).can_concat(ConstantInput(3)) and not ConstantInput(3).can_concat(ConstantInput(4))
+
+
+def test_lists_of_tensors_join_item_by_item() -> None:
+    first = ListInput([torch.zeros(1, 3, 2, 2), torch.zeros(1, 3, 4, 5)])
+    second = ListInput([torch.ones(1, 3, 2, 2), torch.ones(1, 3, 4, 5)])
+    assert first.can_concat(second) and not first.can_concat(ListInput(second.cond[:1]))
+    joined = first.concat([second])
+    assert [item.shape for item in joined] == [(2, 3, 2, 2), (2, 3, 4, 5)]
+    assert [item.flatten(1).amax(1).tolist() for item in joined] == [[0.0, 1.0]] * 2
+    assert [item.shape[0] for item in first.process_cond(3).cond] == [3, 3]
+    assert first.size() == [1, 3, 24]
