@@ -28,6 +28,7 @@ from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
+from engine.settings import DtypePolicy
 from engine.text.clip_encoding import Encoded
 from engine.text.clip_l import CLIP_L_ENCODING
 from engine.text.t5_encoding import T5Encoding
@@ -94,6 +95,7 @@ FAMILY = ModelFamily(
         configure=double_stream_config,
         build=DoubleStreamModel,
         saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
     ),
     denoiser_type=FluxDenoiser,
     text=(clip_l(CLIP_L_ENCODING), t5_xxl(T5Encoding(min_length=256), lora_numbers=(2, 3))),

@@ -28,6 +28,7 @@ from engine.families.parts.joint_text_denoiser import JointTextDenoiser
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.sd3.lora_names import lora_keys
 from engine.families.sd3.text_encoders import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
+from engine.settings import DtypePolicy
 
 PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
@@ -94,6 +95,7 @@ FAMILY = ModelFamily(
         configure=configure,
         build=MmditModel,
         saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
     ),
     denoiser_type=JointTextDenoiser,
     text=(CLIP_L, CLIP_G, T5),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from engine.adapters.lora import lora_patches
-from engine.graph.spec import ValueDict, Values
+from engine.graph.spec import Values
 from engine.values.lora_keys import denoiser_lora_keys, text_lora_keys
 
 
