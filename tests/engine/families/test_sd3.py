@@ -102,7 +102,8 @@ def test_loras_of_single_layers_fit_the_joined_layer() -> None:
 
 def test_shift_and_scale_of_the_last_norm_are_swapped() -> None:
     keys = FAMILY.denoiser_lora_keys([], SMALL)
-    name, rows, reorder = keys["transformer.norm_out.linear"]
+    target: Any = keys["transformer.norm_out.linear"]
+    name, rows, reorder = target
     assert name == "diffusion_model.final_layer.adaLN_modulation.1.weight" and rows is None and callable(reorder)
     assert torch.equal(reorder(torch.arange(4)), torch.tensor([2, 3, 0, 1]))
     assert keys["lora_transformer_transformer_blocks_0_ff_net_2"] == (
