@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -21,6 +21,7 @@ from engine.diffusion.conditions import (
 )
 from engine.diffusion.latent_format import LatentFormat
 from engine.diffusion.model_sampling import EpsDiscrete
+from engine.diffusion.model_type import model_type_of
 from engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
 
 
@@ -44,6 +45,8 @@ class Denoiser(torch.nn.Module):
     own latents are scaled).
     """
 
+    comfy_name: ClassVar[str] = "BaseModel"  # in `comfy.model_base`, where packs find the class
+
     def __init__(
         self,
         diffusion_model: torch.nn.Module,
@@ -56,6 +59,7 @@ class Denoiser(torch.nn.Module):
         self.diffusion_model = diffusion_model
         self.model_config = config or ModelConfig()
         self.model_sampling = EpsDiscrete(self.model_config) if model_sampling is None else model_sampling
+        self.model_type = model_type_of(self.model_sampling)
         self.latent_format = self.model_config.latent_format
         self.concat_keys = concat_keys
         self.manual_cast_dtype: torch.dtype | None = None

@@ -78,10 +78,24 @@ class X0(Eps):
         return model_output
 
 
+def spaced_betas(kind: str, num_timesteps: int, start: float, end: float) -> torch.Tensor:
+    """Return betas [num_timesteps], float64, between two values. Raises ValueError for an unknown kind.
+
+    They are evenly spaced in their square roots (`linear`, as latent diffusion calls that), themselves (`sqrt_linear`),
+    or in their squares (`sqrt`, of square roots of the bounds).
+    """
+    if kind == "linear":
+        return torch.linspace(start**0.5, end**0.5, num_timesteps, dtype=torch.float64) ** 2
+    if kind not in ("sqrt_linear", "sqrt"):
+        raise ValueError(f"beta_schedule: unknown; got {kind!r}, expected one of linear, sqrt_linear, sqrt")
+    betas = torch.linspace(start, end, num_timesteps, dtype=torch.float64)
+    return betas if kind == "sqrt_linear" else betas**0.5
+
+
 class DiscreteSchedule(torch.nn.Module):
     """The noise levels of N trained timesteps, from betas whose square roots are evenly spaced (latent diffusion).
 
-    `settings` (or a model's `sampling_settings`): linear_start, linear_end, timesteps, zsnr.
+    `settings` (or a model's `sampling_settings`): beta_schedule, linear_start, linear_end, timesteps, zsnr.
     """
 
     sigmas: torch.Tensor  # [N], rising
@@ -92,11 +106,16 @@ class DiscreteSchedule(torch.nn.Module):
         settings: Mapping[str, Any] = getattr(model_config, "sampling_settings", {}) if model_config is not None else {}
         self.linear_start = float(settings.get("linear_start", 0.00085))
         self.linear_end = float(settings.get("linear_end", 0.012))
-        self.num_timesteps = int(settings.get("timesteps", 1000))
         self.zsnr = bool(settings.get("zsnr", False)) if zsnr is None else zsnr
         self.sigma_data = 1.0
-        roots = torch.linspace(self.linear_start**0.5, self.linear_end**0.5, self.num_timesteps, dtype=torch.float64)
-        alphas_cumprod = torch.cumprod(1.0 - roots**2, dim=0)
+        num_timesteps = int(settings.get("timesteps", 1000))
+        kind = settings.get("beta_schedule", "linear")
+        self.set_betas(spaced_betas(kind, num_timesteps, self.linear_start, self.linear_end))
+
+    def set_betas(self, betas: torch.Tensor) -> None:
+        """Set the noise levels from the share of variance [N] that each trained timestep adds."""
+        self.num_timesteps = len(betas)
+        alphas_cumprod = torch.cumprod(1.0 - betas, dim=0)
         sigmas = ((1 - alphas_cumprod) / alphas_cumprod) ** 0.5
         self.set_sigmas(rescale_zero_terminal_snr(sigmas) if self.zsnr else sigmas)
 

@@ -53,12 +53,12 @@ class DiscreteImageToImage(DiscreteSchedule, ImageToImage):
 class DistilledSchedule(DiscreteSchedule):
     """Every 20th of the trained timesteps, from the last down: those a 50-step teacher showed its student."""
 
-    NUM_LEVELS = 50
+    original_timesteps = 50  # custom nodes set another number
 
     def __init__(self, model_config: object = None, zsnr: bool | None = None) -> None:
         super().__init__(model_config, zsnr=zsnr)
-        self.stride = self.num_timesteps // self.NUM_LEVELS
-        first = self.num_timesteps - 1 - (self.NUM_LEVELS - 1) * self.stride
+        self.stride = self.num_timesteps // self.original_timesteps
+        first = self.num_timesteps - 1 - (self.original_timesteps - 1) * self.stride
         self.set_sigmas(self.sigmas[first :: self.stride].clone())
 
     def timestep(self, sigma: torch.Tensor) -> torch.Tensor:

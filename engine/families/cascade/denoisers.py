@@ -55,6 +55,8 @@ def _pooled(options: dict[str, Any]) -> torch.Tensor:
 class StageCDenoiser(Denoiser):
     """Stage C: it reads the prompt's tokens and pooled output, and embeddings of pictures."""
 
+    comfy_name = "StableCascade_C"
+
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         pictures = [
             item["clip_vision_output"].image_embeds.unsqueeze(0) * item["strength"]  # [1, P, D]
@@ -75,6 +77,8 @@ class StageCDenoiser(Denoiser):
 
 class StageBDenoiser(Denoiser):
     """Stage B: it reads the prompt's pooled output and the latent of stage C, zeros without one."""
+
+    comfy_name = "StableCascade_B"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         noise: torch.Tensor = kwargs["noise"]

@@ -30,6 +30,8 @@ PICTURE_CHANNELS = 3
 class UnclipDenoiser(Denoiser):
     """A network whose labels are a picture's embedding (Ramesh et al. 2022, arXiv 2204.06125), zeros without one."""
 
+    comfy_name = "SD21UNCLIP"
+
     def encode_adm(self, **kwargs: Any) -> torch.Tensor:
         """Return the labels [1, label_dim]."""
         pictures = kwargs.get("unclip_conditioning")
@@ -57,6 +59,8 @@ class DepthDenoiser(Denoiser):
 class LotusDenoiser(Denoiser):
     """Lotus (He et al. 2024, arXiv 2409.18124): a picture's depth or normals in one step; the label names the task."""
 
+    comfy_name = "Lotus"
+
     TASK = (1.0, 0.0)
 
     def encode_adm(self, **kwargs: Any) -> torch.Tensor:
@@ -67,6 +71,8 @@ class LotusDenoiser(Denoiser):
 
 class UpscaleDenoiser(Denoiser):
     """The fourfold upscaler: it sees the small picture with some noise, and how much that is."""
+
+    comfy_name = "SD_X4Upscaler"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         noise, device = kwargs["noise"], kwargs["device"]

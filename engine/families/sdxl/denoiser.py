@@ -13,6 +13,8 @@ NUM_NUMBERS = 6
 class LargePictureDenoiser(SizeLabelledDenoiser):
     """A network whose sizes are, unless a node sets them, those of the picture, uncropped."""
 
+    comfy_name = "SDXL"
+
     def numbers(self, options: Mapping[str, Any]) -> list[float]:
         height, width = options["height"], options["width"]
         crop = (options.get("crop_h", 0), options.get("crop_w", 0))

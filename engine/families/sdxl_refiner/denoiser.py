@@ -14,6 +14,8 @@ SCORE, NEGATIVE_SCORE = 6.0, 2.5  # of the picture that is asked for, and of the
 class RefinerDenoiser(SizeLabelledDenoiser):
     """A network whose numbers are, unless a node sets them, the picture's size, no crop, and a score by the side."""
 
+    comfy_name = "SDXLRefiner"
+
     def numbers(self, options: Mapping[str, Any]) -> list[float]:
         score = NEGATIVE_SCORE if options.get("prompt_type") == "negative" else SCORE
         size = (options["height"], options["width"])

@@ -28,6 +28,8 @@ FRAMES_PER_SECOND, MOTION = 6, 127  # unless the conditioning says otherwise
 class VideoDenoiser(Denoiser):
     """A network whose labels are frames per second, amount of motion, and noise on the picture."""
 
+    comfy_name = "SVD_img2vid"
+
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         noise, device = kwargs["noise"], kwargs["device"]  # noise [F, C, h, w]
         image = kwargs.get("concat_latent_image")  # unscaled
@@ -56,12 +58,16 @@ class VideoDenoiser(Denoiser):
 class OrbitDenoiser(VideoDenoiser):
     """SV3D (Voleti et al. 2024, arXiv 2403.12008) on a fixed orbit: its label is the noise on the picture."""
 
+    comfy_name = "SV3D_u"
+
     def labels(self, **kwargs: Any) -> torch.Tensor:
         return timestep_embedding(_flat(kwargs.get("augmentation_level", 0)), WIDTH)
 
 
 class PoseDenoiser(VideoDenoiser):
     """SV3D on any orbit: its labels are also the camera's elevation and azimuth in each frame, in degrees."""
+
+    comfy_name = "SV3D_p"
 
     def labels(self, **kwargs: Any) -> torch.Tensor:
         num_frames = kwargs["noise"].shape[0]

@@ -13,6 +13,8 @@ from engine.diffusion.denoiser import Denoiser, fit
 class ViewDenoiser(Denoiser):
     """A network that projects tokens [B, T, D] which are wider than its own: those with a camera."""
 
+    comfy_name = "Stable_Zero123"
+
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         noise, device = kwargs["noise"], kwargs["device"]  # noise [B, C, h, w]
         image = kwargs.get("concat_latent_image")  # unscaled

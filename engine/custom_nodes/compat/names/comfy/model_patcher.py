@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.custom_nodes.compat.names.comfy.patcher_extension import PatcherInjection
 from engine.diffusion.wrappers import copy_options
 from engine.values.module_patcher import ModulePatcher as ModelPatcher
 
-__all__ = ["ModelPatcher"]
+__all__ = ["ModelPatcher", "PatcherInjection"]
 
 Options = dict[str, Any]
 
