@@ -40,6 +40,11 @@ class ComfyServer:
                     raise RunFailed(f"no answer after {seconds:g} s: {error}") from None
             time.sleep(POLL_SECONDS)
 
+    def object_info(self) -> dict[str, Any]:
+        """Return the server's description of every node."""
+        answer: dict[str, Any] = self._http.get("/object_info", timeout=300).raise_for_status().json()
+        return answer
+
     def run(self, prompt: dict[str, Any], timeout_seconds: float) -> dict[str, bytes]:
         """Run a prompt and return its outputs by NODE_INDEX.ENDING. Raises RunFailed."""
         queued = self._http.post("/prompt", json={"prompt": prompt, "client_id": uuid.uuid4().hex})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from engine.custom_nodes.compat.names.comfy.ldm.modules import attention
 from engine.diffusion.model_sampling import DiscreteSchedule, EdmContinuous, EpsDiscrete, VDiscrete
@@ -126,3 +127,33 @@ def test_a_wrapped_attention_function_gives_way_to_a_nodes_override_once() -> No
     options = {"optimized_attention_override": override}
     assert attend(torch.ones(1)).item() == 2
     assert attend(torch.ones(1), transformer_options=options).item() == 20
+
+
+TYPES = """
+    import torch
+    import comfy.model_management as management
+    from comfy.k_diffusion.utils import FolderOfImages
+
+    class Types:
+        INPUT_TYPES = classmethod(lambda cls: {"required": {"folder": ("STRING",)}})
+        RETURN_TYPES = ("STRING",)
+        FUNCTION = "types"
+
+        def types(self, folder):
+            device = management.get_torch_device()
+            casts = [management.unet_manual_cast(dtype, device) for dtype in (torch.float32, torch.float8_e4m3fn)]
+            found = FolderOfImages(folder, transform=lambda image: image.size)
+            return (f"{casts} {management.loaded_models()} {[item for item in found]}",)
+
+    NODE_CLASS_MAPPINGS = {"Types": Types}
+"""
+
+
+def test_a_pack_finds_the_type_to_compute_in_and_the_pictures_of_a_folder(tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures" / "below"
+    pictures.mkdir(parents=True)
+    Image.new("L", (3, 2)).save(pictures / "a.PNG")
+    (pictures / "note.txt").write_text("no picture")
+    write_pack(tmp_path, "types", TYPES)
+    with loaded(tmp_path) as packs:
+        assert packs.shown("Types", folder=str(tmp_path / "pictures")) == "[None, torch.float32] [] [((3, 2),)]"

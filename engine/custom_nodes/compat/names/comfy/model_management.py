@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -18,6 +18,7 @@ from engine.nodes.running_call import running_context
 
 InterruptProcessingException = Interrupted
 OOM_EXCEPTION = torch.OutOfMemoryError
+FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class VRAMState(Enum):
@@ -174,6 +175,20 @@ def unet_dtype(device: object = None, model_params: int = 0, **kwargs: object) -
     return dtype_of(HOST.get().engine.resolved.unet_dtype)
 
 
+def unet_manual_cast(
+    weight_dtype: torch.dtype, inference_device: DeviceLike, supported_dtypes: Sequence[torch.dtype] = FLOAT_TYPES
+) -> torch.dtype | None:
+    """Return the type that weights of another type are cast to for computing, or None if they compute as they are."""
+    if weight_dtype in (torch.float32, torch.float64):
+        return None
+    has_float16 = should_use_fp16(inference_device, prioritize_performance=False)
+    has_bfloat16 = should_use_bf16(inference_device)
+    if (has_float16 and weight_dtype is torch.float16) or (has_bfloat16 and weight_dtype is torch.bfloat16):
+        return None
+    fast = {torch.float16: should_use_fp16(inference_device), torch.bfloat16: has_bfloat16}
+    return next((dtype for dtype in supported_dtypes if fast.get(dtype)), torch.float32)
+
+
 def vae_dtype(device: object = None, allowed_dtypes: Iterable[torch.dtype] = ()) -> torch.dtype:
     return dtype_of(HOST.get().engine.resolved.vae_dtype)
 
@@ -277,6 +292,11 @@ def unload_all_models() -> None:
 def cleanup_models() -> None:
     """Do nothing: models without references are freed already."""
     return
+
+
+def loaded_models(only_currently_used: bool = False) -> list[object]:
+    """Return no models: packs load them again after work of their own, and the pool does that when they are used."""
+    return []
 
 
 def load_models_gpu(models: Iterable[object], *args: object, **kwargs: object) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from engine.diffusion.model_sampling import X0, Edm, Eps, VPrediction
 from engine.diffusion.model_sampling import ContinuousEdmSchedule as ModelSamplingContinuousEDM
 from engine.diffusion.model_sampling import ContinuousVSchedule as ModelSamplingContinuousV
 from engine.diffusion.model_sampling import DiscreteSchedule as ModelSamplingDiscrete
 from engine.diffusion.model_sampling import rescale_zero_terminal_snr as rescale_zero_terminal_snr_sigmas
+from engine.diffusion.model_sampling_variants import RectifiedFlow as CONST
 
 __all__ = [
+    "CONST",
     "EDM",
     "EPS",
     "V_PREDICTION",
@@ -22,3 +26,8 @@ __all__ = [
 EPS = Eps
 V_PREDICTION = VPrediction
 EDM = Edm
+
+
+def time_snr_shift(alpha: float, t: torch.Tensor) -> torch.Tensor:
+    """Return times 0..1 of a flow, shifted towards noise."""
+    return t if alpha == 1.0 else alpha * t / (1 + (alpha - 1) * t)
