@@ -63,21 +63,24 @@ class ModelFolders:
     ) -> None:
         self.models_directory = models_directory
         self._built_in = dict(built_in or {})
+        self._endings: dict[str, tuple[str, ...]] = dict(ENDINGS)
         self._roots: dict[str, list[Path]] = {
             kind: [models_directory / name for name in names] for kind, names in KINDS.items()
         }
         for kind, paths in (extra or {}).items():
             for path in paths:
                 self.add_folder(kind, path)
-        self._endings: dict[str, tuple[str, ...]] = dict(ENDINGS)
         self._listings: dict[str, tuple[dict[str, float], list[str]]] = {}
 
     def kinds(self) -> list[str]:
         return list(self._roots)
 
     def add_folder(self, kind: str, path: Path, *, is_default: bool = False) -> None:
-        """One more folder of a kind, which may be new; a default one is looked at first."""
-        roots = self._roots.setdefault(LEGACY_KINDS.get(kind, kind), [])
+        """Add a folder to a kind; a default one comes first. A kind that is new accepts every file."""
+        kind = LEGACY_KINDS.get(kind, kind)
+        if kind not in self._roots:
+            self._endings.setdefault(kind, ("",))
+        roots = self._roots.setdefault(kind, [])
         if path in roots:
             roots.remove(path)
         roots.insert(0 if is_default else len(roots), path)

@@ -56,3 +56,14 @@ def test_what_ships_with_the_engine_is_listed_last_and_gives_way_to_a_file_of_th
     assert folders.names("checkpoints") == ["a.safetensors", "z.safetensors"]
     assert folders.path("checkpoints", "a.safetensors") == user / "a.safetensors"
     assert folders.names("vae") == []
+
+
+def test_a_kind_that_is_new_accepts_every_file_and_a_known_one_keeps_its_endings(tmp_path: Path) -> None:
+    for name in ("a.ttf", "b.safetensors"):
+        (tmp_path / name).touch()
+    folders = ModelFolders(tmp_path / "models", extra={"luts": [tmp_path]})
+    folders.add_folder("fonts", tmp_path)
+    folders.add_folder("loras", tmp_path)
+    assert [folders.names(kind) for kind in ("luts", "fonts", "loras")] == [
+        ["a.ttf", "b.safetensors"], ["a.ttf", "b.safetensors"], ["b.safetensors"],
+    ]  # fmt: skip
