@@ -44,7 +44,7 @@ def write_lora(path: Path, family: ModelFamily, checkpoint: Path) -> None:
     )
     tensors = {}
     for key, name in names.items():
-        if not key.startswith("lora_unet_") or not name.endswith("attn2.to_k.weight"):
+        if not isinstance(name, str) or not key.startswith("lora_unet_") or not name.endswith("attn2.to_k.weight"):
             continue
         outputs, inputs = shapes[PREFIX + name.removeprefix("diffusion_model.")]
         tensors[f"{key}.lora_up.weight"] = torch.randn(outputs, 2)
