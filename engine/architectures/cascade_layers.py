@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
+from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Conv2d, Linear
 
 EPSILON = 1e-6
@@ -83,7 +84,7 @@ class CascadeAttention(nn.Module):
         self.heads = heads
         self.to_q, self.to_k, self.to_v, self.out_proj = (Linear(channels, channels) for _ in range(4))
 
-    def forward(self, tokens: torch.Tensor, source: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, source: torch.Tensor, options: Options) -> torch.Tensor:
         q, k, v = self.to_q(tokens), self.to_k(source), self.to_v(source)
         out: torch.Tensor = self.out_proj(optimized_attention(q, k, v, self.heads, transformer_options=options))
         return out
@@ -99,7 +100,7 @@ class CascadeAttnBlock(nn.Module):
         self.attention.attn = CascadeAttention(channels, channels // HEAD_CHANNELS)
         self.kv_mapper = nn.Sequential(nn.SiLU(), Linear(context_dim, channels))
 
-    def forward(self, x: torch.Tensor, context: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, context: torch.Tensor, options: Options) -> torch.Tensor:
         """Return the result for `x` [B, C, h, w] and `context` [B, T, D]."""
         tokens = self.norm(x).flatten(2).transpose(1, 2)  # [B, h*w, C]
         source = torch.cat([tokens, self.kv_mapper(context)], dim=1)

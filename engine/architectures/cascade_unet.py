@@ -7,7 +7,7 @@ Stage C draws a small latent from a prompt, stage B from that one the latent of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -197,7 +197,7 @@ class CascadeUnet(nn.Module):
         return x
 
 
-def _enlarge(x: torch.Tensor, size: Any) -> torch.Tensor:
+def _enlarge(x: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     return functional.interpolate(x, size=tuple(size), mode="bilinear", align_corners=True)
 
 

@@ -12,7 +12,7 @@ index)`, called with the block's inputs and `{"original_block": ...}`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.mmdit import pad_to_patches
 from engine.architectures.norms import ScaleRmsNorm
+
+BlockFunction = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]  # a block as custom nodes call it
 
 HEAD_WIDTH = 128
 AXES = (16, 56, 56)  # channels of a head that rotate by picture, row and column
@@ -408,20 +410,20 @@ def _with_control(x: torch.Tensor, control: Control | None, place: str, index: i
     return x + functional.pad(addition.to(x.dtype), (0, 0, first, x.shape[1] - first - addition.shape[1]))
 
 
-def _double_function(block: nn.Module) -> Any:
+def _double_function(block: nn.Module) -> BlockFunction:
     """Return a block of two streams in the form in which custom nodes call it."""
 
-    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def original(args: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         img, txt = block(**args)
         return {"img": img, "txt": txt}
 
     return original
 
 
-def _single_function(block: nn.Module) -> Any:
+def _single_function(block: nn.Module) -> BlockFunction:
     """Return a block of one stream in the form in which custom nodes call it."""
 
-    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def original(args: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         x = args["img"]
         return {"img": block(x, **{name: item for name, item in args.items() if name != "img"})}
 

@@ -1,4 +1,4 @@
-"""What a network predicts and over which noise levels, as one name (ComfyUI's `ModelType`)."""
+"""Kinds of networks by what they predict, and over which noise levels (ComfyUI's `ModelType`)."""
 
 from __future__ import annotations
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from engine.diffusion.guidance import calc_cond_batch
+from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.wrappers import merge_options
 
 
@@ -37,13 +36,13 @@ class SkippedLayers:
     def applies(self, sigma: torch.Tensor) -> bool:
         return self.lowest <= float(sigma[0]) <= self.highest
 
-    def options(self, model_options: Mapping[str, Any]) -> dict[str, Any]:
+    def options(self, model_options: Options) -> OptionDict:
         """Return the options of a model with these blocks replaced by nothing."""
         blocks = [("double_block", index) for index in self.double] + [("single_block", index) for index in self.single]
         replaced = {"patches_replace": {"dit": dict.fromkeys(blocks, _skip)}}
         return merge_options(model_options, {"transformer_options": replaced})
 
-    def guide(self, args: Mapping[str, Any], scale: float, rescaling: float) -> torch.Tensor:
+    def guide(self, args: Options, scale: float, rescaling: float) -> torch.Tensor:
         """Return the guided latent [B, C, h, w] moved away from what the network gives without the blocks.
 
         With `rescaling` (0..1) its deviation moves towards that of the positive side.
@@ -59,7 +58,7 @@ class SkippedLayers:
             return guided
         return guided * (rescaling * (positive.std() / guided.std()) + (1 - rescaling))
 
-    def sides(self, args: Mapping[str, Any]) -> list[torch.Tensor]:
+    def sides(self, args: Options) -> list[torch.Tensor]:
         """Return both sides' predictions, the negative one without the blocks."""
         model, x, sigma, options = args["model"], args["input"], args["sigma"], args["model_options"]
         cond, uncond = args["conds"]
@@ -70,5 +69,5 @@ class SkippedLayers:
         return [positive, negative]
 
 
-def _skip(args: dict[str, Any], extra: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+def _skip(args: OptionDict, extra: Options) -> OptionDict:
     return args

@@ -47,7 +47,7 @@ class T5Encoder(nn.Module):
         self.encoding = encoding
         self.transformer = transformer
 
-    def encode(self, chunks: Sequence[Sequence[Any]], layer_idx: int | None) -> torch.Tensor:
+    def encode(self, chunks: Sequence[Sequence[int | torch.Tensor]], layer_idx: int | None) -> torch.Tensor:
         """Return the conditioning [B, T, D], float32. A layer beyond the first means the last one."""
         is_last = layer_idx is None or abs(layer_idx) > self.num_layers
         embeds = torch.stack([self._embed(chunk) for chunk in chunks])
@@ -79,7 +79,7 @@ class T5Encoder(nn.Module):
             cond = torch.where(weights != 1.0, moved, cond[: len(chunks)])
         return cond.reshape(1, -1, cond.shape[-1]), pooled
 
-    def _embed(self, chunk: Sequence[Any]) -> torch.Tensor:
+    def _embed(self, chunk: Sequence[int | torch.Tensor]) -> torch.Tensor:
         """Return the rows [T, D] of a chunk. Embeddings stand for themselves, padding for those of another width."""
         table = self.transformer.get_input_embeddings()
         width = table.embedding_dim

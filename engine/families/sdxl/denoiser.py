@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from engine.diffusion.options import Options
 from engine.families.parts.size_labels import SizeLabelledDenoiser
 
 NUM_NUMBERS = 6
@@ -15,7 +13,7 @@ class LargePictureDenoiser(SizeLabelledDenoiser):
 
     comfy_name = "SDXL"
 
-    def numbers(self, options: Mapping[str, Any]) -> list[float]:
+    def numbers(self, options: Options) -> list[float]:
         height, width = options["height"], options["width"]
         crop = (options.get("crop_h", 0), options.get("crop_w", 0))
         return [height, width, *crop, options.get("target_height", height), options.get("target_width", width)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from engine.diffusion.options import Options
 from engine.families.parts.size_labels import SizeLabelledDenoiser
 
 NUM_NUMBERS = 5
@@ -16,7 +14,7 @@ class RefinerDenoiser(SizeLabelledDenoiser):
 
     comfy_name = "SDXLRefiner"
 
-    def numbers(self, options: Mapping[str, Any]) -> list[float]:
+    def numbers(self, options: Options) -> list[float]:
         score = NEGATIVE_SCORE if options.get("prompt_type") == "negative" else SCORE
         size = (options["height"], options["width"])
         return [*size, options.get("crop_h", 0), options.get("crop_w", 0), options.get("aesthetic_score", score)]

@@ -69,7 +69,9 @@ def sample_dpm_adaptive(
     return SAMPLER_FUNCTIONS["dpm_adaptive"](model, x, levels, extra_args, callback, disable, **options)
 
 
-def _levels(x: torch.Tensor, sigma_min: Any, sigma_max: Any, num_steps: int) -> torch.Tensor:
+def _levels(
+    x: torch.Tensor, sigma_min: float | torch.Tensor, sigma_max: float | torch.Tensor, num_steps: int
+) -> torch.Tensor:
     if sigma_min <= 0 or sigma_max <= 0:
         raise ValueError("sigma_min and sigma_max must not be 0")
     bounds = torch.tensor([float(sigma_max), float(sigma_min)], device=x.device)
@@ -130,7 +132,7 @@ class BrownianTreeNoiseSampler:
         self.transform = transform
         self._draw = brownian_noise_sampler(x, bounds[0], bounds[1], seed, on_cpu=cpu)
 
-    def __call__(self, sigma: Any, sigma_next: Any) -> torch.Tensor:
+    def __call__(self, sigma: float | torch.Tensor, sigma_next: float | torch.Tensor) -> torch.Tensor:
         return self._draw(*(self.transform(torch.as_tensor(level)) for level in (sigma, sigma_next)))
 
 
