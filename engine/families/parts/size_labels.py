@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,15 +20,15 @@ EMBEDDED_WIDTH = 256  # of the sinusoids of a number
 SEED_OFFSET = -10  # ComfyUI's, of the noise on a picture's embedding
 
 
-class SizeLabelledDenoiser(Denoiser):
+class SizeLabelledDenoiser(Denoiser, ABC):
     """A network whose labels are the text's pooled output and numbers, each as sinusoids.
 
     Nodes set the numbers as options of the conditioning (`width`, `crop_h`...).
     """
 
+    @abstractmethod
     def numbers(self, options: Mapping[str, Any]) -> list[float]:
         """Return the numbers in their order. A family's own network says which they are."""
-        raise NotImplementedError
 
     def encode_adm(self, **kwargs: Any) -> torch.Tensor:
         """Return the labels [B, label_dim]. Raises ValueError for a conditioning without pooled output."""

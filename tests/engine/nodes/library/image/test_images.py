@@ -92,7 +92,6 @@ def test_pictures_are_comfyuis_pixel_for_pixel(studio: Studio, name: str) -> Non
             np.testing.assert_array_equal(np.array(drawn), np.array(wanted), err_msg=path.name)
 
 
-@pytest.mark.skipif(not OBJECT_INFO.is_file(), reason=f"the declarations are not at {OBJECT_INFO}")
 def test_declarations_are_comfyuis(studio: Studio) -> None:
     recorded = json.loads(OBJECT_INFO.read_text())
     for name, own in studio.engine.object_info().items():
