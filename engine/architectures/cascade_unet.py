@@ -23,9 +23,9 @@ from engine.architectures.cascade_layers import (
     PlainNorm,
     number_embedding,
 )
+from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Conv2d, Linear
 
-Options = dict[str, Any]
 BlockKind = Literal["residual", "time", "attention"]
 PREVIEW_PX = 8  # a side of the picture that stage B may be shown; it is black here
 
