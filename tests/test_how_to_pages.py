@@ -60,6 +60,12 @@ def run(copy: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def built_in_names(copy: Path) -> str:
+    return run(
+        copy, "-c", "from engine.nodes.built_in import built_in_nodes; print([n.class_type for n in built_in_nodes()])"
+    )
+
+
 def check_form(copy: Path, files: list[Path]) -> None:
     """The files of a page keep the house's rules themselves."""
     names = [str(path.relative_to(copy)) for path in files]
@@ -71,13 +77,10 @@ def test_the_page_on_nodes_adds_a_node(copy: Path) -> None:
     files = follow("adding_a_node.md", copy)
     change(
         copy / "engine" / "nodes" / "built_in.py",
-        ("FAMILIES = (\n", "from engine.nodes.library.image import vignettes\n\nFAMILIES = (\n    vignettes,\n"),
+        ("TOPICS = (\n", "from engine.nodes.library.image import vignettes\n\nTOPICS = (\n    vignettes,\n"),
     )
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(files[1]))
-    described = run(
-        copy, "-c", "from engine.nodes.built_in import built_in_nodes; print([n.class_type for n in built_in_nodes()])"
-    )
-    assert "'ImageVignette'" in described
+    assert "'ImageVignette'" in built_in_names(copy)
     check_form(copy, files)
 
 
@@ -110,6 +113,7 @@ def test_the_page_on_families_adds_a_family(copy: Path) -> None:
     files = add_family(copy)
     quick = "linear and (recognised or defaults or cover)"
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", FAMILY_TESTS, "-k", quick)
+    assert "'EmptyLinearLatent'" in built_in_names(copy)
     check_form(copy, files)
 
 

@@ -40,16 +40,21 @@ NODE_EXTRAS = frozenset(
     {"scipy", "torchsde", "regex"}
 )  # only inside the functions that use them; a test below holds that
 NOTHING: frozenset[str] = frozenset()
-COMFYUIS_IMPORT_NAMES = frozenset({"comfy", "comfy_api"})  # served by compat itself while packs are loaded
 
 # What a family is described with, and what those that use families see of them.
 DESCRIBED_WITH = ("engine.architectures", "engine.text", "engine.formats", "engine.adapters", "engine.diffusion")
-KNOWN_OF_FAMILIES = ("engine.families.base", "engine.families.registry", "engine.families.unsupported")
+KNOWN_OF_FAMILIES = (
+    "engine.families.base", "engine.families.comfyui_text_types", "engine.families.registry",
+    "engine.families.unsupported",
+)  # fmt: skip
 MODELS_IN_USE = (
     *CORE, "engine.graph.spec", "engine.checkpoints", "engine.images", "engine.media", *KNOWN_OF_FAMILIES,
     *DESCRIBED_WITH,
 )  # fmt: skip
-FAMILIES = tuple(sorted(path.parent.name for path in (ROOT / "engine" / "families").glob("*/family.py")))
+FAMILY_FOLDERS = tuple(sorted({path.parent.name for path in (ROOT / "engine" / "families").glob("*/*.py")} - {"parts"}))
+FAMILIES = tuple(name for name in FAMILY_FOLDERS if (ROOT / "engine" / "families" / name / "family.py").is_file())
+# Node classes made for one family are in its folder, and in the layer of all nodes.
+NODES_OF_FAMILIES = tuple(f"engine.families.{folder}.nodes" for folder in FAMILY_FOLDERS)
 
 # The front, lowest first: every group may import those above it in this list, and its own package.
 WORKER_LEAVES = (
@@ -144,7 +149,11 @@ RULES = (
             (*CORE, "engine.graph.spec", "engine.families.base", "engine.families.parts", *DESCRIBED_WITH),
             TORCH,
         )
-        for family in FAMILIES
+        for family in FAMILY_FOLDERS
+    ),
+    *(
+        Rule(module, (*MODELS_IN_USE, "engine.values", "engine.store", "engine.nodes"), TORCH | NODE_EXTRAS)
+        for module in NODES_OF_FAMILIES
     ),
     Rule("engine.store.folders", (), NOTHING),
     Rule(
@@ -155,7 +164,7 @@ RULES = (
     Rule("engine.values", MODELS_IN_USE, TORCH),
     Rule("engine.store", (*MODELS_IN_USE, "engine.values"), TORCH),
     Rule("engine.nodes", (*MODELS_IN_USE, "engine.values", "engine.store"), TORCH | NODE_EXTRAS),
-    Rule("engine.custom_nodes", ("engine.graph.spec", "engine.nodes", *CORE), COMFYUIS_IMPORT_NAMES),
+    Rule("engine.custom_nodes", ("engine.graph.spec", "engine.nodes", *CORE), NOTHING),
     Rule(
         "engine.custom_nodes.compat",
         (
@@ -169,7 +178,7 @@ RULES = (
             "engine.memory.model_memory",
             "engine.memory.plan",
         ),
-        TORCH | COMFYUIS_IMPORT_NAMES | {"aiohttp"},
+        TORCH | {"aiohttp"},
     ),
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
     Rule("engine.engine", ("engine",), TORCH),
@@ -261,14 +270,21 @@ def test_every_package_imports_only_what_the_table_allows() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def place_in_house(module: str) -> str:
+    """Return the name by which a module is placed among the layers: node classes of a family are among all nodes."""
+    for folder, nodes in zip(FAMILY_FOLDERS, NODES_OF_FAMILIES, strict=True):
+        if is_below(module, nodes):
+            return f"engine.nodes.families.{folder}{module.removeprefix(nodes)}"
+    return module
+
+
 def circles(package: str, imports: Iterable[Import]) -> list[str]:
     """Return the circles of imports among the direct children of a package, each child with all that lies below it."""
     edges: dict[str, dict[str, Import]] = {}
     for item in imports:
-        if item.importer.startswith(f"{package}.") and item.imported.startswith(f"{package}."):
-            importer, imported = (
-                name.removeprefix(f"{package}.").partition(".")[0] for name in (item.importer, item.imported)
-            )
+        ends = place_in_house(item.importer), place_in_house(item.imported)
+        if all(name.startswith(f"{package}.") for name in ends):
+            importer, imported = (name.removeprefix(f"{package}.").partition(".")[0] for name in ends)
             if importer != imported:
                 edges.setdefault(importer, {}).setdefault(imported, item)
     reachable = {child: _reachable(child, edges) for child in edges}
@@ -319,7 +335,7 @@ def test_the_picture_of_the_house_shows_its_imports() -> None:
     }
     imports: dict[str, set[str]] = {}
     for item in all_imports("engine"):
-        importer, imported = (f"{name}.".split(".")[1] for name in (item.importer, item.imported))
+        importer, imported = (f"{place_in_house(name)}.".split(".")[1] for name in (item.importer, item.imported))
         if importer != imported and {importer, imported} <= PICTURED:
             imports.setdefault(importer, set()).add(imported)
     expected = {
@@ -468,25 +484,31 @@ def test_a_family_is_imported_by_nobody() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_node_classes_of_a_family_are_imported_by_nobody() -> None:
+    """Neither the family's description, which is below them, nor another family: the table of nodes finds them."""
+    wrong = [
+        str(item)
+        for item in all_imports("engine")
+        for nodes in NODES_OF_FAMILIES
+        if is_below(item.imported, nodes) and not is_below(item.importer, nodes)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 FRONT = ("worker", "modifiers", "benchmark/qualify")
-COMFYUIS_NAMES = (
-    "engine.nodes.library.conditioning.text_types",
-    "engine.nodes.library.conditioning.other_families",
-    "engine.custom_nodes.compat.names",
-)
 
 
 def test_nothing_but_its_folder_names_a_family() -> None:
-    """Names of folders as words in code and texts. ComfyUI's own names of types, categories and modules are exempt.
+    """Names of folders as words in code and texts.
 
-    The front has its knowledge from the engine, and from data: workflows and the table of known models.
+    Data may name them: ComfyUI's types of text encoders, workflows and the table of known models. The front has its
+    knowledge from the engine, and from data.
     """
     name = re.compile(rf"(?<!linalg\.)\b(?:{'|'.join(FAMILIES)})\b")
     wrong = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in sources("engine", *FRONT)
         if not any(is_below(module_name(path), f"engine.families.{family}") for family in FAMILIES)
-        and not any(is_below(module_name(path), exempt) for exempt in COMFYUIS_NAMES)
         for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
         if name.search(line)
     ]

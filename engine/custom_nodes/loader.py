@@ -109,7 +109,7 @@ def _from_extension(pack: Pack, entrypoint: Callable[[], object], web_directory:
     async def nodes() -> list[type]:
         given = entrypoint()
         extension = await given if inspect.isawaitable(given) else given
-        if not isinstance(extension, importlib.import_module("comfy_api.latest").ComfyExtension):
+        if not isinstance(extension, finder.served("comfy_api.latest").ComfyExtension):
             raise PackError(f"comfy_entrypoint gave a {type(extension).__name__}, not a ComfyExtension")
         await extension.on_load()
         return list(await extension.get_node_list())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from engine.families.base import (
     TensorIndex,
     TextEncoder,
 )
+from engine.families.comfyui_text_types import comfyui_text_types
 from engine.families.unsupported import describe
 from engine.formats.weight_file import Names
 
@@ -27,13 +29,17 @@ HEAD_WIDTH = 64  # of networks that no family is known to have
 SHARED = "parts"  # the folder of what families have in common
 
 
+def modules_of_families(name: str) -> tuple[str, ...]:
+    """Return the full names of the modules so called in the folders of families, sorted; not every folder has one."""
+    folders = (item.name for item in pkgutil.iter_modules(package.__path__) if item.ispkg and item.name != SHARED)
+    modules = (f"{package.__name__}.{folder}.{name}" for folder in folders)
+    return tuple(sorted(module for module in modules if importlib.util.find_spec(module) is not None))
+
+
 @cache
 def families() -> tuple[ModelFamily, ...]:
     """Return every family, the default one first, the others by name."""
-    folders = (item.name for item in pkgutil.iter_modules(package.__path__) if item.ispkg and item.name != SHARED)
-    found: Iterable[ModelFamily] = (
-        importlib.import_module(f"{package.__name__}.{folder}.family").FAMILY for folder in folders
-    )
+    found: Iterable[ModelFamily] = (importlib.import_module(name).FAMILY for name in modules_of_families("family"))
     return tuple(sorted(found, key=lambda family: (not family.is_default, family.name)))
 
 
@@ -56,6 +62,16 @@ def text_types(*, num_encoders: int) -> tuple[str, ...]:
     """Return the types of ComfyUI's loader nodes under which a family has so many text encoders."""
     found = [name for family in families() if _takes(family, num_encoders) for name in family.comfyui.text_types]
     return tuple(dict.fromkeys(found))
+
+
+def offered_text_types(*, num_encoders: int) -> tuple[str, ...]:
+    """Return the types that the loader of so many text encoders offers.
+
+    They are ComfyUI's in its order, also those of no family here, then those of families that ComfyUI does not have.
+    """
+    known = comfyui_text_types()
+    own = (name for name in text_types(num_encoders=num_encoders) if name not in known)
+    return (*(name for name, item in known.items() if num_encoders in item.files), *own)
 
 
 def tiny_autoencoders() -> dict[str, LatentFormat]:

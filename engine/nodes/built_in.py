@@ -1,7 +1,13 @@
-"""All built-in node classes by topic; a new family of nodes adds one line here."""
+"""All built-in node classes: by topic, where a new file adds one line here, then those made for one model family.
+
+The latter are in `nodes` of the family's folder, a file or a package, and are found by its being there.
+"""
 
 from __future__ import annotations
 
+import importlib
+
+from engine.families import registry
 from engine.nodes.base import NodeClass
 from engine.nodes.library.basic import primitives, strings
 from engine.nodes.library.conditioning import (
@@ -14,9 +20,9 @@ from engine.nodes.library.conditioning import (
     hooks,
     inpainting,
     lotus,
-    other_families,
     photomaker,
     picture_models,
+    references,
     text,
 )
 from engine.nodes.library.image import (
@@ -64,7 +70,7 @@ from engine.nodes.library.sampling import (
     unet_patches,
 )
 
-FAMILIES = (
+TOPICS = (
     sampling,
     loaders,
     text,
@@ -110,7 +116,7 @@ FAMILIES = (
     model_saving,
     lora_extraction,
     old_loaders,
-    other_families,
+    references,
     photomaker,
     client_pictures,
     svg,
@@ -122,5 +128,11 @@ FAMILIES = (
 )
 
 
+def nodes_of_families() -> tuple[NodeClass, ...]:
+    """Return the node classes made for one model family, by the names of their folders."""
+    modules = (importlib.import_module(name) for name in registry.modules_of_families("nodes"))
+    return tuple(node_class for module in modules for node_class in module.NODES)
+
+
 def built_in_nodes() -> tuple[NodeClass, ...]:
-    return tuple(node_class for family in FAMILIES for node_class in family.NODES)
+    return (*(node_class for topic in TOPICS for node_class in topic.NODES), *nodes_of_families())

@@ -138,6 +138,13 @@ def _real_name(fullname: str) -> str | None:
     return f"{NAMES}.{fullname}" if is_there else None
 
 
+def served(name: str) -> ModuleType:
+    """Return the module that packs import under a name of ComfyUI's. Raises ImportError where nothing is served."""
+    if name.partition(".")[0] not in ROOTS:
+        raise ImportError(name)
+    return importlib.import_module(name)
+
+
 def install(pack_folders: Sequence[Path]) -> None:
     """Register the finder. `custom_nodes` becomes importable too, since packs import each other below it."""
     if not any(isinstance(finder, CompatFinder) for finder in sys.meta_path):

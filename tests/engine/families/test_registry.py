@@ -103,12 +103,16 @@ def test_the_most_specific_match_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.recognise(saved_index(family, "small")).family is special
 
 
-@pytest.mark.parametrize(("class_type", "inputs"), [("DualCLIPLoader", {"type": "sdxl"}), ("TripleCLIPLoader", {})])
-def test_loaders_of_sets_that_no_family_has_are_refused_by_name(
-    class_type: str, inputs: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loader_of_pairs_that_no_family_has_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     single = registry.default_family()
     monkeypatch.setattr(registry, "families", lambda: (single,))
-    loader: Any = next(item for item in built_in_nodes() if item.class_type == class_type)
+    loader: Any = next(item for item in built_in_nodes() if item.class_type == "DualCLIPLoader")
     assert registry.labels() == single.label
-    assert registry.labels() in str(loader.check(None, **inputs))
+    assert registry.labels() in str(loader.check(None, type="sdxl"))
+
+
+def test_loaders_offer_comfyuis_types_and_then_those_of_families_that_it_does_not_have(pair: ModelFamily) -> None:
+    assert registry.offered_text_types(num_encoders=2) == (
+        "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", PAIR_TYPE,
+    )  # fmt: skip
+    assert PAIR_TYPE not in registry.offered_text_types(num_encoders=1)

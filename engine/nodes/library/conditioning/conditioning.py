@@ -23,6 +23,11 @@ def with_options(conditioning: Conditioning, **options: object) -> Conditioning:
     return [[tokens, {**old, **options}] for tokens, old in conditioning]
 
 
+def with_appended(conditioning: Conditioning, name: str, item: object) -> Conditioning:
+    """Return the same entries with one more item in a list among their options."""
+    return [[tokens, {**options, name: [*(options.get(name) or []), item]}] for tokens, options in conditioning]
+
+
 def with_mask(conditioning: Conditioning, mask: torch.Tensor, strength: float, set_cond_area: str) -> Conditioning:
     """Return the same entries restricted to where `mask` ([H, W] or [B, H, W]) is not 0."""
     return with_options(

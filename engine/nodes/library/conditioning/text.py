@@ -7,6 +7,10 @@ from typing import Annotated
 from engine.nodes.base import Int, NodeContext, PromptText, node
 from engine.nodes.sockets import CLIP, CONDITIONING
 
+T5_TYPES = ("t5xxl", "pile_t5xl", "t5base", "mt5xl", "umt5xxl")
+
+TokenCount = Annotated[int, Int(min=0, max=10000, step=1)]
+
 
 @node("CLIPTextEncode", display_name="CLIP Text Encode (Prompt)", category="conditioning")
 def clip_text_encode(
@@ -25,4 +29,16 @@ def clip_set_last_layer(
     return changed
 
 
-NODES = (clip_text_encode, clip_set_last_layer)
+@node("T5TokenizerOptions", display_name=None, category="_for_testing/conditioning",
+      python_module="comfy_extras.nodes_cond", experimental=True)  # fmt: skip
+def t5_tokenizer_options(
+    context: NodeContext, *, clip: CLIP, min_padding: TokenCount = 0, min_length: TokenCount = 0
+) -> CLIP:
+    changed = clip.clone()
+    for kind in T5_TYPES:
+        changed.set_tokenizer_option(f"{kind}_min_padding", min_padding)
+        changed.set_tokenizer_option(f"{kind}_min_length", min_length)
+    return changed
+
+
+NODES = (clip_text_encode, clip_set_last_layer, t5_tokenizer_options)

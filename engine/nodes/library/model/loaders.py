@@ -9,9 +9,9 @@ import torch
 
 from engine.families import registry
 from engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
-from engine.nodes.library.conditioning.text_types import CLIP_TYPES
 from engine.nodes.sockets import CLIP, MODEL, VAE
 
+TEXT_TYPES = registry.offered_text_types(num_encoders=1)
 RANDOM_SCALES = ("full", "small")
 WEIGHT_TYPES: Mapping[str, torch.dtype | None] = {  # what the node offers -> the type weights are stored in
     "default": None,
@@ -43,7 +43,7 @@ def unet_loader(
 
 def _supported_clip_type(environment: object, *, type: str | None = None) -> str | None:
     known = registry.text_types(num_encoders=1)
-    if type in known or type not in CLIP_TYPES:
+    if type in known or type not in TEXT_TYPES:
         return None
     return f"type: text encoders of this type are not supported; got {type!r}, expected {' or '.join(map(repr, known))}"
 
@@ -53,7 +53,7 @@ def clip_loader(
     context: NodeContext,
     *,
     clip_name: Annotated[str, ModelFile("text_encoders")],
-    type: Annotated[str, Choice(CLIP_TYPES)],
+    type: Annotated[str, Choice(TEXT_TYPES)],
     device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
 ) -> CLIP:
     """Load one text encoder."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Annotated
 
 from engine.diffusion.model_sampling import VDiscrete
 from engine.families import registry
-from engine.nodes.base import Choice, ModelCombo, ModelFile, NodeContext, Optional, node
-from engine.nodes.library.conditioning.text_types import DUAL_TYPES, TRIPLE_TYPE
+from engine.nodes.base import Choice, ModelFile, NodeContext, Optional, node
 from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 
+PAIR_TYPES = registry.offered_text_types(num_encoders=2)
 PREDICTS_V = re.compile(r"^\s*parameterization:\s*[\"']?v[\"']?\s*(#.*)?$", re.MULTILINE)
 LAYER_INDEX = re.compile(r"^\s*layer_idx:\s*(-?\d+)", re.MULTILINE)
 
@@ -62,17 +61,10 @@ def unclip_checkpoint_loader(
 
 def _supported_pair(environment: object, *, type: str | None = None) -> str | None:
     known = registry.text_types(num_encoders=2)
-    return None if type in known or type not in DUAL_TYPES else _unsupported("type", type, known)
-
-
-def _supported_triple(environment: object, *, clip_name1: str | None = None) -> str | None:
-    known = registry.text_types(num_encoders=3)
-    return None if TRIPLE_TYPE in known else _unsupported("three text encoders", TRIPLE_TYPE, known)
-
-
-def _unsupported(what: str, got: str | None, known: Sequence[str]) -> str:
+    if type in known or type not in PAIR_TYPES:
+        return None
     expected = " or ".join(map(repr, known)) or f"CLIPLoader, for a model of {registry.labels()}"
-    return f"{what}: no family of models has such a set; got {got!r}, expected {expected}"
+    return f"type: no family of models has such a set; got {type!r}, expected {expected}"
 
 
 @node("DualCLIPLoader", category="advanced/loaders", check=_supported_pair)
@@ -81,7 +73,7 @@ def dual_clip_loader(
     *,
     clip_name1: Annotated[str, ModelFile("text_encoders")],
     clip_name2: Annotated[str, ModelFile("text_encoders")],
-    type: Annotated[str, Choice(DUAL_TYPES)],
+    type: Annotated[str, Choice(PAIR_TYPES)],
     device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
 ) -> CLIP:
     """Load two text encoders for one model."""
@@ -89,17 +81,4 @@ def dual_clip_loader(
     return clip
 
 
-@node("TripleCLIPLoader", display_name=None, category="advanced/loaders", check=_supported_triple)
-def triple_clip_loader(
-    context: NodeContext,
-    *,
-    clip_name1: Annotated[str, ModelCombo("text_encoders")],
-    clip_name2: Annotated[str, ModelCombo("text_encoders")],
-    clip_name3: Annotated[str, ModelCombo("text_encoders")],
-) -> CLIP:
-    """Load three text encoders for one model."""
-    clip: CLIP = context.models.clip_set([clip_name1, clip_name2, clip_name3], text_type=TRIPLE_TYPE)
-    return clip
-
-
-NODES = (diffusers_loader, checkpoint_loader, unclip_checkpoint_loader, dual_clip_loader, triple_clip_loader)
+NODES = (diffusers_loader, checkpoint_loader, unclip_checkpoint_loader, dual_clip_loader)

@@ -5,12 +5,12 @@ Nodes choose from these lists and this table of schedules, so entries that a pac
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from engine.custom_nodes.compat.finder import served
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.replaceable_names import bound
 from engine.diffusion import choices, conditions, guidance, sigmas
@@ -61,7 +61,7 @@ simple_scheduler = sigmas.simple
 def __getattr__(name: str) -> object:
     """Return `comfy.k_diffusion.sampling` for the attribute `k_diffusion_sampling`."""
     if name == "k_diffusion_sampling":
-        return importlib.import_module("comfy.k_diffusion.sampling")
+        return served("comfy.k_diffusion.sampling")
     raise AttributeError(name)
 
 

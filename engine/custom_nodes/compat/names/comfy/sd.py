@@ -12,7 +12,9 @@ import torch
 
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.missing_symbol import not_supported
+from engine.families.comfyui_text_types import comfyui_text_types
 from engine.nodes.library.model.lora import with_lora
+from engine.store.model_store import DEFAULT_TEXT_TYPE
 from engine.values.clip import Clip as CLIP
 from engine.values.clip_vision import StyleModel
 from engine.values.vae import Vae as VAE
@@ -20,28 +22,9 @@ from engine.values.vae import Vae as VAE
 __all__ = ["CLIP", "VAE", "StyleModel"]
 
 
-class CLIPType(Enum):
-    """Kinds of text encoders, numbered as in ComfyUI; loading a kind that no family has is refused."""
-
-    STABLE_DIFFUSION = 1
-    STABLE_CASCADE = 2
-    SD3 = 3
-    STABLE_AUDIO = 4
-    HUNYUAN_DIT = 5
-    FLUX = 6
-    MOCHI = 7
-    LTXV = 8
-    HUNYUAN_VIDEO = 9
-    PIXART = 10
-    COSMOS = 11
-    LUMINA2 = 12
-    WAN = 13
-    HIDREAM = 14
-    CHROMA = 15
-    ACE = 16
-    OMNIGEN2 = 17
-    QWEN_IMAGE = 18
-    HUNYUAN_IMAGE = 19
+_NUMBERS = {name.upper(): item.number for name, item in comfyui_text_types().items() if item.number is not None}
+CLIPType: Any = Enum("CLIPType", _NUMBERS, module=__name__)  # type: ignore[misc]  # members from data
+"""Kinds of text encoders, numbered as in ComfyUI; loading a kind that no family has is refused."""
 
 
 def load_lora_for_models(
@@ -74,7 +57,7 @@ def load_clip(
     """Load text encoders. Raises `BadModelFile` for a set that no family of that type has."""
     if model_options:
         raise not_supported("comfy.sd.load_clip with model_options")
-    text_type = (clip_type or CLIPType.STABLE_DIFFUSION).name.lower()
+    text_type = DEFAULT_TEXT_TYPE if clip_type is None else clip_type.name.lower()
     return HOST.get().engine.models.clip_set(ckpt_paths, text_type=text_type)
 
 

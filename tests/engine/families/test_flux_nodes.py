@@ -1,4 +1,4 @@
-"""Nodes of other model families that need no network of theirs: sizes, options, empty latents."""
+"""Node classes made for Flux.1: sizes of pictures, options of conditioning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.nodes.library.conditioning import other_families
+from engine.families.flux import nodes
 
 CONTEXT: Any = None  # these nodes use nothing of it
 
@@ -17,22 +17,17 @@ CONTEXT: Any = None  # these nodes use nothing of it
 )
 def test_a_picture_takes_the_size_whose_aspect_ratio_is_nearest(size: tuple[int, int], scaled: tuple[int, int]) -> None:
     picture = torch.rand(1, size[1], size[0], 3)
-    made = other_families.flux_kontext_image_scale(CONTEXT, image=picture)
+    made = nodes.flux_kontext_image_scale(CONTEXT, image=picture)
     assert made.shape == (1, scaled[1], scaled[0], 3)
 
 
 def test_conditioning_gets_options_and_the_given_one_stays_as_it_is() -> None:
     given: list[list[Any]] = [[torch.zeros(1, 77, 768), {"pooled_output": None}]]
-    guided = other_families.flux_guidance(CONTEXT, conditioning=given, guidance=2.0)
+    guided = nodes.flux_guidance(CONTEXT, conditioning=given, guidance=2.0)
     assert guided[0][1]["guidance"] == 2.0 and "guidance" not in given[0][1]
-    assert other_families.flux_disable_guidance(CONTEXT, conditioning=guided)[0][1]["guidance"] is None
-    method = other_families.flux_kontext_multi_reference_latent_method
+    assert nodes.flux_disable_guidance(CONTEXT, conditioning=guided)[0][1]["guidance"] is None
+    method = nodes.flux_kontext_multi_reference_latent_method
     assert method(CONTEXT, conditioning=given, reference_latents_method="uxo/uno")[0][1] == {
         "pooled_output": None,
         "reference_latents_method": "uxo",
     }
-
-
-def test_an_empty_latent_has_the_channels_of_its_family() -> None:
-    latent = other_families.empty_sd3_latent_image(CONTEXT, width=64, height=32, batch_size=2)
-    assert latent["samples"].shape == (2, 16, 4, 8)

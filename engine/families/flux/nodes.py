@@ -1,0 +1,81 @@
+"""Nodes made for Flux.1: a prompt for each text encoder, guidance, sizes and reference pictures of Kontext."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.images.pixels import resize_image
+from engine.nodes.base import Combo, Float, NodeContext, PromptText, node
+from engine.nodes.library.conditioning.conditioning import with_options
+from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE
+
+MODULE = "comfy_extras.nodes_flux"
+CATEGORY = "advanced/conditioning/flux"
+# Widths and heights that Flux Kontext was trained with.
+KONTEXT_SIZES_PX = (
+    (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184), (944, 1104),
+    (1024, 1024), (1104, 944), (1184, 880), (1248, 832), (1328, 800), (1392, 752), (1456, 720), (1504, 688),
+    (1568, 672),
+)  # fmt: skip
+
+LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
+
+
+@node("CLIPTextEncodeFlux", display_name=None, category=CATEGORY, python_module=MODULE)
+def clip_text_encode_flux(
+    context: NodeContext,
+    *,
+    clip: CLIP,
+    clip_l: LongText,
+    t5xxl: LongText,
+    guidance: Annotated[float, Float(min=0.0, max=100.0, step=0.1)] = 3.5,
+) -> CONDITIONING:
+    """Encode a prompt for each of two text encoders, with the scale of guidance."""
+    tokens = {**clip.tokenize(clip_l), "t5xxl": clip.tokenize(t5xxl)["t5xxl"]}
+    return clip.encode_from_tokens_scheduled(tokens, add_dict={"guidance": guidance})
+
+
+@node("FluxGuidance", display_name=None, category=CATEGORY, python_module=MODULE)
+def flux_guidance(
+    context: NodeContext,
+    *,
+    conditioning: CONDITIONING,
+    guidance: Annotated[float, Float(min=0.0, max=100.0, step=0.1)] = 3.5,
+) -> CONDITIONING:
+    return with_options(conditioning, guidance=guidance)
+
+
+@node("FluxDisableGuidance", display_name=None, category=CATEGORY, python_module=MODULE)
+def flux_disable_guidance(context: NodeContext, *, conditioning: CONDITIONING) -> CONDITIONING:
+    return with_options(conditioning, guidance=None)
+
+
+@node("FluxKontextImageScale", display_name=None, category=CATEGORY, python_module=MODULE)
+def flux_kontext_image_scale(context: NodeContext, *, image: IMAGE) -> IMAGE:
+    """Scale and crop a picture to the size of Flux Kontext with the nearest aspect ratio."""
+    aspect = image.shape[2] / image.shape[1]
+    width, height = min(KONTEXT_SIZES_PX, key=lambda size: (abs(aspect - size[0] / size[1]), size))
+    return resize_image(image, width, height, "lanczos", "center")
+
+
+@node(
+    "FluxKontextMultiReferenceLatentMethod",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    experimental=True,
+)
+def flux_kontext_multi_reference_latent_method(
+    context: NodeContext,
+    *,
+    conditioning: CONDITIONING,
+    reference_latents_method: Annotated[str, Combo(("offset", "index", "uxo/uno"))],
+) -> CONDITIONING:
+    method = "uxo" if "uxo" in reference_latents_method else reference_latents_method
+    return with_options(conditioning, reference_latents_method=method)
+
+
+NODES = (
+    clip_text_encode_flux, flux_guidance, flux_disable_guidance, flux_kontext_image_scale,
+    flux_kontext_multi_reference_latent_method,
+)  # fmt: skip

@@ -1,0 +1,41 @@
+"""Nodes that add a picture to conditioning, as an embedding or as a latent, for models that draw from pictures."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.nodes.base import Float, NodeContext, Optional, node
+from engine.nodes.library.conditioning.conditioning import with_appended
+from engine.nodes.sockets import CLIP_VISION_OUTPUT, CONDITIONING, LATENT
+
+
+@node("unCLIPConditioning", category="conditioning")
+def unclip_conditioning(
+    context: NodeContext,
+    *,
+    conditioning: CONDITIONING,
+    clip_vision_output: CLIP_VISION_OUTPUT,
+    strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
+    noise_augmentation: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.0,
+) -> CONDITIONING:
+    """Attach a picture's embedding to conditioning for an unCLIP model."""
+    if strength == 0:
+        return conditioning
+    seen = {
+        "clip_vision_output": clip_vision_output,
+        "strength": strength,
+        "noise_augmentation": noise_augmentation,
+    }
+    return with_appended(conditioning, "unclip_conditioning", seen)
+
+
+@node("ReferenceLatent", display_name=None, category="advanced/conditioning/edit_models",
+      python_module="comfy_extras.nodes_edit_model")  # fmt: skip
+def reference_latent(
+    context: NodeContext, *, conditioning: CONDITIONING, latent: Annotated[LATENT | None, Optional()] = None
+) -> CONDITIONING:
+    """Add a reference picture for a model that edits by reference pictures."""
+    return conditioning if latent is None else with_appended(conditioning, "reference_latents", latent["samples"])
+
+
+NODES = (unclip_conditioning, reference_latent)
