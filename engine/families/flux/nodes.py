@@ -1,13 +1,15 @@
-"""Nodes made for Flux.1: a prompt for each text encoder, guidance, sizes and reference pictures of Kontext."""
+"""Node classes made for Flux.1: prompts, guidance, noise levels, sizes and reference pictures of Kontext."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from engine.diffusion.model_sampling_variants import FluxFlow
 from engine.images.pixels import resize_image
-from engine.nodes.base import Combo, Float, NodeContext, PromptText, node
-from engine.nodes.library.conditioning.conditioning import with_options
-from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE
+from engine.nodes.base import Combo, Float, Int, NodeContext, PromptText, node
+from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MODEL
 
 MODULE = "comfy_extras.nodes_flux"
 CATEGORY = "advanced/conditioning/flux"
@@ -19,6 +21,7 @@ KONTEXT_SIZES_PX = (
 )  # fmt: skip
 
 LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
+Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 
 @node("CLIPTextEncodeFlux", display_name=None, category=CATEGORY, python_module=MODULE)
@@ -75,7 +78,23 @@ def flux_kontext_multi_reference_latent_method(
     return with_options(conditioning, reference_latents_method=method)
 
 
+@node("ModelSamplingFlux", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+def model_sampling_flux(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    max_shift: Shift = 1.15,
+    base_shift: Shift = 0.5,
+    width: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 1024,
+    height: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 1024,
+) -> MODEL:
+    """Set a shift that is linear in the number of 16 px patches: `base_shift` at 256, `max_shift` at 4096."""
+    slope = (max_shift - base_shift) / (4096 - 256)
+    shift = (width * height / 256) * slope + base_shift - slope * 256
+    return sampled_with(model, FluxFlow(shift))
+
+
 NODES = (
     clip_text_encode_flux, flux_guidance, flux_disable_guidance, flux_kontext_image_scale,
-    flux_kontext_multi_reference_latent_method,
+    flux_kontext_multi_reference_latent_method, model_sampling_flux,
 )  # fmt: skip

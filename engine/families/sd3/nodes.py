@@ -1,4 +1,4 @@
-"""Nodes made for Stable Diffusion 3: a prompt for each text encoder, latents of 16 channels, three encoder files."""
+"""Node classes made for Stable Diffusion 3: prompts, latents of 16 channels, encoder files, noise levels, guidance."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.nodes.base import Combo, Int, ModelCombo, NodeContext, PromptText, node
+from engine.diffusion.model_sampling_variants import Flow
+from engine.nodes.base import Combo, Float, Int, ModelCombo, NodeContext, PromptText, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from engine.nodes.sockets import CLIP, CONDITIONING, LATENT
+from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from engine.nodes.library.sampling.skip_layers import (
+    GUIDANCE_CATEGORY,
+    Layers,
+    Percent,
+    Scale,
+    guided_away,
+    skipped_layers,
+)
+from engine.nodes.sockets import CLIP, CONDITIONING, LATENT, MODEL
 
 MODULE = "comfy_extras.nodes_sd3"
 LATENT_CHANNELS = 16
@@ -16,9 +26,10 @@ TEXT_TYPE = "sd3"
 
 Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
 LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
+Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 
-@node("EmptySD3LatentImage", display_name=None, category="latent/sd3", python_module="comfy_extras.nodes_sd3")
+@node("EmptySD3LatentImage", display_name=None, category="latent/sd3", python_module=MODULE)
 def empty_sd3_latent_image(
     context: NodeContext,
     *,
@@ -30,7 +41,7 @@ def empty_sd3_latent_image(
 
 
 @node("CLIPTextEncodeSD3", display_name=None, category="advanced/conditioning",
-      python_module="comfy_extras.nodes_sd3")  # fmt: skip
+      python_module=MODULE)  # fmt: skip
 def clip_text_encode_sd3(
     context: NodeContext,
     *,
@@ -70,4 +81,24 @@ def triple_clip_loader(
     return clip
 
 
-NODES = (empty_sd3_latent_image, clip_text_encode_sd3, triple_clip_loader)
+@node("ModelSamplingSD3", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+def model_sampling_sd3(context: NodeContext, *, model: MODEL, shift: Shift = 3.0) -> MODEL:
+    return sampled_with(model, Flow(shift, multiplier=1000))
+
+
+@node("SkipLayerGuidanceSD3", display_name=None, category=GUIDANCE_CATEGORY, python_module=MODULE,
+      experimental=True)  # fmt: skip
+def skip_layer_guidance_sd3(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    layers: Layers = "7, 8, 9",
+    scale: Scale = 3.0,
+    start_percent: Percent = 0.01,
+    end_percent: Percent = 0.15,
+) -> MODEL:
+    """Generic version of SkipLayerGuidance node that can be used on every DiT model."""  # noqa: D401 - ComfyUI's words
+    return guided_away(model, skipped_layers(model, layers, "", start_percent, end_percent), scale)
+
+
+NODES = (empty_sd3_latent_image, clip_text_encode_sd3, triple_clip_loader, model_sampling_sd3, skip_layer_guidance_sd3)

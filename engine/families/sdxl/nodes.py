@@ -1,4 +1,4 @@
-"""Nodes made for Stable Diffusion XL: a prompt for each text encoder, with sizes and crop."""
+"""Node classes made for Stable Diffusion XL: a prompt for each text encoder, with sizes and crop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes made for Stable Diffusion XL's refiner: a prompt with an aesthetic score."""
+"""Node classes made for Stable Diffusion XL's refiner: a prompt with an aesthetic score."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 
 from engine.families import registry
 from engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
-from engine.nodes.sockets import CLIP, MODEL, VAE
+from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 
 TEXT_TYPES = registry.offered_text_types(num_encoders=1)
 RANDOM_SCALES = ("full", "small")
@@ -28,6 +28,20 @@ def checkpoint_loader_simple(
     """Loads a diffusion model checkpoint, diffusion models are used to denoise latents."""  # noqa: D401 - ComfyUI's words
     model, clip, vae = context.models.checkpoint(ckpt_name)
     return model, clip, vae
+
+
+@node(
+    "ImageOnlyCheckpointLoader",
+    display_name="Image Only Checkpoint Loader (img2vid model)",
+    category="loaders/video_models",
+    python_module="comfy_extras.nodes_video_model",
+)
+def image_only_checkpoint_loader(
+    context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
+) -> tuple[MODEL, CLIP_VISION, VAE]:
+    """Load a checkpoint with its picture encoder, None where it has none, instead of a text encoder."""
+    model, _, vae = context.models.checkpoint(ckpt_name)
+    return model, context.models.checkpoint_vision(ckpt_name), vae
 
 
 @node("UNETLoader", display_name="Load Diffusion Model", category="advanced/loaders")
@@ -97,4 +111,6 @@ def random_checkpoint(
     return model, clip, vae
 
 
-NODES = (checkpoint_loader_simple, unet_loader, clip_loader, vae_loader, random_checkpoint)
+NODES = (
+    checkpoint_loader_simple, image_only_checkpoint_loader, unet_loader, clip_loader, vae_loader, random_checkpoint,
+)  # fmt: skip

@@ -18,25 +18,20 @@ from engine.diffusion.model_sampling import (
     VPrediction,
 )
 from engine.diffusion.model_sampling_variants import (
-    CascadeEps,
     CosmosFlow,
     CosmosFlowSchedule,
     DiscreteImageToImage,
     DistilledSchedule,
-    Flow,
-    FluxFlow,
     Lcm,
 )
-from engine.nodes.base import Choice, Flag, Float, Int, NodeContext, node
+from engine.nodes.base import Choice, Flag, Float, NodeContext, node
 from engine.nodes.sockets import MODEL
 from engine.values.model import Model
 
-CATEGORY = "advanced/model"
-MODULE = "comfy_extras.nodes_model_advanced"
-MAX_SIDE_PX = 16384
+MODEL_CATEGORY = "advanced/model"
+MODEL_MODULE = "comfy_extras.nodes_model_advanced"
 
 Level = Annotated[float, Float(min=0.0, max=1000.0, step=0.001, round=False)]
-Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 
 class DiscreteV(DiscreteSchedule, VPrediction):
@@ -85,13 +80,14 @@ CONTINUOUS: dict[str, tuple[type[Any], float]] = {
 COMPUTE_TYPES = {"default": None, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def _read_as(model: Model, sampling: object) -> Model:
+def sampled_with(model: Model, sampling: object) -> Model:
+    """Return a clone of a model that is sampled with another parameterisation."""
     patched = model.clone()
     patched.add_object_patch("model_sampling", sampling)
     return patched
 
 
-@node("ModelSamplingDiscrete", category=CATEGORY, python_module=MODULE)
+@node("ModelSamplingDiscrete", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
 def model_sampling_discrete(
     context: NodeContext,
     *,
@@ -99,10 +95,10 @@ def model_sampling_discrete(
     sampling: Annotated[str, Choice(tuple(DISCRETE))],
     zsnr: Annotated[bool, Flag()] = False,
 ) -> MODEL:
-    return _read_as(model, DISCRETE[sampling](model.model.model_config, zsnr=zsnr))
+    return sampled_with(model, DISCRETE[sampling](model.model.model_config, zsnr=zsnr))
 
 
-@node("ModelSamplingContinuousEDM", category=CATEGORY, python_module=MODULE)
+@node("ModelSamplingContinuousEDM", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
 def model_sampling_continuous_edm(
     context: NodeContext,
     *,
@@ -114,13 +110,13 @@ def model_sampling_continuous_edm(
     kind, sigma_data = CONTINUOUS[sampling]
     levels = kind(model.model.model_config)
     levels.set_parameters(sigma_min, sigma_max, sigma_data)
-    patched = _read_as(model, levels)
+    patched = sampled_with(model, levels)
     if sampling == "edm_playground_v2.5":
         patched.add_object_patch("latent_format", PlaygroundLatentFormat())
     return patched
 
 
-@node("ModelSamplingContinuousV", category=CATEGORY, python_module=MODULE)
+@node("ModelSamplingContinuousV", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
 def model_sampling_continuous_v(
     context: NodeContext,
     *,
@@ -131,41 +127,10 @@ def model_sampling_continuous_v(
 ) -> MODEL:
     levels = ContinuousV(model.model.model_config)
     levels.set_parameters(sigma_min, sigma_max, 1.0)
-    return _read_as(model, levels)
+    return sampled_with(model, levels)
 
 
-@node("ModelSamplingStableCascade", category=CATEGORY, python_module=MODULE)
-def model_sampling_stable_cascade(context: NodeContext, *, model: MODEL, shift: Shift = 2.0) -> MODEL:
-    return _read_as(model, CascadeEps(shift))
-
-
-@node("ModelSamplingSD3", category=CATEGORY, python_module=MODULE)
-def model_sampling_sd3(context: NodeContext, *, model: MODEL, shift: Shift = 3.0) -> MODEL:
-    return _read_as(model, Flow(shift, multiplier=1000))
-
-
-@node("ModelSamplingAuraFlow", category=CATEGORY, python_module=MODULE)
-def model_sampling_aura_flow(context: NodeContext, *, model: MODEL, shift: Shift = 1.73) -> MODEL:
-    return _read_as(model, Flow(shift, multiplier=1.0))
-
-
-@node("ModelSamplingFlux", category=CATEGORY, python_module=MODULE)
-def model_sampling_flux(
-    context: NodeContext,
-    *,
-    model: MODEL,
-    max_shift: Shift = 1.15,
-    base_shift: Shift = 0.5,
-    width: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 1024,
-    height: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=8)] = 1024,
-) -> MODEL:
-    """Set a shift that is linear in the number of 16 px patches: `base_shift` at 256, `max_shift` at 4096."""
-    slope = (max_shift - base_shift) / (4096 - 256)
-    shift = (width * height / 256) * slope + base_shift - slope * 256
-    return _read_as(model, FluxFlow(shift))
-
-
-@node("ModelComputeDtype", category="advanced/debug/model", python_module=MODULE)
+@node("ModelComputeDtype", category="advanced/debug/model", python_module=MODEL_MODULE)
 def model_compute_dtype(
     context: NodeContext, *, model: MODEL, dtype: Annotated[str, Choice(tuple(COMPUTE_TYPES))]
 ) -> MODEL:
@@ -175,6 +140,5 @@ def model_compute_dtype(
 
 
 NODES = (
-    model_sampling_discrete, model_sampling_continuous_edm, model_sampling_continuous_v, model_sampling_stable_cascade,
-    model_sampling_sd3, model_sampling_aura_flow, model_sampling_flux, model_compute_dtype,
+    model_sampling_discrete, model_sampling_continuous_edm, model_sampling_continuous_v, model_compute_dtype,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from engine.nodes.base import Float, NodeContext, Text, node
 from engine.nodes.sockets import MODEL
 from engine.values.model import Model
 
-CATEGORY = "advanced/guidance"
+GUIDANCE_CATEGORY = "advanced/guidance"
 MODULE = "comfy_extras.nodes_slg"
 
 Layers = Annotated[str, Text(multiline=False)]
@@ -17,13 +17,15 @@ Scale = Annotated[float, Float(min=0.0, max=10.0, step=0.1)]
 Percent = Annotated[float, Float(min=0.0, max=1.0, step=0.001)]
 
 
-def _skipped(model: Model, double: str, single: str, start_percent: float, end_percent: float) -> SkippedLayers:
+def skipped_layers(model: Model, double: str, single: str, start_percent: float, end_percent: float) -> SkippedLayers:
+    """Return the layers to skip, by their numbers as text ("7, 8, 9"), and the noise levels between which they are."""
     sampling = model.get_model_object("model_sampling")
     highest, lowest = (sampling.percent_to_sigma(percent) for percent in (start_percent, end_percent))
     return SkippedLayers(layer_numbers(double), layer_numbers(single), highest, lowest)
 
 
-def _guided(model: Model, skipped: SkippedLayers, scale: float, rescaling: float = 0.0) -> Model:
+def guided_away(model: Model, skipped: SkippedLayers, scale: float, rescaling: float = 0.0) -> Model:
+    """Return a clone that is guided away from its network without the layers, the model itself where there are none."""
     if not (skipped.double or skipped.single):
         return model
     patched = model.clone()
@@ -31,22 +33,7 @@ def _guided(model: Model, skipped: SkippedLayers, scale: float, rescaling: float
     return patched
 
 
-@node("SkipLayerGuidanceSD3", display_name=None, category=CATEGORY, python_module="comfy_extras.nodes_sd3",
-      experimental=True)  # fmt: skip
-def skip_layer_guidance_sd3(
-    context: NodeContext,
-    *,
-    model: MODEL,
-    layers: Layers = "7, 8, 9",
-    scale: Scale = 3.0,
-    start_percent: Percent = 0.01,
-    end_percent: Percent = 0.15,
-) -> MODEL:
-    """Generic version of SkipLayerGuidance node that can be used on every DiT model."""  # noqa: D401 - ComfyUI's words
-    return _guided(model, _skipped(model, layers, "", start_percent, end_percent), scale)
-
-
-@node("SkipLayerGuidanceDiT", display_name=None, category=CATEGORY, python_module=MODULE, experimental=True)
+@node("SkipLayerGuidanceDiT", display_name=None, category=GUIDANCE_CATEGORY, python_module=MODULE, experimental=True)
 def skip_layer_guidance_dit(
     context: NodeContext,
     *,
@@ -59,11 +46,12 @@ def skip_layer_guidance_dit(
     rescaling_scale: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 0.0,
 ) -> MODEL:
     """Generic version of SkipLayerGuidance node that can be used on every DiT model."""  # noqa: D401 - ComfyUI's words
-    skipped = _skipped(model, double_layers, single_layers, start_percent, end_percent)
-    return _guided(model, skipped, scale, rescaling_scale)
+    skipped = skipped_layers(model, double_layers, single_layers, start_percent, end_percent)
+    return guided_away(model, skipped, scale, rescaling_scale)
 
 
-@node("SkipLayerGuidanceDiTSimple", display_name=None, category=CATEGORY, python_module=MODULE, experimental=True)
+@node("SkipLayerGuidanceDiTSimple", display_name=None, category=GUIDANCE_CATEGORY, python_module=MODULE,
+      experimental=True)  # fmt: skip
 def skip_layer_guidance_dit_simple(
     context: NodeContext,
     *,
@@ -74,7 +62,7 @@ def skip_layer_guidance_dit_simple(
     end_percent: Percent = 1.0,
 ) -> MODEL:
     """Simple version of the SkipLayerGuidanceDiT node that only modifies the uncond pass."""  # noqa: D401 - ComfyUI's
-    skipped = _skipped(model, double_layers, single_layers, start_percent, end_percent)
+    skipped = skipped_layers(model, double_layers, single_layers, start_percent, end_percent)
     if not (skipped.double or skipped.single):
         return model
     patched = model.clone()
@@ -82,4 +70,4 @@ def skip_layer_guidance_dit_simple(
     return patched
 
 
-NODES = (skip_layer_guidance_sd3, skip_layer_guidance_dit, skip_layer_guidance_dit_simple)
+NODES = (skip_layer_guidance_dit, skip_layer_guidance_dit_simple)

@@ -10,6 +10,7 @@ import torch
 
 from engine.cancel import CancelToken
 from engine.errors import Interrupted
+from engine.families.sd3 import nodes as sd3_nodes
 from engine.nodes.base import NodeContext
 from engine.nodes.library.conditioning.text import clip_text_encode
 from engine.nodes.library.sampling import (
@@ -184,7 +185,7 @@ PATCHES = {
     "discrete": lambda c, m, i: model_sampling.model_sampling_discrete(c, model=m, sampling="v_prediction", zsnr=True),
     "lcm": lambda c, m, i: model_sampling.model_sampling_discrete(c, model=m, sampling="lcm", zsnr=False),
     "edm": lambda c, m, i: model_sampling.model_sampling_continuous_edm(c, model=m, sampling="edm"),
-    "flow": lambda c, m, i: model_sampling.model_sampling_sd3(c, model=m, shift=3.0),
+    "flow": lambda c, m, i: sd3_nodes.model_sampling_sd3(c, model=m, shift=3.0),
     "bf16": lambda c, m, i: model_sampling.model_compute_dtype(c, model=m, dtype="bf16"),
     "easy_cache": lambda c, m, i: step_cache.easy_cache(
         c, model=m, reuse_threshold=3.0, start_percent=0.0, end_percent=1.0

@@ -1,4 +1,4 @@
-"""Conditioning by a picture in place of a prompt: cameras, orbits and videos."""
+"""Node classes of families for conditioning by a picture: cameras, orbits, videos and enlargements."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.nodes.library.conditioning.diffusion_upscaling import sd_4x_upscale_conditioning
-from engine.nodes.library.conditioning.lotus import empty_prompt
-from engine.nodes.library.conditioning.picture_models import (
-    camera,
-    stable_zero123_conditioning_batched,
-    sv3d_conditioning,
-    svd_img2vid_conditioning,
-)
+from engine.families.sd2.nodes.lotus import empty_prompt
+from engine.families.sd2.nodes.upscaling import sd_4x_upscale_conditioning
+from engine.families.svd.nodes import sv3d_conditioning, svd_img2vid_conditioning
+from engine.families.zero123.nodes import camera, stable_zero123_conditioning_batched
 from tests.engine.nodes.small_store import node_context, small_store
 
 

@@ -1,4 +1,4 @@
-"""Latents of Stable Cascade's two stages, and the conditioning of the second by the first."""
+"""Node classes made for Stable Cascade: latents of both stages, conditioning of stage B by stage C, noise levels."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Annotated
 
 import torch
 
+from engine.diffusion.model_sampling_variants import CascadeEps
 from engine.images.pixels import resize_image
-from engine.nodes.base import Int, NodeContext, Out, node
+from engine.nodes.base import Float, Int, NodeContext, Out, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE
+from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MODEL, VAE
 
 MODULE = "comfy_extras.nodes_stable_cascade"
 CATEGORY = "latent/stable_cascade"
@@ -20,6 +22,7 @@ Side = Annotated[int, Int(min=256, max=MAX_SIDE_PX, step=8)]
 Compression = Annotated[int, Int(min=4, max=128, step=1)]
 StageC = Annotated[LATENT, Out("stage_c")]
 StageB = Annotated[LATENT, Out("stage_b")]
+Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 
 @node("StableCascade_EmptyLatentImage", display_name=None, category=CATEGORY, python_module=MODULE)
@@ -80,7 +83,12 @@ def stable_cascade_super_resolution_controlnet(
     return hint, {"samples": first}, {"samples": second}
 
 
+@node("ModelSamplingStableCascade", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+def model_sampling_stable_cascade(context: NodeContext, *, model: MODEL, shift: Shift = 2.0) -> MODEL:
+    return sampled_with(model, CascadeEps(shift))
+
+
 NODES = (
     stable_cascade_empty_latent_image, stable_cascade_stage_c_vae_encode, stable_cascade_stage_b_conditioning,
-    stable_cascade_super_resolution_controlnet,
+    stable_cascade_super_resolution_controlnet, model_sampling_stable_cascade,
 )  # fmt: skip

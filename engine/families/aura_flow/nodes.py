@@ -1,0 +1,20 @@
+"""Node classes made for AuraFlow, which flow models of other families take too."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.diffusion.model_sampling_variants import Flow
+from engine.nodes.base import Float, NodeContext, node
+from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from engine.nodes.sockets import MODEL
+
+Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
+
+
+@node("ModelSamplingAuraFlow", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+def model_sampling_aura_flow(context: NodeContext, *, model: MODEL, shift: Shift = 1.73) -> MODEL:
+    return sampled_with(model, Flow(shift, multiplier=1.0))
+
+
+NODES = (model_sampling_aura_flow,)

@@ -1,0 +1,84 @@
+"""Node classes made for Stable Zero123: other views of the object in a picture."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.nodes.base import Float, NodeContext, node
+from engine.nodes.library.conditioning.picture_conditioning import (
+    VIEWS_CATEGORY,
+    VIEWS_MODULE,
+    Count,
+    Negative,
+    Positive,
+    Side,
+    Start,
+    empty_latent,
+    picture_pair,
+    picture_seen,
+)
+from engine.nodes.sockets import CLIP_VISION, IMAGE, VAE
+
+Angle = Annotated[float, Float(min=-180.0, max=180.0, step=0.1, round=False)]
+
+
+def camera(elevation: float, azimuth: float) -> torch.Tensor:
+    """Return a camera [1, 1, 4] relative to the picture's, from angles in degrees: Zero-1-to-3's, elevation last."""
+    up, around = torch.tensor([float(elevation)]), torch.tensor([float(azimuth)])
+    around = torch.deg2rad(around)
+    parts = (torch.deg2rad((90 - up) - 90), around.sin(), around.cos(), torch.deg2rad(90 - torch.zeros_like(up)))
+    return torch.stack(parts, dim=-1).unsqueeze(1)
+
+
+@node("StableZero123_Conditioning", display_name=None, category=VIEWS_CATEGORY, python_module=VIEWS_MODULE)
+def stable_zero123_conditioning(
+    context: NodeContext,
+    *,
+    clip_vision: CLIP_VISION,
+    init_image: IMAGE,
+    vae: VAE,
+    width: Side = 256,
+    height: Side = 256,
+    batch_size: Count = 1,
+    elevation: Angle = 0.0,
+    azimuth: Angle = 0.0,
+) -> tuple[Positive, Negative, Start]:
+    """Make conditioning of an object's picture and the camera of another view."""
+    embedding, pixels = picture_seen(clip_vision, init_image, width, height)
+    seen_from = camera(elevation, azimuth).to(embedding).expand(1, embedding.shape[1], -1)
+    tokens = torch.cat([embedding, seen_from], dim=-1)
+    positive, negative = picture_pair(tokens, torch.zeros_like(embedding), vae.encode(pixels))
+    return positive, negative, {"samples": empty_latent(batch_size, width, height)}
+
+
+@node("StableZero123_Conditioning_Batched", display_name=None, category=VIEWS_CATEGORY, python_module=VIEWS_MODULE)
+def stable_zero123_conditioning_batched(
+    context: NodeContext,
+    *,
+    clip_vision: CLIP_VISION,
+    init_image: IMAGE,
+    vae: VAE,
+    width: Side = 256,
+    height: Side = 256,
+    batch_size: Count = 1,
+    elevation: Angle = 0.0,
+    azimuth: Angle = 0.0,
+    elevation_batch_increment: Angle = 0.0,
+    azimuth_batch_increment: Angle = 0.0,
+) -> tuple[Positive, Negative, Start]:
+    """Make conditioning of several views, whose cameras differ by equal steps and whose noise is the same."""
+    embedding, pixels = picture_seen(clip_vision, init_image, width, height)
+    cameras = torch.cat(
+        [
+            camera(elevation + index * elevation_batch_increment, azimuth + index * azimuth_batch_increment)
+            for index in range(batch_size)
+        ]
+    )
+    tokens = torch.cat([embedding.expand(batch_size, -1, -1), cameras.to(embedding)], dim=-1)
+    positive, negative = picture_pair(tokens, torch.zeros_like(embedding), vae.encode(pixels))
+    return positive, negative, {"samples": empty_latent(batch_size, width, height), "batch_index": [0] * batch_size}
+
+
+NODES = (stable_zero123_conditioning, stable_zero123_conditioning_batched)
