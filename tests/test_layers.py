@@ -128,7 +128,7 @@ RULES = (
     Rule("engine.graph", CORE, NOTHING),
     Rule("engine.diffusion", (), TORCH | NODE_EXTRAS),
     Rule("engine.architectures", (), TORCH),
-    Rule("engine.text", (), TORCH | {"tokenizers"}),  # only inside the function that reads a vocabulary
+    Rule("engine.text", (), TORCH | {"tokenizers", "sentencepiece"}),  # only inside what reads a vocabulary
     Rule("engine.formats", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.adapters", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.images", (), TORCH),
@@ -543,7 +543,7 @@ def test_the_front_names_no_known_model() -> None:
         ("engine.graph.object_info", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
         ("engine.server.app", ("torch", "worker")),
         ("engine.__main__", ("torch", "worker")),
-        ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde", "tokenizers", "yaml", "av")),
+        ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde", "tokenizers", "sentencepiece", "yaml", "av")),
         ("engine.custom_nodes.commands", ("torch", "aiohttp")),
     ],
 )

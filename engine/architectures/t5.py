@@ -1,5 +1,6 @@
-"""T5's encoder (Raffel et al. 2019, arXiv 1910.10683), with gated feed-forward layers (Shazeer 2020, arXiv 2002.05202).
+"""T5's encoder (Raffel et al. 2019, arXiv 1910.10683), of any kind: T5, T5 1.1, mT5, umT5, Pile-T5, ByT5.
 
+Feed-forward layers are gated in all but the first T5 (Shazeer 2020, arXiv 2002.05202), which has rectified ones.
 `B` chunks, `T` tokens, `D` width, `H` heads. Module names are those of the transformers library's files. Attention is
 not scaled, and its scores get a bias by the distance of two tokens.
 """
@@ -17,14 +18,18 @@ from engine.architectures.attention import attention
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
 
-HEAD_WIDTH = 64
+HEAD_WIDTH = 64  # of most encoders
 NUM_BUCKETS = 32  # of distances, half of them for each direction
 FARTHEST = 128  # tokens: all distances from here on share a bucket
 
 
 @dataclass(frozen=True, slots=True)
 class T5Config:
-    """Configuration of an encoder. With `is_biased_everywhere` every layer has a bias of its own (umT5)."""
+    """Configuration of an encoder.
+
+    With `is_biased_everywhere` every layer has a bias of its own (umT5), without `is_gated` the feed-forward layers are
+    those of the first T5.
+    """
 
     num_layers: int
     width: int
@@ -32,6 +37,8 @@ class T5Config:
     inner_width: int
     vocabulary_size: int = 32128
     is_biased_everywhere: bool = False
+    is_gated: bool = True
+    head_width: int = HEAD_WIDTH
 
 
 def distance_buckets(num_tokens: int, device: torch.device | None = None) -> torch.Tensor:
@@ -52,8 +59,8 @@ def distance_buckets(num_tokens: int, device: torch.device | None = None) -> tor
 class T5Attention(nn.Module):
     def __init__(self, config: T5Config, *, is_biased: bool) -> None:
         super().__init__()
-        inner = config.heads * HEAD_WIDTH
-        self.heads = config.heads
+        inner = config.heads * config.head_width
+        self.heads, self.head_width = config.heads, config.head_width
         self.q, self.k, self.v = (Linear(config.width, inner, bias=False) for _ in range(3))
         self.o = Linear(inner, config.width, bias=False)
         self.relative_attention_bias = nn.Embedding(NUM_BUCKETS, config.heads) if is_biased else None
@@ -65,7 +72,7 @@ class T5Attention(nn.Module):
         return by_distance.permute(2, 0, 1).unsqueeze(0).to(like.dtype).contiguous()
 
     def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        keys = self.k(x) * HEAD_WIDTH**0.5
+        keys = self.k(x) * self.head_width**0.5
         out: torch.Tensor = self.o(attention(self.q(x), keys, self.v(x), self.heads, bias))
         return out
 
@@ -92,10 +99,21 @@ class T5GatedLayers(nn.Module):
         return out
 
 
+class T5RectifiedLayers(nn.Module):
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.wi = Linear(config.width, config.inner_width, bias=False)
+        self.wo = Linear(config.inner_width, config.width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.wo(functional.relu(self.wi(x)))
+        return out
+
+
 class T5FeedForward(nn.Module):
     def __init__(self, config: T5Config) -> None:
         super().__init__()
-        self.DenseReluDense = T5GatedLayers(config)
+        self.DenseReluDense = T5GatedLayers(config) if config.is_gated else T5RectifiedLayers(config)
         self.layer_norm = RmsNorm(config.width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

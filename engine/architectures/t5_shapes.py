@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from engine.architectures.latent_unet_shapes import Shapes, count_children
-from engine.architectures.t5 import HEAD_WIDTH, T5Config
+from engine.architectures.t5 import T5Config
 
 EMBEDDING = "shared.weight"
-SECOND_BIAS = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
+ATTENTION = "encoder.block.{}.layer.0.SelfAttention."
+BIAS = "relative_attention_bias.weight"  # [buckets, heads]
+FEED_FORWARD = "encoder.block.0.layer.1.DenseReluDense."
+
+
+def is_biased_everywhere(shapes: Shapes) -> bool:
+    """Return True for an encoder with a bias in every layer, or of one layer."""
+    num_layers = count_children(shapes, "encoder.block")
+    return ATTENTION.format(num_layers - 1) + BIAS in shapes
 
 
 def t5_config(shapes: Shapes) -> T5Config:
-    """Return the configuration of the encoder with these tensors (names from `encoder.` and `shared.` on)."""
+    """Return the configuration of the encoder with these tensors (names from `encoder.` and `shared.` on).
+
+    Raises LookupError for a missing tensor.
+    """
     num_tokens, width = shapes[EMBEDDING]
+    first = ATTENTION.format(0)
+    heads = shapes[first + BIAS][1]
+    is_gated = FEED_FORWARD + "wi_0.weight" in shapes
     return T5Config(
         num_layers=count_children(shapes, "encoder.block"),
         width=width,
-        heads=shapes["encoder.block.0.layer.0.SelfAttention.q.weight"][0] // HEAD_WIDTH,
-        inner_width=shapes["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"][0],
+        heads=heads,
+        inner_width=shapes[FEED_FORWARD + ("wi_0.weight" if is_gated else "wi.weight")][0],
         vocabulary_size=num_tokens,
-        is_biased_everywhere=SECOND_BIAS in shapes,
+        is_biased_everywhere=is_biased_everywhere(shapes),
+        is_gated=is_gated,
+        head_width=shapes[first + "q.weight"][0] // heads,
     )

@@ -22,6 +22,7 @@ from engine.families.base import (
     Parameterisation,
     TensorIndex,
     TextEncoder,
+    Vocabulary,
 )
 from engine.formats.fill import Destination, fill, set_weight
 from engine.formats.weight_file import Names, WeightFile, open_weights
@@ -195,9 +196,19 @@ def _text_encoders(family: ModelFamily, sources: Sequence[EncoderSource], types:
             file, encoder.network, names, types.text_encoder, to=types.to, through=types.patched_text_encoder
         )
         encoders.append(encoder.encoder_type(transformer, encoder.encoding))
+        if encoder.vocabulary is not None:
+            encoders[-1].vocabulary = _vocabulary(file, encoder.vocabulary)
     text_encoders = TextEncoderSet(encoders, combine=family.combine_text, family=family)
     text_encoders.patched_dtype = types.patched_text_encoder
     return text_encoders.eval()
+
+
+def _vocabulary(file: WeightFile, vocabulary: Vocabulary) -> bytes:
+    """Return the serialised tokenizer of a file. Raises `BadModelFile` for a file without one."""
+    name = next((name for name in (vocabulary.in_checkpoint, *vocabulary.names) if name in file.shapes), None)
+    if name is None:
+        raise BadModelFile(file.path.name, f"no tensor {vocabulary.names[0]!r}", "a text encoder with its tokenizer")
+    return file.tensor(name).to(torch.uint8).contiguous().numpy().tobytes()
 
 
 def _network(

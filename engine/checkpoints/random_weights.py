@@ -17,7 +17,7 @@ from engine.architectures.clip_vision import ClipVisionConfig, ClipVisionModel
 from engine.architectures.frozen_norm import FrozenBatchNorm
 from engine.architectures.latent_unet import UnetModel
 from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors
+from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors, vocabulary_tensors
 from engine.families.base import ModelFamily
 from engine.families.registry import default_family
 from engine.formats.fill import wants_channels_last
@@ -47,6 +47,9 @@ def random_networks(
             encoder.encoder_type(transformer, encoder.encoding)
             for transformer, encoder in zip(transformers, family.text, strict=True)
         ]
+        for encoder, item in zip(encoders, family.text, strict=True):
+            if item.vocabulary is not None:
+                encoder.vocabulary = item.vocabulary.random()
         text_encoder = TextEncoderSet(encoders, combine=family.combine_text, family=family) if encoders else None
         vae = family.vae.build(configs.vae)
     generator = torch.Generator(device=device)
@@ -140,7 +143,8 @@ def write_random_checkpoint(
     tensors |= vae_tensors(family, vae.state_dict())
     if text_encoder is not None:
         tensors |= text_tensors(family, text_encoder.state_dict())
+    vocabularies = {} if text_encoder is None else vocabulary_tensors(text_encoder)
     vision = family.scales[scale].vision
     if vision is not None:
         tensors |= {f"{family.vision_prefix}{name}": item for name, item in _random_vision(vision, seed).items()}
-    write_safetensors(path, {name: weight.to(torch.float16) for name, weight in tensors.items()})
+    write_safetensors(path, {name: weight.to(torch.float16) for name, weight in tensors.items()} | vocabularies)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from engine.families.base import ModelFamily, Tensors
+from engine.text.clip_encoding import TextEncoderSet
 
 
 def denoiser_tensors(family: ModelFamily, weights: Tensors) -> dict[str, torch.Tensor]:
@@ -20,6 +23,22 @@ def text_tensors(family: ModelFamily, weights: Tensors) -> dict[str, torch.Tenso
         own = {name.removeprefix(prefix): item for name, item in weights.items() if name.startswith(prefix)}
         tensors |= encoder.network.saved(own)
     return tensors
+
+
+def vocabulary_tensors(text_encoders: TextEncoderSet) -> dict[str, torch.Tensor]:
+    """Return the serialised tokenizers of a text encoder set, tensors of bytes, under a checkpoint's names."""
+    encoders: dict[str, Any] = {**text_encoders.encoders()}
+    described = ((item.vocabulary, encoders.get(item.encoding.slot)) for item in text_encoders.family.text)
+    return {
+        vocabulary.in_checkpoint: bytes_tensor(encoder.vocabulary)
+        for vocabulary, encoder in described
+        if vocabulary is not None and encoder is not None
+    }
+
+
+def bytes_tensor(content: bytes) -> torch.Tensor:
+    """Return bytes as a tensor [length] of theirs."""
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def vae_tensors(family: ModelFamily, weights: Tensors) -> dict[str, torch.Tensor]:

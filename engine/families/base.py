@@ -119,13 +119,26 @@ def _clip_tokenizer(encoder: Any, parts: TokenizerParts) -> ClipTokenizer:
 
 
 @dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The serialised tokenizer in files of a text encoder, a tensor of bytes.
+
+    `names` are those of the tensor, in files of the encoder alone and in others, `in_checkpoint` that in a checkpoint.
+    `random` makes one for random weights. The encoder gets it as its `vocabulary`.
+    """
+
+    names: tuple[str, ...]
+    in_checkpoint: str
+    random: Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class TextEncoder:
     """One of the text encoders of a family.
 
     `encoding` has `slot`, `key` (the name of its module in the set) and `embedding_width`. `fits` tells a file of this
     encoder from files of others by the shapes under the network's names. `lora_keys` maps the names used in LoRA files
     to the weights of the encoder set. `encoder_type` makes the encoder of chunks of tokens from the filled network and
-    the encoding, `tokenizer` the tokenizer for such an encoder.
+    the encoding, `tokenizer` the tokenizer for such an encoder. `vocabulary` is set where files hold the tokenizer's.
     """
 
     encoding: Any
@@ -133,6 +146,7 @@ class TextEncoder:
     fits: Callable[[Shapes], bool]
     lora_keys: Callable[[Iterable[str]], dict[str, str]]
     encoder_type: Callable[[Any, Any], Any] = ClipEncoder
+    vocabulary: Vocabulary | None = None
     tokenizer: Callable[[Any, TokenizerParts], Any] = _clip_tokenizer
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,7 +19,19 @@ START_TOKEN, END_TOKEN = 49406, 49407
 log = logging.getLogger(__name__)
 
 TokenWeights = Sequence[tuple[Any, float]]  # (token id or embedding [D] or [n, D], weight)
-Encoded = tuple[torch.Tensor, torch.Tensor]  # conditioning [B, T, D], pooled [B, D]
+NO_OPTIONS: Mapping[str, torch.Tensor] = MappingProxyType({})
+
+
+class Encoded(NamedTuple):
+    """An encoded prompt: conditioning [B, T, D], pooled output [B, D], and further options of the conditioning.
+
+    `pooled` is None for encoders without such an output. `options` are tensors by ComfyUI's names, such as
+    `attention_mask` [B, T].
+    """
+
+    cond: torch.Tensor
+    pooled: torch.Tensor | None
+    options: Mapping[str, torch.Tensor] = NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,9 @@ class ClipEncoder(nn.Module):
         self.encoding = encoding
         self.transformer = transformer
 
-    def encode(self, chunks: Sequence[Sequence[Any]], layer_idx: int | None, project_pooled: bool) -> Encoded:
+    def encode(
+        self, chunks: Sequence[Sequence[Any]], layer_idx: int | None, project_pooled: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (conditioning [B, T, D], pooled [B, D]), float32. A layer beyond the first means the last one.
 
         The pooled output is projected where both the caller and the encoding want that.
@@ -98,14 +113,14 @@ class ClipEncoder(nn.Module):
             tokens = [*tokens, [START_TOKEN, END_TOKEN, *[self.encoding.pad_token] * (length - 2)]]
         cond, pooled = self.encode(tokens, layer_idx, project_pooled)
         if not chunks:
-            return cond[-1:], pooled[:1]
+            return Encoded(cond[-1:], pooled[:1])
         if weighted:
             empty = cond[-1]
             weights = torch.tensor([[weight for _, weight in chunk] for chunk in chunks], device=cond.device)
             weights = weights.unsqueeze(-1)
             moved = (cond[: len(chunks)] - empty) * weights + empty
             cond = torch.where(weights != 1.0, moved, cond[: len(chunks)])
-        return cond.reshape(1, -1, cond.shape[-1]), pooled[:1]
+        return Encoded(cond.reshape(1, -1, cond.shape[-1]), pooled[:1])
 
     def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, int]:
         """Return the rows [T, D] of a chunk, and the place whose output is the pooled one.
@@ -180,7 +195,7 @@ class TextEncoderSet(nn.Module):
     def encode_token_weights(
         self, token_weight_pairs: Mapping[str, Sequence[TokenWeights]], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
-        """Return (conditioning [1, T * chunks, D], pooled [1, D] of the first chunk) of the tokens by slot."""
+        """Return the encoding of the tokens by slot, [1, T * chunks, D]; the pooled output is the first chunk's."""
         return self._combine(
             {
                 slot: encoder.encode_token_weights(

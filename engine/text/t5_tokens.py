@@ -1,44 +1,74 @@
-"""Prompts with weights as tokens of T5, by its SentencePiece unigram model (Kudo 2018, arXiv 1804.10959).
+"""Prompts with weights as tokens of T5 encoders, by a SentencePiece unigram model (Kudo 2018, arXiv 1804.10959).
 
-The vocabulary beside this file (`t5_tokenizer.json.gz`) is Google's; its licence is stored next to it. It is loaded at
-the first prompt.
+The vocabularies beside this file are Google's (`t5_tokenizer.json.gz`) and that of Pile-T5
+(`pile_t5_tokenizer.model.gz`); their licences are stored next to them. Files of other encoders hold their own. They are
+loaded at the first prompt.
 """
 
 from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from engine.text.clip_tokens import EMBEDDING_PREFIX, FindEmbedding, Weighted
 from engine.text.prompt_weights import parse_weights
-from engine.text.t5_encoding import END_TOKEN, PAD_TOKEN
+from engine.text.sentence_pieces import SentencePieces, Vocabulary
+from engine.text.t5_encoding import T5Encoding
+
+
+class GoogleVocabulary:
+    """T5's tokenizer of the tokenizers library."""
+
+    def __init__(self) -> None:
+        from tokenizers import Tokenizer  # a prompt for another encoder does without it
+
+        self._tokenizer = Tokenizer.from_buffer(_unpacked("t5_tokenizer.json.gz"))
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def piece(self, token: int) -> str:
+        return str(self._tokenizer.id_to_token(token))
 
 
 @cache
-def t5_vocabulary() -> Any:
-    """Return T5's tokenizer of the tokenizers library."""
-    from tokenizers import Tokenizer  # a prompt for another encoder does without it
+def t5_vocabulary() -> Vocabulary:
+    """Return the tokenizer of T5."""
+    return GoogleVocabulary()
 
-    packed = resources.files("engine.text").joinpath("t5_tokenizer.json.gz").read_bytes()
-    return Tokenizer.from_buffer(gzip.decompress(packed))
+
+@cache
+def pile_t5_vocabulary() -> Vocabulary:
+    """Return the tokenizer of Pile-T5."""
+    return SentencePieces(_unpacked("pile_t5_tokenizer.model.gz"))
+
+
+def _unpacked(name: str) -> bytes:
+    return gzip.decompress(resources.files("engine.text").joinpath(name).read_bytes())
 
 
 class T5Tokenizer:
     """Prompts -> one chunk of tokens with weights, as long as the prompt, for the encoder of one slot.
 
-    The chunk ends with the end token and is padded to `min_length`.
+    The chunk ends with the end token and is padded to the least length of the encoding. `vocabulary` is called at the
+    first prompt.
     """
 
     def __init__(
-        self, find_embedding: FindEmbedding | None = None, *, slot: str = "t5xxl", min_length: int = 0
+        self,
+        find_embedding: FindEmbedding | None = None,
+        *,
+        encoding: T5Encoding | None = None,
+        vocabulary: Callable[[], Vocabulary] = t5_vocabulary,
     ) -> None:
-        self.find_embedding = find_embedding
-        self.slot = slot
-        self.min_length = min_length
+        self.encoding = encoding or T5Encoding()
+        self.find_embedding = find_embedding if self.encoding.takes_embeddings else None
+        self.slot = self.encoding.slot
+        self.vocabulary = vocabulary
 
     @property
     def key(self) -> str:
@@ -63,15 +93,15 @@ class T5Tokenizer:
         chunk: list[Weighted] = [
             (token, weight, number) for number, word in enumerate(words, start=1) for token, weight in word
         ]
-        pad: Weighted = (PAD_TOKEN, 1.0, 0)
-        chunk.extend([(END_TOKEN, 1.0, 0), *[pad] * (options.get(f"{self.slot}_min_padding") or 0)])
-        chunk.extend([pad] * (options.get(f"{self.slot}_min_length", self.min_length) - len(chunk)))
+        pad: Weighted = (self.encoding.pad_token, 1.0, 0)
+        chunk.extend([(self.encoding.end_token, 1.0, 0), *[pad] * (options.get(f"{self.slot}_min_padding") or 0)])
+        chunk.extend([pad] * (options.get(f"{self.slot}_min_length", self.encoding.min_length) - len(chunk)))
         if return_word_ids:
             return {self.slot: [list(chunk)]}
         return {self.slot: [[(token, weight) for token, weight, _ in chunk]]}
 
     def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[Any, str]]:
-        return [(pair, t5_vocabulary().id_to_token(pair[0])) for pair in token_weight_pair]
+        return [(pair, self.vocabulary().piece(pair[0])) for pair in token_weight_pair]
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -86,4 +116,4 @@ class T5Tokenizer:
                 if rows is not None:
                     yield [(row, weight) for row in (rows.unsqueeze(0) if rows.ndim == 1 else rows)]
             if text:
-                yield [(token, weight) for token in t5_vocabulary().encode(text, add_special_tokens=False).ids]
+                yield [(token, weight) for token in self.vocabulary().encode(text)]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.options import OptionDict
+from engine.text.clip_encoding import Encoded
 from engine.text.clip_tokens import Chunks
 from engine.values.hooks import HookGroup
 from engine.values.module_patcher import ModulePatcher
@@ -15,6 +16,12 @@ from engine.values.weight_handle import Network, WeightHandle
 
 Tokens = Any  # what `tokenize` gives, or a pack's own form of it
 Entries = list[list[Any]]  # CONDITIONING: pairs of tokens [B, T, D] and a dictionary
+
+
+def _options(encoded: Encoded) -> dict[str, object]:
+    """Return the options of a conditioning, on the CPU: the pooled output (None without one) and further tensors."""
+    pooled = None if encoded.pooled is None else encoded.pooled.to("cpu")
+    return {"pooled_output": pooled, **{name: item.to("cpu") for name, item in encoded.options.items()}}
 
 
 class TextEncoderPatcher(ModulePatcher):
@@ -80,13 +87,14 @@ class Clip(NetworkValue):
         """
         with self.patcher.in_use() as encoder:
             self.patcher.apply_hooks(self.patcher.forced_hooks)
-            cond, pooled = encoder.encode_token_weights(
+            encoded: Encoded = encoder.encode_token_weights(
                 tokens, layer_idx=self.layer_idx, project_pooled=return_pooled != "unprojected"
             )
-        cond, pooled = cond.to("cpu"), pooled.to("cpu")
+        cond = encoded.cond.to("cpu")
+        options = _options(encoded)
         if return_dict:
-            return self.add_hooks_to_dict({"cond": cond, "pooled_output": pooled})
-        return (cond, pooled) if return_pooled else cond
+            return self.add_hooks_to_dict({"cond": cond, **options})
+        return (cond, options["pooled_output"]) if return_pooled else cond
 
     def encode_from_tokens_scheduled(
         self, tokens: Tokens, unprojected: bool = False, add_dict: OptionDict | None = None, show_pbar: bool = True
@@ -115,11 +123,11 @@ class Clip(NetworkValue):
                 for hook, keyframe in keyframes:
                     hook.hook_keyframe.set_current(keyframe)
                 self.patcher.patch_hooks(hooks)
-                cond, pooled = encoder.encode_token_weights(
+                encoded: Encoded = encoder.encode_token_weights(
                     tokens, layer_idx=self.layer_idx, project_pooled=not unprojected
                 )
-                options = {"pooled_output": pooled.to("cpu"), "clip_start_percent": start, "clip_end_percent": end}
-                entries.append([cond.to("cpu"), self.add_hooks_to_dict({**options, **add_dict})])
+                options = {**_options(encoded), "clip_start_percent": start, "clip_end_percent": end}
+                entries.append([encoded.cond.to("cpu"), self.add_hooks_to_dict({**options, **add_dict})])
         hooks.reset()
         return entries
 

@@ -81,7 +81,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 
 def tokens_and_pooled(encoded: Mapping[str, Encoded]) -> Encoded:
     """Return the tokens of T5, and the pooled output of CLIP."""
-    return encoded["t5xxl"][0], encoded["l"][1]
+    return Encoded(encoded["t5xxl"].cond, encoded["l"].pooled)
 
 
 FAMILY = ModelFamily(

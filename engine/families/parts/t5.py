@@ -1,20 +1,21 @@
-"""T5-XXL as a text encoder of a family: its files, its tokens, and its names in LoRA files."""
+"""T5 encoders as text encoders of a family: their files, their tokens, and their names in LoRA files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from engine.architectures.t5 import T5Model
-from engine.architectures.t5_shapes import EMBEDDING, t5_config
-from engine.families.base import Network, TextEncoder, TokenizerParts
+from engine.architectures.t5_shapes import EMBEDDING, is_biased_everywhere, t5_config
+from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
 from engine.families.parts.layouts import behind_first, saved_behind
+from engine.text import sentence_pieces
 from engine.text.t5_encoding import T5Encoder, T5Encoding
-from engine.text.t5_tokens import T5Tokenizer
+from engine.text.t5_tokens import T5Tokenizer, pile_t5_vocabulary, t5_vocabulary
 
-PREFIX = "text_encoders.t5xxl.transformer."
-PREFIXES = (PREFIX, "t5xxl.transformer.", "transformer.", "")  # of files of the encoder alone
+TOKENIZER = "spiece_model"  # the tensor of a serialised tokenizer
+XXL_WIDTH, XL_WIDTH = 4096, 2048
 
 
 def lora_keys(weight_names: Iterable[str], key: str, numbers: tuple[int, ...]) -> dict[str, str]:
@@ -33,24 +34,107 @@ def lora_keys(weight_names: Iterable[str], key: str, numbers: tuple[int, ...]) -
     return keys
 
 
-def _tokenizer(encoder: Any, parts: TokenizerParts) -> T5Tokenizer:
-    encoding: T5Encoding = encoder.encoding
-    return T5Tokenizer(parts.find_embedding(encoding), slot=encoding.slot, min_length=encoding.min_length)
+def prefixes_of(encoding: T5Encoding) -> tuple[str, ...]:
+    """Return the prefixes of an encoder's weights, that of a checkpoint first."""
+    return (f"text_encoders.{encoding.key}.transformer.", f"{encoding.key}.transformer.", "transformer.", "")
 
 
-def t5_xxl(encoding: T5Encoding, *, lora_numbers: tuple[int, ...]) -> TextEncoder:
-    """Describe the encoder of a family whose checkpoints have it behind `text_encoders.`."""
+def is_t5(shapes: Shapes) -> bool:
+    return EMBEDDING in shapes
+
+
+def fits_width(shapes: Shapes, *, width: int, biased_everywhere: bool | None = None) -> bool:
+    """Return True for an encoder of that width, and with biases in every layer or the first alone where that is set."""
+    if shapes.get(EMBEDDING, ())[1:] != (width,):
+        return False
+    return biased_everywhere is None or is_biased_everywhere(shapes) == biased_everywhere
+
+
+def t5_text_encoder(
+    encoding: T5Encoding,
+    *,
+    fits: Callable[[Shapes], bool] = is_t5,
+    tokenizer: Callable[[Any, TokenizerParts], Any],
+    vocabulary: Vocabulary | None = None,
+    lora_numbers: tuple[int, ...] = (),
+) -> TextEncoder:
+    """Describe a T5 encoder of a family whose checkpoints have it behind `text_encoders.`."""
+    first, *_ = prefixes = prefixes_of(encoding)
     return TextEncoder(
         encoding=encoding,
         network=Network(
-            layouts=(behind_first(PREFIXES, EMBEDDING),),
-            in_checkpoint=(behind_first((PREFIX,), EMBEDDING),),
+            layouts=(behind_first(prefixes, EMBEDDING),),
+            in_checkpoint=(behind_first((first,), EMBEDDING),),
             configure=t5_config,
             build=T5Model,
-            saved=partial(saved_behind, PREFIX),
+            saved=partial(saved_behind, first),
         ),
-        fits=lambda shapes: EMBEDDING in shapes,
+        fits=fits,
         lora_keys=partial(lora_keys, key=encoding.key, numbers=lora_numbers),
         encoder_type=T5Encoder,
-        tokenizer=_tokenizer,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
     )
+
+
+def _tokenizer_with(vocabulary: Callable[[], sentence_pieces.Vocabulary]) -> Callable[[Any, TokenizerParts], Any]:
+    def tokenizer(encoder: Any, parts: TokenizerParts) -> T5Tokenizer:
+        encoding: T5Encoding = encoder.encoding
+        return T5Tokenizer(parts.find_embedding(encoding), encoding=encoding, vocabulary=vocabulary)
+
+    return tokenizer
+
+
+def _tokenizer_of_file(encoder: Any, parts: TokenizerParts) -> T5Tokenizer:
+    """Return the tokenizer that came with the encoder's weights."""
+    encoding: T5Encoding = encoder.encoding
+    return T5Tokenizer(
+        parts.find_embedding(encoding),
+        encoding=encoding,
+        vocabulary=partial(sentence_pieces.sentence_pieces, encoder.vocabulary),
+    )
+
+
+def t5_xxl(encoding: T5Encoding, *, lora_numbers: tuple[int, ...]) -> TextEncoder:
+    """Describe T5-XXL, as Google published it."""
+    return t5_text_encoder(encoding, tokenizer=_tokenizer_with(t5_vocabulary), lora_numbers=lora_numbers)
+
+
+def pile_t5(encoding: T5Encoding) -> TextEncoder:
+    """Describe Pile-T5-XL (EleutherAI 2024): every layer has a bias of its own."""
+    return t5_text_encoder(
+        encoding,
+        fits=partial(fits_width, width=XL_WIDTH, biased_everywhere=True),
+        tokenizer=_tokenizer_with(pile_t5_vocabulary),
+    )
+
+
+def t5_with_vocabulary(
+    encoding: T5Encoding, *, fits: Callable[[Shapes], bool] = is_t5, prefix: str = ""
+) -> TextEncoder:
+    """Describe an encoder whose files hold its tokenizer (umT5, mT5), in a checkpoint behind `text_encoders.` too.
+
+    `prefix` is that of the tokenizer in checkpoints of several encoders.
+    """
+    return t5_text_encoder(
+        encoding,
+        fits=fits,
+        tokenizer=_tokenizer_of_file,
+        vocabulary=Vocabulary(
+            names=(TOKENIZER,),
+            in_checkpoint=f"text_encoders.{prefix}{TOKENIZER}",
+            random=sentence_pieces.byte_vocabulary,
+        ),
+    )
+
+
+def umt5_xxl() -> TextEncoder:
+    """Describe umT5-XXL (Chung et al. 2023, arXiv 2304.09151): at least 512 tokens, masked, zeros behind the prompt."""
+    encoding = T5Encoding(
+        slot="umt5xxl",
+        min_length=512,
+        masks_padding=True,
+        zeroes_padding=True,
+        takes_embeddings=False,
+    )
+    return t5_with_vocabulary(encoding, fits=partial(fits_width, width=XXL_WIDTH, biased_everywhere=True))

@@ -39,7 +39,7 @@ class OptionalClipEncoder(ClipEncoder):
         if chunks:
             return super().encode_token_weights(chunks, layer_idx=layer_idx, project_pooled=project_pooled)
         zeros = torch.zeros(1, self.config.width, device=self.transformer.get_input_embeddings().weight.device)
-        return zeros[:, None][:, :0], zeros
+        return Encoded(zeros[:, None][:, :0], zeros)
 
 
 def stacked(encoded: Mapping[str, Encoded]) -> Encoded:
@@ -48,23 +48,23 @@ def stacked(encoded: Mapping[str, Encoded]) -> Encoded:
     Of the CLIPs as many tokens count as the shorter one has. They are filled up with zeros to the width of T5, as are
     the places of encoders that are left out.
     """
-    t5 = encoded[T5_SLOT][0] if T5_SLOT in encoded else None
+    t5 = encoded[T5_SLOT].cond if T5_SLOT in encoded else None
     width = CONTEXT_DIM if t5 is None else t5.shape[-1]
-    first = next(iter(encoded.values()))[0]
-    pooled = torch.cat(
-        [
-            encoded[slot][1] if slot in encoded else first.new_zeros(1, own_width)
-            for slot, own_width in (("l", L_WIDTH), ("g", G_WIDTH))
-        ],
-        dim=-1,
-    )
+    first = next(iter(encoded.values())).cond
+    pooled = torch.cat([_pooled(encoded, "l", L_WIDTH, first), _pooled(encoded, "g", G_WIDTH, first)], dim=-1)
     parts = [part for part in (_clip_tokens(encoded, width), t5) if part is not None and part.shape[1]]
-    return torch.cat(parts, dim=1) if parts else first.new_zeros(1, NUM_EMPTY, width), pooled
+    return Encoded(torch.cat(parts, dim=1) if parts else first.new_zeros(1, NUM_EMPTY, width), pooled)
+
+
+def _pooled(encoded: Mapping[str, Encoded], slot: str, width: int, like: torch.Tensor) -> torch.Tensor:
+    """Return the pooled output [1, width] of an encoder, zeros for one that is left out."""
+    found = encoded[slot].pooled if slot in encoded else None
+    return like.new_zeros(1, width) if found is None else found
 
 
 def _clip_tokens(encoded: Mapping[str, Encoded], width: int) -> torch.Tensor | None:
     """Return the tokens [1, T, D] of the CLIPs in the set, None without any."""
-    side_l, side_g = (encoded[slot][0] if slot in encoded else None for slot in ("l", "g"))
+    side_l, side_g = (encoded[slot].cond if slot in encoded else None for slot in ("l", "g"))
     if side_l is not None and side_g is not None:
         shorter = min(side_l.shape[1], side_g.shape[1])
         joined = torch.cat([side_l[:, :shorter], side_g[:, :shorter]], dim=-1)

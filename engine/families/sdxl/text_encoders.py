@@ -43,9 +43,9 @@ def fits_l(shapes: Shapes) -> bool:
 
 def side_by_side(encoded: Mapping[str, Encoded]) -> Encoded:
     """Return the tokens [1, T, D of L + D of G] of both, as many as the shorter has, and the pooled output of G."""
-    (tokens_l, _), (tokens_g, pooled) = encoded["l"], encoded["g"]
+    tokens_l, tokens_g = encoded["l"].cond, encoded["g"].cond
     shorter = min(tokens_l.shape[1], tokens_g.shape[1])
-    return torch.cat([tokens_l[:, :shorter], tokens_g[:, :shorter]], dim=-1), pooled
+    return Encoded(torch.cat([tokens_l[:, :shorter], tokens_g[:, :shorter]], dim=-1), encoded["g"].pooled)
 
 
 ENCODING_L = replace(CLIP_L_ENCODING, layer=-2, normalises_layer=False)

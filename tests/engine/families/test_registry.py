@@ -26,7 +26,7 @@ PAIR_TYPE = "a pair"
 
 def side_by_side(encoded: Mapping[str, Encoded]) -> Encoded:
     """The tokens of all encoders, as wide as all together."""
-    return torch.cat([cond for cond, _ in encoded.values()], dim=-1), encoded["h"][1]
+    return Encoded(torch.cat([item.cond for item in encoded.values()], dim=-1), encoded["h"].pooled)
 
 
 @pytest.fixture

@@ -16,13 +16,14 @@ from engine.families.base import NotRecognised, TensorIndex
 from engine.families.registry import family_named, recognise
 from engine.memory.weight_patches import calculate_weight
 from engine.store.model_store import denoiser
+from engine.text.clip_encoding import Encoded
 from tests.engine.families.test_every_family import saved_index
 
 FAMILY = family_named("sd3")
 SMALL = FAMILY.scales["small"].denoiser
 L, G, T5 = torch.rand(1, 77, 768), torch.rand(1, 154, 1280), torch.rand(1, 90, 4096)
 POOLED_L, POOLED_G = torch.rand(1, 768), torch.rand(1, 1280)
-SETS: dict[str, Any] = {"l": (L, POOLED_L), "g": (G, POOLED_G), "t5xxl": (T5, torch.zeros(1, 0))}
+SETS = {"l": Encoded(L, POOLED_L), "g": Encoded(G, POOLED_G), "t5xxl": Encoded(T5, None)}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,8 @@ SETS: dict[str, Any] = {"l": (L, POOLED_L), "g": (G, POOLED_G), "t5xxl": (T5, to
     [(("l", "g", "t5xxl"), 167), (("l", "g"), 77), (("l", "t5xxl"), 167), (("g",), 154), (("t5xxl",), 90)],
 )
 def test_encoders_that_are_left_out_leave_zeros(slots: tuple[str, ...], num_tokens: int) -> None:
-    cond, pooled = FAMILY.combine_text({slot: SETS[slot] for slot in slots})
+    cond, pooled, _ = FAMILY.combine_text({slot: SETS[slot] for slot in slots})
+    assert pooled is not None
     assert cond.shape == (1, num_tokens, 4096) and pooled.shape == (1, 2048)
     num_clip = num_tokens - (90 if "t5xxl" in slots else 0)
     expected_l = L if "l" in slots else torch.zeros(1, num_clip, 768)
@@ -43,10 +45,10 @@ def test_encoders_that_are_left_out_leave_zeros(slots: tuple[str, ...], num_toke
 
 
 def test_prompts_that_are_left_out_give_no_tokens() -> None:
-    empty = {slot: (tokens[:, :0], torch.zeros_like(pooled)) for slot, (tokens, pooled) in SETS.items()}
-    cond, pooled = FAMILY.combine_text({**empty, "t5xxl": SETS["t5xxl"]})
-    assert torch.equal(cond, T5) and not pooled.any()
-    nothing, _ = FAMILY.combine_text({slot: empty[slot] for slot in ("l", "g")})
+    empty = {"l": Encoded(L[:, :0], torch.zeros(1, 768)), "g": Encoded(G[:, :0], torch.zeros(1, 1280))}
+    cond, pooled, _ = FAMILY.combine_text({**empty, "t5xxl": SETS["t5xxl"]})
+    assert pooled is not None and torch.equal(cond, T5) and not pooled.any()
+    nothing = FAMILY.combine_text(empty).cond
     assert nothing.shape == (1, 77, 4096) and not nothing.any()
 
 

@@ -45,7 +45,7 @@ def test_a_text_has_the_tokens_of_googles_vocabulary(text: str, expected: list[i
 
 def test_a_chunk_is_as_long_as_its_prompt_and_padded_to_the_least_length() -> None:
     assert len(ids("word " * 300)) > 300
-    short = ids("a fox", T5Tokenizer(min_length=77))
+    short = ids("a fox", T5Tokenizer(encoding=T5Encoding(min_length=77)))
     assert len(short) == 77 and short[short.index(END_TOKEN) + 1 :] == [PAD_TOKEN] * (76 - short.index(END_TOKEN))
     plain = ids("a fox")
     assert ids("a fox", tokenizer_options={"t5xxl_min_padding": 3}) == [*plain, *[PAD_TOKEN] * 3]
@@ -73,20 +73,42 @@ def test_words_are_numbered_and_tokens_read_back() -> None:
 
 def test_a_weighted_token_moves_along_the_line_from_the_empty_prompt(encoder: T5Encoder) -> None:
     tokens = [5, 6, END_TOKEN]
-    own, empty = encoder.encode([tokens, [END_TOKEN, PAD_TOKEN, PAD_TOKEN]], None)
+    (own, empty), _ = encoder.encode([tokens, [END_TOKEN, PAD_TOKEN, PAD_TOKEN]], None)
     chunk = [(5, 1.0), (6, 1.5), (END_TOKEN, 1.0)]
-    (found,), pooled = encoder.encode_token_weights([chunk], layer_idx=None, project_pooled=True)
+    (found,), pooled, options = encoder.encode_token_weights([chunk], layer_idx=None, project_pooled=True)
     torch.testing.assert_close(found[1], empty[1] + 1.5 * (own[1] - empty[1]))
     torch.testing.assert_close(found[0], own[0])
-    assert pooled.shape == (1, 0)
+    assert pooled is None and not options
 
 
 def test_no_chunk_is_the_end_token_alone(encoder: T5Encoder) -> None:
-    found, _ = encoder.encode_token_weights([], layer_idx=None, project_pooled=True)
-    assert torch.equal(found, encoder.encode([[END_TOKEN]], None))
+    found = encoder.encode_token_weights([], layer_idx=None, project_pooled=True).cond
+    assert torch.equal(found, encoder.encode([[END_TOKEN]], None)[0])
 
 
 def test_embeddings_of_another_width_become_padding(encoder: T5Encoder) -> None:
-    found = encoder.encode([[5, torch.rand(1, 8), END_TOKEN]], None)
-    torch.testing.assert_close(found, encoder.encode([[5, END_TOKEN, PAD_TOKEN]], None))
-    assert encoder.encode([[5, ROWS, END_TOKEN]], None).shape == (1, 4, 16)
+    found, mask = encoder.encode([[5, torch.rand(1, 8), END_TOKEN]], None)
+    torch.testing.assert_close(found, encoder.encode([[5, END_TOKEN, PAD_TOKEN]], None)[0])
+    assert mask.tolist() == [[1, 1, 0]]
+    assert encoder.encode([[5, ROWS, END_TOKEN]], None)[0].shape == (1, 4, 16)
+
+
+def test_padding_is_masked_and_its_output_zero_where_the_encoding_says_so() -> None:
+    torch.manual_seed(0)
+    network = T5Model(
+        T5Config(num_layers=2, width=16, heads=2, inner_width=24, is_biased_everywhere=True, head_width=8)
+    )
+    encoding = T5Encoding(masks_padding=True, zeroes_padding=True, returns_mask=True)
+    encoder = T5Encoder(network.requires_grad_(False), encoding)
+    chunk = [(5, 1.0), (6, 1.0), (END_TOKEN, 1.0)]
+    short = encoder.encode_token_weights([chunk], layer_idx=None, project_pooled=True)
+    padded = encoder.encode_token_weights([[*chunk, (PAD_TOKEN, 1.0)]], layer_idx=None, project_pooled=True)
+    torch.testing.assert_close(padded.cond[:, :3], short.cond)
+    assert not padded.cond[:, 3:].any() and padded.options["attention_mask"].tolist() == [[1, 1, 1, 0]]
+
+
+def test_the_empty_prompt_may_be_padding_alone(encoder: T5Encoder) -> None:
+    other = T5Encoder(encoder.transformer, T5Encoding(empty_has_end=False))
+    (own, empty), _ = other.encode([[5, END_TOKEN], [PAD_TOKEN, PAD_TOKEN]], None)
+    (found,), _, _ = other.encode_token_weights([[(5, 2.0), (END_TOKEN, 1.0)]], layer_idx=None, project_pooled=True)
+    torch.testing.assert_close(found[0], empty[0] + 2.0 * (own[0] - empty[0]))

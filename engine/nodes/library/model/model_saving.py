@@ -103,6 +103,7 @@ def checkpoint_tensors(model: Model, clip: Clip | None, vae: Vae | None, vision:
     tensors = unet_tensors(model)
     if clip is not None:
         tensors |= saved_layout.text_tensors(clip.cond_stage_model.family, text_encoder_tensors(clip))
+        tensors |= saved_layout.vocabulary_tensors(clip.cond_stage_model)
     if vae is not None:
         tensors |= saved_layout.vae_tensors(model.model.model_config.family, vae_tensors(vae))
     if vision is not None:
