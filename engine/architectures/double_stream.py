@@ -276,14 +276,8 @@ class FinalLayer(nn.Module):
 # --- network ---------------------------------------------------------------------------------------------------------
 
 
-class DoubleStreamModel(nn.Module):
-    """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
-
-    `guidance` [B] is embedded beside the time by networks that were distilled with it; None leaves it out.
-    `ref_latents` are reference pictures [B, C, h, w], placed by `ref_latents_method` (`reference_corners`). `control`
-    holds lists of additions to the picture by block, `input` for those of two streams, `output` for those of one. Built
-    without weights being drawn when a `torch.device("meta")` context is open.
-    """
+class DoubleStreamTrunk(nn.Module):
+    """The layers before the last one, which networks that steer such a transformer have as well."""
 
     def __init__(self, config: DoubleStreamConfig) -> None:
         super().__init__()
@@ -299,12 +293,39 @@ class DoubleStreamModel(nn.Module):
         self.txt_in = Linear(config.context_dim, config.width)
         self.double_blocks = nn.ModuleList(DoubleBlock(config) for _ in range(config.num_double))
         self.single_blocks = nn.ModuleList(SingleBlock(config) for _ in range(config.num_single))
-        self.final_layer = FinalLayer(config)
 
     @property
     def dtype(self) -> torch.dtype:
         """Computation type."""
         return self.compute_dtype or self.txt_in.weight.dtype
+
+    def vector(
+        self, timesteps: torch.Tensor, y: torch.Tensor, guidance: torch.Tensor | None, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Return the vector [B, D] that modulates the blocks, of time, guidance and labels."""
+
+        def embedded(numbers: torch.Tensor) -> torch.Tensor:
+            return timestep_embedding(numbers * TIME_FACTOR, TIME_WIDTH).to(dtype)
+
+        vec: torch.Tensor = self.time_in(embedded(timesteps))
+        if self.config.has_guidance and guidance is not None:
+            vec = vec + self.guidance_in(embedded(guidance))
+        labels: torch.Tensor = self.vector_in(y[:, : self.config.label_dim])
+        return vec + labels
+
+
+class DoubleStreamModel(DoubleStreamTrunk):
+    """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
+
+    `guidance` [B] is embedded beside the time by networks that were distilled with it; None leaves it out.
+    `ref_latents` are reference pictures [B, C, h, w], placed by `ref_latents_method` (`reference_corners`). `control`
+    holds lists of additions to the picture by block, `input` for those of two streams, `output` for those of one. Built
+    without weights being drawn when a `torch.device("meta")` context is open.
+    """
+
+    def __init__(self, config: DoubleStreamConfig) -> None:
+        super().__init__(config)
+        self.final_layer = FinalLayer(config)
 
     def forward(
         self,
@@ -324,7 +345,7 @@ class DoubleStreamModel(nn.Module):
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH)
         tokens, places = self._with_references(padded, (height, width), ref_latents, ref_latents_method)
-        vec = self._vector(timesteps, y, guidance, x.dtype)  # [B, D]
+        vec = self.vector(timesteps, y, guidance, x.dtype)  # [B, D]
         out = self._blocks(tokens, places, context, vec, control, options)
         drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
         return self._picture(drawn, padded)[..., :height, :width]
@@ -342,18 +363,6 @@ class DoubleStreamModel(nn.Module):
             corner = {"row": (row + 1) // PATCH, "column": (column + 1) // PATCH}
             places.append(places_of(latent, index=index, **corner))
         return torch.cat(tokens, dim=1), torch.cat(places, dim=1)
-
-    def _vector(
-        self, timesteps: torch.Tensor, y: torch.Tensor, guidance: torch.Tensor | None, dtype: torch.dtype
-    ) -> torch.Tensor:
-        def embedded(numbers: torch.Tensor) -> torch.Tensor:
-            return timestep_embedding(numbers * TIME_FACTOR, TIME_WIDTH).to(dtype)
-
-        vec: torch.Tensor = self.time_in(embedded(timesteps))
-        if self.config.has_guidance and guidance is not None:
-            vec = vec + self.guidance_in(embedded(guidance))
-        labels: torch.Tensor = self.vector_in(y[:, : self.config.label_dim])
-        return vec + labels
 
     def _blocks(
         self,

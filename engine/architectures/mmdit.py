@@ -24,6 +24,9 @@ from engine.architectures.norms import RmsNorm
 HEAD_WIDTH = 64
 TIME_WIDTH = 256  # of the sinusoids of the time
 NORM_EPS = 1e-6
+TEXT_HEADS = 8  # of the layers of the text alone
+PLACES_MIDDLE = 7.5  # of computed places
+PLACES_THETA = 10000
 Parts = tuple[torch.Tensor, ...]
 
 
@@ -31,8 +34,9 @@ Parts = tuple[torch.Tensor, ...]
 class MmditConfig:
     """Configuration of the network.
 
-    `position_side` is the side of the square of learned places, in patches. `dual_blocks` are the blocks in which the
-    picture attends to itself once more (SD 3.5 medium).
+    `position_side` is the side of the square of learned places, in patches; 0 for places that are computed.
+    `dual_blocks` are the blocks in which the picture attends to itself once more (SD 3.5 medium), `num_text_layers`
+    those of the text alone before them.
     """
 
     num_blocks: int
@@ -45,6 +49,7 @@ class MmditConfig:
     position_side: int = 192
     norms_queries: bool = False
     dual_blocks: frozenset[int] = frozenset()
+    num_text_layers: int = 0
 
     @property
     def heads(self) -> int:
@@ -75,10 +80,25 @@ class Embedder(nn.Module):
         return out
 
 
+def computed_places(width: int, rows: int, columns: int, device: torch.device) -> torch.Tensor:
+    """Return sinusoids of columns and rows [P, D], float32, for a grid whose shorter side runs from 0 to 15."""
+    sides = []
+    for number in (rows, columns):
+        reach = number / min(rows, columns) * PLACES_MIDDLE
+        sides.append(torch.linspace(PLACES_MIDDLE - reach, PLACES_MIDDLE + reach, number, device=device))
+    row, column = torch.meshgrid(*sides, indexing="ij")
+    steps = torch.arange(width // 4, device=device, dtype=torch.float32) / (width // 4)
+    parts = []
+    for places in (column, row):
+        angles = places.reshape(-1)[:, None] * (1.0 / PLACES_THETA**steps)[None]
+        parts += [angles.sin(), angles.cos()]
+    return torch.cat(parts, dim=1)
+
+
 class PatchEmbedder(nn.Module):
-    def __init__(self, config: MmditConfig) -> None:
+    def __init__(self, in_channels: int, config: MmditConfig) -> None:
         super().__init__()
-        self.proj = Conv2d(config.in_channels, config.width, config.patch_size, stride=config.patch_size)
+        self.proj = Conv2d(in_channels, config.width, config.patch_size, stride=config.patch_size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         patches: torch.Tensor = self.proj(x)  # [B, D, h / patch, w / patch]
@@ -150,12 +170,18 @@ class StreamBlock(nn.Module):
         fed: torch.Tensor = self.mlp(modulated(x, shift_mlp, scale_mlp))
         return x + gate_mlp.unsqueeze(1) * fed
 
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        """Return the stream [B, T, D] after a block that attends to nothing else. `c` is [B, D]."""
+        vectors = self.vectors(c)
+        q, k, v = self.attn(modulated(x, *vectors[:2]))
+        return self.finish(x, optimized_attention(q, k, v, q.shape[-1] // HEAD_WIDTH), None, vectors)
+
 
 class JointBlock(nn.Module):
-    def __init__(self, config: MmditConfig, index: int) -> None:
+    def __init__(self, config: MmditConfig, index: int, *, is_last: bool) -> None:
         super().__init__()
         self.heads = config.heads
-        self.context_block = StreamBlock(config, has_output=index < config.num_blocks - 1)
+        self.context_block = StreamBlock(config, has_output=not is_last)
         self.x_block = StreamBlock(config, is_dual=index in config.dual_blocks)
 
     def forward(
@@ -188,7 +214,93 @@ class FinalLayer(nn.Module):
         return out
 
 
-class MmditModel(nn.Module):
+class TextLayer(nn.Module):
+    """Attention and feed-forward layers of the text [B, T, C] alone."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attn = nn.ModuleDict({"qkv": Linear(width, width * 3), "proj": Linear(width, width)})
+        self.mlp = FeedForward(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.attn["qkv"](functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)).chunk(3, dim=-1)
+        x = x + self.attn["proj"](optimized_attention(q, k, v, TEXT_HEADS))
+        out: torch.Tensor = x + self.mlp(functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS))
+        return out
+
+
+class TextProcessor(nn.Module):
+    def __init__(self, width: int, num_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(TextLayer(width) for _ in range(num_layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
+
+
+class MmditTrunk(nn.Module):
+    """The layers before the last one, which networks that steer such a transformer have as well.
+
+    With `ends` the text of the last block has no output.
+    """
+
+    def __init__(self, config: MmditConfig, *, ends: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.in_channels = config.in_channels
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
+        if config.position_side:
+            self.pos_embed = nn.Parameter(torch.empty(1, config.position_side**2, config.width))
+        if config.num_text_layers:
+            self.context_processor = TextProcessor(config.context_dim, config.num_text_layers)
+        self.x_embedder = PatchEmbedder(config.in_channels, config)
+        self.t_embedder = Embedder(TIME_WIDTH, config.width)
+        self.y_embedder = Embedder(config.label_dim, config.width)
+        self.context_embedder = Linear(config.context_dim, config.width)
+        self.joint_blocks = nn.ModuleList(
+            JointBlock(config, index, is_last=ends and index == config.num_blocks - 1)
+            for index in range(config.num_blocks)
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Computation type."""
+        return self.compute_dtype or self.context_embedder.weight.dtype
+
+    def vector(self, timesteps: torch.Tensor, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the vector [B, D] that modulates the blocks, of time and labels."""
+        time: torch.Tensor = self.t_embedder(timestep_embedding(timesteps, TIME_WIDTH).to(dtype))
+        labels: torch.Tensor = self.y_embedder(y)
+        return time + labels
+
+    def text(self, context: torch.Tensor) -> torch.Tensor:
+        """Return the text's tokens [B, T, D] for the blocks."""
+        if self.config.num_text_layers:
+            context = self.context_processor(context)
+        embedded: torch.Tensor = self.context_embedder(context)
+        return embedded
+
+    def places(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the places [1, P, D] of a latent's patches, those that are learned from the middle of their square.
+
+        Raises ValueError for a latent that is larger than the square.
+        """
+        side, patch = self.config.position_side, self.config.patch_size
+        rows, columns = x.shape[-2] // patch, x.shape[-1] // patch
+        if not side:
+            return computed_places(self.config.width, rows, columns, x.device)[None]
+        if max(rows, columns) > side:
+            most = side * patch
+            got = f"{x.shape[-1]} x {x.shape[-2]}"
+            raise ValueError(f"latent: it is larger than the network's table of places; got {got}, expected {most}")
+        top, left = (side - rows) // 2, (side - columns) // 2
+        square = self.pos_embed.view(1, side, side, -1)
+        return square[:, top : top + rows, left : left + columns].flatten(1, 2)
+
+
+class MmditModel(MmditTrunk):
     """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
 
     `control` holds a list of additions to the picture [B, P, D] by block under `output`. Built without weights being
@@ -196,22 +308,8 @@ class MmditModel(nn.Module):
     """
 
     def __init__(self, config: MmditConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.in_channels = config.in_channels
-        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
-        self.pos_embed = nn.Parameter(torch.empty(1, config.position_side**2, config.width))
-        self.x_embedder = PatchEmbedder(config)
-        self.t_embedder = Embedder(TIME_WIDTH, config.width)
-        self.y_embedder = Embedder(config.label_dim, config.width)
-        self.context_embedder = Linear(config.context_dim, config.width)
-        self.joint_blocks = nn.ModuleList(JointBlock(config, index) for index in range(config.num_blocks))
+        super().__init__(config, ends=True)
         self.final_layer = FinalLayer(config)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Computation type."""
-        return self.compute_dtype or self.context_embedder.weight.dtype
 
     def forward(
         self,
@@ -226,26 +324,11 @@ class MmditModel(nn.Module):
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, self.config.patch_size)
-        patches = self.x_embedder(padded) + self._places(padded).to(x)  # [B, P, D]
-        c = self.t_embedder(timestep_embedding(timesteps, TIME_WIDTH).to(x.dtype)) + self.y_embedder(y)  # [B, D]
-        patches = self._blocks(patches, self.context_embedder(context), c, control, options)
+        patches = self.x_embedder(padded) + self.places(padded).to(x)  # [B, P, D]
+        c = self.vector(timesteps, y, x.dtype)  # [B, D]
+        patches = self._blocks(patches, self.text(context), c, control, options)
         out = self._picture(self.final_layer(patches, c), padded)
         return out[..., :height, :width]
-
-    def _places(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the learned places [1, P, D] of a latent's patches, from the middle of the square.
-
-        Raises ValueError for a latent that is larger than the square.
-        """
-        side, patch = self.config.position_side, self.config.patch_size
-        rows, columns = x.shape[-2] // patch, x.shape[-1] // patch
-        if max(rows, columns) > side:
-            most = side * patch
-            got = f"{x.shape[-1]} x {x.shape[-2]}"
-            raise ValueError(f"latent: it is larger than the network's table of places; got {got}, expected {most}")
-        top, left = (side - rows) // 2, (side - columns) // 2
-        square = self.pos_embed.view(1, side, side, -1)
-        return square[:, top : top + rows, left : left + columns].flatten(1, 2)
 
     def _blocks(
         self,

@@ -8,6 +8,7 @@ from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.mmdit import MmditConfig
 
 MARK = "joint_blocks.0.context_block.attn.qkv.weight"
+LAST = "final_layer.linear.weight"  # a network that steers another has none
 QUERY_NORM = "joint_blocks.0.context_block.attn.ln_q.weight"
 
 
@@ -21,11 +22,12 @@ def mmdit_config(shapes: Shapes) -> MmditConfig:
         context_dim=shapes["context_embedder.weight"][1],
         label_dim=shapes["y_embedder.mlp.0.weight"][1],
         in_channels=in_channels,
-        out_channels=shapes["final_layer.linear.weight"][0] // patch_size**2,
+        out_channels=shapes.get(LAST, (in_channels * patch_size**2,))[0] // patch_size**2,
         patch_size=patch_size,
-        position_side=math.isqrt(shapes["pos_embed"][1]),
+        position_side=math.isqrt(shapes["pos_embed"][1]) if "pos_embed" in shapes else 0,
         norms_queries=QUERY_NORM in shapes,
         dual_blocks=frozenset(
             index for index in range(num_blocks) if f"joint_blocks.{index}.x_block.attn2.qkv.weight" in shapes
         ),
+        num_text_layers=count_children(shapes, "context_processor.layers"),
     )

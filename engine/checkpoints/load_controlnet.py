@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,19 +15,19 @@ from engine.architectures.controlnet import ControlNetModel
 from engine.architectures.diffusers_names import unet_names
 from engine.architectures.latent_unet import UnetConfig
 from engine.architectures.latent_unet_shapes import Shapes, diffusers_unet_config
-from engine.architectures.t2i_adapter import Adapter, LightAdapter
 from engine.architectures.union_controlnet import UnionControlNetModel
-from engine.checkpoints.load import LoadTypes
+from engine.checkpoints.load import LoadTypes, configured
 from engine.checkpoints.load_t2i_adapter import is_t2i_adapter, load_t2i_adapter
 from engine.errors import BadModelFile
 from engine.families import registry
-from engine.families.base import NotRecognised
+from engine.families.base import ControlNetwork, ControlReading, ModelFamily, NotRecognised
 from engine.families.unsupported import describe, describe_control
 from engine.formats.fill import fill
-from engine.formats.weight_file import ChangedTensors, WeightFile, open_weights
+from engine.formats.weight_file import ChangedTensors, Names, WeightFile, open_weights
 
 log = logging.getLogger(__name__)
 
+KIND_ATTRIBUTE = "steering_kind"
 PREFIX = "control_model."
 FIRST_ZERO_CONV = "zero_convs.0.0.weight"
 DIFFUSERS_MARK = "controlnet_cond_embedding.conv_in.weight"
@@ -34,17 +37,29 @@ UNION_TYPES = "task_embedding"
 UNION_PARTS = (UNION_TYPES, "control_add_embedding.", "transformer_layes.", "spatial_ch_projs.")
 
 
+@dataclass(frozen=True, slots=True)
+class SteeringKind:
+    """The family that a ControlNet steers, its inputs, and its fit to a network by that one's configuration."""
+
+    family: ModelFamily
+    reading: ControlReading
+    steers: Callable[[Any], bool]
+
+
 def load_controlnet(
     path: Path,
     types: LoadTypes,
     base_weight: Callable[[str], torch.Tensor | None] | None = None,
-) -> ControlNetModel | Adapter | LightAdapter:
+) -> torch.nn.Module:
     """Load the network of a file, in the types of the family it steers; a T2I-Adapter is one, too.
 
     Some files hold only the difference to the UNet that they were trained with: `base_weight` gives that UNet's weight
-    by name, None for one that it does not have. Raises `BadModelFile`.
+    by name, None for one that it does not have. `steering_kind` says what the network steers. Raises `BadModelFile`.
     """
     file = open_weights(path)
+    found_network = registry.recognise_control_network(file.shapes)
+    if found_network is not None:
+        return _load_network(file, types, *found_network)
     try:
         if is_t2i_adapter(file.tensors):
             return load_t2i_adapter(file, to=types.to)
@@ -65,7 +80,39 @@ def load_controlnet(
     own = types.of(family)
     network.compute_dtype = own.unet_computed
     fill(network, file, names, own.unet, to=types.to)
+    setattr(network, KIND_ATTRIBUTE, SteeringKind(family, ControlReading(), partial(_fits_unet, config)))
     return network
+
+
+def steering_kind(network: torch.nn.Module) -> SteeringKind | None:
+    """Return what a network that `load_controlnet` loaded steers; None for an adapter, which fits several families."""
+    kind: SteeringKind | None = getattr(network, KIND_ATTRIBUTE, None)
+    return kind
+
+
+def _load_network(
+    file: WeightFile, types: LoadTypes, family: ModelFamily, kind: ControlNetwork, names: Names
+) -> torch.nn.Module:
+    """Load a network that is no half of a UNet."""
+    config = configured(file, kind.network, names)
+    with torch.device("meta"):
+        network = kind.network.build(config)
+    own = types.of(family)
+    setattr(network, "compute_dtype", own.unet_computed)  # noqa: B010 - the networks have it, their base does not
+    fill(network, file, names, own.unet, to=types.to)
+    steering = SteeringKind(family, kind.reading(config, file), partial(kind.steers, config))
+    setattr(network, KIND_ATTRIBUTE, steering)
+    return network
+
+
+def _fits_unet(config: UnetConfig, steered: object) -> bool:
+    """Return True for a UNet of these channels, which is given the text and labels that the network reads."""
+    return (
+        isinstance(steered, UnetConfig)
+        and config.model_channels == steered.model_channels
+        and config.context_dim in (0, steered.context_dim)
+        and config.label_dim in (0, steered.label_dim)
+    )
 
 
 def _network(config: UnetConfig, shapes: Shapes) -> ControlNetModel:

@@ -163,6 +163,39 @@ class ControlModels:
     heads: Callable[[int], int]
 
 
+def _same_picture(picture: torch.Tensor) -> torch.Tensor:
+    return picture
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReading:
+    """The inputs of a ControlNet.
+
+    With a `latent_format` it reads the picture as a latent of that format, else pixels, after `prepare`; with
+    `takes_mask` a mask as well. `inputs` are inputs of the steered network that it gets too, `borrowed` (prefix of
+    names) weights of that network with which it computes.
+    """
+
+    latent_format: LatentFormat | None = None
+    takes_mask: bool = False
+    inputs: tuple[str, ...] = ("y",)
+    prepare: Callable[[torch.Tensor], torch.Tensor] = _same_picture
+    borrowed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlNetwork:
+    """A kind of ControlNet with a network of its own, not the half of a UNet.
+
+    `reading` takes the configuration and the file. `steers` returns True where a network of the first configuration
+    fits a steered network of the second.
+    """
+
+    network: Network
+    reading: Callable[[Any, TensorReader], ControlReading]
+    steers: Callable[[Any, Any], bool]
+
+
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """Default parameters of a picture; `cost` is relative to a picture of the default family."""
@@ -212,6 +245,8 @@ class ModelFamily:
     see more than the noisy latent: their names, and the `concat_keys` of `Denoiser`. `variant_types` gives the denoiser
     types of those that differ in it. `denoiser_lora_keys` maps the
     names used in LoRA files to the weights of the network, given their names and its configuration.
+    `renamed_lora` gives the tensors of LoRA files with other conventions the common names.
+    `control_networks` are kinds of ControlNets beside those of `controls`.
     `takes_hypernetworks` says that there are hypernetworks for its attention,
     `takes_fewer_encoders` says that some of the text encoders may be left out; a family that takes no prompt has none.
     `vision_prefix` is that of the picture encoder in its checkpoints. `memory_usage_factor` is ComfyUI's.
@@ -237,6 +272,8 @@ class ModelFamily:
     variant_types: Mapping[str, type[Denoiser]] = field(default_factory=dict)
     combine_text: Callable[[Mapping[str, Encoded]], Encoded] = only_encoder
     controls: ControlModels | None = None
+    control_networks: tuple[ControlNetwork, ...] = ()
+    renamed_lora: Callable[[Tensors], Tensors] = _under_own_names
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False
     takes_hypernetworks: bool = False

@@ -13,6 +13,7 @@ from engine import families as package
 from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import (
     ControlModels,
+    ControlNetwork,
     Match,
     ModelFamily,
     Network,
@@ -23,7 +24,7 @@ from engine.families.base import (
 )
 from engine.families.comfyui_text_types import comfyui_text_types
 from engine.families.unsupported import describe
-from engine.formats.weight_file import Names
+from engine.formats.weight_file import Names, shape_of
 
 HEAD_WIDTH = 64  # of networks that no family is known to have
 SHARED = "parts"  # the folder of what families have in common
@@ -112,7 +113,7 @@ def recognise(index: TensorIndex) -> Recognised:
 
 def shapes_under(names: Names, shapes: Shapes) -> Shapes:
     """Return the shapes of a network's weights under its own names."""
-    return {name: shapes[item] for name, item in names.items() if isinstance(item, str)}
+    return {name: shape_of(item, shapes) for name, item in names.items()}
 
 
 def recognise_text_encoders(
@@ -167,6 +168,16 @@ def recognise_control(shapes: Shapes) -> tuple[ModelFamily, ControlModels]:
         if family.controls is not None and family.controls.fits(shapes):
             return family, family.controls
     raise NotRecognised(f"a ControlNet of another family than {labels()}")
+
+
+def recognise_control_network(shapes: Shapes) -> tuple[ModelFamily, ControlNetwork, Names] | None:
+    """Return the family that a ControlNet with a network of its own steers, its kind and its names; else None."""
+    for family in families():
+        for kind in family.control_networks:
+            names = names_of(kind.network, shapes)
+            if names is not None:
+                return family, kind, names
+    return None
 
 
 def gligen_heads(token_width: int, channels: int) -> int:

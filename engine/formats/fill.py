@@ -14,7 +14,7 @@ from torch import nn
 
 from engine.errors import BadModelFile
 from engine.formats.safetensors_file import SafetensorsFile
-from engine.formats.weight_file import Names, Transposed, WeightFile, with_parts
+from engine.formats.weight_file import Names, WeightFile, composed, with_parts
 from engine.formats.weight_source import SOURCE_ATTRIBUTE, FileWeights
 
 
@@ -49,10 +49,11 @@ def fill(
     or of another shape; other tensors of the file are left alone.
     """
     dtype_of = dtype if callable(dtype) else lambda name: dtype
-    for name, item in names.items():
-        if isinstance(item, Transposed):
-            matrix = file.tensor(item.name).T.contiguous()
-            set_weight(network, name, (matrix if through is None else matrix.to(through)).to(dtype_of(name)))
+    for name, weight in composed(file, names):
+        expected = tuple(network.get_parameter(name).shape)
+        if tuple(weight.shape) != expected:
+            raise BadModelFile(file.path.name, f"{name!r} of shape {list(weight.shape)}", f"shape {list(expected)}")
+        set_weight(network, name, (weight if through is None else weight.to(through)).to(dtype_of(name)))
     file, names = with_parts(file, names)
     wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
     _check(file, wanted, names)

@@ -31,7 +31,15 @@ class Transposed:
     name: str
 
 
-Names = Mapping[str, str | Part | Transposed]  # name in a network -> what of the file it is
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Several tensors, or parts of tensors, behind each other along their first dimension: one weight of a network."""
+
+    items: tuple[str | Part, ...]
+
+
+Item = str | Part | Transposed | Joined
+Names = Mapping[str, Item]  # name in a network -> what of the file it is
 
 
 class WeightFile(Protocol):
@@ -75,13 +83,13 @@ class ChangedTensors:
 def with_parts(file: WeightFile, names: Names) -> tuple[WeightFile, dict[str, str]]:
     """Return a file in which every part has a name, and the names of the network's weights there.
 
-    Parts of a mapped file are not copied, and are read like its other tensors. Transposed ones are left out.
+    Parts of a mapped file are not copied, and are read like its other tensors. What is composed is left out.
     """
     parts = {f"{item.name}[{item.index}/{item.count}]": item for item in names.values() if isinstance(item, Part)}
     plain = {
         name: f"{item.name}[{item.index}/{item.count}]" if isinstance(item, Part) else item
         for name, item in names.items()
-        if not isinstance(item, Transposed)
+        if not isinstance(item, Transposed | Joined)
     }
     if not parts:
         return file, plain
@@ -90,6 +98,32 @@ def with_parts(file: WeightFile, names: Names) -> tuple[WeightFile, dict[str, st
     whole = {key: file.tensor(key) for key in plain.values() if key not in parts}
     cut = {key: file.tensor(part.name).chunk(part.count)[part.index] for key, part in parts.items()}
     return ChangedTensors(file.path, whole | cut, file.metadata), plain
+
+
+def composed(file: WeightFile, names: Names) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the network's weights that are composed of what the file holds, each with memory of its own."""
+    for name, item in names.items():
+        if isinstance(item, Transposed):
+            yield name, file.tensor(item.name).T.contiguous()
+        elif isinstance(item, Joined):
+            yield name, torch.cat([_read(file, part) for part in item.items])
+
+
+def shape_of(item: Item, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape of a weight by the shapes of a file's tensors."""
+    if isinstance(item, Part):
+        rows, *others = shapes[item.name]
+        return (rows // item.count, *others)
+    if isinstance(item, Transposed):
+        return shapes[item.name][::-1]
+    if isinstance(item, Joined):
+        parts = [shape_of(part, shapes) for part in item.items]
+        return (sum(part[0] for part in parts), *parts[0][1:])
+    return shapes[item]
+
+
+def _read(file: WeightFile, item: str | Part) -> torch.Tensor:
+    return file.tensor(item.name).chunk(item.count)[item.index] if isinstance(item, Part) else file.tensor(item)
 
 
 def _place_of(whole: TensorPlace, part: Part) -> TensorPlace:

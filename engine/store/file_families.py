@@ -13,7 +13,7 @@ import torch
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
-from engine.formats.weight_file import Names, Part, Transposed, is_indexed, open_weights
+from engine.formats.weight_file import Names, is_indexed, open_weights, shape_of
 from engine.store.folders import ModelFolders
 
 DENOISER_KINDS = ("checkpoints", "diffusion_models")
@@ -104,9 +104,4 @@ class FileFamilies:
 
 
 def _num_weights(names: Names, shapes: Shapes) -> int:
-    total = 0
-    for item in names.values():
-        name, count = (item.name, item.count) if isinstance(item, Part) else (item, 1)
-        name = name.name if isinstance(name, Transposed) else name
-        total += math.prod(shapes[name]) // count
-    return total
+    return sum(math.prod(shape_of(item, shapes)) for item in names.values())

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 
-from engine.architectures.controlnet import ControlNetModel
 from engine.checkpoints.diffusers_folder import diffusers_files
 from engine.checkpoints.embeddings import EmbeddingFinder
 from engine.checkpoints.load import (
@@ -23,7 +22,7 @@ from engine.checkpoints.load import (
 )
 from engine.checkpoints.load_clip_vision import load_clip_vision
 from engine.checkpoints.load_control_lora import is_control_lora
-from engine.checkpoints.load_controlnet import load_controlnet
+from engine.checkpoints.load_controlnet import load_controlnet, steering_kind
 from engine.checkpoints.load_gligen import load_gligen
 from engine.checkpoints.load_hypernetwork import load_hypernetwork
 from engine.checkpoints.load_photomaker import load_photomaker
@@ -413,9 +412,10 @@ def _handles(value: Any) -> list[WeightHandle]:
 
 
 def _control_value(handle: WeightHandle, path: Path) -> ControlNet | T2IAdapter:
-    if isinstance(handle.module, ControlNetModel):
-        return ControlNet.of(handle, global_average_pooling=averages_globally(path))
-    return T2IAdapter.of(handle)
+    kind = steering_kind(handle.module)
+    if kind is None:
+        return T2IAdapter.of(handle)
+    return ControlNet.of(handle, kind, global_average_pooling=averages_globally(path))
 
 
 def averages_globally(path: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from engine.checkpoints.load_controlnet import SteeringKind
 from engine.diffusion.conditions import repeat_to_batch_size
 from engine.diffusion.options import Options
 from engine.images.pixels import resize
@@ -23,6 +24,7 @@ from engine.values.weight_handle import Network, WeightHandle
 
 PLACES = ("input", "middle", "output")
 PIXELS_PER_CELL = 8
+NETWORK_PREFIX = "diffusion_model."
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +172,7 @@ class ControlBase:
     ) -> Control:
         """Return the network's additions at this net's strength, plus those of the chain."""
         merged: Control = {place: [] for place in PLACES}
+        made: dict[tuple[int, float], torch.Tensor] = {}  # one addition may be there for several blocks
         for place, additions in control.items():
             for index, addition in enumerate(additions):
                 if addition is None:
@@ -179,7 +182,10 @@ class ControlBase:
                     addition = addition.mean(dim=(2, 3), keepdim=True).expand_as(addition)
                 is_constant = self.strength_type is StrengthType.CONSTANT
                 strength = self.strength if is_constant else self.strength ** float(len(additions) - index)
-                merged[place].append((addition * strength).to(output_dtype or addition.dtype))
+                key = id(additions[index]), strength
+                if key not in made:
+                    made[key] = (addition * strength).to(output_dtype or addition.dtype)
+                merged[place].append(made[key])
         for place, previous in [] if control_prev is None else control_prev.items():
             own = merged[place]
             for index, value in enumerate(previous):
@@ -213,6 +219,8 @@ class ControlNet(ControlBase):
         self.load_device = load_device
         self.manual_cast_dtype = manual_cast_dtype
         self.model_sampling_current: Any = None
+        self.steering: SteeringKind | None = None  # None for one that a pack made
+        self._borrowed: dict[str, torch.Tensor] = {}  # weights of the steered network
         self.compression_ratio = compression_ratio
         self.global_average_pooling = global_average_pooling
         self.latent_format = latent_format
@@ -222,25 +230,40 @@ class ControlNet(ControlBase):
         self.preprocess_image = preprocess_image
 
     @classmethod
-    def of(cls, weights: WeightHandle, *, global_average_pooling: bool = False) -> ControlNet:
-        wrapped = ModulePatcher(weights)
-        made = cls(weights.module, global_average_pooling, load_device=wrapped.load_device)
-        made.control_model_wrapped = wrapped
+    def of(cls, weights: WeightHandle, kind: SteeringKind, *, global_average_pooling: bool = False) -> ControlNet:
+        wrapped, reading = ModulePatcher(weights), kind.reading
+        made = cls(
+            weights.module,
+            global_average_pooling,
+            PIXELS_PER_CELL if reading.latent_format is None else 1,
+            reading.latent_format,
+            wrapped.load_device,
+            extra_conds=reading.inputs,
+            concat_mask=reading.takes_mask,
+            preprocess_image=reading.prepare,
+        )
+        made.control_model_wrapped, made.steering = wrapped, kind
         return made
 
     def copy(self) -> ControlNet:
         """Return a copy with the same weights, without the chain and the state of sampling."""
         other = ControlNet(self.control_model, load_device=self.load_device, manual_cast_dtype=self.manual_cast_dtype)
-        other.control_model_wrapped = self.control_model_wrapped
+        other.control_model_wrapped, other.steering = self.control_model_wrapped, self.steering
         self.copy_to(other)
         return other
 
     def pre_run(self, model: Network, percent_to_timestep_function: Callable[[float], float]) -> None:
+        """Prepare for sampling. Raises ValueError for a model that the network does not steer."""
         super().pre_run(model, percent_to_timestep_function)
         self.model_sampling_current = model.model_sampling
+        if self.steering is not None:
+            _check_steers(self.steering, model)
+            if self.steering.reading.borrowed is not None:
+                self._borrowed = _borrowed_weights(self.steering.reading.borrowed, model)
 
     def cleanup(self) -> None:
         self.model_sampling_current = None
+        self._borrowed = {}
         super().cleanup()
 
     def get_models(self) -> list[ModulePatcher]:
@@ -264,7 +287,11 @@ class ControlNet(ControlBase):
         dtype = self.manual_cast_dtype or self.control_model.dtype
         hint = self._hint(x_noisy, dtype, batched_number)
         context = cond.get("crossattn_controlnet", cond["c_crossattn"]).to(x_noisy.device, dtype)
-        more = {name: cond[name].to(x_noisy.device, dtype) for name in self.extra_conds if cond.get(name) is not None}
+        more: dict[str, Any] = {
+            name: cond[name].to(x_noisy.device, dtype) for name in self.extra_conds if cond.get(name) is not None
+        }
+        if self._borrowed:
+            more["borrowed"] = {name: weight.to(x_noisy.device, dtype) for name, weight in self._borrowed.items()}
         timesteps = self.model_sampling_current.timestep(t)
         scaled = self.model_sampling_current.calculate_input(t, x_noisy)
         control = self.control_model(
@@ -384,6 +411,27 @@ class T2IAdapter(ControlBase):
         if self.cond_hint.shape[0] != x_noisy.shape[0]:
             self.cond_hint = broadcast_image_to(self.cond_hint, x_noisy.shape[0], batched_number)
         return self.cond_hint
+
+
+def _check_steers(kind: SteeringKind, model: Network) -> None:
+    config = getattr(model.diffusion_model, "config", None)
+    if config is None or kind.steers(config):  # a pack's network has no configuration of ours
+        return
+    family = model.model_config.family
+    label = "a model of another kind" if family is None else family.label
+    detail = " of other widths" if family is kind.family else ""
+    raise ValueError(f"ControlNet: it does not fit the model; got {label}{detail}, expected {kind.family.label}")
+
+
+def _borrowed_weights(prefix: str, model: Network) -> dict[str, torch.Tensor]:
+    """Return the model's weights with this prefix, patches included, by their names behind it."""
+    patcher = model.current_patcher
+    start = NETWORK_PREFIX + prefix
+    return {
+        name.removeprefix(start): patcher.weights.current_weight(name)
+        for name in model.state_dict()
+        if name.startswith(start)
+    }
 
 
 def broadcast_image_to(image: torch.Tensor, batch_size: int, batched_number: int) -> torch.Tensor:

@@ -22,7 +22,9 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
+from engine.families.flux.controlnets import control_networks
 from engine.families.flux.denoiser import FluxDenoiser
+from engine.families.flux.diffusers_names import file_layout
 from engine.families.flux.lora_names import lora_keys
 from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
 from engine.families.parts.clip_l import clip_l
@@ -36,7 +38,7 @@ from engine.text.t5_encoding import T5Encoding
 PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 VAE_PREFIX = "vae."
-NEEDED = ("img_in.weight", "vector_in.in_layer.weight")  # other networks of such blocks lack them
+NEEDED = ("img_in.weight", "vector_in.in_layer.weight", "final_layer.linear.weight")  # others of such blocks lack one
 LATENT_CHANNELS = 16
 CONTEXT_DIM, LABEL_DIM = 4096, 768
 DEV = Parameterisation(flux_flow_of, {"shift": 1.15})
@@ -66,11 +68,12 @@ class FluxLatentFormat(ShiftedLatentFormat):
 
 
 find = behind_first(PREFIXES, MARK)
+find_diffusers = file_layout({})
 
 
 def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its first block and by the layers before it."""
-    names = find(index.shapes)
+    """Recognise the transformer by its first block and by the layers before and behind the blocks."""
+    names = find(index.shapes) or find_diffusers(index.shapes)
     return None if names is None or any(name not in names for name in NEEDED) else Match(2, names)
 
 
@@ -90,7 +93,7 @@ FAMILY = ModelFamily(
     detect=detect,
     parameterise=parameterise,
     denoiser=Network(
-        layouts=(find,),
+        layouts=(find, find_diffusers),
         in_checkpoint=(behind_first((PREFIX,), MARK),),
         configure=double_stream_config,
         build=DoubleStreamModel,
@@ -103,6 +106,7 @@ FAMILY = ModelFamily(
     vae=autoencoder_16(VAE_PREFIX),
     latent_format=FluxLatentFormat,
     denoiser_lora_keys=lora_keys,
+    control_networks=control_networks(FluxLatentFormat()),
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("flux",), {"ModelMergeFlux1": MERGED_BLOCKS}),
     default=Defaults(width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=20.0),

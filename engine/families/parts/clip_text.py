@@ -13,7 +13,7 @@ from engine.architectures.clip_text_shapes import clip_text_config
 from engine.architectures.open_clip_names import FUSED, TEXT_MARK, open_clip_text_names, text_tower_names
 from engine.families.base import Layout, Network, Shape, Shapes, Tensors
 from engine.families.parts.layouts import behind_first, names_behind, saved_behind
-from engine.formats.weight_file import Names, Part, Transposed
+from engine.formats.weight_file import Item, Names, Part, Transposed
 
 MARK = "text_model.embeddings.token_embedding.weight"
 TOWER = "text_model."
@@ -67,7 +67,7 @@ def open_clip_layout(prefixes: tuple[str, ...]) -> Layout:
         behind = find(shapes)
         if behind is None:
             return None
-        names: dict[str, str | Part | Transposed] = {}
+        names: dict[str, Item] = {}
         for theirs, key in behind.items():
             if theirs == OPEN_CLIP_PROJECTION:
                 names[PROJECTION] = Transposed(str(key))

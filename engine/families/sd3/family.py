@@ -6,7 +6,7 @@ from functools import partial
 
 from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.mmdit import MmditConfig, MmditModel
-from engine.architectures.mmdit_shapes import MARK, mmdit_config
+from engine.architectures.mmdit_shapes import LAST, MARK, mmdit_config
 from engine.architectures.t5 import T5Config
 from engine.diffusion.latent_format import ShiftedLatentFormat
 from engine.diffusion.model_sampling_variants import flow_of
@@ -16,16 +16,16 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Network,
-    NotRecognised,
     Parameterisation,
     Scale,
-    Shapes,
     TensorIndex,
     TensorReader,
 )
 from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
 from engine.families.parts.joint_text_denoiser import JointTextDenoiser
 from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.sd3.controlnets import control_networks
+from engine.families.sd3.diffusers_names import file_layout
 from engine.families.sd3.lora_names import lora_keys
 from engine.families.sd3.text_encoders import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
 from engine.settings import DtypePolicy
@@ -58,20 +58,13 @@ find = behind_first(PREFIXES, MARK)
 
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the transformer by its first block, and by the channels of its latents."""
-    names = find(index.shapes)
-    if names is None:
+    names = find(index.shapes) or file_layout(index.shapes)
+    if names is None or LAST not in names:
         return None
     first = names.get("x_embedder.proj.weight")
     if first is None or index.shapes[str(first)][1] != LATENT_CHANNELS:
         return None
     return Match(2, names)
-
-
-def configure(shapes: Shapes) -> MmditConfig:
-    """Return the configuration of the network. Raises NotRecognised for one with layers that the engine lacks."""
-    if any(name.startswith("context_processor.") for name in shapes):
-        raise NotRecognised("a Stable Diffusion 3 network with layers that process its text")
-    return mmdit_config(shapes)
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
@@ -90,9 +83,9 @@ FAMILY = ModelFamily(
     detect=detect,
     parameterise=parameterise,
     denoiser=Network(
-        layouts=(find,),
+        layouts=(find, file_layout),
         in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=configure,
+        configure=mmdit_config,
         build=MmditModel,
         saved=partial(saved_behind, PREFIX),
         dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
@@ -104,6 +97,7 @@ FAMILY = ModelFamily(
     vae=autoencoder_16(),
     latent_format=Sd3LatentFormat,
     denoiser_lora_keys=lora_keys,
+    control_networks=control_networks(Sd3LatentFormat()),
     variants={"": ()},
     comfyui=ComfyUiNames(
         "SD3", ("sd3",), {"ModelMergeSD3_2B": merged_blocks(24), "ModelMergeSD35_Large": merged_blocks(38)}
