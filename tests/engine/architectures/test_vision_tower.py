@@ -1,0 +1,66 @@
+"""The picture encoder of Qwen2.5-VL, and the places of pictures among the tokens of a prompt."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.architectures.picture_language_model import SeenPicture, places_among
+from engine.architectures.vision_tower import (
+    VisionTower,
+    VisionTowerConfig,
+    grouped,
+    patches_of_picture,
+    seen_size,
+    vision_tower_config,
+    windows_of,
+)
+
+CONFIG = VisionTowerConfig(width=80, inner_width=32, num_blocks=8, out_width=12)
+
+
+@pytest.mark.parametrize(
+    ("size", "seen"),
+    [((90, 130), (84, 140)), ((20, 20), (56, 56)), ((5000, 5000), (3556, 3556)), ((1024, 1024), (1036, 1036))],
+)
+def test_pictures_are_seen_at_multiples_of_28_pixels(size: tuple[int, int], seen: tuple[int, int]) -> None:
+    assert seen_size(*size) == seen
+
+
+def test_the_four_patches_of_a_token_follow_each_other() -> None:
+    picture = torch.rand(56, 84, 3)
+    patches, size = patches_of_picture(picture)
+    assert size == (4, 6) and patches.shape == (24, 3 * 2 * 14 * 14)
+    mean, deviation = 0.48145466, 0.26862954
+    fourth = patches[3].view(3, 2, 14, 14)  # the second row and column of the first token
+    torch.testing.assert_close(fourth[0, 0], (picture[14:28, 14:28, 0] - mean) / deviation)
+    assert torch.equal(fourth[:, 0], fourth[:, 1])
+
+
+def test_windows_cover_every_token_once_and_are_grouped_by_size() -> None:
+    windows = windows_of(6, 5)
+    assert [window.numel() for window in windows] == [16, 4, 8, 2]
+    assert torch.cat(windows).sort().values.tolist() == list(range(30))
+    assert windows[1].tolist() == [4, 9, 14, 19]
+    assert [tuple(group.shape) for group in grouped(windows_of(8, 5))] == [(2, 64), (2, 16)]
+
+
+def test_a_picture_becomes_a_token_for_each_28_pixels() -> None:
+    torch.manual_seed(0)
+    tower = VisionTower(CONFIG).requires_grad_(False)
+    assert vision_tower_config({name: tuple(item.shape) for name, item in tower.state_dict().items()}) == CONFIG
+    for name, weight in tower.named_parameters():
+        if "norm" in name or "ln_q" in name:
+            weight.fill_(1.0)
+    tokens, size = tower(torch.rand(140, 168, 3), torch.float32)
+    assert tokens.shape == (30, 12) and size == (5, 6)
+    assert torch.isfinite(tokens).all() and tokens.std() > 0
+
+
+def test_text_behind_a_picture_goes_on_from_its_longer_side() -> None:
+    places = places_among([SeenPicture(2, 2, 3), SeenPicture(9, 1, 2)], 12)
+    assert places[:, :2].tolist() == [[0, 1]] * 3
+    assert places[:, 2:8].tolist() == [[2] * 6, [2, 2, 2, 3, 3, 3], [2, 3, 4, 2, 3, 4]]
+    assert places[:, 8].tolist() == [5, 5, 5]
+    assert places[:, 9:11].tolist() == [[6, 6], [6, 6], [6, 7]]
+    assert places[:, 11].tolist() == [8, 8, 8]
