@@ -33,7 +33,7 @@ IDEOGRAPHS = (
 )  # fmt: skip
 
 
-def _byte_letters() -> dict[int, str]:
+def byte_letters() -> dict[int, str]:
     """Return a printable letter for each byte: itself where it is printable Latin-1, else one from 256 up."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     letters = {byte: chr(byte) for byte in printable}
@@ -45,7 +45,7 @@ class BytePairs:
     """Byte-pair encoder of words to token ids."""
 
     def __init__(self) -> None:
-        self._letters = _byte_letters()
+        self._letters = byte_letters()
         self._known: dict[str, tuple[int, ...]] = {}
 
     @cached_property
