@@ -194,10 +194,14 @@ def flux_flow_of(config: Any) -> FluxFlow:
 
 
 class CascadeSchedule(DiscreteSchedule):
-    """Cosine noise levels (Nichol and Dhariwal 2021, arXiv 2102.09672), shifted in log SNR for larger pictures."""
+    """Cosine noise levels (Nichol and Dhariwal 2021, arXiv 2102.09672), shifted in log SNR for larger pictures.
+
+    The highest levels are next to a zero of the cosine, where the last bit of a constant moves the level by a tenth of
+    a percent: every constant is a float32 tensor, as in ComfyUI.
+    """
 
     NUM_LEVELS = 10000
-    COSINE_OFFSET = 8e-3
+    COSINE_OFFSET = torch.tensor(8e-3)
 
     def __init__(self, shift: float) -> None:
         super().__init__()
@@ -206,15 +210,16 @@ class CascadeSchedule(DiscreteSchedule):
         self.set_sigmas(self.sigma(torch.arange(1, self.NUM_LEVELS + 1) / self.NUM_LEVELS))
 
     @property
-    def _first(self) -> float:
-        return math.cos(self.COSINE_OFFSET / (1 + self.COSINE_OFFSET) * math.pi * 0.5) ** 2
+    def _first(self) -> torch.Tensor:
+        first: torch.Tensor = torch.cos(self.COSINE_OFFSET / (1 + self.COSINE_OFFSET) * torch.pi * 0.5) ** 2
+        return first
 
     def sigma(self, timestep: torch.Tensor) -> torch.Tensor:
         signal = (
             torch.cos((timestep + self.COSINE_OFFSET) / (1 + self.COSINE_OFFSET) * torch.pi * 0.5) ** 2 / self._first
         )
         if self.shift != 1.0:
-            log_snr = (signal / (1 - signal)).log() + 2 * math.log(1.0 / self.shift)
+            log_snr = (signal / (1 - signal)).log() + 2 * torch.log(1.0 / torch.tensor(self.shift))
             signal = log_snr.sigmoid()
         signal = signal.clamp(0.0001, 0.9999)
         return ((1 - signal) / signal) ** 0.5

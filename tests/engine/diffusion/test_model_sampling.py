@@ -21,6 +21,8 @@ from engine.diffusion.model_sampling import (
     rescale_zero_terminal_snr,
     reshape_sigma,
 )
+from engine.diffusion.model_sampling_variants import CascadeEps
+from engine.diffusion.sigmas import normal
 
 SIGMAS = torch.tensor([0.03, 0.7, 14.6])
 
@@ -159,3 +161,15 @@ def test_settings_of_a_model_decide_its_schedule() -> None:
     assert len(schedule.sigmas) == 10
     assert float(schedule.sigma_max) == pytest.approx(math.sqrt((1 - kept) / kept), rel=1e-5)
     assert float(EpsDiscrete(config, zsnr=True).sigma_max) > 4000
+
+
+@pytest.mark.parametrize(
+    ("shift", "expected"),
+    [
+        (2.0, [99.99500274658203, 3.4530599117279053, 1.1739542484283447, 0.020001187920570374, 0.0]),
+        (1.0, [99.99419403076172, 1.7265300750732422, 0.5869771242141724, 0.010001329705119133, 0.0]),
+    ],
+)
+def test_levels_of_stable_cascade_are_comfyuis_to_the_bit(shift: float, expected: list[float]) -> None:
+    """The numbers are those of ComfyUI 0.3.64 (`normal`, 4 steps). The last one moves by 3e-4 with a constant's bit."""
+    assert normal(CascadeEps(shift), 4).tolist() == expected
