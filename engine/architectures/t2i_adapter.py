@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+PIXELS_PER_CELL = 8
+UPSCALE_ALGORITHM = "nearest-exact"
+
 Features = dict[str, list[torch.Tensor | None]]  # place -> additions of the UNet's blocks, last block first
 
 
@@ -37,6 +40,8 @@ class AdapterConfig:
 
 class Adapter(nn.Module):
     """Full adapter: `forward(hint [B, C, H, W])` returns additions to the UNet's input (and for XL middle) blocks."""
+
+    compression_ratio, upscale_algorithm = PIXELS_PER_CELL, UPSCALE_ALGORITHM
 
     def __init__(self, config: AdapterConfig) -> None:
         super().__init__()
@@ -102,6 +107,8 @@ class Halving(nn.Module):
 
 class LightAdapter(nn.Module):
     """Smaller adapter with narrow layers; otherwise as `Adapter`."""
+
+    compression_ratio, upscale_algorithm = PIXELS_PER_CELL, UPSCALE_ALGORITHM
 
     def __init__(self, in_channels: int, channels: Sequence[int] = (320, 640, 1280, 1280), num_blocks: int = 4) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""T2I-Adapter files, in the original layout or that of the diffusers library, as networks with weights on the CPU."""
+"""T2I-Adapter files, in the original layout or that of the diffusers library, as networks with weights on the CPU.
+
+The ControlNets of Stable Cascade are read here, too: like an adapter, they see nothing but the picture.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Mapping
 
 import torch
 
-from engine.architectures.latent_unet_shapes import Shapes
+from engine.architectures.cascade_control import CascadeControl, CascadeControlConfig, LatentBackboneConfig
+from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 from engine.families.base import NotRecognised
 from engine.formats.fill import Destination, fill
@@ -19,20 +23,26 @@ DIFFUSERS_LEVEL = re.compile(r"^body\.(\d+)\.(?=(in_conv|downsample|down_opt)\.)
 XL_IN_CHANNELS = (256, 768)  # 16 x 16 pixels of one or three channels
 LIGHT_MARK = "body.0.in_conv.weight"
 FULL_MARK = "conv_in.weight"
+PIXELS_MARK, LATENTS_MARK = "backbone.0.0.weight", "backbone.0.weight"
+PROJECTION_MARK = "projections.0.2.weight"
+
+PictureControl = Adapter | LightAdapter | CascadeControl
 
 
 def is_t2i_adapter(names: Mapping[str, object]) -> bool:
     """Return True if tensor names are those of an adapter."""
     plain = {name.removeprefix(PREFIX) for name in names}
+    if PROJECTION_MARK in plain:
+        return PIXELS_MARK in plain or LATENTS_MARK in plain
     return LIGHT_MARK in plain or (FULL_MARK in plain and any(name.startswith("body.0.") for name in plain))
 
 
-def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> Adapter | LightAdapter:
+def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> PictureControl:
     """Load the network of a file, float32 as ComfyUI runs it on a CPU. Raises `BadModelFile`, `NotRecognised`."""
     names = _names(file.tensors)
     shapes = {name: file.tensors[key].shape for name, key in names.items()}
     with torch.device("meta"):
-        network = _light(shapes) if LIGHT_MARK in shapes else Adapter(_config(shapes))
+        network = _network(shapes)
     fill(network, file, names, torch.float32, to=to)
     return network
 
@@ -48,6 +58,26 @@ def _names(keys: Mapping[str, object]) -> dict[str, str]:
             name = DIFFUSERS_LEVEL.sub(lambda found: f"body.{int(found[1]) * 2}.", name)
         named[name] = key
     return named
+
+
+def _network(shapes: Shapes) -> PictureControl:
+    if PROJECTION_MARK in shapes:
+        return CascadeControl(_cascade_config(shapes))
+    return _light(shapes) if LIGHT_MARK in shapes else Adapter(_config(shapes))
+
+
+def _cascade_config(shapes: Shapes) -> CascadeControlConfig:
+    latents = None
+    if LATENTS_MARK in shapes:
+        # Beside the blocks: two convolutions with an activation between them, and a convolution at the end.
+        num_blocks = count_children(shapes, "backbone") - 4
+        latents = LatentBackboneConfig(shapes[LATENTS_MARK][0], shapes["backbone.2.weight"][0], num_blocks)
+    return CascadeControlConfig(
+        in_channels=shapes[PIXELS_MARK if latents is None else LATENTS_MARK][1],
+        stage_channels=shapes[PROJECTION_MARK][0],
+        num_projections=count_children(shapes, "projections"),
+        latents=latents,
+    )
 
 
 def _light(shapes: Shapes) -> LightAdapter:

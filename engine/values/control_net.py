@@ -333,7 +333,10 @@ class ControlNet(ControlBase):
 
 
 class T2IAdapter(ControlBase):
-    """A T2I-Adapter. It reads only the picture, so its additions are computed once per batch and size."""
+    """A T2I-Adapter, or a ControlNet of Stable Cascade.
+
+    It reads only the picture, so its additions are computed once per batch and size.
+    """
 
     def __init__(
         self,
@@ -355,7 +358,14 @@ class T2IAdapter(ControlBase):
     @classmethod
     def of(cls, weights: WeightHandle) -> T2IAdapter:
         patcher = ModulePatcher(weights)
-        return cls(NetworkInUse(patcher), patcher.model.input_channels, device=patcher.load_device)
+        model: Any = patcher.model
+        return cls(
+            NetworkInUse(patcher),
+            model.input_channels,
+            model.compression_ratio,
+            model.upscale_algorithm,
+            device=patcher.load_device,
+        )
 
     def copy(self) -> T2IAdapter:
         """Return a copy with the same weights, without the chain and the state of sampling."""
@@ -398,7 +408,7 @@ class T2IAdapter(ControlBase):
         return self.control_merge(copied, before, x_noisy.dtype)
 
     def _hint(self, x_noisy: torch.Tensor, batched_number: int) -> torch.Tensor:
-        """Return the picture at the latent's size in pixels, rounded up."""
+        """Return the picture at the latent's size in pixels, rounded up. Raises ValueError for other channels."""
         assert self.cond_hint_original is not None, "a T2I-Adapter without a picture"
         height, width = (cells * self.compression_ratio for cells in x_noisy.shape[2:])
         wanted = self.scale_image_to(width, height)
@@ -406,6 +416,11 @@ class T2IAdapter(ControlBase):
             picture = resize(self.cond_hint_original, *wanted, self.upscale_algorithm, "center")
             if self.channels_in == 1 and picture.shape[1] > 1:
                 picture = picture.mean(dim=1, keepdim=True)
+            if picture.shape[1] != self.channels_in:
+                raise ValueError(
+                    f"control image: wrong number of channels; got {picture.shape[1]}, expected {self.channels_in} "
+                    "(JoinImageWithAlpha adds a mask as the fourth)"
+                )
             dtype = next(self.t2i_model.parameters()).dtype
             self.cond_hint = picture.to(x_noisy.device, dtype)
         if self.cond_hint.shape[0] != x_noisy.shape[0]:

@@ -22,6 +22,8 @@ FAST = {
         "tinyxl_basic", "tinyxl_base_refiner", "tinyxl_koala_diffusers", "tinyxl_inpaint_model", "tinyxl_cosxl_edit",
         "tinyxl_playground_img2img", "tinyxl_unclip", "tinyxl_photomaker_first",
     ),
+    "zero123": ("zero123_batched_cfg_1",),
+    "cascade": ("cascade_control_super_resolution",),
 }  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)

@@ -12,7 +12,7 @@ import torch
 from engine.diffusion.latent_format import LatentFormat
 from engine.nodes.base import NodeContext
 from engine.nodes.library.conditioning.controlnet import controlnet_inpainting_alimama_apply
-from engine.values.control_net import ControlNet
+from engine.values.control_net import ControlNet, T2IAdapter
 from tests.engine.nodes.small_store import node_context, small_store
 
 
@@ -121,3 +121,13 @@ def test_the_inpainting_node_leaves_the_picture_alone_for_a_network_without_a_ma
     )  # fmt: skip
     hint = hint_of(positive[0][1]["control"])
     assert hint.shape == (1, 4, 4, 6) and bool((hint != 0).all())
+
+
+def test_a_picture_with_too_few_channels_is_refused_by_its_number() -> None:
+    class FourChannels(torch.nn.Module):
+        unshuffle_amount = 8
+
+    adapter = T2IAdapter(FourChannels(), 4)
+    adapter.set_cond_hint(torch.zeros(1, 3, 32, 32))
+    with pytest.raises(ValueError, match="got 3, expected 4"):
+        adapter.get_control(torch.zeros(1, 4, 4, 4), torch.ones(1), {}, 1, {})
