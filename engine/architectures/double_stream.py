@@ -62,14 +62,14 @@ class DoubleStreamConfig:
 # --- places ----------------------------------------------------------------------------------------------------------
 
 
-def rotations(places: torch.Tensor, axes: Sequence[int] = AXES) -> torch.Tensor:
+def rotations(places: torch.Tensor, axes: Sequence[int] = AXES, theta: float = THETA) -> torch.Tensor:
     """Return the rotation of each pair of channels at places [B, T, axes]: matrices [B, 1, T, pairs, 2, 2], float32."""
     parts = []
     for axis, channels in enumerate(axes):
         steps = torch.linspace(
             0, (channels - 2) / channels, steps=channels // 2, dtype=torch.float64, device=places.device
         )
-        angles = places[..., axis].float()[..., None] * (1.0 / THETA**steps)  # [B, T, pairs], float64
+        angles = places[..., axis].float()[..., None] * (1.0 / theta**steps)  # [B, T, pairs], float64
         cos, sin = torch.cos(angles), torch.sin(angles)
         parts.append(torch.stack([cos, -sin, sin, cos], dim=-1).view(*cos.shape, 2, 2))
     return torch.cat(parts, dim=-3).float().unsqueeze(1)

@@ -130,17 +130,13 @@ def rotated(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
 def causal_mask(embeds: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """Return what is added to the scores [B or 1, 1, T, T] so that tokens see those before them that are not masked.
 
-    `mask` [B, T] is 1 for tokens that are seen. One that would see nothing sees itself.
+    `mask` [B, T] is 1 for tokens that are seen. One that sees none of those before it sees them all alike, because a
+    quarter of the least number drowns the scores without being infinite.
     """
     length = embeds.shape[1]
-    is_seen = torch.ones(length, length, dtype=torch.bool, device=embeds.device).tril()[None]  # [1, T, T]
-    if mask is not None:
-        is_seen = is_seen & (mask != 0)[:, None, :]
-        itself = torch.eye(length, dtype=torch.bool, device=embeds.device)
-        is_seen = is_seen | (itself & ~is_seen.any(dim=-1, keepdim=True))
-    return torch.zeros(is_seen.shape, dtype=embeds.dtype, device=embeds.device).masked_fill(~is_seen, -torch.inf)[
-        :, None
-    ]
+    hidden = torch.finfo(embeds.dtype).min / 4
+    added = torch.full((1, 1, length, length), hidden, dtype=embeds.dtype, device=embeds.device).triu(1)
+    return added if mask is None else added + (mask == 0)[:, None, None, :].to(embeds.dtype) * hidden
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------
