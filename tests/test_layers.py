@@ -37,7 +37,7 @@ class Rule:
 
 TORCH = frozenset({"torch", "numpy", "PIL", "safetensors"})
 NODE_EXTRAS = frozenset(
-    {"scipy", "torchsde", "regex"}
+    {"scipy", "torchsde", "regex", "simpleeval"}
 )  # only inside the functions that use them; a test below holds that
 NOTHING: frozenset[str] = frozenset()
 

@@ -1,22 +1,19 @@
 """`/object_info` of any engine with ComfyUI's API, read back into declarations that prompts are checked against. Pure.
 
 What only the engine itself can know is not checked: its classes' own checks of their inputs, the links that a pack's
-class takes without declaring them, the inputs that a declaration makes as the prompt needs them.
+class takes without declaring them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.graph.spec import InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
+from engine.graph.spec import ANY_TYPE, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
 from engine.graph.validate import FindRules
 
 OWN_MODULE = "nodes"  # of the classes that come with ComfyUI's core
 SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
-GROWING_TYPES = frozenset({"COMFY_AUTOGROW_V3", "COMFY_DYNAMICCOMBO_V3", "COMFY_DYNAMICSLOT_V3"})
-"""Inputs that appear in prompts under names of their own, like `images.image0`, and not under the declared one."""
-MATCHED_TYPE = "COMFY_MATCHTYPE_V3"  # whatever the node's other links have
-ANY_TYPE = "*"
+UNNAMED_TYPES = frozenset({"COMFY_DYNAMICSLOT_V3"})  # appear in prompts under names that the declaration does not tell
 
 
 def rules_in(object_info: Mapping[str, object]) -> FindRules:
@@ -59,10 +56,10 @@ def read_input(name: str, config: object, section: Section = "required") -> Inpu
     parts = config if isinstance(config, list | tuple) and config else [config]
     kind = parts[0] if isinstance(parts[0], str | list) else ANY_TYPE
     options = parts[1] if len(parts) > 1 and isinstance(parts[1], Mapping) else {}
-    if isinstance(kind, str) and kind in GROWING_TYPES and section == "required":
+    if isinstance(kind, str) and kind in UNNAMED_TYPES and section == "required":
         section = "optional"
     is_upload = any(str(option).endswith("_upload") and wanted for option, wanted in options.items())
-    return InputSpec(name, _type(kind), options, section, is_one_folder=is_upload)
+    return InputSpec(name, kind, options, section, is_one_folder=is_upload)
 
 
 def _outputs(declared: Mapping[str, object]) -> tuple[OutputSpec, ...]:
@@ -71,13 +68,9 @@ def _outputs(declared: Mapping[str, object]) -> tuple[OutputSpec, ...]:
     names += types[len(names) :]
     lists += [False] * (len(types) - len(lists))
     return tuple(
-        OutputSpec(_type(kind) if isinstance(kind, str | list) else ANY_TYPE, str(name), bool(is_list))
+        OutputSpec(kind if isinstance(kind, str | list) else ANY_TYPE, str(name), bool(is_list))
         for kind, name, is_list in zip(types, names, lists, strict=False)
     )
-
-
-def _type(kind: str | list[object]) -> str | list[object]:
-    return ANY_TYPE if kind == MATCHED_TYPE else kind
 
 
 def _mapping(value: object) -> Mapping[str, object]:

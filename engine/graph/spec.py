@@ -7,10 +7,17 @@ that goes over every node of a graph: sets and dicts instead of searches.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engine.graph.file_names import names_another_folder
+
+# Types of ComfyUI's newer nodes. The first two stand for further inputs (`engine/graph/dynamic_inputs.py`), the third
+# for the type that the node's other inputs under the same template have.
+DYNAMIC_COMBO = "COMFY_DYNAMICCOMBO_V3"
+GROWING = "COMFY_AUTOGROW_V3"
+MATCHED = "COMFY_MATCHTYPE_V3"
+ANY_TYPE = "*"
 
 Section = Literal["required", "optional", "hidden"]
 Values = Mapping[str, Any]  # by name: inputs of a node, fields of parsed JSON
@@ -125,7 +132,9 @@ class InputCheck:
 class NodeRules:
     """A declaration laid out for fast use; make it with `rules_of`. `inputs` holds every input by name.
 
-    `undeclared` are names of links that the node takes without declaring them; None: any name.
+    `undeclared` are names of links that the node takes without declaring them; None: any name. A node that
+    `takes_any_value` receives values under undeclared names too. With `is_dynamic` the inputs depend on the prompt:
+    `dynamic_inputs.expanded` returns those of one node, with the place of each in what the node receives (`places`).
     """
 
     class_type: str
@@ -144,6 +153,9 @@ class NodeRules:
     has_fingerprint: bool
     check: InputCheck | None
     undeclared: frozenset[str] | None = frozenset()
+    takes_any_value: bool = False
+    is_dynamic: bool = False
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def takes_link(self, name: str) -> bool:
         """Return True where the node can be called with the value of a link under that name."""
@@ -157,12 +169,12 @@ def rules_of(
     has_fingerprint: bool = False,
     check: InputCheck | None = None,
     undeclared: frozenset[str] | None = frozenset(),
+    takes_any_value: bool = False,
 ) -> NodeRules:
+    """Lay out a declaration. Types that are matched within the node become those that the match allows."""
     hidden = {item.name: str(item.type) for item in spec.section("hidden") if item.type in FILLED_IN}
-    declared = spec.section("required") + spec.section("optional")
-    inputs = {
-        item.name: item for item in (*spec.section("hidden"), *spec.section("optional"), *spec.section("required"))
-    }
+    declared = tuple(map(without_match, spec.section("required") + spec.section("optional")))
+    inputs = {item.name: item for item in (*spec.section("hidden"), *reversed(declared))}
     return NodeRules(
         class_type=spec.class_type,
         is_output=spec.is_output,
@@ -174,10 +186,21 @@ def rules_of(
         hidden=hidden,
         lazy=frozenset(item.name for item in declared if item.is_lazy),
         raw_links=frozenset(item.name for item in declared if item.takes_raw_link),
-        output_types=tuple(item.type for item in spec.outputs),
+        output_types=tuple(ANY_TYPE if item.type == MATCHED else item.type for item in spec.outputs),
         lists_out=tuple(item.is_list for item in spec.outputs),
         keyed_by_id=not spec.is_idempotent or "UNIQUE_ID" in hidden.values(),
         has_fingerprint=has_fingerprint,
         check=check,
         undeclared=undeclared,
+        takes_any_value=takes_any_value,
+        is_dynamic=any(item.type in (DYNAMIC_COMBO, GROWING) for item in declared),
     )
+
+
+def without_match(item: InputSpec) -> InputSpec:
+    """Return an input with the types that its match allows in place of the match; any other as it is."""
+    if item.type != MATCHED:
+        return item
+    template = item.options.get("template")
+    allowed = template.get("allowed_types") if isinstance(template, Mapping) else None
+    return replace(item, type=allowed if isinstance(allowed, str) and allowed else ANY_TYPE)

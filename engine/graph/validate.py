@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import Explanation, NodeProblems, Problem, PromptRejected
+from engine.graph.dynamic_inputs import expanded
 from engine.graph.problems import (
     bad_link,
     bad_value,
@@ -293,7 +294,7 @@ class _Walk:
 
     def _check_inputs(self, frame: _Frame, via: tuple[InputSpec, list[object]] | None) -> None:
         node = frame.node
-        rules = self.rules[node.class_type]
+        rules = expanded(self.rules[node.class_type], node.inputs)
         inputs = node.inputs
         check = rules.check
         replaces = check if check is not None and not check.comes_last else None

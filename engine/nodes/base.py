@@ -12,6 +12,7 @@ A built-in node is one typed function; `@node` derives its declaration from the 
   `Annotated[str, Choice((...))]`, `Annotated[str, ModelFile("checkpoints")]`, `Annotated[str, InputFile(...)]`.
 - A widget's default value is the parameter's default. An input is optional (ComfyUI's section of that name) when its
   annotation also has `Optional()`, hidden when it is `Annotated[..., Hidden("PROMPT")]`.
+- `Annotated[Mapping[str, Any], DynamicChoice(...)]` and `Growing(...)` are inputs that depend on the prompt.
 - The return type gives the outputs: one socket type, a `tuple[...]` of them, or `None`. `Annotated[IMAGE, Out("name")]`
   names an output otherwise than its type. An output node returns a `NodeOutput`; one that also has outputs returns
   `NodeOutput(ui, result=(...))`.
@@ -35,7 +36,19 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from engine.cancel import CancelToken
-from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, ValueDict, rules_of
+from engine.graph.spec import (
+    ANY_TYPE,
+    DYNAMIC_COMBO,
+    GROWING,
+    InputCheck,
+    InputSpec,
+    NodeRules,
+    NodeSpec,
+    OutputSpec,
+    Section,
+    ValueDict,
+    rules_of,
+)
 from engine.text.prompt_weights import nesting_problem
 
 LOADED_TYPES = frozenset({"MODEL", "CLIP", "VAE", "CLIP_VISION"})  # of which a file may lack one
@@ -49,6 +62,20 @@ class Socket:
     """A value that only a link can supply; `type` is ComfyUI's type name."""
 
     type: str
+
+    def options(self) -> ValueDict:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Matched(Socket):
+    """A link of any of the `allowed` types (all: `*`), the same as at the other sockets with this template's name."""
+
+    template: str = ""
+    allowed: tuple[str, ...] = (ANY_TYPE,)
+
+    def options(self) -> ValueDict:
+        return {"template": {"template_id": self.template, "allowed_types": ",".join(self.allowed)}}
 
 
 @dataclass(frozen=True)
@@ -141,6 +168,11 @@ class Combo(Choice):
 
 
 @dataclass(frozen=True)
+class OpenCombo(Combo):
+    """`Combo` that takes other texts than its values too."""
+
+
+@dataclass(frozen=True)
 class ModelFile(Widget):
     """A file of one kind of model (`checkpoints`, `vae`, ...) or of several, as `folders.py` lists them.
 
@@ -218,6 +250,65 @@ class RecordedFile(InputFile):
 
     def type_in(self, environment: NodeEnvironment) -> Any:
         return self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An input within a dynamic one."""
+
+    name: str
+    marker: Socket | Widget
+    default: Any = inspect.Parameter.empty
+    is_optional: bool = False
+
+    def as_json(self, environment: NodeEnvironment) -> list[object]:
+        section: Section = "optional" if self.is_optional else "required"
+        return Parameter(self.name, section, self.marker, self.default).spec(environment).as_json()
+
+
+@dataclass(frozen=True)
+class DynamicChoice(Widget):
+    """A choice that brings further inputs. The node receives a mapping of them and, under its own name, the choice."""
+
+    fields: tuple[tuple[str, tuple[Field, ...]], ...] = ()  # by choice
+
+    def type_in(self, environment: NodeEnvironment) -> str:
+        return DYNAMIC_COMBO
+
+    def options_in(self, environment: NodeEnvironment) -> dict[str, object]:
+        offered = [{"key": key, "inputs": _sections(fields, environment)} for key, fields in self.fields]
+        return {"options": offered, **self.extra}
+
+
+@dataclass(frozen=True)
+class Growing(Widget):
+    """An input that the prompt repeats: under `names`, or as `prefix` with numbers from 0, `max` of them at most.
+
+    The node receives a mapping of those that the prompt has.
+    """
+
+    item: Field = field(kw_only=True)
+    names: tuple[str, ...] = ()
+    prefix: str = ""
+    min: int = 1
+    max: int = 10
+
+    def type_in(self, environment: NodeEnvironment) -> str:
+        return GROWING
+
+    def options_in(self, environment: NodeEnvironment) -> dict[str, object]:
+        repeated = _sections((self.item,), environment)
+        told: ValueDict = {"names": list(self.names)} if self.names else {"prefix": self.prefix, "max": self.max}
+        return {"template": {"input": repeated, **told, "min": self.min}, **self.extra}
+
+
+def _sections(fields: Sequence[Field], environment: NodeEnvironment) -> dict[str, dict[str, list[object]]]:
+    """Return inputs as `/object_info` lists them."""
+    sections: dict[str, dict[str, list[object]]] = {"required": {}}
+    for item in fields:
+        section = sections.setdefault("optional" if item.is_optional else "required", {})
+        section[item.name] = item.as_json(environment)
+    return sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,6 +494,7 @@ class FunctionNode(NodeClass):
     check: Callable[..., str | None] | None = None  # (environment, **inputs) -> complaint
     needs: Callable[..., Sequence[str]] | None = None  # (**inputs) -> names of lazy inputs
     input_is_list: bool = False
+    takes_any_value: bool = False
 
     def spec(self, environment: NodeEnvironment) -> NodeSpec:
         return NodeSpec(
@@ -425,6 +517,7 @@ class FunctionNode(NodeClass):
             is_async=inspect.iscoroutinefunction(self.function),
             has_fingerprint=self.fingerprint is not None,
             check=self._input_check(environment),
+            takes_any_value=self.takes_any_value,
         )
 
     def instance(self) -> None:
@@ -518,11 +611,13 @@ class Parameter:
 
     def spec(self, environment: NodeEnvironment) -> InputSpec:
         if isinstance(self.marker, (Socket, Hidden)):
-            return InputSpec(self.name, self.marker.type, {"lazy": True} if self.is_lazy else {}, self.section)
+            lazy = {"lazy": True} if self.is_lazy else {}
+            shown = self.marker.options() if isinstance(self.marker, Socket) else {}
+            return InputSpec(self.name, self.marker.type, {**shown, **lazy}, self.section)
         options = self.marker.options_in(environment)
         if self.default is not inspect.Parameter.empty and self.default is not None:
             options = {"default": self.default, **options}
-        is_open = isinstance(self.marker, InputFile)  # the files are checked by name
+        is_open = isinstance(self.marker, InputFile | OpenCombo)  # files are checked by name
         return InputSpec(self.name, self.marker.type_in(environment), options, self.section, is_open)
 
 
@@ -538,6 +633,7 @@ def node(
     check: Callable[..., str | None] | None = None,
     needs: Callable[..., Sequence[str]] | None = None,
     input_is_list: bool = False,
+    takes_any_value: bool = False,
     **extra: Any,
 ) -> Callable[[Callable[..., Any]], FunctionNode]:
     """Make a node class from a typed function; the module docstring describes how its signature is read.
@@ -553,6 +649,8 @@ def node(
 
     With `input_is_list` every input is a list and the node is called once. Otherwise it is called for each element of
     the longest list it receives.
+
+    With `takes_any_value` the function has a parameter `**others` for values under names that it does not declare.
 
     Without a `display_name` the class name is displayed. None is the value of ComfyUI's newer nodes that set none.
 
@@ -578,6 +676,7 @@ def node(
             check=check,
             needs=needs,
             input_is_list=input_is_list,
+            takes_any_value=takes_any_value,
         )
 
     return wrap

@@ -9,7 +9,7 @@ import importlib
 
 from engine.families import registry
 from engine.nodes.base import NodeClass
-from engine.nodes.library.basic import primitives, strings
+from engine.nodes.library.basic import arithmetic, logic, primitives, strings
 from engine.nodes.library.conditioning import (
     clip_vision,
     conditioning,
@@ -25,11 +25,14 @@ from engine.nodes.library.conditioning import (
 from engine.nodes.library.image import (
     client_pictures,
     compositing,
+    growing_batches,
     image_batches,
     image_filters,
     image_geometry,
     images,
+    later_pictures,
     masks,
+    resizing,
     svg,
     upscaling,
 )
@@ -87,10 +90,15 @@ TOPICS = (
     image_geometry,
     image_batches,
     image_filters,
+    resizing,
+    growing_batches,
+    later_pictures,
     compositing,
     masks,
     strings,
     primitives,
+    arithmetic,
+    logic,
     custom_sampling,
     samplers,
     sigmas,

@@ -9,7 +9,7 @@ from engine.graph.spec import InputSpec, NodeRules, NodeSpec, Section, ValueDict
 from engine.nodes.base import NodeClass, NodeEnvironment
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
-_FLAGS = ("output_tooltips", "deprecated", "experimental", "api_node")
+_FLAGS = ("output_tooltips", "deprecated", "experimental", "api_node", "comfyui_version")
 
 
 class Catalogue(Mapping[str, NodeClass]):

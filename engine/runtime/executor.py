@@ -38,6 +38,7 @@ from engine.events import (
     RunStarted,
     RunSucceeded,
 )
+from engine.graph.dynamic_inputs import nested
 from engine.graph.dynamic_prompt import DynamicPrompt
 from engine.graph.prompt import Node, is_link
 from engine.graph.schedule import Schedule
@@ -284,7 +285,7 @@ class _Run:
             self.emit(NodeFinished(self.prompt_id, ref))
             return True
         node = self.prompt.node(node_id)
-        node_class, rules = self.graph.node_class(node.class_type), self.graph.rules(node.class_type)
+        node_class, rules = self.graph.node_class(node.class_type), self.graph.rules_of(node)
         if node_id in self.expansions:
             self._keep(ref, rules, self._resolved(self.expansions.pop(node_id)), None)
             return True
@@ -411,7 +412,8 @@ class _Run:
                 if blocker is not None:
                     outcomes.append(self._blocked(call.node, blocker))
                     continue
-                outcome = call.node_class.call(call.instance, self._context(call.ref, index), arguments)
+                given = nested(rules, arguments)
+                outcome = call.node_class.call(call.instance, self._context(call.ref, index), given)
                 if rules.is_async or inspect.isawaitable(outcome):
                     outcome = await self._begin_task(call.node.id, outcome)
                 outcomes.append(outcome)
@@ -448,7 +450,7 @@ class _Run:
         for arguments in calls_of(call.inputs, call.rules.input_is_list):
             if blocker_in(arguments, call.rules.input_is_list) is not None:
                 continue
-            names = call.node_class.missing_inputs(call.instance, arguments)
+            names = call.node_class.missing_inputs(call.instance, nested(call.rules, arguments))
             if inspect.isawaitable(names):
                 names = await names
             if isinstance(names, (list, tuple)):

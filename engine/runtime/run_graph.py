@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from engine.graph.consumers import Consumers
+from engine.graph.dynamic_inputs import expanded, nested
 from engine.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
 from engine.graph.prompt import Node, is_link
 from engine.graph.signature import Signatures
@@ -168,6 +169,10 @@ class RunGraph:
 
     # --- inputs ---
 
+    def rules_of(self, node: Node) -> NodeRules:
+        """Return the rules of a node's class with the inputs that this node has."""
+        return expanded(self.rules(node.class_type), node.inputs)
+
     def inputs_of(self, node: Node, rules: NodeRules) -> tuple[dict[str, Sequence[Any]], set[str]]:
         """Return the lists of values of a node's inputs, and the names of links without a result yet."""
         values: dict[str, Sequence[Any]] = {}
@@ -184,6 +189,8 @@ class RunGraph:
                     values[name] = source.outputs[value[1]]
             elif spec is not None:
                 values[name] = (cast_value(spec, value),)
+            elif rules.takes_any_value:
+                values[name] = (value,)
         for name, wanted in rules.hidden.items():
             values[name] = (self._hidden(wanted, node.id),)
         return values, missing
@@ -200,7 +207,7 @@ class RunGraph:
     async def _fingerprints(self, nodes: Iterable[Node]) -> dict[str, object]:
         found: dict[str, Any] = {}
         for node in nodes:
-            node_class, rules = self.node_class(node.class_type), self.rules(node.class_type)
+            node_class, rules = self.node_class(node.class_type), self.rules_of(node)
             if rules.has_fingerprint:
                 found[node.id] = await self._fingerprint(node, node_class, rules)
         return found
@@ -219,7 +226,7 @@ class RunGraph:
         try:
             prints: list[Any] = []
             for arguments in calls_of(values, rules.input_is_list):
-                given = node_class.fingerprint_of(self._environment, arguments)
+                given = node_class.fingerprint_of(self._environment, nested(rules, arguments))
                 prints.append(await given if inspect.isawaitable(given) else given)
         except Exception as error:  # noqa: BLE001 - the node's own fingerprint
             log.warning("%s (node %s) cannot tell whether it changed: %s", node.class_type, node.id, error)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+import av
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -66,6 +67,8 @@ def compare_output(name: str, expected: bytes, found: bytes, tolerance: Toleranc
         return _compare_latents(name, expected, found, tolerance.latent_rel_l2)
     if name.endswith(".txt"):
         return Comparison(f"{name} equal", "" if expected == found else f"{name}: got {found!r}, expected {expected!r}")
+    if name.endswith(".exr"):
+        return _compare_arrays(name, _floats(expected), _floats(found), tolerance)
     return _compare_pictures(name, expected, found, tolerance)
 
 
@@ -82,11 +85,27 @@ def _compare_pictures(name: str, expected: bytes, found: bytes, tolerance: Toler
     wanted, given = Image.open(io.BytesIO(expected)), Image.open(io.BytesIO(found))
     if (wanted.size, wanted.mode) != (given.size, given.mode):
         return Comparison("", f"{name}: got {given.mode} {given.size}, expected {wanted.mode} {wanted.size}")
-    difference = np.abs(np.asarray(wanted).astype(np.float64) - np.asarray(given).astype(np.float64))
+    return _compare_arrays(name, np.asarray(wanted, np.float64), np.asarray(given, np.float64), tolerance)
+
+
+def _compare_arrays(
+    name: str, wanted: NDArray[np.float64], given: NDArray[np.float64], tolerance: Tolerance
+) -> Comparison:
+    """Compare pictures of one shape, in levels of 255."""
+    if wanted.shape != given.shape:
+        return Comparison("", f"{name}: got shape {given.shape}, expected {wanted.shape}")
+    difference = np.abs(wanted - given)
     mean, largest = float(difference.mean()), float(difference.max())
     text = f"{name} mean={mean:.3f} max={largest:g}"
     is_close = mean <= tolerance.png_mean and largest <= tolerance.png_max
     return Comparison(text, "" if is_close else f"{text} > mean {tolerance.png_mean:g} max {tolerance.png_max:g}")
+
+
+def _floats(data: bytes) -> NDArray[np.float64]:
+    """Read an OpenEXR file of three channels, 0..1 as levels of 255."""
+    with av.open(io.BytesIO(data), format="exr_pipe") as container:
+        frame = next(container.decode(video=0))
+    return frame.to_ndarray(format="gbrpf32le").astype(np.float64) * 255
 
 
 def _latent(data: bytes) -> NDArray[np.float64]:

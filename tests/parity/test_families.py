@@ -24,6 +24,9 @@ FAST = {
     ),
     "zero123": ("zero123_batched_cfg_1",),
     "cascade": ("cascade_control_super_resolution",),
+    "later_nodes": (
+        "resize_pictures", "resize_masks", "growing_batches", "logic_and_arithmetic", "advanced_saving",
+    ),
 }  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)

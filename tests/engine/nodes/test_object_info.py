@@ -1,7 +1,7 @@
 """Every built-in node declares what ComfyUI's node of that name declares.
 
-Left out on both sides: `python_module`, tooltips, descriptions, empty option objects, and lists of files (which depend
-on the machine).
+Left out on both sides: `python_module`, the release of ComfyUI that later nodes are from, tooltips, descriptions, empty
+option objects, and lists of files (which depend on the machine).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from engine.nodes.catalogue import object_info
 from tests.engine.runtime.runs import NoFiles
 from tests.reference import REFERENCE
 
+LEFT_OUT = {"python_module", "description", "output_tooltips", "comfyui_version"}
 OURS_ALONE = {"DarkroomRandomCheckpoint"}
 NOT_IN_REFERENCE = {"LoraSave", "ReferenceLatent", "SkipLayerGuidanceDiT", "SkipLayerGuidanceDiTSimple"}
 NODES = {item.class_type: item for item in built_in_nodes()}
@@ -40,7 +41,7 @@ class Environment(NoFiles):
 
 
 def normalised(info: dict[str, Any], file_inputs: set[str]) -> dict[str, Any]:
-    kept = {key: value for key, value in info.items() if key not in ("python_module", "description", "output_tooltips")}
+    kept = {key: value for key, value in info.items() if key not in LEFT_OUT}
     kept["input"] = {
         section: {name: _input(item, is_file=name in file_inputs) for name, item in inputs.items()}
         for section, inputs in info["input"].items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Annotated
 
@@ -12,13 +13,14 @@ from engine.diffusion import sigmas as schedules
 from engine.diffusion.choices import calculate_sigmas
 from engine.diffusion.gits_levels import gits_levels
 from engine.diffusion.sigma_tables import ALIGN_YOUR_STEPS, align_your_steps
-from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Out, node
+from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Out, Text, node
 from engine.nodes.library.sampling.sampling import SchedulerName
 from engine.nodes.sockets import FLOAT, MODEL, SIGMAS
 
 SCHEDULERS = "sampling/custom_sampling/schedulers"
 ARITHMETIC = "sampling/custom_sampling/sigmas"
 MODULE = "comfy_extras.nodes_custom_sampler"
+NUMBER = re.compile(r"[-+]?(?:\d*\.*\d+)")
 HIGHEST, LOWEST = 14.614642, 0.0291675  # of latent diffusion's 1000 timesteps
 
 Steps = Annotated[int, Int(min=1, max=10000)]
@@ -254,8 +256,16 @@ def sampling_percent_to_sigma(
     return float(sampling.percent_to_sigma(sampling_percent))
 
 
+@node("ManualSigmas", display_name=None, category="model/sampling/sigmas", python_module=MODULE, experimental=True,
+      comfyui_version="0.30.0")  # fmt: skip
+def manual_sigmas(context: NodeContext, *, sigmas: Annotated[str, Text(multiline=False)] = "1, 0.5") -> SIGMAS:
+    """Return the numbers in a text, in its order, float32."""
+    return torch.FloatTensor([float(number) for number in NUMBER.findall(sigmas)])
+
+
 NODES = (
     basic_scheduler, karras_scheduler, exponential_scheduler, polyexponential_scheduler, laplace_scheduler,
     vp_scheduler, beta_scheduler, sd_turbo_scheduler, align_your_steps_scheduler, gits_scheduler, split_sigmas,
     split_sigmas_denoise, flip_sigmas, set_first_sigma, extend_intermediate_sigmas, sampling_percent_to_sigma,
+    manual_sigmas,
 )  # fmt: skip

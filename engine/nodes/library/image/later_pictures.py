@@ -1,0 +1,110 @@
+"""Nodes of later releases of ComfyUI that save pictures: with more bits a channel, or two to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+
+from engine.images.encode import metadata_texts, write_png
+from engine.media.deep_pictures import write_exr, write_png16
+from engine.nodes.base import (
+    Choice,
+    Combo,
+    DynamicChoice,
+    Field,
+    NodeContext,
+    NodeEnvironment,
+    NodeOutput,
+    Optional,
+    Out,
+    Socket,
+    Text,
+    node,
+)
+from engine.nodes.library.image.images import PREVIEW_PNG_LEVEL, ExtraPngInfo, Prompt, save_all
+from engine.nodes.sockets import IMAGE
+
+VERSION = "0.30.0"
+PNG_LEVEL = 4
+ADVANCED: Mapping[str, Any] = {"advanced": True}
+FORMATS = (
+    (
+        "png",
+        (
+            Field("bit_depth", Combo(("8-bit", "16-bit"), extra=ADVANCED), "8-bit"),
+            Field("input_color_space", Combo(("sRGB",), extra=ADVANCED), "sRGB"),
+        ),
+    ),
+    (
+        "exr",
+        (
+            Field("bit_depth", Combo(("32-bit float",), extra=ADVANCED), "32-bit float"),
+            Field("input_color_space", Combo(("sRGB", "HDR", "linear"), extra=ADVANCED), "sRGB"),
+        ),
+    ),
+)
+
+
+class ComparedView(Choice):
+    """The page's own widget, which sends nothing that matters."""
+
+    def type_in(self, environment: NodeEnvironment) -> Any:
+        return "IMAGECOMPARE"
+
+
+@node("SaveImageAdvanced", display_name="Save Image (Advanced)", category="image", is_output=True,
+      python_module="comfy_extras.nodes_images", comfyui_version=VERSION)  # fmt: skip
+def save_image_advanced(
+    context: NodeContext,
+    *,
+    images: IMAGE,
+    filename_prefix: Annotated[str, Text(multiline=False)] = "ComfyUI",
+    format: Annotated[Mapping[str, Any], DynamicChoice(fields=FORMATS)],
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> Annotated[NodeOutput, Socket("IMAGE"), Out("images")]:
+    """Save pictures as PNG of 8 or 16 bits a channel, or as OpenEXR of 32-bit floats, with the prompt in each."""
+    texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
+    height, width = images.shape[1:3]
+    shown = []
+    for index, image in enumerate(images.detach().cpu()):
+        output = context.files.save_path(
+            filename_prefix, width, height, "output", suffix=f".{format['format']}", batch_index=index
+        )
+        if format["format"] == "exr":
+            write = partial(write_exr, output.path, image, texts, format["input_color_space"])
+        elif format["bit_depth"] == "16-bit":
+            write = partial(write_png16, output.path, image, texts)
+        else:
+            write = partial(write_png, output.path, image, texts, PNG_LEVEL)
+        context.files.submit(write)
+        shown.append(output.shown())
+    return NodeOutput({"images": shown}, result=(images,))
+
+
+@node("ImageCompare", display_name="Compare Images", category="image", is_output=True, experimental=True,
+      python_module="comfy_extras.nodes_image_compare", comfyui_version=VERSION)  # fmt: skip
+def image_compare(
+    context: NodeContext,
+    *,
+    compare_view: Annotated[Any, ComparedView(extra={"socketless": True})],
+    image_a: Annotated[torch.Tensor | None, Socket("IMAGE"), Optional()] = None,
+    image_b: Annotated[torch.Tensor | None, Socket("IMAGE"), Optional()] = None,
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> NodeOutput:
+    """Show two batches of pictures beside each other."""
+    texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
+    shown: dict[str, list[Any]] = {}
+    for side, images in (("a", image_a), ("b", image_b)):
+        shown[f"{side}_images"] = []
+        if images is not None and len(images) > 0:
+            saved = save_all(context, images, f"comfy.compare.{side}", "temp", texts, PREVIEW_PNG_LEVEL)
+            shown[f"{side}_images"].extend(saved.ui["images"])
+    return NodeOutput(shown)
+
+
+NODES = (save_image_advanced, image_compare)

@@ -1,0 +1,118 @@
+"""Nodes of later releases of ComfyUI, in an engine: what they save and return, and what they refuse."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from engine.engine import Engine, RunRequest, RunResult
+from engine.errors import PromptRejected
+from engine.events import Event, RunFailed
+from engine.settings import EngineSettings
+from tests.engine.graph.declared import node
+from tests.parity.compare import INPUTS
+
+BASE = {"1": node("LoadImage", image="photo_a.png"), "2": node("PrimitiveInt", value=3)}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    base = tmp_path_factory.mktemp("later")
+    shutil.copytree(INPUTS, base / "input")
+    with Engine(EngineSettings(base_directory=base, cpu=True)) as running:
+        yield running
+
+
+def run(engine: Engine, prompt: dict[str, Any], events: list[Event] | None = None) -> RunResult:
+    checked = engine.check(BASE | prompt)
+    request = RunRequest("p", checked.prompt, checked.outputs, {})
+    return engine.submit(request, [].append if events is None else events.append).result(timeout=60)
+
+
+def shown(engine: Engine, prompt: dict[str, Any], kind: str = "images") -> list[Path]:
+    """Return the files that node 9 shows."""
+    result = run(engine, prompt)
+    assert result.status == "success"
+    folders = {"output": engine.settings.output_path, "temp": engine.settings.temp_path}
+    return [folders[item["type"]] / item["subfolder"] / item["filename"] for item in result.outputs["9"][kind]]
+
+
+def test_a_png_of_16_bits_keeps_what_8_bits_lose(engine: Engine) -> None:
+    batch = {
+        "3": node("ImageScaleBy", image=["1", 0], upscale_method="bilinear", scale_by=1.37),
+        "9": node(
+            "SaveImageAdvanced",
+            images=["3", 0],
+            filename_prefix="deep",
+            **{"format": "png", "format.bit_depth": "16-bit", "format.input_color_space": "sRGB"},
+        ),
+    }
+    (path,) = shown(engine, batch)
+    with av.open(str(path)) as container:
+        frame = next(container.decode(video=0))
+    assert frame.format.name == "rgb48be"
+    steps = frame.to_ndarray(format="rgb48le")
+    assert np.unique(steps % 257).size > 200  # 8 bits stretched to 16 are multiples of 257
+    assert b"tEXtprompt" in path.read_bytes()
+
+
+def test_two_batches_are_shown_beside_each_other(engine: Engine) -> None:
+    compared = {"9": node("ImageCompare", image_a=["1", 0], compare_view={})}
+    (path,) = shown(engine, compared, "a_images")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert shown(engine, compared, "b_images") == []
+
+
+def test_a_switch_computes_only_the_chosen_side(engine: Engine) -> None:
+    prompt = {
+        "3": node("ComfyMathExpression", expression="1 / 0", **{"values.a": ["2", 0]}),
+        "4": node("ComfySwitchNode", switch=False, on_true=["3", 0], on_false=["2", 0]),
+        "9": node("PreviewAny", source=["4", 0]),
+    }
+    result = run(engine, prompt)
+    assert result.status == "success"
+    assert list(result.outputs["9"]["text"]) == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("", "is empty"),
+        ("1 / 0", "cannot be calculated"),
+        ("b", "cannot be calculated"),
+        ("().__class__", "cannot be calculated"),
+        ("pow(9, 99999)", "too large"),
+        ("9 ** 9 ** 9", "cannot be calculated"),
+        ("'text'", "gives 'text'; expected a finite number"),
+        ("a +", "cannot be calculated"),
+    ],
+)
+def test_an_expression_that_is_no_arithmetic_fails_by_name(engine: Engine, expression: str, words: str) -> None:
+    prompt = {
+        "3": node("ComfyMathExpression", expression=expression, **{"values.a": ["2", 0]}),
+        "9": node("PreviewAny", source=["3", 0]),
+    }
+    events: list[Event] = []
+    assert run(engine, prompt, events).status == "error"
+    (failure,) = [event for event in events if isinstance(event, RunFailed)]
+    assert failure.node_id == "3"
+    assert failure.exception_message.startswith("expression: ")
+    assert words in failure.exception_message
+
+
+def test_a_way_to_resize_that_does_not_exist_is_refused_before_anything_runs(engine: Engine) -> None:
+    prompt = {
+        "3": node("ResizeImageMaskNode", input=["1", 0], resize_type="scale depth", scale_method="area"),
+        "9": node("PreviewImage", images=["3", 0]),
+    }
+    with pytest.raises(PromptRejected) as refusal:
+        engine.check(BASE | prompt)
+    (problem,) = refusal.value.node_problems["3"].problems
+    assert problem.type == "value_not_in_list"
+    assert "scale width" in problem.details
