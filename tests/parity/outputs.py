@@ -103,7 +103,7 @@ def _compare_arrays(
 
 def _floats(data: bytes) -> NDArray[np.float64]:
     """Read an OpenEXR file of three channels, 0..1 as levels of 255."""
-    with av.open(io.BytesIO(data), format="exr_pipe") as container:
+    with av.open(io.BytesIO(data), mode="r", format="exr_pipe") as container:
         frame = next(container.decode(video=0))
     return frame.to_ndarray(format="gbrpf32le").astype(np.float64) * 255
 

@@ -32,7 +32,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def run(engine: Engine, prompt: dict[str, Any], events: list[Event] | None = None) -> RunResult:
     checked = engine.check(BASE | prompt)
     request = RunRequest("p", checked.prompt, checked.outputs, {})
-    return engine.submit(request, [].append if events is None else events.append).result(timeout=60)
+    told: list[Event] = [] if events is None else events
+    return engine.submit(request, told.append).result(timeout=60)
 
 
 def shown(engine: Engine, prompt: dict[str, Any], kind: str = "images") -> list[Path]:
