@@ -12,15 +12,6 @@ from typing import Any
 
 import pytest
 
-from engine.server.flags import (
-    IGNORED_OPTIONS,
-    IGNORED_SWITCHES,
-    REFUSED_SWITCHES,
-    TEXT_DTYPES,
-    UNET_DTYPES,
-    VAE_DTYPES,
-    build_parser,
-)
 from modifiers.modifier import RANDOM_INT
 from modifiers.registry import build_registry
 from tests.markdown import code_blocks, table_rows
@@ -43,18 +34,6 @@ def test_the_flow_table_names_files_that_exist() -> None:
     files = re.findall(r"`([\w/]+\.py)`", section("How a request flows"))
     assert len(files) > 20
     assert not [name for name in files if not (ROOT / name).is_file()]
-
-
-def test_lists_every_flag_of_the_engine_that_has_an_effect() -> None:
-    flags = {
-        option for action in build_parser()._actions for option in action.option_strings if option.startswith("--")
-    }
-    told = set(re.findall(r"--[a-z][a-z0-9_-]*", section("The engine alone")))
-    sisters = {*UNET_DTYPES, *VAE_DTYPES, *TEXT_DTYPES}  # "and its sisters"
-    unnamed = {"--fast", "--help", "--liveness-fd", "--listen-fd"}
-    silent = {*IGNORED_SWITCHES, *IGNORED_OPTIONS, *REFUSED_SWITCHES, *unnamed}
-    assert told <= flags
-    assert flags - told - sisters - silent == set()
 
 
 INHERITED = re.compile(r"^those of `(\w+)`( without a size)?")

@@ -59,6 +59,7 @@ from worker.qualification.state import Qualification
 from worker.qualification.warm_up import WarmUp
 from worker.services import Services
 from worker.settings.environment import trusted_proxies
+from worker.settings.jobs import QueueLimits
 from worker.settings.settings import Settings
 from worker.workload import Workload
 
@@ -142,25 +143,11 @@ class Front:
         limits = settings.queue_limits()
         pool = self._fleet.pool
         gate, clock = Gate(), RunClock()
-        queue_info = QueueInfo(
-            self.store.jobs.values,
-            lambda: len(pool.clients_serving),
-            clock,
-            lambda priority: self.store.turn_ms(int(time.time() * 1000), priority),
-        )
+        queue_info = self._build_queue_info(clock)
         free_bytes = TtlCached(free_bytes_of(settings.folders.state_path, self._external_io.input_directory))
         available_bytes = TtlCached(self._memory.available_bytes)
         admission = Admission(self.store, gate, limits, queue_info, free_bytes, available_bytes)
-        pipeline = Pipeline(
-            self.store,
-            pool,
-            self._external_io.inputs,
-            self._external_io.outputs,
-            PipelineLimits(limits.job_timeout_seconds, settings.pipeline.num_fetching, settings.callers.jobs_running),
-            make_webhook=self._webhook,
-            on_start=self._job_started,
-            on_end=self._job_ended,
-        )
+        pipeline = self._build_pipeline(limits)
         engine_metrics = EngineMetrics(self._fleet.reports, self._memory)
         metrics = Metrics(pipeline.counts, engine_metrics, *self._io_metrics.counters)
         return Services(
@@ -188,12 +175,7 @@ class Front:
             prompt_rules=PromptRules(settings.prompts, settings.node_policy),
             caller_limits=settings.callers,
             caller_rates=RateLimits(settings.callers),
-            caller_quota=CallerQuota(
-                settings.callers,
-                self.store.jobs.values,
-                lambda: queue_info.seconds_per_job,
-                settings.retention.result_ttl_seconds,
-            ),
+            caller_quota=self._build_caller_quota(queue_info),
             bodies=Bodies(settings.bodies, settings.json_structure),
             connections=ConnectionTable(fitting(settings.connections, num_open_files()), trusted_proxies()),
             hsts_seconds=settings.listener.hsts_seconds,
@@ -204,6 +186,35 @@ class Front:
             metrics_are_open=settings.access.metrics_are_open,
             run_clock=clock,
             outbox=self._outbox,
+        )
+
+    def _build_queue_info(self, clock: RunClock) -> QueueInfo:
+        return QueueInfo(
+            self.store.jobs.values,
+            lambda: len(self._fleet.pool.clients_serving),
+            clock,
+            lambda priority: self.store.turn_ms(int(time.time() * 1000), priority),
+        )
+
+    def _build_pipeline(self, limits: QueueLimits) -> Pipeline:
+        settings = self._settings
+        return Pipeline(
+            self.store,
+            self._fleet.pool,
+            self._external_io.inputs,
+            self._external_io.outputs,
+            PipelineLimits(limits.job_timeout_seconds, settings.pipeline.num_fetching, settings.callers.jobs_running),
+            make_webhook=self._webhook,
+            on_start=self._job_started,
+            on_end=self._job_ended,
+        )
+
+    def _build_caller_quota(self, queue_info: QueueInfo) -> CallerQuota:
+        return CallerQuota(
+            self._settings.callers,
+            self.store.jobs.values,
+            lambda: queue_info.seconds_per_job,
+            self._settings.retention.result_ttl_seconds,
         )
 
     def _build_readiness(self) -> Readiness:

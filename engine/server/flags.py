@@ -25,6 +25,8 @@ from engine.settings import (
     VramChoice,
 )
 
+Group = argparse._ArgumentGroup
+IGNORED_TITLE = "Accepted for ComfyUI's sake, without effect"
 EVERYWHERE = "0.0.0.0,::"
 LIMITS = {
     "processes": "processes and threads",
@@ -59,12 +61,15 @@ TEXT_DTYPES: dict[str, DtypeName] = {
     "--fp32-text-enc": "float32",
     "--bf16-text-enc": "bfloat16",
 }
-VRAM_CHOICES: dict[str, VramChoice] = {
-    "--gpu-only": "gpu_only",
-    "--highvram": "highvram",
-    "--normalvram": "normalvram",
-    "--lowvram": "lowvram",
-    "--novram": "novram",
+VRAM_CHOICES: dict[str, tuple[VramChoice, str]] = {
+    "--gpu-only": ("gpu_only", "keep and run everything on the device"),
+    "--highvram": ("highvram", "keep models on the device after their use"),
+    "--normalvram": (
+        "normalvram",
+        "load models to the device, in part where they do not fit; the default from 2 GiB of free memory",
+    ),
+    "--lowvram": ("lowvram", "as `--normalvram`, with text encoders on the CPU"),
+    "--novram": ("novram", "keep as little as can be on the device at any time"),
 }
 IGNORED_SWITCHES = (
     "--auto-launch",
@@ -126,19 +131,17 @@ def read_flags(arguments: Sequence[str]) -> ServeCommand:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine", description="The engine alone: ComfyUI's API, no front.")
-    _add_server_flags(parser)
-    _add_folder_flags(parser)
-    _add_cache_flags(parser)
-    _add_device_flags(parser)
-    parser.add_argument("--disable-metadata", action="store_true", help="save pictures without prompt and workflow")
-    methods = get_args(PreviewMethod)
-    parser.add_argument("--preview-method", choices=methods, default="none", help="pictures of unfinished latents")
-    parser.add_argument("--preview-size", type=_at_least(1), default=512, metavar="PX")
-    parser.add_argument("--disable-all-custom-nodes", action="store_true", help="load no custom nodes")
-    parser.add_argument("--whitelist-custom-nodes", nargs="+", default=[], metavar="NAME", help="load these anyway")
+    _add_server_flags(parser.add_argument_group("Server and access"))
+    _add_limit_flags(parser.add_argument_group("Limits"))
+    _add_folder_flags(parser.add_argument_group("Folders"))
+    _add_cache_flags(parser.add_argument_group("Cache of results"))
+    _add_device_flags(parser.add_argument_group("Device and model memory"))
+    _add_dtype_flags(parser.add_argument_group("Number formats"))
+    _add_picture_flags(parser.add_argument_group("Pictures"))
+    _add_custom_node_flags(parser.add_argument_group("Custom nodes"))
     for name in REFUSED_SWITCHES:
         parser.add_argument(name, action=_Refuse, nargs=0, help=argparse.SUPPRESS)
-    ignored = parser.add_argument_group("accepted for ComfyUI's sake, without effect")
+    ignored = parser.add_argument_group(IGNORED_TITLE)
     for name in IGNORED_SWITCHES:
         ignored.add_argument(name, action=_Ignore, nargs=0)
     for name in IGNORED_OPTIONS:
@@ -160,88 +163,151 @@ class _Refuse(argparse.Action):
         parser.error(f"{option}: {REFUSED_SWITCHES[option or self.option_strings[0]]}")
 
 
-def _add_server_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--listen", nargs="?", default="127.0.0.1", const=EVERYWHERE, metavar="IP", help="addresses, by comma"
+def _add_server_flags(group: Group) -> None:
+    group.add_argument(
+        "--listen", nargs="?", default="127.0.0.1", const=EVERYWHERE, metavar="IP",
+        help="addresses to listen on, by comma; without a value all of them",
+    )  # fmt: skip
+    group.add_argument("--port", type=_port, default=8188, metavar="N", help="port; 0 takes a free one and logs it")
+    group.add_argument(
+        "--listen-fd", type=_at_least(0), default=None, metavar="FD",
+        help="serve on this inherited listening socket in place of an address",
+    )  # fmt: skip
+    group.add_argument(
+        "--allow-host", nargs="+", action="extend", default=[], metavar="NAME",
+        help="accept requests for these host names, beside those of the loopback address",
+    )  # fmt: skip
+    group.add_argument(
+        "--token-sha256", type=_sha256, default=None, metavar="HEX", help="require the bearer token with this hash"
     )
-    parser.add_argument("--port", type=_port, default=8188, help="0 takes a free one and logs it")
-    parser.add_argument(
-        "--listen-fd", type=_at_least(0), default=None, metavar="FD", help="serve on this inherited listening socket"
+    group.add_argument(
+        "--enable-cors-header", nargs="?", default=None, const="*", metavar="ORIGIN",
+        help="let in the web pages of this origin; without a value those of all",
+    )  # fmt: skip
+    for kind, what in (("key", "private key"), ("cert", "certificate")):
+        group.add_argument(
+            f"--tls-{kind}file", type=Path, default=None, metavar="FILE", help=f"serve https with this {what}"
+        )
+    group.add_argument(
+        "--liveness-fd", type=int, default=None, metavar="FD", help="exit when this inherited pipe closes"
     )
-    parser.add_argument(
-        "--allow-host", nargs="+", action="extend", default=[], metavar="NAME", help="host names of this server"
-    )
-    parser.add_argument(
-        "--token-sha256", type=_sha256, default=None, metavar="HEX", help="ask for the bearer token with this hash"
-    )
-    parser.add_argument("--enable-cors-header", nargs="?", default=None, const="*", metavar="ORIGIN")
-    for kind in ("key", "cert"):
-        parser.add_argument(f"--tls-{kind}file", type=Path, default=None, metavar="FILE", help="serve https with it")
+    group.add_argument(
+        "--verbose", nargs="?", default="INFO", const="DEBUG", choices=get_args(LogLevel), metavar="LEVEL",
+        help=f"lowest level of the log: {', '.join(get_args(LogLevel))}; without a value DEBUG",
+    )  # fmt: skip
+
+
+def _add_limit_flags(group: Group) -> None:
     for name, what in LIMITS.items():
-        parser.add_argument(f"--limit-{name}", type=_at_least(1), default=None, metavar="N", help=f"{what}, at most")
-    parser.add_argument("--max-upload-size", type=_at_least(0.0), default=100.0, metavar="MB")
+        group.add_argument(
+            f"--limit-{name}", type=_at_least(1), default=None, metavar="N",
+            help=f"most {what}; a limit that the process puts on itself and on what it starts",
+        )  # fmt: skip
+    group.add_argument(
+        "--max-upload-size", type=_at_least(0.0), default=100.0, metavar="MB", help="largest body of a request"
+    )
     defaults = EngineSettings()
     for unit in ("nodes", "links", "bytes"):
         limit = getattr(defaults, f"max_prompt_{unit}")
-        about = f"{unit} of a prompt ({limit}); 0: no limit"
-        parser.add_argument(f"--max-prompt-{unit}", type=_at_least(0), default=limit, metavar="N", help=about)
-    parser.add_argument(
-        "--max-input-pixels", type=_at_least(1), default=1 << 27, metavar="N", help="in all frames of a picture read"
-    )
-    parser.add_argument("--verbose", nargs="?", default="INFO", const="DEBUG", choices=get_args(LogLevel))
-    parser.add_argument(
-        "--liveness-fd", type=int, default=None, metavar="FD", help="exit at once when this inherited pipe closes"
-    )
+        about = f"most {unit} of a prompt; 0: no limit"
+        group.add_argument(f"--max-prompt-{unit}", type=_at_least(0), default=limit, metavar="N", help=about)
+    group.add_argument(
+        "--max-input-pixels", type=_at_least(1), default=1 << 27, metavar="N",
+        help="most pixels in all frames of a picture that is read",
+    )  # fmt: skip
 
 
-def _add_folder_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--base-directory", type=Path, default=Path(), help="with models, input, output, temp; here")
+def _add_folder_flags(group: Group) -> None:
+    group.add_argument(
+        "--base-directory", type=Path, default=Path(), metavar="FOLDER", help="holds models, input, output and temp"
+    )
     for kind in ("input", "output", "temp"):
-        parser.add_argument(f"--{kind}-directory", type=Path, default=None)
-    parser.add_argument("--extra-model-paths-config", type=Path, nargs="+", action="extend", default=[], metavar="FILE")
+        group.add_argument(
+            f"--{kind}-directory", type=Path, default=None, metavar="FOLDER",
+            help=f"in place of `{kind}` in the base directory",
+        )  # fmt: skip
+    group.add_argument(
+        "--extra-model-paths-config", type=Path, nargs="+", action="extend", default=[], metavar="FILE",
+        help="further files like `extra_model_paths.yaml`, with more model folders",
+    )  # fmt: skip
 
 
-def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
-    caches = parser.add_mutually_exclusive_group()
-    caches.add_argument("--cache-classic", action="store_true", help="keep what the last prompt names (default)")
+def _add_cache_flags(group: Group) -> None:
+    caches = group.add_mutually_exclusive_group()
+    caches.add_argument("--cache-classic", action="store_true", help="keep what the last prompt names; the default")
     caches.add_argument("--cache-lru", type=_at_least(0), default=0, metavar="N", help="keep the last N results")
     caches.add_argument(
-        "--cache-ram", type=_at_least(0.0), nargs="?", default=None, const=0.0, metavar="GB", help="keep GB free"
-    )
-    caches.add_argument("--cache-none", action="store_true", help="keep nothing")
+        "--cache-ram", type=_at_least(0.0), nargs="?", default=None, const=0.0, metavar="GB",
+        help="keep results while so much RAM stays free; without a value the engine chooses",
+    )  # fmt: skip
+    caches.add_argument("--cache-none", action="store_true", help="keep nothing longer than a run requires it")
 
 
-def _add_device_flags(parser: argparse.ArgumentParser) -> None:
-    vram = parser.add_mutually_exclusive_group()
-    for name, choice in VRAM_CHOICES.items():
-        vram.add_argument(name, dest="vram", action="store_const", const=choice, default="auto")
-    vram.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument("--cuda-device", type=_device_id, default=None, metavar="ID", help="see this GPU alone")
-    parser.add_argument("--default-device", type=_device_id, default=None, metavar="ID", help="run on this GPU")
-    parser.add_argument("--reserve-vram", type=_at_least(0.0), default=None, metavar="GB")
-    parser.add_argument("--disable-smart-memory", action="store_true")
-    offload = parser.add_mutually_exclusive_group()
-    offload.add_argument("--async-offload", type=_at_least(0), nargs="?", default=None, const=2, metavar="N")
-    offload.add_argument("--disable-async-offload", dest="async_offload", action="store_const", const=0)
-    parser.add_argument("--disable-pinned-memory", action="store_true")
-    parser.add_argument(
-        "--simulate-vram",
-        type=_at_least(0.0),
-        default=None,
-        metavar="GB",
-        help="on the CPU, as a device so large would",
+def _add_device_flags(group: Group) -> None:
+    vram = group.add_mutually_exclusive_group()
+    for name, (choice, about) in VRAM_CHOICES.items():
+        vram.add_argument(name, dest="vram", action="store_const", const=choice, default="auto", help=about)
+    vram.add_argument("--cpu", action="store_true", help="use no GPU")
+    group.add_argument("--cuda-device", type=_device_id, default=None, metavar="ID", help="see this GPU alone")
+    group.add_argument(
+        "--default-device", type=_device_id, default=None, metavar="ID", help="run on this GPU and see the others too"
     )
-    parser.add_argument(
-        "--unload-when-idle", type=_at_least(0.0), default=0.0, metavar="SECONDS", help="models leave the device then"
+    group.add_argument(
+        "--reserve-vram", type=_at_least(0.0), default=None, metavar="GB", help="device memory to leave to others"
     )
-    forced = parser.add_mutually_exclusive_group()
-    forced.add_argument("--force-fp32", action="store_true")
-    forced.add_argument("--force-fp16", action="store_true")
-    for kind, names in (("unet", UNET_DTYPES), ("vae", VAE_DTYPES), ("text_encoder", TEXT_DTYPES)):
-        group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--disable-smart-memory", action="store_true", help="unload models to RAM as soon as they are not in use"
+    )
+    offload = group.add_mutually_exclusive_group()
+    offload.add_argument(
+        "--async-offload", type=_at_least(0), nargs="?", default=None, const=2, metavar="N",
+        help="copy weights to the device beside the computation, on so many streams; without a value 2",
+    )  # fmt: skip
+    offload.add_argument(
+        "--disable-async-offload", dest="async_offload", action="store_const", const=0,
+        help="copy weights between computations",
+    )  # fmt: skip
+    group.add_argument("--disable-pinned-memory", action="store_true", help="keep offloaded weights in pageable memory")
+    group.add_argument("--cpu-vae", action="store_true", help="run the VAE on the CPU beside a GPU")
+    group.add_argument(
+        "--simulate-vram", type=_at_least(0.0), default=None, metavar="GB",
+        help="compute on the CPU by the memory rules of a device with so much",
+    )  # fmt: skip
+    group.add_argument(
+        "--unload-when-idle", type=_at_least(0.0), default=0.0, metavar="SECONDS",
+        help="time without a prompt after which models leave the device; 0: never",
+    )  # fmt: skip
+
+
+def _add_dtype_flags(group: Group) -> None:
+    forced = group.add_mutually_exclusive_group()
+    for width in (32, 16):
+        forced.add_argument(f"--force-fp{width}", action="store_true", help=f"compute everything in float{width}")
+    networks = (("unet", "denoising network", UNET_DTYPES), ("vae", "VAE", VAE_DTYPES),
+                ("text_encoder", "text encoders", TEXT_DTYPES))  # fmt: skip
+    for kind, network, names in networks:
+        exclusive = group.add_mutually_exclusive_group()
         for name, dtype in names.items():
-            group.add_argument(name, dest=f"{kind}_dtype", action="store_const", const=dtype, default=None)
-    parser.add_argument("--cpu-vae", action="store_true", help="run the VAE on the CPU")
+            exclusive.add_argument(
+                name, dest=f"{kind}_dtype", action="store_const", const=dtype, default=None,
+                help=f"keep the weights of the {network} in {dtype}",
+            )  # fmt: skip
+
+
+def _add_picture_flags(group: Group) -> None:
+    group.add_argument("--disable-metadata", action="store_true", help="save pictures without prompt and workflow")
+    group.add_argument(
+        "--preview-method", choices=get_args(PreviewMethod), default="none", metavar="METHOD",
+        help=f"previews of unfinished pictures: {', '.join(get_args(PreviewMethod))}",
+    )  # fmt: skip
+    group.add_argument("--preview-size", type=_at_least(1), default=512, metavar="PX", help="longest side of a preview")
+
+
+def _add_custom_node_flags(group: Group) -> None:
+    group.add_argument("--disable-all-custom-nodes", action="store_true", help="load no custom nodes")
+    group.add_argument(
+        "--whitelist-custom-nodes", nargs="+", default=[], metavar="NAME", help="load these packs all the same"
+    )
 
 
 def _settings(given: argparse.Namespace) -> EngineSettings:
