@@ -29,6 +29,7 @@ from engine.families.parts.latent_unet import (
     unet_lora_keys,
     unet_network,
 )
+from engine.families.sd15.denoiser import InstructedDenoiser
 from engine.families.sd15.text_encoder import CLIP_L
 
 CONTEXT_DIM = 768
@@ -80,6 +81,7 @@ FAMILY = ModelFamily(
     latent_format=KlLatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={"": (), "inpaint": ("mask", "masked_image"), "edit": ("edited_image",)},
+    variant_types={"edit": InstructedDenoiser},
     controls=unet_controls(_is_ours, token_width=CONTEXT_DIM),
     comfyui=ComfyUiNames("SD15", ("stable_diffusion",), {"ModelMergeSD1": MERGED_BLOCKS}),
     takes_hypernetworks=True,

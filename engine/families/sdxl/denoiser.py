@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.diffusion.options import Options
+from engine.families.parts.edited_picture import EditedPictureDenoiser
 from engine.families.parts.size_labels import SizeLabelledDenoiser
 
 NUM_NUMBERS = 6
@@ -17,3 +18,9 @@ class LargePictureDenoiser(SizeLabelledDenoiser):
         height, width = options["height"], options["width"]
         crop = (options.get("crop_h", 0), options.get("crop_w", 0))
         return [height, width, *crop, options.get("target_height", height), options.get("target_width", width)]
+
+
+class InstructedDenoiser(EditedPictureDenoiser, LargePictureDenoiser):
+    """A network that edits a picture by instruction: CosXL Edit and those trained with the diffusers library."""
+
+    comfy_name = "SDXL_instructpix2pix"

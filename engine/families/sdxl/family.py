@@ -28,7 +28,7 @@ from engine.families.base import (
 from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, LargeKlLatentFormat
 from engine.families.parts.latent_unet import find_unet, level_unet, unet_controls, unet_lora_keys, unet_network
 from engine.families.parts.size_labels import may_have_sizes, pooled_width
-from engine.families.sdxl.denoiser import NUM_NUMBERS, LargePictureDenoiser
+from engine.families.sdxl.denoiser import NUM_NUMBERS, InstructedDenoiser, LargePictureDenoiser
 from engine.families.sdxl.text_encoders import CLIP_G, CLIP_L, side_by_side
 
 CONTEXT_DIM, POOLED_WIDTH = 2048, 1280
@@ -107,6 +107,7 @@ FAMILY = ModelFamily(
     variants={
         "": (), "inpaint": ("mask", "masked_image"), "edit": ("edited_image",), "edit_scaled": ("scaled_edited_image",),
     },
+    variant_types={"edit": InstructedDenoiser, "edit_scaled": InstructedDenoiser},
     controls=unet_controls(_is_our_control, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),
     comfyui=ComfyUiNames("SDXL", ("sdxl",), {"ModelMergeSDXL": MERGED_BLOCKS}),
     default=Defaults(

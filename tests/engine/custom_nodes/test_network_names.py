@@ -10,10 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+from engine.custom_nodes.compat.names.comfy import model_base
 from engine.custom_nodes.compat.names.comfy.ldm.modules import attention
 from engine.diffusion.model_sampling import DiscreteSchedule, EdmContinuous, EpsDiscrete, VDiscrete
 from engine.diffusion.model_sampling_variants import DistilledSchedule
 from engine.diffusion.model_type import ModelType, model_type_of
+from engine.families.registry import family_named
 from tests.engine.custom_nodes.loading import loaded, write_pack
 
 PROBE = """
@@ -157,3 +159,15 @@ def test_a_pack_finds_the_type_to_compute_in_and_the_pictures_of_a_folder(tmp_pa
     write_pack(tmp_path, "types", TYPES)
     with loaded(tmp_path) as packs:
         assert packs.shown("Types", folder=str(tmp_path / "pictures")) == "[None, torch.float32] [] [((3, 2),)]"
+
+
+@pytest.mark.parametrize(
+    ("family", "general", "own"),
+    [("sd15", "BaseModel", "SD15_instructpix2pix"), ("sdxl", "SDXL", "SDXL_instructpix2pix")],
+)
+def test_networks_that_edit_pictures_have_comfyuis_classes(family: str, general: str, own: str) -> None:
+    found = family_named(family)
+    edits = {name for name in found.variants if name.startswith("edit")}
+    assert edits and edits == {name for name, kind in found.variant_types.items() if issubclass(kind, model_base.IP2P)}
+    for kind in (found.variant_types[name] for name in edits):
+        assert kind is getattr(model_base, own) and issubclass(kind, getattr(model_base, general))

@@ -1,0 +1,11 @@
+"""The networks of Stable Diffusion 1 that have a class of their own in ComfyUI."""
+
+from __future__ import annotations
+
+from engine.families.parts.edited_picture import EditedPictureDenoiser
+
+
+class InstructedDenoiser(EditedPictureDenoiser):
+    """InstructPix2Pix, as trained by its authors."""
+
+    comfy_name = "SD15_instructpix2pix"
