@@ -26,6 +26,7 @@ from tests.parity.weights import family_weights, sd15_weights
 
 HERE = Path(__file__).parent
 LAYOUTS = HERE / "layouts"
+DIFFUSERS = "diffusers"
 HYPERNETWORK = {
     "step": 100,
     "activation_func": "relu",
@@ -49,8 +50,10 @@ class Layout:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def is_named_in(self, prompt_text: str) -> bool:
-        """Return True if a prompt loads the file. Embeddings are named without an ending."""
+        """Return True if a prompt loads the file. Embeddings are named without an ending, diffusers' by folder."""
         path = Path(self.file)
+        if path.parts[0] == DIFFUSERS:
+            return f'"{path.parts[1]}"' in prompt_text
         return (path.stem if "embeddings" in path.parts else path.name) in prompt_text
 
 
@@ -81,6 +84,8 @@ def write_model(layout: Layout, models: Path) -> Path:
     """Write one file below the models directory, as safetensors or as the pickle that its ending says."""
     target = models / layout.file
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.relative_to(models).parts[0] == DIFFUSERS:
+        (target.parent.parent / "model_index.json").write_text("{}", "utf-8")  # by which such a folder is known
     tensors = make_tensors(layout)
     if target.suffix == ".safetensors":
         metadata = {key: json.dumps(value) for key, value in layout.metadata.items()} or None
