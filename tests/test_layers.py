@@ -177,6 +177,7 @@ RULES = (
             "engine.memory.device",
             "engine.memory.model_memory",
             "engine.memory.plan",
+            "engine.memory.residency",
         ),
         TORCH | {"aiohttp"},
     ),

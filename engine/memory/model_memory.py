@@ -108,8 +108,12 @@ class ModelMemory:
         role: Role = "other",
         on_cpu: bool = False,
         source: WeightSource | None = None,
+        is_borrowed: bool = False,
     ) -> Residency:
-        """Add a network to the pool, placed by its role; `on_cpu` keeps it off the device."""
+        """Add a network to the pool, placed by its role; `on_cpu` keeps it off the device.
+
+        `is_borrowed`: the module belongs to others (a pack of custom nodes), and may exist longer than the handle.
+        """
         place = place_of(role, self.pool.state, cpu_vae=self._cpu_vae)
         on_device = place.on_device and not on_cpu
         weights = ModuleWeights(
@@ -122,7 +126,7 @@ class ModelMemory:
             source=source,
             compute_dtype=self._compute_dtype(role, module),
         )
-        return self.pool.add(weights, role)
+        return self.pool.add(weights, role, is_borrowed=is_borrowed)
 
     def make_room_to_read(self, file_bytes: int) -> None:
         """Drop idle models from RAM, where models compute there, until a file of that size can be read."""

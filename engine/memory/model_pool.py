@@ -73,12 +73,16 @@ class ModelPool:
     def state(self) -> VramState:
         return self._state
 
-    def add(self, resident: Resident, role: str = "other") -> Residency:
-        """Add a model, which stays as long as its handle is referenced."""
+    def add(self, resident: Resident, role: str = "other", *, is_borrowed: bool = False) -> Residency:
+        """Add a model, which stays as long as its handle is referenced.
+
+        `is_borrowed`: its module belongs to others, and may exist longer.
+        """
         entry_id = next(self._ids)
         handle = Residency(self, entry_id, resident)
         with self._busy():
-            self._entries[entry_id] = PoolEntry(resident, weakref.ref(handle), role, self._node)
+            entry = PoolEntry(resident, weakref.ref(handle), role, self._node, is_borrowed=is_borrowed)
+            self._entries[entry_id] = entry
         weakref.finalize(handle, self._end, entry_id)
         return handle
 
@@ -107,7 +111,8 @@ class ModelPool:
             while self._ended:
                 entry = self._entries.pop(self._ended.popleft())
                 entry.resident.release()
-                self._gone.watch(entry.resident, entry.origin)
+                if not entry.is_borrowed:
+                    self._gone.watch(entry.resident, entry.origin)
         finally:
             self._num_busy -= 1
 

@@ -18,7 +18,7 @@ HANDLE_REFERENCES = 2  # references that `getrefcount` counts without any value 
 class PoolEntry:
     """Entry of one model. `last_used` grows with every use of any model, `uses` are the open ones.
 
-    `is_kept`: it is evicted last, and never for being idle.
+    `is_kept`: it is evicted last, and never for being idle. `is_borrowed`: its module belongs to others.
     """
 
     resident: Resident
@@ -28,6 +28,7 @@ class PoolEntry:
     last_used: int = 0
     uses: int = 0
     is_kept: bool = False
+    is_borrowed: bool = False
 
     @property
     def missing_bytes(self) -> int:

@@ -27,6 +27,13 @@ class PoolOfHandles(Protocol):
     def make_room(self, device: DeviceMemory, least_bytes: int, best_bytes: int) -> None: ...
 
 
+class InPool(Protocol):
+    """A model that another one's use loads along."""
+
+    @property
+    def entry_id(self) -> int: ...
+
+
 class Residency:
     """Handle of one model. The model leaves the pool when its last handle is gone."""
 
@@ -38,6 +45,24 @@ class Residency:
     @property
     def module(self) -> Any:
         return self._resident.module
+
+    def fits_module(self) -> bool:
+        """Return False where the module has other weights than those it had when it was added to the pool."""
+        return self._resident.fits_module()
+
+    def leave_module(self) -> None:
+        """Return the weights to the module, which is to be added to the pool anew. Only while it is not in use."""
+        self._resident.leave_module()
+
+    @property
+    def entry_id(self) -> int:
+        """Number of the model in the pool."""
+        return self._id
+
+    @property
+    def in_pool_use(self) -> bool:
+        """True while the model is in use."""
+        return self._pool.num_uses(self._id) > 0
 
     @property
     def load_device(self) -> str:
@@ -105,7 +130,7 @@ class Residency:
         working_bytes: int = 0,
         patches: Patches | None = None,
         patches_id: object = None,
-        together_with: Sequence[Residency] = (),
+        together_with: Sequence[InPool] = (),
         compute_dtype: Any = None,
     ) -> Iterator[Any]:
         """Keep this model (with these patches) and the others on their device until the context ends.
@@ -117,7 +142,7 @@ class Residency:
         self.prepare(patches=patches, patches_id=patches_id, compute_dtype=compute_dtype)
         with (
             self._nested(patches or {}, patches_id) if is_nested else nullcontext(),
-            self._pool.using([self._id, *(other._id for other in together_with)], working_bytes),
+            self._pool.using([self._id, *(other.entry_id for other in together_with)], working_bytes),
         ):
             yield self._resident.module
 

@@ -25,8 +25,9 @@ class Model(ModulePatcher):
         super().set_up(weights)
         self.batch_sizes: dict[Any, int] = {}  # decided by `guidance` for the current use
 
-    def model_dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.model.get_dtype()
+    def model_dtype(self) -> torch.dtype | None:
+        """Return the type of the weights; None for a pack's network that does not say."""
+        dtype: torch.dtype | None = self.model.get_dtype() if hasattr(self.model, "get_dtype") else None
         return dtype
 
     def memory_required(self, input_shape: Sequence[int]) -> float:
@@ -47,7 +48,12 @@ class Model(ModulePatcher):
     @contextmanager
     def in_use(self, *, working_bytes: int = 0, together_with: Sequence[ModulePatcher] = ()) -> Iterator[Network]:
         self.batch_sizes.clear()
-        with super().in_use(working_bytes=working_bytes, together_with=together_with) as network:
+        others = [*together_with, *(model for model in self.model_patches_models() if model not in together_with)]
+        self.model_patches_to(self.load_device)
+        dtype = self.model_dtype()
+        if dtype is not None:
+            self.model_patches_to(dtype)
+        with super().in_use(working_bytes=working_bytes, together_with=others) as network:
             yield network
 
     def check_cancelled(self) -> None:

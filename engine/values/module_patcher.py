@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 import torch
 
 from engine.values.borrowed_weight import BorrowedWeight
 from engine.values.hooked_weights import HookedWeights
-from engine.values.patcher_registries import CALL_ON_CLONE, PatcherRegistries
+from engine.values.patcher_registries import CALL_ON_CLONE, CALL_ON_LOAD, PatcherRegistries
 from engine.values.sampling_options import SamplingOptions
 from engine.values.weight_handle import Network, WeightHandle, WeightPatch
+from engine.values.weight_moves import WeightMoves
 
 
-class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
+class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMoves):
     """A network with ComfyUI's members (its `ModelPatcher`), over a residency handle instead of a module of its own.
 
     MODEL derives from it; CLIP, VAE, CONTROL_NET, CLIP_VISION, STYLE_MODEL and UPSCALE_MODEL hold one as `patcher`.
@@ -30,6 +31,7 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
         """Initialise the value. Clones call this instead of `__init__`, which packs' subclasses change."""
         self.set_up_hooks()
         self.set_up_registries()
+        self.set_up_moves()
         self.weights: WeightHandle = weights
         self.patches: dict[str, list[WeightPatch]] = {}
         self.patches_uuid: object = uuid.uuid4()
@@ -184,14 +186,16 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
                     patches_id=model.patches_uuid,
                     compute_dtype=model.object_patches.get("manual_cast_dtype"),
                 )
-        handle = self.weights.in_use(
+        use = self.weights.in_use(
             working_bytes=working_bytes,
             patches=self.patches,
             patches_id=self.patches_uuid,
             together_with=others,
             compute_dtype=self.object_patches.get("manual_cast_dtype"),
         )
-        with handle as network, self._objects_replaced(network):
+        with use as network, ExitStack() as changes:
+            for model in (*together_with, self):
+                changes.enter_context(model.changes_made())
             owner: Any = network
             previous = getattr(owner, "current_patcher", None)
             owner.current_patcher = self
@@ -201,14 +205,35 @@ class ModulePatcher(HookedWeights, SamplingOptions, PatcherRegistries):
                 owner.current_patcher = previous
 
     @contextmanager
+    def changes_made(self) -> Iterator[None]:
+        """Make this clone's changes to the network besides its patches while the context is open.
+
+        Its weights are on `load_device`, and its callbacks for that are called first.
+        """
+        with self._objects_replaced(self.model):
+            self._call(CALL_ON_LOAD, self.load_device, 0, False, True)
+            was_injected = self.is_injected
+            try:
+                self.inject_model()
+                yield
+            finally:
+                if not was_injected:
+                    self.eject_model()
+
+    @contextmanager
     def _objects_replaced(self, network: object) -> Iterator[None]:
+        previous: list[tuple[str, object]] = []
+        own = [name for name in self.object_patches if name not in self.object_patches_backup]  # not of an outer use
         try:
             for name, replacement in self.object_patches.items():
-                self.object_patches_backup[name] = _set_attribute(network, name, replacement)
+                previous.append((name, _set_attribute(network, name, replacement)))
+                self.object_patches_backup.setdefault(name, previous[-1][1])
             yield
         finally:
-            for name in list(self.object_patches_backup):
-                _set_attribute(network, name, self.object_patches_backup.pop(name))
+            for name, value in reversed(previous):
+                _set_attribute(network, name, value)
+            for name in own:
+                self.object_patches_backup.pop(name, None)
 
 
 def _attribute(owner: object, dotted: str) -> object:

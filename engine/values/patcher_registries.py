@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 CALL_ON_CLONE = "on_clone"
 CALL_ON_PRE_RUN = "on_pre_run"
 CALL_ON_CLEANUP = "on_cleanup"
+CALL_ON_LOAD = "on_load_after"
+CALL_ON_DETACH = "on_detach_after"
+CALL_ON_PREPARE_STATE = "on_prepare_state"
+CALL_ON_INJECT_MODEL = "on_inject_model"
+CALL_ON_EJECT_MODEL = "on_eject_model"
 
 Function = Callable[..., Any]
 Registry = dict[str, dict[str | None, list[Function]]]  # type -> key -> functions
@@ -33,6 +39,8 @@ class PatcherRegistries(ABC):
         self.injections: dict[str, list[Injection]] = {}
         self.callbacks: Registry = {}
         self.wrappers: Registry = {}
+        self.is_injected = False
+        self.skip_injection = False
 
     def copy_registries_to(self, other: PatcherRegistries) -> None:
         other.attachments = {
@@ -113,7 +121,7 @@ class PatcherRegistries(ABC):
         return found
 
     def set_injections(self, key: str, injections: list[Injection]) -> None:
-        """Set changes that are made to the network before this clone samples and undone afterwards."""
+        """Set changes that are made to the network while this clone is in use."""
         self.injections[key] = injections
 
     def get_injections(self, key: str) -> list[Injection] | None:
@@ -122,19 +130,55 @@ class PatcherRegistries(ABC):
     def remove_injections(self, key: str) -> None:
         self.injections.pop(key, None)
 
-    def pre_run(self) -> None:
+    def inject_model(self) -> None:
+        """Make the changes of the injections, unless they are made already."""
+        if self.is_injected or self.skip_injection:
+            return
         for injections in self.injections.values():
             for injection in injections:
                 injection.inject(self)
-        for callback in self.get_all_callbacks(CALL_ON_PRE_RUN):
-            callback(self)
+                self.is_injected = True
+        if self.is_injected:
+            self._call(CALL_ON_INJECT_MODEL)
 
-    def cleanup(self) -> None:
+    def eject_model(self) -> None:
+        """Undo the changes of the injections."""
+        if not self.is_injected:
+            return
         for injections in self.injections.values():
             for injection in injections:
                 injection.eject(self)
-        for callback in self.get_all_callbacks(CALL_ON_CLEANUP):
-            callback(self)
+        self.is_injected = False
+        self._call(CALL_ON_EJECT_MODEL)
+
+    @contextmanager
+    def use_ejected(self, skip_and_inject_on_exit_only: bool = False) -> Iterator[None]:
+        """Undo the injections while the context is open.
+
+        With `skip_and_inject_on_exit_only` nothing can be injected meanwhile, and they are made at its end in any case.
+        """
+        was_injected, skipped = self.is_injected, self.skip_injection
+        self.eject_model()
+        self.skip_injection = skipped or skip_and_inject_on_exit_only
+        try:
+            yield
+        finally:
+            self.skip_injection = skipped
+            if skip_and_inject_on_exit_only or (was_injected and not self.skip_injection):
+                self.inject_model()
+
+    def pre_run(self) -> None:
+        self._call(CALL_ON_PRE_RUN)
+
+    def prepare_state(self, timestep: object) -> None:
+        self._call(CALL_ON_PREPARE_STATE, timestep)
+
+    def cleanup(self) -> None:
+        self._call(CALL_ON_CLEANUP)
+
+    def _call(self, call_type: str, *arguments: object) -> None:
+        for callback in self.get_all_callbacks(call_type):
+            callback(self, *arguments)
 
 
 def _copied(registry: Mapping[str, Mapping[str | None, Sequence[Function]]]) -> Registry:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.custom_nodes.compat.known_names import KnownNames
+from engine.custom_nodes.compat.pack_weights import PackNetworks
 
 if TYPE_CHECKING:
     from engine.diffusion.sampling_tables import SamplingTables
@@ -93,7 +94,8 @@ class Host:
     """One engine and the packs that are loaded into it.
 
     `asked` maps each pack to the missing names that it used; `built_in` has the engine's nodes before packs changed
-    any. `replaced` has replacements that the names themselves call, and not sampling.
+    any. `replaced` has replacements that the names themselves call, and not sampling. `networks` has the
+    networks that packs brought.
     """
 
     engine: PackEngine
@@ -105,9 +107,11 @@ class Host:
     replaced: dict[str, Any] = field(default_factory=dict)
     built_in: Mapping[str, NodeClass] = field(init=False)
     importing: str = ""
+    networks: PackNetworks = field(init=False)
 
     def __post_init__(self) -> None:
         self.built_in = dict(self.engine.catalogue)
+        self.networks = PackNetworks(self.engine.memory)
 
     def ask(self, name: str) -> None:
         """Record that a pack used a name of ComfyUI that this engine lacks."""

@@ -357,6 +357,37 @@ class ModuleWeights:
             tensor = self._device_weights.patched(entries, tensor, key)
         return tensor
 
+    def fits_module(self) -> bool:
+        """Return False where the module got or lost weights, or tensors of its own, since its blocks were made.
+
+        Not while a layer computes.
+        """
+        found: dict[str, torch.Tensor] = {}
+        seen: set[int] = set()
+        for path, layer in self.module.named_modules():
+            for name, tensor in (*layer._parameters.items(), *layer._buffers.items()):
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[f"{path}.{name}" if path else name] = tensor
+        return found.keys() == self._weights.keys() and all(weight.is_shown for weight in self._weights.values())
+
+    def leave_module(self) -> None:
+        """Give the module its originals back in RAM, but for tensors that it got from elsewhere meanwhile."""
+        foreign = [
+            (owner, name, tensor)
+            for weight in self._weights.values()
+            if not weight.is_shown
+            for owner, name in weight.owners
+            if (tensor := owner._buffers.get(name, owner._parameters.get(name))) is not None
+        ]
+        self.unload()
+        self.release()
+        for owner, name, tensor in foreign:
+            if isinstance(tensor, nn.Parameter):
+                owner._parameters[name] = tensor
+            else:
+                owner._buffers[name] = tensor
+
     def check_integrity(self) -> None:
         """Raise AssertionError when the states of weights contradict each other or what is wanted of them."""
         for block in self._blocks:

@@ -94,6 +94,16 @@ class Weight:
         assert tensor is not None
         return tensor
 
+    @property
+    def is_shown(self) -> bool:
+        """False where the module has another tensor than the one it was given here."""
+        owner, name = self.owners[0]
+        tensor = owner._buffers.get(name, owner._parameters.get(name))
+        shown = self._host if self._device_state in (DeviceState.OFFLOADED, DeviceState.LOADING) else self._loaded
+        if tensor is None or shown is None:
+            return tensor is not None
+        return tensor.data_ptr() == shown.data_ptr() and tensor.dtype == shown.dtype and tensor.shape == shown.shape
+
     # --- the original ------------------------------------------------------------------------------------------------
 
     def put_host(self, tensor: torch.Tensor, state: HostState) -> None:

@@ -5,13 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.names.comfy.patcher_extension import PatcherInjection
+from engine.custom_nodes.compat.torch_types import DeviceLike
 from engine.diffusion.wrappers import copy_options
-from engine.values.module_patcher import ModulePatcher as ModelPatcher
+from engine.values.model import Model
+from engine.values.module_patcher import ModulePatcher
 
 __all__ = ["ModelPatcher", "PatcherInjection"]
 
 Options = dict[str, Any]
+
+
+class ModelPatcher(Model):
+    """A network that a pack built, as a value. Every network of the engine counts as an instance of it.
+
+    Model memory decides what of it is on the device, so that the calls by which ComfyUI moves weights only load them,
+    or undo what such a call has changed. The devices that are given say whether it computes on the CPU.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        load_device: DeviceLike | None = None,
+        offload_device: DeviceLike | None = None,
+        size: int = 0,
+        weight_inplace_update: bool = False,
+    ) -> None:
+        super().__init__(HOST.get().networks.weights_of(model, load_device))
+
+    @classmethod
+    def __subclasshook__(cls, subclass: type) -> bool:
+        return True if cls is ModelPatcher and issubclass(subclass, ModulePatcher) else NotImplemented
 
 
 def create_model_options_clone(orig_model_options: Options) -> Options:

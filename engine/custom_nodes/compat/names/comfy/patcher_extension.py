@@ -8,6 +8,7 @@ from typing import Any
 from engine.diffusion import wrappers
 from engine.diffusion.wrappers import WrapperExecutor, copy_options, merge_options
 from engine.graph.spec import Values
+from engine.values import hooked_weights, patcher_registries
 
 __all__ = ["WrapperExecutor"]
 
@@ -34,13 +35,28 @@ class WrappersMP:
     APPLY_MODEL = wrappers.APPLY_MODEL
     DIFFUSION_MODEL = wrappers.DIFFUSION_MODEL
 
+    @classmethod
+    def init_wrappers(cls) -> dict[str, dict[str | None, Functions]]:
+        return {}
+
 
 class CallbacksMP:
     """Names of the events that call a callback."""
 
-    ON_CLONE = "on_clone"
-    ON_PRE_RUN = "on_pre_run"
-    ON_CLEANUP = "on_cleanup"
+    ON_CLONE = patcher_registries.CALL_ON_CLONE
+    ON_LOAD = patcher_registries.CALL_ON_LOAD
+    ON_DETACH = patcher_registries.CALL_ON_DETACH
+    ON_CLEANUP = patcher_registries.CALL_ON_CLEANUP
+    ON_PRE_RUN = patcher_registries.CALL_ON_PRE_RUN
+    ON_PREPARE_STATE = patcher_registries.CALL_ON_PREPARE_STATE
+    ON_APPLY_HOOKS = hooked_weights.CALL_ON_APPLY_HOOKS
+    ON_REGISTER_ALL_HOOK_PATCHES = hooked_weights.CALL_ON_REGISTER_ALL_HOOK_PATCHES
+    ON_INJECT_MODEL = patcher_registries.CALL_ON_INJECT_MODEL
+    ON_EJECT_MODEL = patcher_registries.CALL_ON_EJECT_MODEL
+
+    @classmethod
+    def init_callbacks(cls) -> dict[str, dict[str | None, Functions]]:
+        return {}
 
 
 Options = dict[str, Any]
