@@ -8,6 +8,7 @@ from engine.architectures.next_dit import PATCH, NextDitConfig
 MARK = "noise_refiner.0.attention.k_norm.weight"
 TIME_LAYER = "layers.0.adaLN_modulation.0.weight"  # the first of a block's modulation where no SiLU comes before it
 PAD_TOKEN = "cap_pad_token"
+POOLED = "clip_text_pooled_proj.0.weight"  # of networks that read a pooled output beside the time
 FLOAT32_EPS = 2.0**-23
 
 

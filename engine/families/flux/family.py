@@ -9,7 +9,6 @@ from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamModel
 from engine.architectures.double_stream_shapes import GUIDANCE, MARK, double_stream_config
 from engine.architectures.t5 import T5Config
-from engine.diffusion.latent_format import ShiftedLatentFormat
 from engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -26,7 +25,7 @@ from engine.families.flux.controlnets import control_networks
 from engine.families.flux.denoiser import FluxDenoiser
 from engine.families.flux.diffusers_names import file_layout
 from engine.families.flux.lora_names import lora_keys
-from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
+from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
@@ -39,7 +38,6 @@ PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 VAE_PREFIX = "vae."
 NEEDED = ("img_in.weight", "vector_in.in_layer.weight", "final_layer.linear.weight")  # others of such blocks lack one
-LATENT_CHANNELS = 16
 CONTEXT_DIM, LABEL_DIM = 4096, 768
 DEV = Parameterisation(flux_flow_of, {"shift": 1.15})
 SCHNELL = Parameterisation(flow_of, {"shift": 1.0, "multiplier": 1.0})
@@ -49,22 +47,6 @@ MERGED_BLOCKS = (
     *(f"double_blocks.{index}." for index in range(NUM_DOUBLE)),
     *(f"single_blocks.{index}." for index in range(NUM_SINGLE)), "final_layer.",
 )  # fmt: skip
-
-
-class FluxLatentFormat(ShiftedLatentFormat):
-    """Latent format of its autoencoder. The table of colours is public knowledge of the community."""
-
-    latent_channels = LATENT_CHANNELS
-    scale_factor = 0.3611
-    shift_factor = 0.1159
-    latent_rgb_factors = (
-        (-0.0346, 0.0244, 0.0681), (0.0034, 0.0210, 0.0687), (0.0275, -0.0668, -0.0433), (-0.0174, 0.0160, 0.0617),
-        (0.0859, 0.0721, 0.0329), (0.0004, 0.0383, 0.0115), (0.0405, 0.0861, 0.0915), (-0.0236, -0.0185, -0.0259),
-        (-0.0245, 0.0250, 0.1180), (0.1008, 0.0755, -0.0421), (-0.0515, 0.0201, 0.0011), (0.0428, -0.0012, -0.0036),
-        (0.0817, 0.0765, 0.0749), (-0.1264, -0.0522, -0.1103), (-0.0280, -0.0881, -0.0499), (-0.1262, -0.0982, -0.0778),
-    )  # fmt: skip
-    latent_rgb_factors_bias = (-0.0329, -0.0718, -0.0851)
-    taesd_decoder_name = "taef1_decoder"
 
 
 find = behind_first(PREFIXES, MARK)

@@ -69,7 +69,7 @@ def test_every_item_of_a_batch_is_drawn_as_alone(network: ReferenceDitModel) -> 
     drawn = network(x, TIME.repeat(2), text, ref_latents=[references])
     for row in (slice(0, 1), slice(1, 2)):
         alone = network(x[row], TIME, text[row], ref_latents=[references[row]])
-        torch.testing.assert_close(drawn[row], alone, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(drawn[row], alone, atol=1e-4, rtol=1e-4)
 
 
 def test_the_configuration_is_read_from_the_shapes() -> None:

@@ -18,6 +18,7 @@ from PIL import Image
 
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoders, load_unet, load_vae
 from engine.checkpoints.random_weights import random_networks, write_random_checkpoint
+from engine.checkpoints.saved_layout import bytes_tensor
 from engine.diffusion.sampler_registry import SAMPLER_NAMES
 from engine.engine import Engine
 from engine.families import registry
@@ -182,9 +183,11 @@ def test_each_network_of_a_checkpoint_loads_from_a_file_of_its_own(
     if whole.text_encoder is None:
         return
     paths = []
-    for slot, encoder in whole.text_encoder.encoders().items():
-        paths.append(tmp_path / f"{slot}.safetensors")
-        write_safetensors(paths[-1], encoder.transformer.state_dict())
+    for item in family.text:
+        encoder = whole.text_encoder.encoders()[item.encoding.slot]
+        paths.append(tmp_path / f"{item.encoding.slot}.safetensors")
+        tokenizer = {} if item.vocabulary is None else {item.vocabulary.names[0]: bytes_tensor(encoder.vocabulary)}
+        write_safetensors(paths[-1], encoder.transformer.state_dict() | tokenizer)
     text_type = next(iter(family.comfyui.text_types), DEFAULT_TEXT_TYPE)
     assert_same(load_text_encoders(paths, LoadTypes(), text_type), whole.text_encoder)
 

@@ -1,0 +1,117 @@
+"""Lumina-Image 2.0 (Qin et al. 2025, arXiv 2503.21758): a Next-DiT that reads Gemma 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from engine.adapters.lora_names import LoraTarget, denoiser_keys
+from engine.architectures.language_model import GEMMA2, LanguageModelConfig
+from engine.architectures.next_dit import NextDitConfig, NextDitModel
+from engine.architectures.next_dit_shapes import MARK, POOLED, TIME_LAYER, next_dit_config
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
+from engine.families.parts.language_denoiser import MaskedTextDenoiser
+from engine.families.parts.language_model import language_text_encoder
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.settings import DtypePolicy
+from engine.text.language_encoding import LanguageEncoding
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
+VAE_PREFIX = "vae."
+CONTEXT_DIM = 2304
+START_TOKEN = 2
+FLOW = Parameterisation(flow_of, {"shift": 6.0, "multiplier": 1.0})
+
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its refining blocks, without the traits of others that have such blocks."""
+    names = find(index.shapes)
+    return None if names is None or TIME_LAYER in names or POOLED in names else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+def lora_keys(weight_names: Iterable[str], config: NextDitConfig) -> Mapping[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of the network."""
+    return denoiser_keys(weight_names, {})
+
+
+GEMMA = language_text_encoder(
+    LanguageEncoding(slot="gemma2_2b", embedding_width=CONTEXT_DIM, layer=-2, start_token=START_TOKEN), kind=GEMMA2
+)
+
+FAMILY = ModelFamily(
+    name="lumina2",
+    label="Lumina Image 2.0",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=next_dit_config,
+        build=NextDitModel,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("bfloat16",)),
+    ),
+    denoiser_type=MaskedTextDenoiser,
+    text=(GEMMA,),
+    vae=autoencoder_16(VAE_PREFIX),
+    latent_format=FluxLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Flux", ("lumina2",)),
+    default=Defaults(
+        width=1024, height=1024, steps=25, cfg=4.0, sampler_name="res_multistep", scheduler="simple", cost=10.0
+    ),
+    nodes=(
+        "CheckpointLoaderSimple", "CLIPTextEncodeLumina2", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler",
+        "VAEDecode",
+    ),
+    memory_usage_factor=1.2,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            NextDitConfig(
+                width=2304, heads=24, key_heads=8, inner_width=9216, num_layers=26, context_dim=CONTEXT_DIM,
+                time_width=1024, time_inner=1024, has_last_norm=True,
+            ),
+            {
+                "gemma2_2b": LanguageModelConfig(
+                    kind=GEMMA2, num_layers=26, width=CONTEXT_DIM, heads=8, key_heads=4, inner_width=9216,
+                    vocabulary_size=256000, norms_outputs=True,
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            NextDitConfig(
+                width=192, heads=2, key_heads=1, inner_width=256, num_layers=2, context_dim=64, time_width=64,
+                time_inner=64, num_refiners=1,
+            ),
+            {
+                "gemma2_2b": LanguageModelConfig(
+                    kind=GEMMA2, num_layers=2, width=64, heads=2, key_heads=1, inner_width=128, vocabulary_size=512,
+                    norms_outputs=True,
+                )
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip
