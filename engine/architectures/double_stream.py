@@ -12,9 +12,9 @@ index)`, called with the block's inputs and `{"original_block": ...}`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -38,6 +38,25 @@ NORM_EPS = 1e-6
 LARGEST_HALF = 65504.0
 Control = dict[str, list[torch.Tensor | None]]
 Modulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
+
+
+class BlockConfig(Protocol):
+    """Sizes and numbers of the blocks of two streams and of one."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def num_double(self) -> int: ...
+
+    @property
+    def num_single(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def inner_factor(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,27 +221,33 @@ def attend(
     return optimized_attention(q, k, v, q.shape[1], skip_reshape=True, mask=mask, transformer_options=options)
 
 
-class DoubleBlock(nn.Module):
-    def __init__(self, config: DoubleStreamConfig) -> None:
+class DoubleBlockLayers(nn.Module):
+    """A block of two streams without the layers that make its modulations."""
+
+    def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         width, inner = config.width, config.width * config.inner_factor
-        self.img_mod, self.txt_mod = ModulationLayer(width, 2), ModulationLayer(width, 2)
         self.img_attn, self.txt_attn = StreamAttention(width), StreamAttention(width)
         self.img_mlp, self.txt_mlp = (
             nn.Sequential(Linear(width, inner), nn.GELU(approximate="tanh"), Linear(inner, width)) for _ in range(2)
         )
 
+    def modulations(self, vec: Any) -> tuple[Sequence[Modulation], Sequence[Modulation]]:
+        """Return the modulations of both places in the picture's stream, and of both in the text's."""
+        pair: tuple[Sequence[Modulation], Sequence[Modulation]] = vec
+        return pair
+
     def forward(
         self,
         img: torch.Tensor,
         txt: torch.Tensor,
-        vec: torch.Tensor,
+        vec: Any,
         pe: torch.Tensor,
         attn_mask: torch.Tensor | None = None,
         transformer_options: Options | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return picture and text [B, T, D] each. `vec` is [B, D]."""
-        (img_first, img_second), (txt_first, txt_second) = self.img_mod(vec), self.txt_mod(vec)
+        """Return picture and text [B, T, D] each. `vec` is what `modulations` takes."""
+        (img_first, img_second), (txt_first, txt_second) = self.modulations(vec)
         picture, text = self.img_attn(modulated(img, *img_first[:2])), self.txt_attn(modulated(txt, *txt_first[:2]))
         q, k, v = (torch.cat(pair, dim=2) for pair in zip(text, picture, strict=True))
         attended = attend(q, k, v, pe, attn_mask, transformer_options)
@@ -234,31 +259,60 @@ class DoubleBlock(nn.Module):
         return img, finite(txt)
 
 
-class SingleBlock(nn.Module):
-    def __init__(self, config: DoubleStreamConfig) -> None:
+class DoubleBlock(DoubleBlockLayers):
+    """A block of two streams, modulated by a vector [B, D]."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__(config)
+        self.img_mod, self.txt_mod = ModulationLayer(config.width, 2), ModulationLayer(config.width, 2)
+
+    def modulations(self, vec: torch.Tensor) -> tuple[Sequence[Modulation], Sequence[Modulation]]:
+        return self.img_mod(vec), self.txt_mod(vec)
+
+
+class SingleBlockLayers(nn.Module):
+    """A block of one stream without the layer that makes its modulation."""
+
+    def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         width, inner = config.width, config.width * config.inner_factor
         self.widths, self.heads = (3 * width, inner), config.heads
         self.linear1 = Linear(width, 3 * width + inner)
         self.linear2 = Linear(width + inner, width)
         self.norm = QueryNorm()
-        self.modulation = ModulationLayer(width, 1)
+
+    def modulated_by(self, vec: Any) -> Modulation:
+        """Return the modulation of the block."""
+        modulation: Modulation = vec
+        return modulation
 
     def forward(
         self,
         x: torch.Tensor,
-        vec: torch.Tensor,
+        vec: Any,
         pe: torch.Tensor,
         attn_mask: torch.Tensor | None = None,
         transformer_options: Options | None = None,
     ) -> torch.Tensor:
-        """Return text and picture behind each other [B, T, D]."""
-        ((shift, scale, gate),) = self.modulation(vec)
+        """Return text and picture behind each other [B, T, D]. `vec` is what `modulated_by` takes."""
+        shift, scale, gate = self.modulated_by(vec)
         qkv, inner = self.linear1(modulated(x, shift, scale)).split(self.widths, dim=-1)
         q, k, v = self.norm(*heads_of(qkv, self.heads))
         attended = attend(q, k, v, pe, attn_mask, transformer_options)
         out = self.linear2(torch.cat([attended, functional.gelu(inner, approximate="tanh")], dim=2))
         return finite(x + out * gate)
+
+
+class SingleBlock(SingleBlockLayers):
+    """A block of one stream, modulated by a vector [B, D]."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__(config)
+        self.modulation = ModulationLayer(config.width, 1)
+
+    def modulated_by(self, vec: torch.Tensor) -> Modulation:
+        modulations: list[Modulation] = self.modulation(vec)
+        return modulations[0]
 
 
 class FinalLayer(nn.Module):
@@ -348,7 +402,7 @@ class DoubleStreamModel(DoubleStreamTrunk):
         vec = self.vector(timesteps, y, guidance, x.dtype)  # [B, D]
         out = self._blocks(tokens, places, context, vec, control, options)
         drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
-        return self._picture(drawn, padded)[..., :height, :width]
+        return picture_of(drawn, padded, self.config.out_channels)[..., :height, :width]
 
     def _with_references(
         self, padded: torch.Tensor, target: tuple[int, int], references: Sequence[torch.Tensor], method: str
@@ -381,33 +435,53 @@ class DoubleStreamModel(DoubleStreamTrunk):
         for patch in options.get("patches", {}).get("post_input", ()):
             inputs = patch(inputs)
         pe = rotations(torch.cat([inputs["txt_ids"], inputs["img_ids"]], dim=1))
-        shared = {"vec": vec, "pe": pe, "attn_mask": None, "transformer_options": options}
-        replaced = options.get("patches_replace", {}).get("dit", {})
-        img, txt = inputs["img"], inputs["txt"]
-        for index, block in enumerate(self.double_blocks):
-            replacement = replaced.get(("double_block", index))
-            if replacement is None:
-                img, txt = block(img, txt, **shared)
-            else:
-                out = replacement({"img": img, "txt": txt, **shared}, {"original_block": _double_function(block)})
-                img, txt = out["img"], out["txt"]
-            img = _with_control(img, control, "input", index)
-        num_tokens = txt.shape[1]
-        x = torch.cat([txt, finite(img)], dim=1)
-        for index, block in enumerate(self.single_blocks):
-            replacement = replaced.get(("single_block", index))
-            if replacement is None:
-                x = block(x, **shared)
-            else:
-                x = replacement({"img": x, **shared}, {"original_block": _single_function(block)})["img"]
-            x = _with_control(x, control, "output", index, first=num_tokens)
-        return x[:, num_tokens:]
+        vectors = ([vec] * len(self.double_blocks), [vec] * len(self.single_blocks))
+        streams = (inputs["img"], inputs["txt"])
+        return run_blocks(self.double_blocks, self.single_blocks, streams, vectors, pe, control, options)
 
-    def _picture(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Return the patches as a latent [B, C, h, w]."""
-        rows, columns = like.shape[-2] // PATCH, like.shape[-1] // PATCH
-        cells = tokens.view(-1, rows, columns, self.config.out_channels, PATCH, PATCH)
-        return cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, self.config.out_channels, rows * PATCH, columns * PATCH)
+
+def run_blocks(
+    double_blocks: Iterable[nn.Module],
+    single_blocks: Iterable[nn.Module],
+    streams: tuple[torch.Tensor, torch.Tensor],
+    vectors: tuple[Sequence[Any], Sequence[Any]],
+    pe: torch.Tensor,
+    control: Control | None,
+    options: Options,
+) -> torch.Tensor:
+    """Return the picture's tokens [B, T, D] after all blocks, or after what custom nodes have put in their places.
+
+    `streams` are the tokens of picture and text, `vectors` what the blocks of either kind are modulated by.
+    """
+    shared = {"pe": pe, "attn_mask": None, "transformer_options": options}
+    replaced = options.get("patches_replace", {}).get("dit", {})
+    img, txt = streams
+    for index, (block, vec) in enumerate(zip(double_blocks, vectors[0], strict=True)):
+        replacement = replaced.get(("double_block", index))
+        inputs = {"img": img, "txt": txt, "vec": vec, **shared}
+        if replacement is None:
+            img, txt = block(**inputs)
+        else:
+            out = replacement(inputs, {"original_block": _double_function(block)})
+            img, txt = out["img"], out["txt"]
+        img = _with_control(img, control, "input", index)
+    num_tokens = txt.shape[1]
+    x = torch.cat([txt, finite(img)], dim=1)
+    for index, (block, vec) in enumerate(zip(single_blocks, vectors[1], strict=True)):
+        replacement = replaced.get(("single_block", index))
+        if replacement is None:
+            x = block(x, vec=vec, **shared)
+        else:
+            x = replacement({"img": x, "vec": vec, **shared}, {"original_block": _single_function(block)})["img"]
+        x = _with_control(x, control, "output", index, first=num_tokens)
+    return x[:, num_tokens:]
+
+
+def picture_of(tokens: torch.Tensor, like: torch.Tensor, channels: int) -> torch.Tensor:
+    """Return the patches [B, T, channels * 4] as a latent [B, channels, h, w] of the size of `like`."""
+    rows, columns = like.shape[-2] // PATCH, like.shape[-1] // PATCH
+    cells = tokens.view(-1, rows, columns, channels, PATCH, PATCH)
+    return cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, rows * PATCH, columns * PATCH)
 
 
 def _with_control(x: torch.Tensor, control: Control | None, place: str, index: int, *, first: int = 0) -> torch.Tensor:

@@ -66,7 +66,7 @@ class QwenEncoder(nn.Module):
         """
         tokens = [token for token, _ in chunks[0]]
         cond = self.encode(tokens, layer_idx)
-        return cond[:, template_end(tokens, cond.shape[1]) :], cond.new_zeros((1, 0))
+        return Encoded(cond[:, template_end(tokens, cond.shape[1]) :], cond.new_zeros((1, 0)))
 
     def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor | None, list[SeenPicture]]:
         """Return the rows [1, T, D] of a chunk, the mask of the tokens up to the padding [1, T], and its pictures."""

@@ -9,7 +9,7 @@ from engine.architectures.double_stream_control import DoubleStreamControl, Doub
 from engine.architectures.double_stream_control_shapes import double_stream_control_config
 from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
-from engine.families.flux.diffusers_names import file_layout
+from engine.families.parts.double_stream_diffusers_names import file_layout
 from engine.formats.weight_file import Item, Names
 
 LIBRARY_LAYOUT = file_layout({"controlnet_x_embedder": "pos_embed_input"})

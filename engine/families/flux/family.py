@@ -23,10 +23,10 @@ from engine.families.base import (
 )
 from engine.families.flux.controlnets import control_networks
 from engine.families.flux.denoiser import FluxDenoiser
-from engine.families.flux.diffusers_names import file_layout
-from engine.families.flux.lora_names import lora_keys
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.clip_l import clip_l
+from engine.families.parts.double_stream_diffusers_names import file_layout
+from engine.families.parts.double_stream_lora_names import lora_keys
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
 from engine.settings import DtypePolicy

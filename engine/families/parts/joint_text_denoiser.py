@@ -16,7 +16,7 @@ from engine.diffusion.denoiser import Denoiser
 class JointTextDenoiser(Denoiser):
     """A network whose text [B, T, D] takes part in self-attention: repeating tokens would change its result."""
 
-    def encode_adm(self, **kwargs: Any) -> torch.Tensor:
+    def encode_adm(self, **kwargs: Any) -> torch.Tensor | None:
         """Return the text's pooled output [B, D]. Raises ValueError for a conditioning without one."""
         pooled: torch.Tensor | None = kwargs.get("pooled_output")
         if pooled is None:

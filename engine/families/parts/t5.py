@@ -15,6 +15,7 @@ from engine.text.t5_encoding import T5Encoder, T5Encoding
 from engine.text.t5_tokens import T5Tokenizer, pile_t5_vocabulary, t5_vocabulary
 
 TOKENIZER = "spiece_model"  # the tensor of a serialised tokenizer
+HOME = "text_encoders."  # where most families' checkpoints have their text encoders
 XXL_WIDTH, XL_WIDTH = 4096, 2048
 
 
@@ -34,9 +35,9 @@ def lora_keys(weight_names: Iterable[str], key: str, numbers: tuple[int, ...]) -
     return keys
 
 
-def prefixes_of(encoding: T5Encoding) -> tuple[str, ...]:
-    """Return the prefixes of an encoder's weights, that of a checkpoint first."""
-    return (f"text_encoders.{encoding.key}.transformer.", f"{encoding.key}.transformer.", "transformer.", "")
+def prefixes_of(encoding: T5Encoding, home: str) -> tuple[str, ...]:
+    """Return the prefixes of an encoder's weights, that of a checkpoint, behind `home`, first."""
+    return (f"{home}{encoding.key}.transformer.", f"{encoding.key}.transformer.", "transformer.", "")
 
 
 def is_t5(shapes: Shapes) -> bool:
@@ -56,10 +57,11 @@ def t5_text_encoder(
     fits: Callable[[Shapes], bool] = is_t5,
     tokenizer: Callable[[Any, TokenizerParts], Any],
     vocabulary: Vocabulary | None = None,
-    lora_numbers: tuple[int, ...] = (),
+    lora_numbers: tuple[int, ...] = (1,),
+    home: str = HOME,
 ) -> TextEncoder:
-    """Describe a T5 encoder of a family whose checkpoints have it behind `text_encoders.`."""
-    first, *_ = prefixes = prefixes_of(encoding)
+    """Describe a T5 encoder of a family whose checkpoints have it behind `home`."""
+    first, *_ = prefixes = prefixes_of(encoding, home)
     return TextEncoder(
         encoding=encoding,
         network=Network(
@@ -95,9 +97,9 @@ def _tokenizer_of_file(encoder: Any, parts: TokenizerParts) -> T5Tokenizer:
     )
 
 
-def t5_xxl(encoding: T5Encoding, *, lora_numbers: tuple[int, ...]) -> TextEncoder:
+def t5_xxl(encoding: T5Encoding, *, lora_numbers: tuple[int, ...] = (1,), home: str = HOME) -> TextEncoder:
     """Describe T5-XXL, as Google published it."""
-    return t5_text_encoder(encoding, tokenizer=_tokenizer_with(t5_vocabulary), lora_numbers=lora_numbers)
+    return t5_text_encoder(encoding, tokenizer=_tokenizer_with(t5_vocabulary), lora_numbers=lora_numbers, home=home)
 
 
 def pile_t5(encoding: T5Encoding) -> TextEncoder:

@@ -1,4 +1,4 @@
-"""The names of the diffusers library for the layers of Flux's transformer, in its files and in those of LoRAs.
+"""The names of the diffusers library for the layers of transformers such as Flux.1's, in files and in those of LoRAs.
 
 Layers of the library that are one in the network have their rows behind each other there.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from engine.architectures.double_stream import DoubleStreamConfig
+from engine.architectures.double_stream import BlockConfig
 from engine.architectures.latent_unet_shapes import count_children
 from engine.families.base import Layout, Shapes
 from engine.families.parts.layouts import composed_layout, swapped_halves_of
@@ -63,7 +63,7 @@ def blocks(num_double: int, num_single: int) -> Iterator[tuple[str, str, bool]]:
         yield f"single_transformer_blocks.{index}", f"single_blocks.{index}", False
 
 
-def fused_widths(config: DoubleStreamConfig) -> dict[str, tuple[int, ...]]:
+def fused_widths(config: BlockConfig) -> dict[str, tuple[int, ...]]:
     """Return the rows of each of the layers that are one in the network, by its name there."""
     width = config.width
     return {

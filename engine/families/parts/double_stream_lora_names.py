@@ -1,12 +1,15 @@
-"""The names that LoRA files use for the weights of Flux's transformer."""
+"""The names that LoRA files use for the weights of transformers of double-stream blocks, such as Flux.1's.
+
+Networks without some of its layers have no weights for their names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of, swapped_halves
-from engine.architectures.double_stream import DoubleStreamConfig
-from engine.families.flux.diffusers_names import (
+from engine.architectures.double_stream import BlockConfig
+from engine.families.parts.double_stream_diffusers_names import (
     DOUBLE,
     DOUBLE_FUSED,
     DOUBLE_NORMS,
@@ -23,7 +26,7 @@ PREFIXES = ("transformer.",)
 FLAT_PREFIXES = ("lycoris_", "lora_transformer_")
 
 
-def diffusers_names(config: DoubleStreamConfig) -> dict[str, LoraTarget]:
+def diffusers_names(config: BlockConfig) -> dict[str, LoraTarget]:
     """Return the weights of the network, or parts of them, by diffusers' names of layers."""
     names: dict[str, LoraTarget] = {theirs: f"{ours}.weight" for theirs, ours in NETWORK.items()}
     names |= {theirs: swapped_halves(f"{ours}.weight") for theirs, ours in SWAPPED.items()}
@@ -42,7 +45,7 @@ def diffusers_names(config: DoubleStreamConfig) -> dict[str, LoraTarget]:
     return names
 
 
-def lora_keys(weight_names: Iterable[str], config: DoubleStreamConfig) -> dict[str, LoraTarget]:
+def lora_keys(weight_names: Iterable[str], config: BlockConfig) -> dict[str, LoraTarget]:
     """Return a map from the names used in LoRA files to the weights of the network, or parts of them."""
     attention = {
         f"diffusion_model.single_blocks.{index}.linear1_qkv": rows_of(

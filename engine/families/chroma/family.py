@@ -1,0 +1,93 @@
+"""Chroma (Lodestone Rock 2025): Flux.1 schnell's transformer, its modulations distilled to one small network.
+
+A prompt is read by T5 alone, without padding.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.architectures.distilled_stream import DistilledStreamConfig, DistilledStreamModel
+from engine.architectures.distilled_stream_shapes import MARK, distilled_stream_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.model_sampling_variants import flux_flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.chroma.denoiser import ChromaDenoiser
+from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
+from engine.families.parts.double_stream_lora_names import lora_keys
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.t5 import t5_xxl
+from engine.settings import DtypePolicy
+from engine.text.t5_encoding import T5Encoding
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
+TEXT_HOME = "cond_stage_model."  # ComfyUI has the old names for checkpoints of this family
+NEEDED = ("img_in.weight", "double_blocks.0.img_attn.norm.key_norm.scale")
+CONTEXT_DIM = 4096
+FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the norms of its approximator, and by the layer that reads patches of latents."""
+    names = find(index.shapes)
+    return None if names is None or any(name not in names for name in NEEDED) else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+FAMILY = ModelFamily(
+    name="chroma",
+    label="Chroma",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=distilled_stream_config,
+        build=DistilledStreamModel,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+    ),
+    denoiser_type=ChromaDenoiser,
+    text=(t5_xxl(T5Encoding(min_length=1, empty_has_end=False), home=TEXT_HOME),),
+    vae=autoencoder_16(),
+    latent_format=FluxLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Flux", ("chroma",)),
+    default=Defaults(width=1024, height=1024, steps=26, cfg=4.0, scheduler="beta", cost=30.0),
+    nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
+    memory_usage_factor=3.2,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            DistilledStreamConfig(
+                width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
+                approximator_layers=5,
+            ),
+            {"t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240)},
+            FULL,
+        ),
+        "small": Scale(
+            DistilledStreamConfig(
+                width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2
+            ),
+            {"t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128)},
+            SMALL,
+        ),
+    },
+)  # fmt: skip
