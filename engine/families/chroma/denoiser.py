@@ -7,14 +7,11 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, RegularInput
-from engine.families.parts.joint_text_denoiser import JointTextDenoiser
+from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
 
 
-class ChromaDenoiser(JointTextDenoiser):
+class ChromaDenoiser(TextTokensDenoiser):
     """Chroma, which reads no pooled output."""
-
-    def encode_adm(self, **kwargs: Any) -> torch.Tensor | None:
-        return None
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         guidance = kwargs.get("guidance")

@@ -74,11 +74,17 @@ def _configure(shapes: Shapes) -> VaeConfig:
 
 LAYOUTS = (_diffusers_layout, behind_first(PREFIXES, MARK))
 
-AUTOENCODER_KL = Network(
-    layouts=LAYOUTS,
-    in_checkpoint=(behind_first((PREFIX,), MARK),),
-    configure=_configure,
-    build=AutoencoderKl,
-    saved=partial(saved_behind, PREFIX),
-    dtypes=DtypePolicy(prefers=("bfloat16",)),  # float16 overflows, and is taken only when asked for
-)
+
+def autoencoder_kl(prefix: str = PREFIX) -> Network:
+    """Describe the autoencoder of a family whose checkpoints have it behind `prefix`."""
+    return Network(
+        layouts=LAYOUTS,
+        in_checkpoint=(behind_first((prefix,), MARK),),
+        configure=_configure,
+        build=AutoencoderKl,
+        saved=partial(saved_behind, prefix),
+        dtypes=DtypePolicy(prefers=("bfloat16",)),  # float16 overflows, and is taken only when asked for
+    )
+
+
+AUTOENCODER_KL = autoencoder_kl()

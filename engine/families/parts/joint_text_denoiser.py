@@ -1,4 +1,4 @@
-"""Denoisers of transformers that read text beside the picture, and the text's pooled output beside the time.
+"""Denoisers of transformers that read text beside the picture, with or without its pooled output beside the time.
 
 `B` batch, `T` tokens, `D` width.
 """
@@ -13,10 +13,21 @@ from engine.diffusion.conditions import BatchedInput, RegularInput
 from engine.diffusion.denoiser import Denoiser
 
 
-class JointTextDenoiser(Denoiser):
-    """A network whose text [B, T, D] takes part in self-attention: repeating tokens would change its result."""
+class TextTokensDenoiser(Denoiser):
+    """A network whose result repeated tokens of the text [B, T, D] would change, as they do in self-attention."""
 
-    def encode_adm(self, **kwargs: Any) -> torch.Tensor | None:
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        tokens = inputs.get("c_crossattn")
+        if tokens is not None:
+            inputs["c_crossattn"] = RegularInput(tokens.cond)
+        return inputs
+
+
+class JointTextDenoiser(TextTokensDenoiser):
+    """A network that reads the text's pooled output too."""
+
+    def encode_adm(self, **kwargs: Any) -> torch.Tensor:
         """Return the text's pooled output [B, D]. Raises ValueError for a conditioning without one."""
         pooled: torch.Tensor | None = kwargs.get("pooled_output")
         if pooled is None:
@@ -25,10 +36,3 @@ class JointTextDenoiser(Denoiser):
                 "family"
             )
         return pooled
-
-    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
-        inputs = super().extra_conds(**kwargs)
-        tokens = inputs.get("c_crossattn")
-        if tokens is not None:
-            inputs["c_crossattn"] = RegularInput(tokens.cond)
-        return inputs

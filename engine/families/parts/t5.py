@@ -16,7 +16,7 @@ from engine.text.t5_tokens import T5Tokenizer, pile_t5_vocabulary, t5_vocabulary
 
 TOKENIZER = "spiece_model"  # the tensor of a serialised tokenizer
 HOME = "text_encoders."  # where most families' checkpoints have their text encoders
-XXL_WIDTH, XL_WIDTH = 4096, 2048
+XXL_WIDTH = 4096
 
 
 def lora_keys(weight_names: Iterable[str], key: str, numbers: tuple[int, ...]) -> dict[str, str]:
@@ -49,6 +49,11 @@ def fits_width(shapes: Shapes, *, width: int, biased_everywhere: bool | None = N
     if shapes.get(EMBEDDING, ())[1:] != (width,):
         return False
     return biased_everywhere is None or is_biased_everywhere(shapes) == biased_everywhere
+
+
+def fits_pile_t5(shapes: Shapes) -> bool:
+    """Return True for an encoder with a bias in every layer that is not of umT5-XXL's width."""
+    return is_biased_everywhere(shapes) and shapes[EMBEDDING][1] != XXL_WIDTH
 
 
 def t5_text_encoder(
@@ -106,7 +111,7 @@ def pile_t5(encoding: T5Encoding) -> TextEncoder:
     """Describe Pile-T5-XL (EleutherAI 2024): every layer has a bias of its own."""
     return t5_text_encoder(
         encoding,
-        fits=partial(fits_width, width=XL_WIDTH, biased_everywhere=True),
+        fits=fits_pile_t5,
         tokenizer=_tokenizer_with(pile_t5_vocabulary),
     )
 

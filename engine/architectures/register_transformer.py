@@ -1,0 +1,274 @@
+"""The transformer of AuraFlow (fal 2024), of any width and depth: streams of text and picture, then one of both.
+
+Learned register tokens (Darcet et al. 2023, arXiv 2309.16588) stand before the text. `B` batch, `C` channels, `h w`
+latent cells, `T` tokens, `D` width, `G` width of the time. Module names are those of the original checkpoints.
+
+`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches_replace["dit"]` has
+functions by `("double_block", index)` or `("single_block", index)`, called with the block's inputs and
+`{"original_block": ...}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.architectures.attention import optimized_attention
+from engine.architectures.latent_unet_layers import Options, timestep_embedding
+from engine.architectures.layers import Linear
+from engine.architectures.mmdit import pad_to_patches
+
+BlockFunction = Callable[[dict[str, Any]], dict[str, torch.Tensor]]  # a block as custom nodes call it
+
+HEAD_WIDTH = 256
+TIME_WIDTH = 256  # of the sinusoids of the time
+TIME_FACTOR = 1000.0
+NUM_REGISTERS = 8
+PATCH = 2  # cells a side
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTransformerConfig:
+    """Configuration of the network. The table of places is a square of `position_side`."""
+
+    width: int
+    num_double: int
+    num_single: int
+    context_dim: int
+    time_dim: int
+    inner_width: int
+    position_side: int = 32
+    num_registers: int = NUM_REGISTERS
+    in_channels: int = 4
+    out_channels: int = 4
+
+    @property
+    def heads(self) -> int:
+        return self.width // HEAD_WIDTH
+
+
+def normed(x: torch.Tensor) -> torch.Tensor:
+    """Normalise the last dimension."""
+    return functional.layer_norm(x, x.shape[-1:])
+
+
+def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Apply shift and scale [B, D] to `x` [B, T, D]."""
+    return x * (1 + scale[:, None]) + shift[:, None]
+
+
+class GatedLayers(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.c_fc1, self.c_fc2 = (Linear(width, inner, bias=False) for _ in range(2))
+        self.c_proj = Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.c_proj(functional.silu(self.c_fc1(x)) * self.c_fc2(x))
+        return out
+
+
+class ModulationLayer(nn.Sequential):
+    """`parts(time [B, G])` -> shift, scale, gate of attention, then those of the feed-forward layers, [B, D] each."""
+
+    def __init__(self, time_dim: int, width: int, count: int = 6) -> None:
+        super().__init__(nn.SiLU(), Linear(time_dim, count * width, bias=False))
+        self.count = count
+
+    def parts(self, time: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(self(time).chunk(self.count, dim=1))
+
+
+class StreamsAttention(nn.Module):
+    """Attention of one stream (layers `w1`), or of text (`w1`) and picture (`w2`) together."""
+
+    def __init__(self, width: int, heads: int, num_streams: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.num_streams = num_streams
+        for stream in range(1, num_streams + 1):
+            for kind in "qkvo":
+                self.add_module(f"w{stream}{kind}", Linear(width, width, bias=False))
+
+    def forward(self, streams: tuple[torch.Tensor, ...], options: Options | None) -> tuple[torch.Tensor, ...]:
+        """Return the attended tokens of each stream [B, T, D]."""
+        q, k, v = (torch.cat([self._heads(x, kind, place) for place, x in enumerate(streams, start=1)], dim=2)
+                   for kind in "qkv")  # fmt: skip
+        out = optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
+        parts = torch.split(out, [x.shape[1] for x in streams], dim=1)
+        return tuple(self.get_submodule(f"w{place}o")(part) for place, part in enumerate(parts, start=1))
+
+    def _heads(self, x: torch.Tensor, kind: str, stream: int) -> torch.Tensor:
+        """Return the queries, keys or values of a stream [B, H, T, 256], the first two normalised."""
+        projected: torch.Tensor = self.get_submodule(f"w{stream}{kind}")(x)
+        heads = projected.view(*x.shape[:2], self.heads, -1)
+        return (heads if kind == "v" else normed(heads)).transpose(1, 2)
+
+
+def fed(
+    x: torch.Tensor, attended: torch.Tensor, parts: tuple[torch.Tensor, ...], feed_forward: nn.Module
+) -> torch.Tensor:
+    """Return a stream [B, T, D] behind its attention and feed-forward layers; both start from the block's input."""
+    _, _, gate, shift, scale, feed_gate = parts
+    between = normed(x + gate[:, None] * attended)
+    change: torch.Tensor = feed_forward(modulated(between, shift, scale))
+    return x + feed_gate[:, None] * change
+
+
+class DoubleLayer(nn.Module):
+    def __init__(self, config: RegisterTransformerConfig) -> None:
+        super().__init__()
+        self.mlpC, self.mlpX = (GatedLayers(config.width, config.inner_width) for _ in range(2))
+        self.modC, self.modX = (ModulationLayer(config.time_dim, config.width) for _ in range(2))
+        self.attn = StreamsAttention(config.width, config.heads, 2)
+
+    def forward(
+        self, text: torch.Tensor, picture: torch.Tensor, time: torch.Tensor, options: Options | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return text and picture [B, T, D] each. `time` is [B, G]."""
+        of_text, of_picture = self.modC.parts(time), self.modX.parts(time)
+        inputs = (modulated(normed(text), *of_text[:2]), modulated(normed(picture), *of_picture[:2]))
+        text_out, picture_out = self.attn(inputs, options)
+        return fed(text, text_out, of_text, self.mlpC), fed(picture, picture_out, of_picture, self.mlpX)
+
+
+class SingleLayer(nn.Module):
+    def __init__(self, config: RegisterTransformerConfig) -> None:
+        super().__init__()
+        self.modCX = ModulationLayer(config.time_dim, config.width)
+        self.attn = StreamsAttention(config.width, config.heads, 1)
+        self.mlp = GatedLayers(config.width, config.inner_width)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor, options: Options | None = None) -> torch.Tensor:
+        """Return text and picture behind each other [B, T, D]."""
+        parts = self.modCX.parts(time)
+        (attended,) = self.attn((modulated(normed(x), *parts[:2]),), options)
+        return fed(x, attended, parts, self.mlp)
+
+
+class TimeEmbedder(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(Linear(TIME_WIDTH, width), nn.SiLU(), Linear(width, width))
+
+    def forward(self, time: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Embed times [B] from 0 to 1 as [B, G]."""
+        out: torch.Tensor = self.mlp(timestep_embedding(time * TIME_FACTOR, TIME_WIDTH).to(dtype))
+        return out
+
+
+class RegisterTransformer(nn.Module):
+    """`forward(x [B, C, h, w], timesteps [B], context [B, T, D])` -> `[B, C, h, w]`.
+
+    Built without weights being drawn when a `torch.device("meta")` context is open.
+    """
+
+    def __init__(self, config: RegisterTransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.in_channels = config.in_channels
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
+        self.t_embedder = TimeEmbedder(config.time_dim)
+        self.cond_seq_linear = Linear(config.context_dim, config.width, bias=False)
+        self.init_x_linear = Linear(config.in_channels * PATCH * PATCH, config.width)
+        self.positional_encoding = nn.Parameter(torch.empty(1, config.position_side**2, config.width))
+        self.register_tokens = nn.Parameter(torch.empty(1, config.num_registers, config.width))
+        self.double_layers = nn.ModuleList(DoubleLayer(config) for _ in range(config.num_double))
+        self.single_layers = nn.ModuleList(SingleLayer(config) for _ in range(config.num_single))
+        self.final_linear = Linear(config.width, config.out_channels * PATCH * PATCH, bias=False)
+        self.modF = ModulationLayer(config.time_dim, config.width, 2)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Computation type."""
+        return self.compute_dtype or self.cond_seq_linear.weight.dtype
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor | None = None,
+        control: object = None,
+        transformer_options: Options | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        options = {} if transformer_options is None else transformer_options
+        height, width = x.shape[-2:]
+        padded = pad_to_patches(x, PATCH)
+        rows, columns = padded.shape[-2] // PATCH, padded.shape[-1] // PATCH
+        picture = self.init_x_linear(_patches(padded)) + self._places(rows, columns).to(x)
+        text = self.cond_seq_linear(context)
+        registers = self.register_tokens.to(text).expand(text.shape[0], -1, -1)
+        time = self.t_embedder(timesteps, x.dtype)
+        tokens = self._blocks(torch.cat([registers, text], dim=1), picture, time, options)
+        out = self.final_linear(modulated(tokens, *self.modF.parts(time)))  # [B, T, 4 * C]
+        cells: torch.Tensor = out.view(-1, rows, columns, PATCH, PATCH, self.config.out_channels)
+        whole = cells.permute(0, 5, 1, 3, 2, 4).reshape(-1, self.config.out_channels, rows * PATCH, columns * PATCH)
+        return whole[..., :height, :width]
+
+    def _places(self, rows: int, columns: int) -> torch.Tensor:
+        """Return the learned places [1, T, D] of a latent's patches, from the middle of the square.
+
+        A latent larger than the square gets a square interpolated to its longer side.
+        """
+        side = self.config.position_side
+        square: torch.Tensor = self.positional_encoding.view(1, side, side, -1)
+        longest = max(rows, columns)
+        if longest > side:
+            square = functional.interpolate(square.movedim(-1, 1), (longest, longest), mode="bilinear").movedim(1, -1)
+            side = longest
+        top, left = (side - rows) // 2, (side - columns) // 2
+        return square[:, top : top + rows, left : left + columns].flatten(1, 2)
+
+    def _blocks(self, text: torch.Tensor, picture: torch.Tensor, time: torch.Tensor, options: Options) -> torch.Tensor:
+        """Return the picture's tokens [B, T, D] after all blocks, or what custom nodes have put in their places."""
+        replaced = options.get("patches_replace", {}).get("dit", {})
+        shared = {"vec": time, "transformer_options": options}
+        for index, layer in enumerate(self.double_layers):
+            replacement = replaced.get(("double_block", index))
+            if replacement is None:
+                text, picture = layer(text, picture, time, options)
+            else:
+                given = {"img": picture, "txt": text, **shared}
+                out = replacement(given, {"original_block": _double_function(layer)})
+                text, picture = out["txt"], out["img"]
+        x: torch.Tensor = torch.cat([text, picture], dim=1)
+        for index, layer in enumerate(self.single_layers):
+            replacement = replaced.get(("single_block", index))
+            if replacement is None:
+                x = layer(x, time, options)
+            else:
+                x = replacement({"img": x, **shared}, {"original_block": _single_function(layer)})["img"]
+        return x[:, text.shape[1] :]
+
+
+def _patches(latent: torch.Tensor) -> torch.Tensor:
+    """Return the patches of a latent [B, C, h, w] as tokens [B, T, C * 4], channels outermost."""
+    batch, channels, height, width = latent.shape
+    cells = latent.reshape(batch, channels, height // PATCH, PATCH, width // PATCH, PATCH)
+    return cells.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * PATCH * PATCH)
+
+
+def _double_function(layer: nn.Module) -> BlockFunction:
+    """Return a block of two streams in the form in which custom nodes call it."""
+
+    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+        text, picture = layer(args["txt"], args["img"], args["vec"], args["transformer_options"])
+        return {"txt": text, "img": picture}
+
+    return original
+
+
+def _single_function(layer: nn.Module) -> BlockFunction:
+    """Return a block of one stream in the form in which custom nodes call it."""
+
+    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return {"img": layer(args["img"], args["vec"], args["transformer_options"])}
+
+    return original

@@ -1,0 +1,114 @@
+"""AuraFlow (fal 2024), 0.1 to 0.3 and models trained from it: a flow in the latents of Stable Diffusion XL."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.architectures.register_transformer import RegisterTransformer, RegisterTransformerConfig
+from engine.architectures.register_transformer_shapes import MARK, register_transformer_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.aura_flow.lora_names import lora_keys
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.autoencoder_kl import FULL, SMALL, LargeKlLatentFormat, autoencoder_kl
+from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.t5 import pile_t5
+from engine.settings import DtypePolicy
+from engine.text.t5_encoding import T5Encoding
+
+PREFIX = "model.diffusion_model."
+IN_CHECKPOINT = (PREFIX, "model.")  # ComfyUI's, and that of the published files
+PREFIXES = (*IN_CHECKPOINT, "diffusion_model.", "")  # of files of the network alone
+VAE_PREFIX = "vae."
+NEEDED = ("init_x_linear.weight", "register_tokens", "positional_encoding")
+FLOW = Parameterisation(flow_of, {"shift": 1.73, "multiplier": 1.0})
+ENCODING = T5Encoding(
+    slot="pile_t5xl",
+    embedding_width=2048,
+    min_length=256,
+    pad_token=1,
+    end_token=2,
+    masks_padding=True,
+    zeroes_padding=True,
+    takes_embeddings=False,
+)
+# Its text encoder is known by its tensors: ComfyUI takes it under any type but those of other encoders of this width.
+TEXT_TYPES = (
+    "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2",
+    "hidream", "chroma", "omnigen2", "qwen_image", "hunyuan_image",
+)  # fmt: skip
+MERGED_BLOCKS = (
+    "init_x_linear.", "positional_encoding", "cond_seq_linear.", "register_tokens", "t_embedder.",
+    *(f"double_layers.{index}." for index in range(4)), *(f"single_layers.{index}." for index in range(32)),
+    "modF.", "final_linear.",
+)  # fmt: skip
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the layer that reads its text, its registers and its table of places."""
+    names = find(index.shapes)
+    return None if names is None or any(name not in names for name in NEEDED) else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+FAMILY = ModelFamily(
+    name="aura_flow",
+    label="AuraFlow",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first(IN_CHECKPOINT, MARK),),
+        configure=register_transformer_config,
+        build=RegisterTransformer,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    ),
+    denoiser_type=TextTokensDenoiser,
+    text=(pile_t5(ENCODING),),
+    vae=autoencoder_kl(VAE_PREFIX),
+    latent_format=LargeKlLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("SDXL", TEXT_TYPES, {"ModelMergeAuraflow": MERGED_BLOCKS}),
+    default=Defaults(width=1024, height=1024, steps=25, cfg=3.5, scheduler="normal", cost=20.0),
+    nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
+    memory_usage_factor=2.0,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            RegisterTransformerConfig(
+                width=3072, num_double=4, num_single=32, context_dim=2048, time_dim=3072, inner_width=8192,
+                position_side=96,
+            ),
+            {
+                "pile_t5xl": T5Config(
+                    num_layers=24, width=2048, heads=32, inner_width=5120, is_biased_everywhere=True
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            RegisterTransformerConfig(
+                width=256, num_double=2, num_single=3, context_dim=64, time_dim=128, inner_width=768
+            ),
+            {"pile_t5xl": T5Config(num_layers=2, width=64, heads=1, inner_width=128, is_biased_everywhere=True)},
+            SMALL,
+        ),
+    },
+)  # fmt: skip
