@@ -86,11 +86,11 @@ class CausalConv3d(nn.Conv3d):
         return self.kernel_size[1] // 2, self.kernel_size[2] // 2
 
 
-class ChannelNorm(nn.Module):
+class ChannelNorm(nn.RMSNorm):
     """Normalisation of the channels [B, C, ...] of every cell to unit root mean square, with a factor for each."""
 
     def __init__(self, channels: int, *, num_places: int) -> None:
-        super().__init__()
+        super().__init__(channels, elementwise_affine=False)
         self.factor = channels**0.5
         self.gamma = nn.Parameter(torch.empty(channels, *(1,) * num_places))
 

@@ -1,34 +1,52 @@
-"""Tiled evaluation of picture networks with blended overlaps: memory for one tile instead of the whole picture.
+"""Tiled evaluation of networks with blended overlaps: memory for one tile instead of the whole picture or video.
 
-`B` batch, `C` channels, `H W` the input's size, `h w` a tile's.
+`B` batch, `C` channels, `H W` the input's size, `h w` a tile's. Videos have an axis of frames before these.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+
+
+@dataclass(frozen=True, slots=True)
+class AxisScale:
+    """The way from an axis of the input to that of the output: the length of a stretch, and the place of its start."""
+
+    length: Callable[[int], float]
+    place: Callable[[int], float]
+
+
+def even_scale(factor: float) -> AxisScale:
+    """Return the scale of an axis of which every cell becomes as many."""
+    return AxisScale(lambda length: factor * length, lambda start: factor * start)
 
 
 def run_in_tiles(
     samples: torch.Tensor,
     function: Callable[[torch.Tensor], torch.Tensor],
     *,
-    tile: tuple[int, int],
-    overlap: int,
-    scale: float,
+    tile: tuple[int, ...],
+    overlap: int | tuple[int, ...],
+    scale: float | Sequence[AxisScale],
     out_channels: int,
     output_device: torch.device | str = "cpu",
     on_tile: Callable[[], None] | None = None,
 ) -> torch.Tensor:
     """Apply `function` to overlapping tiles of [B, C, H, W], item by item.
 
-    It maps [1, C, h, w] to [1, out_channels, h * scale, w * scale].
+    It maps [1, C, h, w] to [1, out_channels, h * scale, w * scale]. Videos [B, C, F, H, W] have three axes.
 
-    `tile` is (height, width) in cells of the input, `overlap` too. `on_tile` is called after every tile. float32.
+    `tile` is (height, width) in cells of the input, for videos (frames, height, width); `overlap` and `scale` are too,
+    or one number for all axes. `on_tile` is called after every tile. float32.
     """
-    size = [round(scale * length) for length in samples.shape[2:]]
+    scales = [even_scale(scale)] * len(tile) if isinstance(scale, int | float) else list(scale)
+    overlaps = (overlap,) * len(tile) if isinstance(overlap, int) else overlap
+    feathers = [round(axis.length(cells)) for axis, cells in zip(scales, overlaps, strict=True)]
+    size = [round(axis.length(length)) for axis, length in zip(scales, samples.shape[2:], strict=True)]
     output = torch.empty([samples.shape[0], out_channels, *size], device=output_device)
     for index in range(samples.shape[0]):
         item = samples[index : index + 1]
@@ -38,11 +56,12 @@ def run_in_tiles(
                 on_tile()
             continue
         total, weights = torch.zeros_like(output[:1]), torch.zeros_like(output[:1])
-        for place in tile_places(item.shape[2:], tile, overlap):
+        for place in tile_places(item.shape[2:], tile, overlaps):
             result = function(_cut(item, place)).to(output_device)
-            weight = _feathered(result, round(scale * overlap))
+            weight = _feathered(result, feathers)
             target = tuple(
-                (round(scale * start), length) for (start, _), length in zip(place, result.shape[2:], strict=True)
+                (round(axis.place(start)), length)
+                for axis, (start, _), length in zip(scales, place, result.shape[2:], strict=True)
             )
             _cut(total, target).add_(result * weight)
             _cut(weights, target).add_(weight)
@@ -53,18 +72,19 @@ def run_in_tiles(
 
 
 def tile_places(
-    size: torch.Size | tuple[int, ...], tile: tuple[int, int], overlap: int
+    size: torch.Size | tuple[int, ...], tile: tuple[int, ...], overlap: int | tuple[int, ...]
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Return (start, length) along height and width of every tile; those at the ends are shorter.
+    """Return (start, length) along every axis of each tile; those at the ends are shorter.
 
     Raises ValueError for an overlap as large as the tile, which leaves no step forward.
     """
+    overlaps = (overlap,) * len(tile) if isinstance(overlap, int) else overlap
     spans = []
-    for length, limit in zip(size, tile, strict=True):
+    for length, limit, shared in zip(size, tile, overlaps, strict=True):
         if length <= limit:
             spans.append([(0, length)])
             continue
-        starts = range(0, length - overlap, limit - overlap)
+        starts = range(0, length - shared, limit - shared)
         spans.append([(start, min(limit, length - start)) for start in starts])
     return list(itertools.product(*spans))
 
@@ -80,14 +100,16 @@ def _cut(item: torch.Tensor, place: tuple[tuple[int, int], ...]) -> torch.Tensor
     return item
 
 
-def _feathered(result: torch.Tensor, width: int) -> torch.Tensor:
+def _feathered(result: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
     """Return the weights of one tile: they fall linearly towards every edge, also those on the picture's border.
+
+    `widths` are those of the edges along each axis.
 
     Only one tile covers the border, so its weight has no effect there. A tile narrower than the feather keeps its
     edges.
     """
     weight = torch.ones_like(result)
-    for dim in (2, 3):
+    for dim, width in enumerate(widths, start=2):
         length = weight.shape[dim]
         if width >= length:
             continue

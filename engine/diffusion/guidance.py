@@ -70,8 +70,11 @@ def part_of(condition: Condition, x: torch.Tensor, sigma: torch.Tensor) -> Part 
 
 
 def _clipped_area(area: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:
-    """Return the part of an area (sizes, then offsets) that is in the picture."""
+    """Return the part of an area (sizes, then offsets) that is in the picture, in all frames of a video."""
     half, num_dims = len(area) // 2, len(dims)
+    if half < num_dims:
+        missing = num_dims - half
+        area, half = (*dims[:missing], *area[:half], *(0,) * missing, *area[half:]), num_dims
     offsets = [area[half + i] for i in range(num_dims)]
     return (*(min(dims[i] - offsets[i], area[i]) for i in range(num_dims)), *offsets)
 

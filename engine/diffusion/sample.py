@@ -317,8 +317,18 @@ class Guider:
 
 @replaceable
 def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
-    """Resize a mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) to the latent's shape."""
-    planes = noise_mask.reshape((-1, 1, noise_mask.shape[-2], noise_mask.shape[-1]))
-    mask = torch.nn.functional.interpolate(planes, size=tuple(shape[2:]), mode="bilinear")
-    mask = mask.repeat(1, shape[1], 1, 1)[:, : shape[1]]
+    """Resize a mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) to the latent's shape.
+
+    For a latent of videos `[B, C, F, h, w]` the masks of a batch are those of the frames of a video.
+    """
+    plane = noise_mask.shape[-2:]
+    if len(shape) == 5:
+        frames = noise_mask if noise_mask.ndim == 5 else noise_mask.reshape((1, 1, -1, *plane))
+        mask = torch.nn.functional.interpolate(frames, size=tuple(shape[2:]), mode="trilinear")
+    else:
+        mask = torch.nn.functional.interpolate(
+            noise_mask.reshape((-1, 1, *plane)), size=tuple(shape[2:]), mode="bilinear"
+        )
+    if mask.shape[1] < shape[1]:
+        mask = mask.repeat(1, shape[1], *(1,) * (mask.ndim - 2))[:, : shape[1]]
     return repeat_to_batch_size(mask, shape[0]).to(device)

@@ -17,11 +17,16 @@ LATENT_METHODS = ("nearest-exact", "bilinear", "area", "bicubic", "bislerp")
 
 
 def resize(samples: torch.Tensor, width: int, height: int, method: str, crop: str = "disabled") -> torch.Tensor:
-    """Resize `samples` [B, C, H, W] to `height` x `width`, dtype and device kept.
+    """Resize `samples` [B, C, H, W], or videos [B, C, F, H, W] frame by frame, to `height` x `width`.
+
+    Dtype and device are kept.
 
     `crop="center"` first cuts the sides (or top and bottom) off so that the aspect ratio is kept; "disabled" stretches.
     `bilinear` and `bicubic` do not antialias, `lanczos` does and rounds to 8 bits, as it is Pillow's.
     """
+    if samples.ndim == 5:
+        frames = resize(samples.transpose(1, 2).flatten(0, 1), width, height, method, crop)
+        return frames.view(samples.shape[0], samples.shape[2], *frames.shape[1:]).transpose(1, 2)
     if crop == "center":
         samples = crop_to_aspect(samples, width, height)
     if method == "bislerp":

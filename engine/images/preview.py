@@ -17,12 +17,15 @@ JPEG_QUALITY = 95
 def latent_preview(
     latent: torch.Tensor, rgb_factors: Sequence[Sequence[float]], bias: Sequence[float] | None, size_px: int
 ) -> bytes:
-    """Encode the first of `latent` [B, C, h, w], scaled as the sampler sees it, as a JPEG of at most `size_px` a side.
+    """Encode the first of `latent` [B, C, h, w] or [B, C, F, h, w] as a JPEG of at most `size_px` a side.
+
+    It is scaled as the sampler sees it. Of a video it is the first frame.
 
     `rgb_factors` [C, 3] and `bias` [3] turn a cell into a colour in -1..1.
     """
     factors = torch.tensor(rgb_factors, dtype=torch.float32)
-    cells = latent[0].detach().to(device="cpu", dtype=torch.float32)  # [C, h, w]
+    first = latent[0, :, 0] if latent.ndim == 5 else latent[0]
+    cells = first.detach().to(device="cpu", dtype=torch.float32)  # [C, h, w]
     colours = torch.einsum("chw,cr->hwr", cells, factors)  # [h, w, 3], about -1..1
     if bias is not None:
         colours = colours + torch.tensor(bias, dtype=torch.float32)

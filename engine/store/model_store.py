@@ -50,6 +50,7 @@ from engine.values.module_patcher import ModulePatcher
 from engine.values.photomaker import PhotoMakerEncoder
 from engine.values.upscale_model import UpscaleModel
 from engine.values.vae import Vae
+from engine.values.video_vae import vae_of
 from engine.values.weight_handle import WeightHandle
 
 CHECKPOINT_PARTS = ("unet", "clip", "vae")
@@ -125,7 +126,7 @@ class ModelStore:
         by_part = dict(zip(parts, handles, strict=True))
         unet, clip, vae = (by_part.get(part) for part in CHECKPOINT_PARTS)
         assert unet is not None
-        return Model(unet), None if clip is None else self._clip(clip), None if vae is None else Vae(vae)
+        return Model(unet), None if clip is None else self._clip(clip), None if vae is None else vae_of(vae)
 
     def checkpoint_vision(self, name: str) -> ClipVision | None:
         """Load the picture encoder of a checkpoint, None for one that has none. Raises `BadModelFile`."""
@@ -200,7 +201,7 @@ class ModelStore:
         if name in registry.tiny_autoencoders() and self._folders.path("vae", name) is None:
             return self._tiny_autoencoder(name)
         path = self.path_of("vae", name)
-        return Vae(self._one(path, "vae", lambda: load_vae(path, self._types)))
+        return vae_of(self._one(path, "vae", lambda: load_vae(path, self._types)))
 
     def _tiny_autoencoder(self, name: str) -> Vae:
         """Load a small autoencoder from the files `NAME_encoder.*` and `NAME_decoder.*`. It has the VAE's type."""
@@ -215,7 +216,7 @@ class ModelStore:
         def load() -> torch.nn.Module:
             return load_tiny_autoencoder(encoder, decoder, latent_format, types.vae, to=types.to)
 
-        return Vae(self._one(decoder, ("vae", name, _state_of(encoder)), load))
+        return vae_of(self._one(decoder, ("vae", name, _state_of(encoder)), load))
 
     def controlnet(self, name: str) -> ControlNet | T2IAdapter:
         path = self.path_of("controlnet", name)
@@ -283,7 +284,7 @@ class ModelStore:
         part = ("clip", text_type, *(_state_of(path) for path in texts[1:]))
         clip = self._one(texts[0], part, lambda: load_text_encoders(texts, self._types, text_type))
         vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types))
-        return Model(unet), self._clip(clip), Vae(vae)
+        return Model(unet), self._clip(clip), vae_of(vae)
 
     def text(self, kind: str, name: str) -> str:
         """Read a text file (a configuration)."""
@@ -335,7 +336,11 @@ class ModelStore:
             for part, network in networks.items()
             if network is not None
         }
-        return Model(handles["unet"]), self._clip(handles["clip"]) if "clip" in handles else None, Vae(handles["vae"])
+        return (
+            Model(handles["unet"]),
+            self._clip(handles["clip"]) if "clip" in handles else None,
+            vae_of(handles["vae"]),
+        )
 
     def _unet(self, path: Path, types: LoadTypes) -> Denoiser:
         return self._denoiser(load_unet(path, types), types)

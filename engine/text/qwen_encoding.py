@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.architectures.picture_language_model import SeenPicture, places_among
 from engine.text.clip_encoding import Encoded, TokenWeights
+from engine.text.picture_places import SeenPicture, places_among
 from engine.text.qwen_tokens import NEW_LINE_TOKEN, PAD_TOKEN, START_TOKEN, USER_TOKEN
 
 log = logging.getLogger(__name__)
@@ -60,13 +60,13 @@ class QwenEncoder(nn.Module):
     def encode_token_weights(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
-        """Return (conditioning [1, T, D] of what follows the template's beginning, pooled [1, 0]).
+        """Return the conditioning [1, T, D] of what follows the template's beginning; there is no pooled output.
 
         Only the first chunk is read, and no weights: the tokenizer makes one, without any.
         """
         tokens = [token for token, _ in chunks[0]]
         cond = self.encode(tokens, layer_idx)
-        return Encoded(cond[:, template_end(tokens, cond.shape[1]) :], cond.new_zeros((1, 0)))
+        return Encoded(cond[:, template_end(tokens, cond.shape[1]) :], None)
 
     def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor | None, list[SeenPicture]]:
         """Return the rows [1, T, D] of a chunk, the mask of the tokens up to the padding [1, T], and its pictures."""

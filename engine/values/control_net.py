@@ -302,7 +302,7 @@ class ControlNet(ControlBase):
     def _hint(self, x_noisy: torch.Tensor, dtype: torch.dtype, batched_number: int) -> torch.Tensor:
         height, width = x_noisy.shape[-2:]
         wanted = (height * self.compression_ratio, width * self.compression_ratio)
-        if self.cond_hint is None or self.cond_hint.shape[2:4] != wanted:
+        if self.cond_hint is None or self.cond_hint.shape[-2:] != wanted:
             self.cond_hint = self._prepared_hint(width, height).to(x_noisy.device, dtype)
         if self.cond_hint.shape[0] != x_noisy.shape[0]:
             # The result replaces what it was made of, so later batches of another size start from it, as in ComfyUI.

@@ -61,9 +61,9 @@ class Vae(NetworkValue):
     def spacial_compression_decode(self) -> int:
         return self.upscale_ratio
 
-    def temporal_compression_decode(self) -> None:
-        """Return None, since a VAE of still pictures does not compress time."""
-        return
+    def temporal_compression_decode(self) -> int | None:
+        """Return the frames that a latent frame becomes, None for a VAE of still pictures."""
+        return None
 
     def _takes_plain_pictures(self) -> bool:
         """Return True for a network of pictures of 0..1, whose results are not clipped."""
@@ -78,11 +78,11 @@ class Vae(NetworkValue):
         return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
 
     def vae_encode_crop_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Cut the sides of `[B, H, W, C]`, evenly, to multiples of a latent cell."""
+        """Cut the sides of `[..., H, W, C]`, evenly, to multiples of a latent cell."""
         if not self.crop_input:
             return pixels
         ratio = self.downscale_ratio
-        for dim in (1, 2):
+        for dim in (pixels.ndim - 3, pixels.ndim - 2):
             size = pixels.shape[dim]
             if size % ratio:
                 pixels = pixels.narrow(dim, (size % ratio) // 2, size // ratio * ratio)

@@ -1,11 +1,10 @@
-"""The picture encoder of Qwen2.5-VL, and the places of pictures among the tokens of a prompt."""
+"""The picture encoder of Qwen2.5-VL: sizes, patches, windows and tokens."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from engine.architectures.picture_language_model import SeenPicture, places_among
 from engine.architectures.vision_tower import (
     VisionTower,
     VisionTowerConfig,
@@ -55,12 +54,3 @@ def test_a_picture_becomes_a_token_for_each_28_pixels() -> None:
     tokens, size = tower(torch.rand(140, 168, 3), torch.float32)
     assert tokens.shape == (30, 12) and size == (5, 6)
     assert torch.isfinite(tokens).all() and tokens.std() > 0
-
-
-def test_text_behind_a_picture_goes_on_from_its_longer_side() -> None:
-    places = places_among([SeenPicture(2, 2, 3), SeenPicture(9, 1, 2)], 12)
-    assert places[:, :2].tolist() == [[0, 1]] * 3
-    assert places[:, 2:8].tolist() == [[2] * 6, [2, 2, 2, 3, 3, 3], [2, 3, 4, 2, 3, 4]]
-    assert places[:, 8].tolist() == [5, 5, 5]
-    assert places[:, 9:11].tolist() == [[6, 6], [6, 6], [6, 7]]
-    assert places[:, 11].tolist() == [8, 8, 8]

@@ -32,7 +32,12 @@ def empty_latent_image(
 @node("VAEDecode", display_name="VAE Decode", category="latent")
 def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> IMAGE:
     """Decodes latent images back into pixel space images."""  # noqa: D401 - ComfyUI's words
-    return vae.decode(samples["samples"])
+    return as_pictures(vae.decode(samples["samples"]))
+
+
+def as_pictures(decoded: torch.Tensor) -> torch.Tensor:
+    """Return the frames of videos [B, F, H, W, C] as pictures [B * F, H, W, C], and pictures as they are."""
+    return decoded.flatten(0, 1) if decoded.ndim == 5 else decoded
 
 
 @node("VAEEncode", display_name="VAE Encode", category="latent")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from engine.nodes.base import Int, NodeContext, node
+from engine.nodes.library.latent.latents import as_pictures
 from engine.nodes.sockets import IMAGE, LATENT, VAE
 
 Overlap = Annotated[int, Int(min=0, max=4096, step=32)]
@@ -25,13 +26,28 @@ def vae_decode_tiled(
 ) -> IMAGE:
     """Decode a latent in tiles; sizes in pixels.
 
-    The temporal sizes are for VAEs of videos and have no effect on those of still pictures.
+    The temporal sizes, in frames, are for VAEs of videos and have no effect on those of still pictures.
     """
     if tile_size < overlap * 4:
         overlap = tile_size // 4
+    tile_t, overlap_t = _latent_frames(vae, temporal_size, temporal_overlap)
     ratio = vae.spacial_compression_decode()
     tile = tile_size // ratio
-    return vae.decode_tiled(samples["samples"], tile_x=tile, tile_y=tile, overlap=overlap // ratio)
+    decoded = vae.decode_tiled(
+        samples["samples"], tile_x=tile, tile_y=tile, overlap=overlap // ratio, tile_t=tile_t, overlap_t=overlap_t
+    )
+    return as_pictures(decoded)
+
+
+def _latent_frames(vae: VAE, size: int, overlap: int) -> tuple[int | None, int | None]:
+    """Return a tile and an overlap of so many frames in latent frames, None for a VAE of still pictures."""
+    ratio = vae.temporal_compression_decode()
+    if ratio is None:
+        return None, None
+    if size < overlap * 2:
+        overlap //= 2
+    tile = max(2, size // ratio)
+    return tile, max(1, min(tile // 2, overlap // ratio))
 
 
 @node("VAEEncodeTiled", display_name="VAE Encode (Tiled)", category="_for_testing")
@@ -46,7 +62,11 @@ def vae_encode_tiled(
     temporal_overlap: FramesOverlap = 8,
 ) -> LATENT:
     """Encode a picture in tiles; sizes in pixels, the temporal ones as in VAEDecodeTiled."""
-    return {"samples": vae.encode_tiled(pixels[..., :3], tile_x=tile_size, tile_y=tile_size, overlap=overlap)}
+    latent = vae.encode_tiled(
+        pixels[..., :3], tile_x=tile_size, tile_y=tile_size, overlap=overlap, tile_t=temporal_size,
+        overlap_t=temporal_overlap,
+    )  # fmt: skip
+    return {"samples": latent}
 
 
 NODES = (vae_decode_tiled, vae_encode_tiled)

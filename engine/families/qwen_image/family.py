@@ -1,0 +1,121 @@
+"""Qwen-Image (Wu et al. 2025, arXiv 2508.02324), Qwen-Image-Edit and its later versions of several pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
+from engine.architectures.centred_double_stream import CentredDoubleStreamConfig, CentredDoubleStreamModel
+from engine.architectures.centred_double_stream_shapes import BLOCK, HINT, MARK, centred_double_stream_config
+from engine.architectures.language_model import QWEN2, LanguageModelConfig
+from engine.architectures.picture_language_model import PictureLanguageModelConfig
+from engine.architectures.vision_tower import VisionTowerConfig
+from engine.diffusion.model_sampling_variants import flux_flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.qwen_image.controlnets import control_networks
+from engine.families.qwen_image.denoiser import QwenImageDenoiser
+from engine.families.qwen_image.text_encoder import QWEN
+from engine.settings import DtypePolicy
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "transformer.", "")  # of files of the network alone
+CONTEXT_DIM = 3584
+NUM_BLOCKS = 60
+FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
+MERGED_BLOCKS = (
+    "pos_embeds.", "img_in.", "txt_norm.", "txt_in.", "time_text_embed.",
+    *(f"transformer_blocks.{index}." for index in range(NUM_BLOCKS)), "proj_out.",
+)  # fmt: skip
+
+find = behind_first(PREFIXES, BLOCK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its blocks and the norm of its text; its ControlNets have these too."""
+    names = find(index.shapes)
+    return None if names is None or MARK not in names or HINT in names else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Return the only one: a flow, with an exponential shift unless a node sets another."""
+    return FLOW
+
+
+def lora_keys(weight_names: Iterable[str], config: CentredDoubleStreamConfig) -> dict[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of the network, which are diffusers' too."""
+    names = list(weight_names)
+    layers = (name.removeprefix("diffusion_model.") for name in names if name.endswith(".weight"))
+    diffusers = {name.removesuffix(".weight"): name for name in layers}
+    return {**denoiser_keys(names, {}), **named_by_trainers(diffusers, ("", "transformer."), ("lycoris_",))}
+
+
+FAMILY = ModelFamily(
+    name="qwen_image",
+    label="Qwen-Image",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), BLOCK),),
+        configure=centred_double_stream_config,
+        build=CentredDoubleStreamModel,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
+    ),
+    denoiser_type=QwenImageDenoiser,
+    text=(QWEN,),
+    vae=CAUSAL_VIDEO_VAE,
+    latent_format=CausalVideoLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    control_networks=control_networks(CausalVideoLatentFormat()),
+    variants={"": ()},
+    comfyui=ComfyUiNames("Wan21", ("qwen_image",), {"ModelMergeQwenImage": MERGED_BLOCKS}),
+    default=Defaults(width=1328, height=1328, steps=20, cfg=2.5, scheduler="simple", cost=100.0),
+    nodes=(
+        "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingAuraFlow", "CLIPTextEncode", "EmptySD3LatentImage",
+        "KSampler", "VAEDecode",
+    ),
+    memory_usage_factor=1.8,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            CentredDoubleStreamConfig(width=3072, num_blocks=NUM_BLOCKS, context_dim=CONTEXT_DIM),
+            {
+                "qwen25_7b": PictureLanguageModelConfig(
+                    LanguageModelConfig(
+                        kind=QWEN2, num_layers=28, width=CONTEXT_DIM, heads=28, key_heads=4, inner_width=18944,
+                        vocabulary_size=152064, has_biases=True,
+                    ),
+                    VisionTowerConfig(width=1280, inner_width=3420, num_blocks=32, out_width=CONTEXT_DIM),
+                ),
+            },
+            FULL,
+        ),
+        "small": Scale(
+            CentredDoubleStreamConfig(width=128, num_blocks=3, context_dim=32),
+            {
+                "qwen25_7b": PictureLanguageModelConfig(
+                    LanguageModelConfig(
+                        kind=QWEN2, num_layers=2, width=32, heads=4, key_heads=4, inner_width=64,
+                        vocabulary_size=152064, has_biases=True,
+                    ),
+                    VisionTowerConfig(width=80, inner_width=64, num_blocks=8, out_width=32),
+                ),
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip

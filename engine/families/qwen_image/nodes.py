@@ -1,0 +1,79 @@
+"""Node classes made for Qwen-Image-Edit: an instruction with the pictures that it is about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+
+from engine.families.qwen_image.text_encoder import EDIT_TEMPLATE, PICTURE
+from engine.images.pixels import resize_image
+from engine.nodes.base import NodeContext, Optional, PromptText, node
+from engine.nodes.library.conditioning.conditioning import with_appended
+from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, VAE
+
+MODULE = "comfy_extras.nodes_qwen"
+CATEGORY = "advanced/conditioning"
+REFERENCE_AREA_PX = 1024 * 1024
+SEEN_AREA_PX = 384 * 384  # of pictures that the text encoder sees beside others
+CELL_PX = 8
+
+LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
+
+
+@node("TextEncodeQwenImageEdit", display_name=None, category=CATEGORY, python_module=MODULE)
+def text_encode_qwen_image_edit(
+    context: NodeContext,
+    *,
+    clip: CLIP,
+    prompt: LongText,
+    vae: Annotated[VAE | None, Optional()] = None,
+    image: Annotated[IMAGE | None, Optional()] = None,
+) -> CONDITIONING:
+    """Encode an instruction with the picture to edit, which a VAE also makes a reference picture."""
+    if image is None:
+        return clip.encode_from_tokens_scheduled(clip.tokenize(prompt))
+    seen = _of_area(image, REFERENCE_AREA_PX)
+    conditioning = clip.encode_from_tokens_scheduled(clip.tokenize(prompt, images=[seen]))
+    return conditioning if vae is None else with_appended(conditioning, "reference_latents", vae.encode(seen))
+
+
+@node("TextEncodeQwenImageEditPlus", display_name=None, category=CATEGORY, python_module=MODULE)
+def text_encode_qwen_image_edit_plus(
+    context: NodeContext,
+    *,
+    clip: CLIP,
+    prompt: LongText,
+    vae: Annotated[VAE | None, Optional()] = None,
+    image1: Annotated[IMAGE | None, Optional()] = None,
+    image2: Annotated[IMAGE | None, Optional()] = None,
+    image3: Annotated[IMAGE | None, Optional()] = None,
+) -> CONDITIONING:
+    """Encode an instruction with up to three pictures, which a VAE also makes reference pictures."""
+    given = [(number, item) for number, item in enumerate((image1, image2, image3), start=1) if item is not None]
+    introduction = "".join(f"Picture {number}: {PICTURE}" for number, _ in given)
+    seen = [_of_area(image, SEEN_AREA_PX) for _, image in given]
+    tokens = clip.tokenize(introduction + prompt, images=seen, llama_template=EDIT_TEMPLATE)
+    conditioning = clip.encode_from_tokens_scheduled(tokens)
+    return conditioning if vae is None else _with_references(conditioning, vae, [image for _, image in given])
+
+
+def _with_references(conditioning: CONDITIONING, vae: VAE, images: Sequence[torch.Tensor]) -> CONDITIONING:
+    """Return conditioning with the latents of pictures, whose sides are whole cells of about a megapixel."""
+    for image in images:
+        latent = vae.encode(_of_area(image, REFERENCE_AREA_PX, CELL_PX))
+        conditioning = with_appended(conditioning, "reference_latents", latent)
+    return conditioning
+
+
+def _of_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch.Tensor:
+    """Return a picture [B, H, W, 3] scaled to about that area, its sides multiples of `unit_px`."""
+    height, width = image.shape[1:3]
+    factor = math.sqrt(area_px / (height * width))
+    new_width, new_height = (round(side * factor / unit_px) * unit_px for side in (width, height))
+    return resize_image(image, new_width, new_height, "area")[..., :3]
+
+
+NODES = (text_encode_qwen_image_edit, text_encode_qwen_image_edit_plus)

@@ -1,0 +1,169 @@
+"""VAE of a network that compresses time: latents `[B, C, f, h, w]`, a picture is a video of one frame.
+
+`F` frames, `f` latent frames. Pictures `[F, H, W, 3]` are the frames of one video, as in ComfyUI.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles
+from engine.diffusion.options import OptionDict
+from engine.values.vae import Vae
+from engine.values.weight_handle import WeightHandle
+
+WHOLE_VIDEO = 9999  # frames; more than fit any memory
+TILE_PX = 256  # a side, of tiles after memory ran out
+PIXEL_BYTES = 12  # of a decoded frame in memory while others are computed, a byte of the dtype: 3 channels, twice
+
+
+class VideoVae(Vae):
+    """VAE of videos with ComfyUI's members."""
+
+    latent_dim = 3
+
+    @property
+    def frames_ratio(self) -> int:
+        """Frames, behind a video's first one, of one latent frame."""
+        ratio: int = self.first_stage_model.frames_ratio
+        return ratio
+
+    def temporal_compression_decode(self) -> int:
+        return self.frames_ratio
+
+    def num_frames(self, latent_frames: int) -> int:
+        """Return the number of frames that latent frames become."""
+        return max(0, latent_frames * self.frames_ratio - (self.frames_ratio - 1))
+
+    def num_latent_frames(self, frames: int) -> int:
+        """Return the number of latent frames that frames become."""
+        return max(0, (frames + self.frames_ratio - 1) // self.frames_ratio)
+
+    @torch.no_grad()
+    def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
+        """Decode latents to videos [B, F, H, W, 3] on the CPU, as many at once as memory allows.
+
+        In tiles when memory ran out before.
+        """
+        samples = _as_videos(samples_in)
+        if self.patcher.memory_savings.tiles:
+            tile = TILE_PX // self.upscale_ratio
+            return self.decode_tiled(samples, tile_x=tile, tile_y=tile, overlap=tile // 4)
+        item_bytes = self._decode_bytes(samples.shape)
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            videos = [
+                self.process_output(network.decode(part.to(self.device, self.vae_dtype)).to(self.output_device).float())
+                for part in self._batches(samples, item_bytes)
+            ]
+        return torch.cat(videos).movedim(1, -1)
+
+    @torch.no_grad()
+    def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
+        """Encode the frames [F, H, W, 3] of a video, or videos [B, F, H, W, 3], to latents on the CPU.
+
+        In tiles when memory ran out before.
+        """
+        if self.patcher.memory_savings.tiles:
+            return self.encode_tiled(pixel_samples, tile_x=TILE_PX, tile_y=TILE_PX, overlap=TILE_PX // 4)
+        pixels = self._videos_of(pixel_samples)
+        item_bytes = self._encode_bytes(pixels.shape)
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            latents = [
+                network.encode(self.process_input(part).to(self.device, self.vae_dtype)).to(self.output_device).float()
+                for part in self._batches(pixels, item_bytes)
+            ]
+        return torch.cat(latents).contiguous()
+
+    @torch.no_grad()
+    def decode_tiled(
+        self,
+        samples: torch.Tensor,
+        tile_x: int = 32,
+        tile_y: int = 32,
+        overlap: int = 8,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Decode latents to videos on the CPU by tiles. Sizes are in cells, and in latent frames along time."""
+        samples = _as_videos(samples)
+        tile = (WHOLE_VIDEO if tile_t is None else max(2, tile_t), tile_x, tile_y)  # ComfyUI's order of the sides
+        shape = (1, samples.shape[1], *(min(pair) for pair in zip(tile, samples.shape[2:], strict=True)))
+        with self.patcher.in_use(working_bytes=self._decode_bytes(shape)) as network:
+
+            def decode(part: torch.Tensor) -> torch.Tensor:
+                frames: torch.Tensor = network.decode(part.to(self.device, self.vae_dtype)).float()
+                return frames
+
+            sides = even_scale(self.upscale_ratio)
+            videos = run_in_tiles(
+                samples, decode, tile=tile, overlap=(_least_shared(overlap_t), overlap, overlap),
+                scale=(AxisScale(self.num_frames, lambda start: start * self.frames_ratio), sides, sides),
+                out_channels=self.output_channels, output_device=self.output_device,
+            )  # fmt: skip
+        return self.process_output(videos).movedim(1, -1)
+
+    @torch.no_grad()
+    def encode_tiled(
+        self,
+        pixel_samples: torch.Tensor,
+        tile_x: int = 512,
+        tile_y: int = 512,
+        overlap: int = 64,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Encode the frames of a video on the CPU as `decode_tiled` does, sizes in pixels and frames."""
+        pixels = self._videos_of(pixel_samples)
+        pixels = pixels[:, :, : self.num_frames(self.num_latent_frames(pixels.shape[2]))]
+        latent_tile = WHOLE_VIDEO if tile_t is None else max(2, self.num_latent_frames(tile_t))
+        shared = 1
+        if overlap_t is not None:
+            shared = self.num_frames(max(1, min(latent_tile // 2, self.num_latent_frames(overlap_t))))
+        tile = (self.num_frames(latent_tile), tile_x, tile_y)
+        shape = (1, 3, *(min(pair) for pair in zip(tile, pixels.shape[2:], strict=True)))
+        with self.patcher.in_use(working_bytes=self._encode_bytes(shape)) as network:
+
+            def encode(part: torch.Tensor) -> torch.Tensor:
+                latents: torch.Tensor = network.encode(self.process_input(part).to(self.device, self.vae_dtype)).float()
+                return latents
+
+            sides = even_scale(1 / self.downscale_ratio)
+            return run_in_tiles(
+                pixels, encode, tile=tile, overlap=(shared, overlap, overlap),
+                scale=(AxisScale(self.num_latent_frames, lambda start: start / self.frames_ratio), sides, sides),
+                out_channels=self.latent_channels, output_device=self.output_device,
+            )  # fmt: skip
+
+    def _videos_of(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return pictures as videos [B, 3, F, H, W], their sides cut to whole cells."""
+        cut = self.vae_encode_crop_pixels(pixels).movedim(-1, 1)
+        return cut if cut.ndim == 5 else cut.movedim(1, 0).unsqueeze(0)
+
+    def _decode_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the working memory for decoding one latent of the shape [B, C, f, h, w]."""
+        cells = math.prod(shape[3:])
+        frames_px = self.num_frames(shape[2]) * cells * self.upscale_ratio**2
+        itemsize: int = self.vae_dtype.itemsize
+        return (self._decode_bytes_per_cell() * cells + frames_px * PIXEL_BYTES) * itemsize
+
+    def _encode_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the working memory for encoding one video of the shape [B, 3, F, H, W]."""
+        frame_px, itemsize = math.prod(shape[3:]), self.vae_dtype.itemsize
+        return (self._encode_bytes_per_pixel() * frame_px + shape[2] * frame_px * PIXEL_BYTES) * itemsize
+
+
+def vae_of(weights: WeightHandle) -> Vae:
+    """Return the VAE of a network, by whether it compresses time."""
+    is_of_videos = getattr(weights.module, "latent_dim", 2) == VideoVae.latent_dim
+    return VideoVae(weights) if is_of_videos else Vae(weights)
+
+
+def _as_videos(latents: torch.Tensor) -> torch.Tensor:
+    """Return latents of pictures [B, C, h, w] as those of videos of one frame."""
+    return latents.unsqueeze(2) if latents.ndim == 4 else latents
+
+
+def _least_shared(frames: int | None) -> int:
+    return 1 if frames is None else max(1, frames)

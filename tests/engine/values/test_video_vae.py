@@ -1,0 +1,74 @@
+"""The VAE of videos as nodes use it: numbers of frames, cropping, tiles along all axes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.architectures.causal_video_vae import CausalVaeConfig, CausalVideoVae
+from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles
+from engine.memory.model_memory import ModelMemory
+from engine.settings import EngineSettings
+from engine.values.vae import Vae
+from engine.values.video_vae import VideoVae, vae_of
+
+
+@pytest.fixture(scope="module")
+def vae() -> VideoVae:
+    torch.manual_seed(0)
+    network = CausalVideoVae(CausalVaeConfig(base_channels=8, latent_channels=4)).requires_grad_(False)
+    for name, weight in network.named_parameters():
+        if name.endswith(".gamma"):
+            weight.fill_(1.0)
+    made = vae_of(ModelMemory(EngineSettings(cpu=True)).keep("vae", network, role="vae"))
+    assert isinstance(made, VideoVae)
+    return made
+
+
+def frames(number: int, height: int = 32, width: int = 40) -> torch.Tensor:
+    return torch.rand(number, height, width, 3, generator=torch.Generator().manual_seed(number))
+
+
+def test_pictures_are_the_frames_of_one_video(vae: VideoVae) -> None:
+    latent = vae.encode(frames(5))
+    assert latent.shape == (1, 4, 2, 4, 5)
+    assert vae.decode(latent).shape == (1, 5, 32, 40, 3)
+    assert vae.encode(frames(1, 35, 47)).shape == (1, 4, 1, 4, 5)  # cut to whole cells
+
+
+def test_a_latent_of_a_picture_is_decoded_as_one_frame(vae: VideoVae) -> None:
+    latent = torch.randn(2, 4, 4, 5)
+    assert torch.equal(vae.decode(latent), vae.decode(latent.unsqueeze(2)))
+
+
+def test_tiles_that_hold_everything_are_no_tiles(vae: VideoVae) -> None:
+    latent = vae.encode(frames(5))
+    torch.testing.assert_close(vae.decode_tiled(latent, tile_x=8, tile_y=8, overlap=2), vae.decode(latent))
+    torch.testing.assert_close(vae.encode_tiled(frames(5), tile_x=64, tile_y=64, overlap=16), latent)
+
+
+def test_tiles_along_time_and_sides_have_the_size_of_the_whole(vae: VideoVae) -> None:
+    latent = vae.encode(frames(13, 48, 64))
+    assert latent.shape == (1, 4, 4, 6, 8)
+    tiled = vae.decode_tiled(latent, tile_x=4, tile_y=4, overlap=1, tile_t=2, overlap_t=1)
+    assert tiled.shape == (1, 13, 48, 64, 3) and torch.isfinite(tiled).all()
+    encoded = vae.encode_tiled(frames(15, 48, 64), tile_x=32, tile_y=32, overlap=8, tile_t=8, overlap_t=4)
+    assert encoded.shape == latent.shape and torch.isfinite(encoded).all()
+
+
+def test_the_members_that_nodes_ask_for(vae: VideoVae) -> None:
+    assert vae.latent_dim == 3 and vae.temporal_compression_decode() == 4
+    assert vae.spacial_compression_decode() == vae.spacial_compression_encode() == 8
+    assert [vae.num_frames(number) for number in (0, 1, 3)] == [0, 1, 9]
+    assert [vae.num_latent_frames(number) for number in (0, 1, 4, 5, 9)] == [0, 1, 1, 2, 3]
+    assert isinstance(vae, Vae)
+
+
+def test_axes_of_tiles_may_have_scales_of_their_own() -> None:
+    samples = torch.arange(1 * 1 * 6 * 5 * 5, dtype=torch.float32).view(1, 1, 6, 5, 5)
+    time = AxisScale(lambda length: length * 2, lambda start: start * 2)
+    doubled = run_in_tiles(
+        samples, lambda part: part.repeat_interleave(2, dim=2), tile=(3, 4, 4), overlap=(1, 2, 2),
+        scale=(time, even_scale(1), even_scale(1)), out_channels=1,
+    )  # fmt: skip
+    torch.testing.assert_close(doubled, samples.repeat_interleave(2, dim=2))
