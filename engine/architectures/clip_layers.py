@@ -26,6 +26,10 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     return functional.gelu(x)
 
 
+def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
 class ClipAttention(nn.Module):
     def __init__(self, width: int, heads: int, *, is_causal: bool) -> None:
         super().__init__()

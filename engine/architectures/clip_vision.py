@@ -1,6 +1,7 @@
-"""CLIP's picture encoder (Radford et al. 2021, arXiv 2103.00020), of any width and depth.
+"""CLIP's picture encoder (Radford et al. 2021, arXiv 2103.00020) and SigLIP's, of any width and depth.
 
-`B` pictures, `P` patches, `T` tokens (P + 1), `D` width, `E` width of the embedding that pictures and texts share.
+SigLIP (Zhai et al. 2023, arXiv 2303.15343) has no token for the whole picture: its tokens are the patches. `B`
+pictures, `P` patches, `T` tokens (P + 1, P), `D` width, `E` width of the embedding that pictures and texts share.
 Module names are those of the transformers library's `CLIPVisionModelWithProjection`, its spelling of `pre_layrnorm`
 too.
 """
@@ -13,47 +14,55 @@ from typing import Literal
 import torch
 from torch import nn
 
-from engine.architectures.clip_layers import ClipLayer, gelu, quick_gelu
+from engine.architectures.clip_layers import ClipLayer, gelu, gelu_tanh, quick_gelu
 from engine.architectures.layers import Conv2d, Linear
 
-ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": gelu}
+ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": gelu, "gelu_tanh": gelu_tanh}
 
-# Outputs of the network: last hidden states [B, T, D], those asked for, embedding [B, E], and None, where networks of
-# other families give a projection of all tokens.
+# Outputs of the network: last hidden states [B, T, D], those asked for, embedding [B, E] (of SigLIP the last hidden
+# states), and None, where networks of other families give a projection of all tokens.
 VisionOutput = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, None]
 
 
 @dataclass(frozen=True, slots=True)
 class ClipVisionConfig:
-    """Configuration of the encoder; defaults are ViT-L's."""
+    """Configuration of the encoder; defaults are ViT-L's. `has_class_token` is False for SigLIP."""
 
     num_layers: int = 24
     width: int = 1024
     heads: int = 16
     inner_width: int = 4096
-    activation: Literal["quick_gelu", "gelu"] = "quick_gelu"
+    activation: Literal["quick_gelu", "gelu", "gelu_tanh"] = "quick_gelu"
     patch_px: int = 14
     image_px: int = 224
     projection_width: int = 768
+    has_class_token: bool = True
+    mean: tuple[float, float, float] = (0.48145466, 0.4578275, 0.40821073)  # of the colours
+    deviation: tuple[float, float, float] = (0.26862954, 0.26130258, 0.27577711)
 
     @property
     def num_tokens(self) -> int:
-        return (self.image_px // self.patch_px) ** 2 + 1
+        return (self.image_px // self.patch_px) ** 2 + int(self.has_class_token)
 
 
 class ClipVisionEmbeddings(nn.Module):
     def __init__(self, config: ClipVisionConfig) -> None:
         super().__init__()
-        self.class_embedding = nn.Parameter(torch.empty(config.width))
-        self.patch_embedding = Conv2d(3, config.width, config.patch_px, stride=config.patch_px, bias=False)
+        self.has_class_token = config.has_class_token
+        if config.has_class_token:
+            self.class_embedding = nn.Parameter(torch.empty(config.width))
+        self.patch_embedding = Conv2d(
+            3, config.width, config.patch_px, stride=config.patch_px, bias=not config.has_class_token
+        )
         self.position_embedding = nn.Embedding(config.num_tokens, config.width)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         """Embed normalised pixels [B, 3, H, W] as [B, T, D]."""
-        patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
-        first = self.class_embedding.to(patches).expand(patches.shape[0], 1, -1)
-        places = torch.arange(self.position_embedding.num_embeddings, device=patches.device)
-        embedded: torch.Tensor = torch.cat([first, patches], dim=1) + self.position_embedding(places)
+        tokens = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
+        if self.has_class_token:
+            tokens = torch.cat([self.class_embedding.to(tokens).expand(tokens.shape[0], 1, -1), tokens], dim=1)
+        places = torch.arange(self.position_embedding.num_embeddings, device=tokens.device)
+        embedded: torch.Tensor = tokens + self.position_embedding(places)
         return embedded
 
 
@@ -71,7 +80,9 @@ class ClipVisionTower(nn.Module):
     def __init__(self, config: ClipVisionConfig) -> None:
         super().__init__()
         self.embeddings = ClipVisionEmbeddings(config)
-        self.pre_layrnorm = nn.LayerNorm(config.width)
+        self.has_class_token = config.has_class_token
+        if config.has_class_token:
+            self.pre_layrnorm = nn.LayerNorm(config.width)
         self.encoder = ClipVisionEncoder(config)
         self.post_layernorm = nn.LayerNorm(config.width)
 
@@ -80,16 +91,21 @@ class ClipVisionTower(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """Return (output of the last layer, output of `layer` or of all [B, layers, T, D], pooled [B, D]).
 
-        Only the pooled one is normalised.
+        Only the pooled one is normalised; SigLIP's is the output of the last layer, normalised, and both are the same.
         """
-        x = self.pre_layrnorm(self.embeddings(pixels))
+        x = self.embeddings(pixels)
+        if self.has_class_token:
+            x = self.pre_layrnorm(x)
         asked: list[torch.Tensor] = []
         for index, block in enumerate(self.encoder.layers):
             x = block(x)
             if layer == "all" or (isinstance(layer, int) and index == layer % len(self.encoder.layers)):
                 asked.append(x)
         chosen = torch.stack(asked, dim=1) if layer == "all" else asked[0] if asked else None
-        return x, chosen, self.post_layernorm(x[:, 0])
+        if self.has_class_token:
+            return x, chosen, self.post_layernorm(x[:, 0])
+        x = self.post_layernorm(x)
+        return x, chosen, x
 
 
 class ClipVisionModel(nn.Module):
@@ -99,7 +115,8 @@ class ClipVisionModel(nn.Module):
         super().__init__()
         self.config = config
         self.vision_model = ClipVisionTower(config)
-        self.visual_projection = Linear(config.width, config.projection_width, bias=False)
+        if config.projection_width:
+            self.visual_projection = Linear(config.width, config.projection_width, bias=False)
 
     def forward(
         self,
@@ -113,4 +130,4 @@ class ClipVisionModel(nn.Module):
         `attention_mask` changes nothing, as in ComfyUI.
         """
         last, chosen, pooled = self.vision_model(pixel_values, intermediate_output)
-        return last, chosen, self.visual_projection(pooled), None
+        return last, chosen, self.visual_projection(pooled) if self.config.projection_width else pooled, None

@@ -372,6 +372,7 @@ class DoubleStreamModel(DoubleStreamTrunk):
     """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
 
     `guidance` [B] is embedded beside the time by networks that were distilled with it; None leaves it out.
+    `attention_mask` [B, T, T] is added to the scores of attention, those of the text before those of the picture.
     `ref_latents` are reference pictures [B, C, h, w], placed by `ref_latents_method` (`reference_corners`). `control`
     holds lists of additions to the picture by block, `input` for those of two streams, `output` for those of one. Built
     without weights being drawn when a `torch.device("meta")` context is open.
@@ -391,6 +392,7 @@ class DoubleStreamModel(DoubleStreamTrunk):
         transformer_options: Options | None = None,
         *,
         guidance: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
         ref_latents: Sequence[torch.Tensor] = (),
         ref_latents_method: str = "offset",
         **kwargs: Any,
@@ -400,7 +402,7 @@ class DoubleStreamModel(DoubleStreamTrunk):
         padded = pad_to_patches(x, PATCH)
         tokens, places = self._with_references(padded, (height, width), ref_latents, ref_latents_method)
         vec = self.vector(timesteps, y, guidance, x.dtype)  # [B, D]
-        out = self._blocks(tokens, places, context, vec, control, options)
+        out = self._blocks(tokens, places, context, vec, control, options, attention_mask)
         drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
         return picture_of(drawn, padded, self.config.out_channels)[..., :height, :width]
 
@@ -426,6 +428,7 @@ class DoubleStreamModel(DoubleStreamTrunk):
         vec: torch.Tensor,
         control: Control | None,
         options: Options,
+        mask: torch.Tensor | None,
     ) -> torch.Tensor:
         """Return the picture's tokens [B, T, D] after all blocks."""
         inputs = {
@@ -437,7 +440,7 @@ class DoubleStreamModel(DoubleStreamTrunk):
         pe = rotations(torch.cat([inputs["txt_ids"], inputs["img_ids"]], dim=1))
         vectors = ([vec] * len(self.double_blocks), [vec] * len(self.single_blocks))
         streams = (inputs["img"], inputs["txt"])
-        return run_blocks(self.double_blocks, self.single_blocks, streams, vectors, pe, control, options)
+        return run_blocks(self.double_blocks, self.single_blocks, streams, vectors, pe, control, options, mask)
 
 
 def run_blocks(
@@ -448,12 +451,14 @@ def run_blocks(
     pe: torch.Tensor,
     control: Control | None,
     options: Options,
+    mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the picture's tokens [B, T, D] after all blocks, or after what custom nodes have put in their places.
 
-    `streams` are the tokens of picture and text, `vectors` what the blocks of either kind are modulated by.
+    `streams` are the tokens of picture and text, `vectors` what the blocks of either kind are modulated by, `mask` is
+    added to the scores of attention.
     """
-    shared = {"pe": pe, "attn_mask": None, "transformer_options": options}
+    shared = {"pe": pe, "attn_mask": mask, "transformer_options": options}
     replaced = options.get("patches_replace", {}).get("dit", {})
     img, txt = streams
     for index, (block, vec) in enumerate(zip(double_blocks, vectors[0], strict=True)):

@@ -16,9 +16,13 @@ from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill
 from engine.formats.weight_file import Names, Part, Transposed, WeightFile, open_weights
 
-EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG)"
-MARK = "vision_model.embeddings.class_embedding"
-HEADS = 16  # of all three
+EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG) or SigLIP's (so400m)"
+MARK = "vision_model.embeddings.patch_embedding.weight"
+CLASS_TOKEN = "vision_model.embeddings.class_embedding"
+PROJECTION = "visual_projection.weight"
+HEADS = 16  # of all four
+SIGLIP_COLOURS = (0.5, 0.5, 0.5)  # mean and deviation
+SIGLIP_PX = {729: 384}  # by tokens, where the patches do not cover the picture
 MOST_LAYERS_OF_QUICK_GELU = 24  # OpenAI's ViT-L; the larger ones are OpenCLIP's, trained with the exact function
 
 OPEN_CLIP = "visual."
@@ -31,10 +35,7 @@ OPEN_CLIP_NAMES = {
     "ln_post.weight": "post_layernorm.weight", "ln_post.bias": "post_layernorm.bias",
 }  # fmt: skip
 # By which other picture encoders are known.
-OTHERS = (
-    ("vision_model.head.", "a SigLIP vision model"),
-    ("encoder.layer.0.layer_scale1.", "a DINOv2 vision model"),
-)
+OTHERS = (("encoder.layer.0.layer_scale1.", "a DINOv2 vision model"),)
 
 # ComfyUI keeps these as float32, whatever it keeps the others in.
 EXACT = ("vision_model.pre_layrnorm.", "vision_model.post_layernorm.", "visual_projection.")
@@ -73,7 +74,21 @@ def vision_config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
     num_layers = 1 + max((int(name.split(".")[3]) for name in layers), default=-1)
     width, _, _, patch_px = shapes["vision_model.embeddings.patch_embedding.weight"]
     num_tokens = shapes["vision_model.embeddings.position_embedding.weight"][0]
-    projection = names["visual_projection.weight"]
+    if CLASS_TOKEN not in names:
+        return ClipVisionConfig(
+            num_layers=num_layers,
+            width=width,
+            heads=HEADS,
+            inner_width=shapes["vision_model.encoder.layers.0.mlp.fc1.weight"][0],
+            activation="gelu_tanh",
+            patch_px=patch_px,
+            image_px=SIGLIP_PX.get(num_tokens, math.isqrt(num_tokens) * patch_px),
+            projection_width=0,
+            has_class_token=False,
+            mean=SIGLIP_COLOURS,
+            deviation=SIGLIP_COLOURS,
+        )
+    projection = names[PROJECTION]
     return ClipVisionConfig(
         num_layers=num_layers,
         width=width,
@@ -83,9 +98,7 @@ def vision_config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
         patch_px=patch_px,
         image_px=math.isqrt(num_tokens - 1) * patch_px,
         projection_width=(
-            file_shapes[projection.name][1]
-            if isinstance(projection, Transposed)
-            else shapes["visual_projection.weight"][0]
+            file_shapes[projection.name][1] if isinstance(projection, Transposed) else shapes[PROJECTION][0]
         ),
     )
 

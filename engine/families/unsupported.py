@@ -59,11 +59,9 @@ PARTS: tuple[tuple[str, str], ...] = (
 
 # By which control files of other kinds are known.
 CONTROL_MARKS = (
-    ("controlnet_blocks.0.", "a ControlNet of Stable Diffusion 3, Flux or Qwen"),
+    ("controlnet_blocks.0.", "a ControlNet of Stable Diffusion 3, Flux or Qwen in another layout"),
     ("after_proj_list.", "a ControlNet of Hunyuan DiT"),
 )
-# And style models.
-STYLE_MARKS = (("redux_down.weight", "a style model of Flux (Redux)"),)
 IN_CHECKPOINT = "model.diffusion_model."
 UNET_PREFIXES = (IN_CHECKPOINT, "diffusion_model.", "")
 NETWORK_PREFIXES = (*UNET_PREFIXES, "model.", "net.", "transformer.")
@@ -110,11 +108,6 @@ def _describe_unet(shapes: Shapes) -> str | None:
 def describe_control(shapes: Shapes) -> str | None:
     """Describe a control file of a kind that is not supported, None for others."""
     return _first(CONTROL_MARKS, shapes)
-
-
-def describe_style(shapes: Shapes) -> str | None:
-    """Describe a style model of a kind that is not supported, None for others."""
-    return _first(STYLE_MARKS, shapes)
 
 
 def _first(marks: tuple[tuple[str, str], ...], shapes: Shapes) -> str | None:

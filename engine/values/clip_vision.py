@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
+from engine.images.vision_pixels import vision_pixels
 from engine.values.network_in_use import NetworkInUse
 from engine.values.network_value import NetworkValue
 from engine.values.weight_handle import Network, WeightHandle
@@ -19,6 +19,7 @@ class ClipVisionOutput:
 
     last_hidden_state: torch.Tensor  # [B, T, D]
     penultimate_hidden_states: torch.Tensor  # [B, T, D] of the last layer but one
+    all_hidden_states: torch.Tensor  # [B, layers, T, D], of an encoder that `return_all_hidden_states`
     image_embeds: torch.Tensor  # [B, E]
     mm_projected: Any
 
@@ -39,9 +40,6 @@ def _working_bytes(network: Network, shape: torch.Size) -> int:
 class ClipVision(NetworkValue):
     """A picture encoder with ComfyUI's members."""
 
-    return_all_hidden_states = False
-    image_mean, image_std = MEAN, DEVIATION
-
     def __init__(self, weights: WeightHandle) -> None:
         super().__init__(weights)
         self.model = NetworkInUse(self.patcher, _working_bytes)
@@ -53,9 +51,24 @@ class ClipVision(NetworkValue):
         return size
 
     @property
+    def image_mean(self) -> tuple[float, ...]:
+        mean: tuple[float, ...] = self.patcher.model.config.mean
+        return mean
+
+    @property
+    def image_std(self) -> tuple[float, ...]:
+        deviation: tuple[float, ...] = self.patcher.model.config.deviation
+        return deviation
+
+    @property
+    def return_all_hidden_states(self) -> bool:
+        """True for an encoder of which readers ask for several layers' outputs."""
+        return not self.patcher.model.config.has_class_token
+
+    @property
     def dtype(self) -> torch.dtype:
         """Type of the layers' weights; computation is in float32."""
-        dtype: torch.dtype = self.patcher.model.vision_model.embeddings.class_embedding.dtype
+        dtype: torch.dtype = self.patcher.model.vision_model.embeddings.patch_embedding.weight.dtype
         return dtype
 
     @torch.no_grad()
@@ -67,10 +80,15 @@ class ClipVision(NetworkValue):
         pixels = vision_pixels(
             image.to(self.load_device), self.image_size, self.image_mean, self.image_std, crop=crop
         ).float()
-        last, penultimate, embeds, projected = self.model(pixel_values=pixels, intermediate_output=-2)
+        asked = "all" if self.return_all_hidden_states else -2
+        last, inner, embeds, projected = self.model(pixel_values=pixels, intermediate_output=asked)
         output = ClipVisionOutput()
         output.last_hidden_state = last.to("cpu")
-        output.penultimate_hidden_states = penultimate.to("cpu")
+        if self.return_all_hidden_states:
+            output.all_hidden_states = inner.to("cpu")
+            output.penultimate_hidden_states = output.all_hidden_states[:, -2]
+        else:
+            output.penultimate_hidden_states = inner.to("cpu")
         output.image_embeds = embeds.to("cpu")
         output.mm_projected = projected
         return output

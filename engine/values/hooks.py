@@ -17,7 +17,7 @@ import torch
 from engine.adapters.lora import lora_patches
 from engine.diffusion.options import Options
 from engine.diffusion.wrappers import merge_options
-from engine.values.lora_keys import denoiser_lora_keys, text_lora_keys
+from engine.values.lora_keys import denoiser_lora_keys, renamed_lora, text_lora_keys
 
 BEFORE_EVERYTHING = 999999999.9  # a sigma above all others
 
@@ -245,7 +245,7 @@ class WeightHook(Hook):
         patches: Mapping[Any, Any] = given
         if self.need_weight_init:
             keys = text_lora_keys(model.model) if is_clip else denoiser_lora_keys(model.model)
-            patches = lora_patches(given, keys, warn=False)
+            patches = lora_patches(given if is_clip else renamed_lora(model.model, given), keys, warn=False)
         model.add_hook_patches(hook=self, patches=patches, strength_patch=strength)
 
 

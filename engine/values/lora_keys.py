@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from engine.adapters.lora_names import LoraTarget
 from engine.families.base import ModelFamily
@@ -16,6 +17,12 @@ def denoiser_lora_keys(network: Network) -> Mapping[str, LoraTarget]:
     """
     family: ModelFamily = network.model_config.family
     return family.denoiser_lora_keys(network.state_dict(), network.diffusion_model.config)
+
+
+def renamed_lora(network: Network, lora: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a LoRA file's tensors under common names, where files for the network's family have names of their own."""
+    family: ModelFamily | None = network.model_config.family
+    return lora if family is None else family.renamed_lora(lora)
 
 
 def text_lora_keys(text_encoders: Network) -> dict[str, str]:

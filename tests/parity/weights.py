@@ -30,7 +30,7 @@ class Rule:
 
 
 PLAIN = Rule("", gain=1.0)
-CONSTANTS = {"edm_vpred.sigma_max": 80.0, "edm_vpred.sigma_min": 0.002}
+CONSTANTS = {"edm_vpred.sigma_max": 80.0, "edm_vpred.sigma_min": 0.002, "control_type": 2.0}
 """Settings that a file holds as tensors, by key."""
 
 ADAPTER_RULES = (

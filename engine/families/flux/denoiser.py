@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+from torch.nn import functional
 
+from engine.architectures.double_stream import PATCH
 from engine.diffusion.conditions import (
     BatchedInput,
     ConstantInput,
@@ -20,6 +23,7 @@ from engine.diffusion.denoiser import fit
 from engine.families.parts.joint_text_denoiser import JointTextDenoiser
 
 DEFAULT_GUIDANCE = 3.5
+FIRST_WEIGHT = "diffusion_model.img_in.weight"
 CELL_PX = 8  # a side; the mask of a cell has a channel for each of its pixels
 
 
@@ -31,6 +35,12 @@ class FluxDenoiser(JointTextDenoiser):
         guidance = kwargs.get("guidance", DEFAULT_GUIDANCE)
         if guidance is not None:
             inputs["guidance"] = RegularInput(torch.tensor([float(guidance)]))
+        mask = kwargs.get("attention_mask")
+        if mask is not None:
+            rows, columns = (math.ceil(side / PATCH) for side in kwargs["noise"].shape[2:])
+            inputs["attention_mask"] = RegularInput(
+                fitted_mask(mask, kwargs["attention_mask_img_shape"], rows, columns)
+            )
         references = kwargs.get("reference_latents")
         if references is not None:
             inputs["ref_latents"] = ListInput([self.process_latent_in(item) for item in references])
@@ -45,7 +55,7 @@ class FluxDenoiser(JointTextDenoiser):
         A LoRA that makes the first layer wider adds channels too. None for a network of the noisy latent alone.
         """
         network: Any = self.diffusion_model
-        num_channels = network.img_in.weight.shape[1] // network.patch_size**2
+        num_channels = self._first_weight().shape[1] // network.patch_size**2
         own: int = network.config.out_channels
         if num_channels <= own:
             return None
@@ -58,6 +68,35 @@ class FluxDenoiser(JointTextDenoiser):
         mask = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
         mask = torch.ones_like(noise)[:, :1] if mask is None else mask.to(device)
         return torch.cat([image, spread_to_batch_size(_mask_channels(mask, noise), noise.shape[0])], dim=1)
+
+    def _first_weight(self) -> torch.Tensor:
+        """Return the first layer's weight with the patches of the MODEL that samples, which may make it wider."""
+        patcher = self.current_patcher
+        weight: torch.Tensor = (
+            self.get_parameter(FIRST_WEIGHT) if patcher is None else patcher.weights.current_weight(FIRST_WEIGHT)
+        )
+        return weight
+
+
+def fitted_mask(mask: torch.Tensor, picture: tuple[int, int], rows: int, columns: int) -> torch.Tensor:
+    """Resize the picture's share of an attention mask [B, T, T], made for `picture` patches, to rows and columns."""
+    if tuple(picture) == (rows, columns):
+        return mask
+    mask = mask[None] if mask.ndim == 2 else mask
+    num_text = mask.shape[1] - picture[0] * picture[1]
+
+    def resized(part: torch.Tensor) -> torch.Tensor:
+        """Resize the last dimension of [B, N, picture]."""
+        squares = part.reshape(*part.shape[:2], *picture)
+        return functional.interpolate(squares, size=(rows, columns), mode="bilinear").flatten(2)
+
+    def resized_both(part: torch.Tensor) -> torch.Tensor:
+        return resized(resized(part).transpose(1, 2)).transpose(1, 2)
+
+    from_text = torch.cat([mask[:, :num_text, :num_text], resized(mask[:, :num_text, num_text:])], dim=2)
+    to_text = resized(mask[:, num_text:, :num_text].transpose(1, 2)).transpose(1, 2)
+    from_picture = torch.cat([to_text, resized_both(mask[:, num_text:, num_text:])], dim=2)
+    return torch.cat([from_text, from_picture], dim=1)
 
 
 def _mask_channels(mask: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

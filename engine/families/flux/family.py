@@ -26,7 +26,7 @@ from engine.families.flux.denoiser import FluxDenoiser
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.double_stream_diffusers_names import file_layout
-from engine.families.parts.double_stream_lora_names import lora_keys
+from engine.families.parts.double_stream_lora_names import lora_keys, renamed_lora
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
 from engine.settings import DtypePolicy
@@ -88,6 +88,7 @@ FAMILY = ModelFamily(
     vae=autoencoder_16(VAE_PREFIX),
     latent_format=FluxLatentFormat,
     denoiser_lora_keys=lora_keys,
+    renamed_lora=renamed_lora,
     control_networks=control_networks(FluxLatentFormat()),
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("flux",), {"ModelMergeFlux1": MERGED_BLOCKS}),

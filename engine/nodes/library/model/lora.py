@@ -13,7 +13,7 @@ from engine.adapters.lora_names import LoraTarget
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import CLIP, MODEL
 from engine.values.clip import Clip
-from engine.values.lora_keys import denoiser_lora_keys, text_lora_keys
+from engine.values.lora_keys import denoiser_lora_keys, renamed_lora, text_lora_keys
 from engine.values.model import Model
 
 Strength = Annotated[float, Float(min=-100.0, max=100.0, step=0.01)]
@@ -33,6 +33,7 @@ def with_lora(
     keys: dict[str, LoraTarget] = {}
     if model is not None:
         keys |= denoiser_lora_keys(model.model)
+        lora = renamed_lora(model.model, lora)
     if clip is not None:
         keys |= text_lora_keys(clip.cond_stage_model)
     patches = lora_patches(lora, keys)
