@@ -25,7 +25,9 @@ from engine.families.base import (
     Vocabulary,
 )
 from engine.formats.fill import Destination, fill, set_weight
-from engine.formats.weight_file import Names, WeightFile, open_weights
+from engine.formats.quantised.open_model import open_model
+from engine.formats.quantised.quantised_file import QuantisedFile
+from engine.formats.weight_file import Names, WeightFile
 from engine.text.clip_encoding import TextEncoderSet
 
 # Where checkpoints have text encoders.
@@ -43,6 +45,7 @@ class LoadTypes:
     patched_text_encoder: torch.dtype | None = torch.float16  # what its weights are rounded to, patched ones too
     unet_computed: torch.dtype | None = None  # what a UNet is cast to while it computes; None: as it is kept
     vision: torch.dtype = torch.float16  # picture encoders; they compute in float32
+    block_arithmetic: torch.dtype | None = torch.float16  # of GGUF's blocks; None: the type they are wanted in
     to: Destination = Destination.RAM
     by_family: Callable[[ModelFamily], LoadTypes] | None = None  # where the types depend on it
 
@@ -89,7 +92,7 @@ class LoadedCheckpoint:
 
 def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     """Load a checkpoint, whole or without text encoders or VAE. Raises `BadModelFile`."""
-    file = open_weights(path)
+    file = open_model(path, types.block_arithmetic)
     expected = f"a checkpoint of {registry.labels()}"
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
@@ -102,7 +105,7 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
         text_encoder = _text_encoders(family, encoders, types) if encoders else None
         vae = None if vae_names is None else _network(file, family.vae, vae_names, types.vae, to=types.to)
     except NotRecognised as error:
-        raise BadModelFile(path.name, error.found, expected) from error
+        raise BadModelFile(path.name, _described(error, file), expected) from error
     if text_encoder is not None:
         _check_widths(path, unet, text_encoder)
     return LoadedCheckpoint(LoadedDenoiser(family, found.match.variant, parameterisation, unet), text_encoder, vae)
@@ -138,7 +141,7 @@ def _check_widths(path: Path, unet: Any, text_encoder: TextEncoderSet) -> None:
 
 def vision_prefix(path: Path) -> str | None:
     """Return the prefix of the picture encoder in a checkpoint, None where it has none. Raises `BadModelFile`."""
-    file = open_weights(path)
+    file = open_model(path)
     try:
         prefix = registry.recognise(TensorIndex(file.shapes, file.metadata)).family.vision_prefix
     except NotRecognised as error:
@@ -148,14 +151,14 @@ def vision_prefix(path: Path) -> str | None:
 
 def load_unet(path: Path, types: LoadTypes) -> LoadedDenoiser:
     """Load the denoising network of a file that holds one. Raises `BadModelFile`."""
-    file = open_weights(path)
+    file = open_model(path, types.block_arithmetic)
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
         unet = _network(file, family.denoiser, found.match.names, types.of(family).unet, to=types.to)
         parameterisation = family.parameterise(found.match, file)
     except NotRecognised as error:
-        raise BadModelFile(path.name, error.found, f"the network of {registry.labels()}") from error
+        raise BadModelFile(path.name, _described(error, file), f"the network of {registry.labels()}") from error
     return LoadedDenoiser(family, found.match.variant, parameterisation, unet)
 
 
@@ -164,14 +167,14 @@ def load_text_encoders(paths: Sequence[Path], types: LoadTypes, text_type: str) 
 
     `text_type` is that of ComfyUI's loader nodes.
     """
-    files = [open_weights(path) for path in paths]
+    files = [open_model(path, types.block_arithmetic) for path in paths]
     name = ", ".join(path.name for path in paths)
     try:
         family, found = registry.recognise_text_encoders([file.shapes for file in files], text_type)
         sources = [(encoder, file, names) for file, (encoder, names) in zip(files, found, strict=True)]
         return _text_encoders(family, sorted(sources, key=lambda item: family.text.index(item[0])), types)
     except NotRecognised as error:
-        raise BadModelFile(name, error.found, f"a text encoder of {registry.labels()}") from error
+        raise BadModelFile(name, _described(error, *files), f"a text encoder of {registry.labels()}") from error
 
 
 def load_text_encoder(path: Path, types: LoadTypes, text_type: str = "stable_diffusion") -> TextEncoderSet:
@@ -181,12 +184,18 @@ def load_text_encoder(path: Path, types: LoadTypes, text_type: str = "stable_dif
 
 def load_vae(path: Path, types: LoadTypes) -> Any:
     """Load the VAE of a file that holds one. Raises `BadModelFile`."""
-    file = open_weights(path)
+    file = open_model(path)
     try:
         family, names = registry.recognise_vae(file.shapes)
         return _network(file, family.vae, names, types.of(family).vae, to=types.to)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, f"a VAE of {registry.labels()}") from error
+
+
+def _described(error: NotRecognised, *files: WeightFile) -> str:
+    """Return what was found, with the kinds of quantised files."""
+    labels = [file.label for file in files if isinstance(file, QuantisedFile) and file.label]
+    return ": ".join([*labels, error.found])
 
 
 def _text_encoders(family: ModelFamily, sources: Sequence[EncoderSource], types: LoadTypes) -> TextEncoderSet:

@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from engine.errors import BadModelFile
-from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.mapped_file import MappedFile
+from engine.formats.quantised.packed_layers import prepare
+from engine.formats.quantised.quantised_file import QuantisedFile
 from engine.formats.weight_file import Names, WeightFile, composed, with_parts
 from engine.formats.weight_source import SOURCE_ATTRIBUTE, FileWeights
 
@@ -44,24 +46,35 @@ def fill(
     `dtype` may be a function of the weight's name. Where weights are copied they are rounded to `through` first, unless
     that is None.
 
+    Quantised weights of layers stay packed, as views of a mapped file on every device.
+
     For a device a mapped file is not read: its weights become views of it where they lie there as they are wanted, and
     the others keep none; the network's `weight_source` gives them. Raises `BadModelFile` for a weight that is missing
     or of another shape; other tensors of the file are left alone.
     """
-    dtype_of = dtype if callable(dtype) else lambda name: dtype
+    dtype_of: Callable[[str], torch.dtype] = dtype if callable(dtype) else lambda name: dtype
+    packed: frozenset[str] = frozenset()
+    if isinstance(file, QuantisedFile):
+        prepared = prepare(network, file, names, dtype_of)
+        file, names, packed = prepared.file, prepared.names, prepared.codes
+        dtype_of = _types(prepared.types, dtype_of)
+        for name, values in prepared.values.items():
+            set_weight(network, name, values.view(network.get_parameter(name).shape))
     for name, weight in composed(file, names):
         expected = tuple(network.get_parameter(name).shape)
         if tuple(weight.shape) != expected:
             raise BadModelFile(file.path.name, f"{name!r} of shape {list(weight.shape)}", f"shape {list(expected)}")
         set_weight(network, name, (weight if through is None else weight.to(through)).to(dtype_of(name)))
     file, names = with_parts(file, names)
-    wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
+    wanted: dict[str, torch.Tensor] = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
+    wanted |= {name: buffer for name, buffer in network.named_buffers() if name in packed}
     _check(file, wanted, names)
     layouts = {name: _layout(weight, dtype_of(name), to) for name, weight in wanted.items()}
-    is_mapped = isinstance(file, SafetensorsFile)
+    is_mapped = isinstance(file, MappedFile)
     later = is_mapped and to is not Destination.RAM
-    source = FileWeights(file, names, layouts, copies=not later, through=None if later else through)
-    found = {name: source.view(name) for name in wanted if source.is_view(name)} if later else dict(source.read(wanted))
+    source = FileWeights(file, names, layouts, copies=not later, through=None if later else through, packed=packed)
+    views = {name: source.view(name) for name in wanted if source.is_view(name)}
+    found = views if later else views | dict(source.read(wanted.keys() - views.keys()))
     for name in wanted:
         set_weight(network, name, found.get(name, layouts[name]))
     if is_mapped:
@@ -70,9 +83,15 @@ def fill(
 
 
 def set_weight(network: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Make a tensor the weight of that name."""
-    owner, _, attribute = name.rpartition(".")
-    setattr(network.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
+    """Make a tensor the weight (or buffer) of that name."""
+    path, _, attribute = name.rpartition(".")
+    owner = network.get_submodule(path)
+    is_buffer = attribute in owner._buffers
+    setattr(owner, attribute, tensor if is_buffer else nn.Parameter(tensor, requires_grad=False))
+
+
+def _types(own: Mapping[str, torch.dtype], others: Callable[[str], torch.dtype]) -> Callable[[str], torch.dtype]:
+    return lambda name: own[name] if name in own else others(name)
 
 
 def _layout(weight: torch.Tensor, dtype: torch.dtype, to: Destination) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.errors import BadModelFile
-from engine.formats.safetensors_file import TensorPlace
+from engine.formats.mapped_file import TensorPlace
 
 EXPECTED = "a file of weights that torch's weights-only reader takes"
 

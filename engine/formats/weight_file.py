@@ -9,8 +9,10 @@ from typing import Protocol
 
 import torch
 
+from engine.formats.gguf_file import GgufFile, is_gguf
+from engine.formats.mapped_file import MappedFile, TensorPlace
 from engine.formats.pickle_file import PickleFile, is_zip
-from engine.formats.safetensors_file import SafetensorsFile, TensorPlace
+from engine.formats.safetensors_file import SafetensorsFile
 
 SAFETENSORS_ENDINGS = (".safetensors", ".sft")
 
@@ -93,7 +95,7 @@ def with_parts(file: WeightFile, names: Names) -> tuple[WeightFile, dict[str, st
     }
     if not parts:
         return file, plain
-    if isinstance(file, SafetensorsFile):
+    if isinstance(file, MappedFile):
         return file.with_tensors({key: _place_of(file.tensors[part.name], part) for key, part in parts.items()}), plain
     whole = {key: file.tensor(key) for key in plain.values() if key not in parts}
     cut = {key: file.tensor(part.name).chunk(part.count)[part.index] for key, part in parts.items()}
@@ -134,6 +136,8 @@ def _place_of(whole: TensorPlace, part: Part) -> TensorPlace:
 
 def open_weights(path: Path) -> WeightFile:
     """Open a file of weights. Raises `BadModelFile` when the file is not whole, or holds anything but weights."""
+    if is_gguf(path):
+        return GgufFile(path)
     return PickleFile(path) if is_pickled(path) else SafetensorsFile(path)
 
 
@@ -144,7 +148,7 @@ def all_tensors(file: WeightFile) -> dict[str, torch.Tensor]:
 
 def tensors_of(file: WeightFile, names: Mapping[str, str]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (key, tensor of the file by its name there), in that order, with readahead from disk."""
-    if not isinstance(file, SafetensorsFile):
+    if not isinstance(file, MappedFile):
         for key, name in names.items():
             yield key, file.tensor(name)
         return

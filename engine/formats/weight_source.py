@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.mapped_file import MappedFile
 from engine.formats.weight_file import WeightFile, tensors_of
 
 ALIGNMENT_BYTES = 64
@@ -23,7 +23,8 @@ class FileWeights:
     `wanted` are tensors (of the meta device, too) of the shapes, types and layouts to read, `names` their names in the
     file. With `copies` there are no views, and weights read in one call share one block of memory. Copies are for
     a network that computes with them directly, since pages of a file may have to be read again at any time. They are
-    rounded to `through` first, unless that is None.
+    rounded to `through` first, unless that is None. The weights named in `packed` are views all the same, and never
+    rounded: they are unpacked whenever a layer computes.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class FileWeights:
         *,
         copies: bool,
         through: torch.dtype | None = None,
+        packed: Collection[str] = (),
     ) -> None:
         self._file = file
         self._names = {name: names[name] for name in wanted}
         self._wanted = {name: torch.empty_like(tensor, device="meta") for name, tensor in wanted.items()}
         self._copies = copies
         self._through = through
+        self._packed = frozenset(packed)
 
     @property
     def names(self) -> Collection[str]:
@@ -48,14 +51,14 @@ class FileWeights:
     def is_view(self, name: str) -> bool:
         """Return True if the file holds the weight in the wanted form, so that reading it is mapping it."""
         like = self._wanted.get(name)
-        if like is None or self._copies:
+        if like is None or (self._copies and (name not in self._packed or not isinstance(self._file, MappedFile))):
             return False
         place = self._file.tensors[self._names[name]]
         return place.dtype == like.dtype and like.is_contiguous() and place.start % place.dtype.itemsize == 0
 
     def check(self) -> None:
         """Raise `BadModelFile` when the file was written to since it was opened."""
-        if isinstance(self._file, SafetensorsFile):
+        if isinstance(self._file, MappedFile):
             self._file.check()
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -67,19 +70,20 @@ class FileWeights:
             tensor = tensor.view(like.shape)
             if not self.is_view(name):
                 target = torch.empty_like(like, device="cpu") if block is None else block.take(like)
-                tensor = target.copy_(tensor if self._through is None else tensor.to(self._through))
+                is_rounded = self._through is not None and name not in self._packed
+                tensor = target.copy_(tensor.to(self._through) if is_rounded else tensor)
             yield name, tensor
-        if self._copies and isinstance(self._file, SafetensorsFile):
+        if self._copies and isinstance(self._file, MappedFile):
             self._file.forget_pages()
 
     def view(self, name: str) -> torch.Tensor:
         """Return a weight of which `is_view` is true, not read yet."""
-        assert isinstance(self._file, SafetensorsFile), "what is viewed is a mapped file"
+        assert isinstance(self._file, MappedFile), "what is viewed is a mapped file"
         return self._file.tensor(self._names[name], is_needed_now=False).view(self._wanted[name].shape)
 
     def raw(self, names: Iterable[str]) -> Iterator[tuple[str, WeightInFile]]:
         """Yield the tensors in the form and order of the file, not read yet."""
-        assert isinstance(self._file, SafetensorsFile), "what is read later is a mapped file"
+        assert isinstance(self._file, MappedFile), "what is read later is a mapped file"
         for name in sorted(names, key=lambda name: self._file.tensors[self._names[name]].start):
             yield name, WeightInFile(self._file, self._names[name])
 
@@ -88,7 +92,7 @@ class FileWeights:
 class WeightInFile:
     """One tensor of a mapped file (`engine/memory/staging.py::RawWeight`)."""
 
-    file: SafetensorsFile
+    file: MappedFile
     name: str
 
     @property

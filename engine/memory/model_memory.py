@@ -15,6 +15,7 @@ from engine.memory.device_facts import DeviceFacts
 from engine.memory.model_pool import ModelPool
 from engine.memory.offload.host_weights import WeightSource
 from engine.memory.offload.module_weights import ModuleWeights
+from engine.memory.offload.packing import has_packed_weights
 from engine.memory.placement import Role, place_of
 from engine.memory.plan import Limits, limits_of
 from engine.memory.pool_report import PoolReport
@@ -201,7 +202,15 @@ class ModelMemory:
             return dtype_of(self.resolved.unet_compute_dtype)
         if role == "text_encoder" and self.resolved.text_encoder_compute_dtype != self.resolved.text_encoder_dtype:
             return dtype_of(self.resolved.text_encoder_compute_dtype)
-        return dtype_of(VISION_COMPUTED) if role == "vision" else None
+        if role == "vision":
+            return dtype_of(VISION_COMPUTED)
+        return self._unpacked_dtype(role) if has_packed_weights(module) else None
+
+    def _unpacked_dtype(self, role: Role) -> Any:
+        """Return the type that packed weights are unpacked to where all others compute as they are kept."""
+        resolved = self.resolved
+        kept = {"vae": resolved.vae_dtype, "text_encoder": resolved.text_encoder_compute_dtype}
+        return dtype_of(kept.get(role, resolved.unet_compute_dtype))
 
 
 def _device(settings: EngineSettings) -> Device:

@@ -8,8 +8,9 @@ pinned memory by itself (DMA), so that the calling thread never waits for a copy
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.memory import machine_memory
@@ -80,6 +81,14 @@ class TransferStream:
             source = unconverted
         self._device.copy(self._stream, target, source)
         return target
+
+    def reserve(self, shape: Sequence[int], dtype: Dtype) -> Tensor:
+        """Return the next part of the buffer, uninitialised, for values of that shape that the caller computes."""
+        assert self._buffer is not None, "a stream without a buffer"
+        num_bytes = math.prod(shape) * dtype.itemsize
+        flat = self._buffer[self._taken_bytes : self._taken_bytes + num_bytes]
+        self._taken_bytes += padded(num_bytes)
+        return flat.view(dtype).view(shape)
 
     def _take(self, like: Tensor, dtype: Dtype, *, channels_last: bool) -> Tensor:
         """Return the next part of the buffer, uninitialised, in that shape and layout."""

@@ -13,7 +13,8 @@ import torch
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
-from engine.formats.weight_file import Names, is_indexed, open_weights, shape_of
+from engine.formats.quantised.open_model import open_model
+from engine.formats.weight_file import Names, is_indexed, shape_of
 from engine.store.folders import ModelFolders
 
 DENOISER_KINDS = ("checkpoints", "diffusion_models")
@@ -78,7 +79,7 @@ class FileFamilies:
         try:
             if not is_indexed(path):
                 return unknown
-            file = open_weights(path)
+            file = open_model(path)
             found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         except (BadModelFile, NotRecognised, OSError):
             return unknown

@@ -34,7 +34,8 @@ from engine.diffusion.denoiser import Denoiser, ModelConfig
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily, TokenizerParts
-from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.mapped_file import MappedFile
+from engine.formats.quantised.packed_layers import has_packed_weights
 from engine.formats.weight_file import all_tensors, open_weights
 from engine.formats.weight_source import source_of
 from engine.store.folders import ModelFolders
@@ -297,7 +298,7 @@ class ModelStore:
         """
         path = self.path_of(kind, name)
         state, file = _state_of(path), open_weights(path)
-        if isinstance(file, SafetensorsFile):
+        if isinstance(file, MappedFile):
             self._mapped[file.mapping] = state
         return all_tensors(file)
 
@@ -348,7 +349,8 @@ class ModelStore:
     def _denoiser(self, loaded: LoadedDenoiser, types: LoadTypes | None = None) -> Denoiser:
         network = denoiser(loaded)
         own = (types or self._types).of(loaded.family)
-        loaded.unet.compute_dtype = network.manual_cast_dtype = own.unet_computed
+        computed = own.unet_computed or (own.unet if has_packed_weights(loaded.unet) else None)
+        loaded.unet.compute_dtype = network.manual_cast_dtype = computed
         return network
 
     def _controlnet(

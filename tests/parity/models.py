@@ -4,7 +4,8 @@
 
 `layouts/FAMILY/NAME.json` lists the tensors of one file: `file` (its path in the models directory), `tensors` (key to
 shape, or the name of a file beside the layout whose bytes are the tensor), `dtype` where it is not float16, `metadata`
-of the safetensors header.
+of the safetensors header. A layout with `of` (FAMILY/NAME) has the weights of that one, in the form that `form` says
+(`quantised_models.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from tests.parity.quantised_models import write_quantised
 from tests.parity.weights import family_weights, sd15_weights
 
 HERE = Path(__file__).parent
@@ -48,6 +50,8 @@ class Layout:
     folder: Path
     dtype: str = "float16"
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    form: Mapping[str, Any] | None = None
+    drawn_as: str = ""  # the layout by whose name weights are drawn
 
     def is_named_in(self, prompt_text: str) -> bool:
         """Return True if a prompt loads the file. Embeddings are named without an ending, diffusers' by folder."""
@@ -61,6 +65,8 @@ def read_layouts(folder: Path = LAYOUTS) -> Iterator[Layout]:
     """Yield every layout, family by family."""
     for path in sorted(folder.glob("*/*.json")):
         stored = json.loads(path.read_text("utf-8"))
+        if "of" in stored:
+            stored = json.loads((folder / f"{stored['of']}.json").read_text("utf-8")) | {"dtype": "float16"} | stored
         shapes = {key: shape if isinstance(shape, str) else tuple(shape) for key, shape in stored["tensors"].items()}
         yield Layout(
             path.parent.name,
@@ -70,6 +76,8 @@ def read_layouts(folder: Path = LAYOUTS) -> Iterator[Layout]:
             path.parent,
             stored.get("dtype", "float16"),
             stored.get("metadata", {}),
+            stored.get("form"),
+            Path(stored.get("of", stored["name"])).name,
         )
 
 
@@ -87,7 +95,9 @@ def write_model(layout: Layout, models: Path) -> Path:
     if target.relative_to(models).parts[0] == DIFFUSERS:
         (target.parent.parent / "model_index.json").write_text("{}", "utf-8")  # by which such a folder is known
     tensors = make_tensors(layout)
-    if target.suffix == ".safetensors":
+    if layout.form is not None:
+        write_quantised(target, tensors, layout.form)
+    elif target.suffix == ".safetensors":
         metadata = {key: json.dumps(value) for key, value in layout.metadata.items()} or None
         save_file(tensors, target, metadata=metadata)
     else:
@@ -108,7 +118,7 @@ def _tensor(layout: Layout, key: str, shape: tuple[int, ...] | str, last_block: 
     if layout.family == "sd15":
         drawn = sd15_weights(layout.name, key, shape, is_upscaler=layout.file.startswith("upscale_models/"))
     else:
-        drawn = family_weights(layout.name, key, shape, last_block)
+        drawn = family_weights(layout.drawn_as or layout.name, key, shape, last_block)
     if drawn.dtype == np.int64:
         return torch.from_numpy(drawn)
     rounded = np.ascontiguousarray(drawn.astype(np.float16)).reshape(shape)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from engine.memory.offload.packing import packings_of
 from engine.memory.offload.weight import Weight
 from engine.memory.offload.weight_state import HostState
 from engine.memory.transfer_streams import TransferStream
@@ -67,6 +68,8 @@ def divide(
     layers: list[tuple[nn.Module, list[Weight]]] = []
     for path, layer in module.named_modules():
         own: list[Weight] = []
+        packings = packings_of(layer)
+        scales = {scale for packing in packings.values() for scale in packing.scales}
         for name, tensor in (*layer._parameters.items(), *layer._buffers.items()):
             if tensor is None:
                 continue
@@ -75,12 +78,22 @@ def divide(
                 continue
             key = f"{path}.{name}" if path else name
             host = None if tensor.is_meta else tensor
-            own.append(Weight(key, [(layer, name)], host, _host_state(host, is_view(key))))
+            own.append(
+                Weight(
+                    key,
+                    [(layer, name)],
+                    host,
+                    _host_state(host, is_view(key)),
+                    packing=packings.get(name),
+                    keeps_type=name in scales,
+                )
+            )
             by_id[id(tensor)] = own[-1]
         if own:
             layers.append((layer, own))
     for layer, weights in layers:
-        is_alone = all(len(weight.owners) == 1 for weight in weights) and not layer._buffers
+        scales = {scale for packing in packings_of(layer).values() for scale in packing.scales}
+        is_alone = all(len(weight.owners) == 1 for weight in weights) and layer._buffers.keys() <= scales
         size = sum(weight.in_module.nbytes for weight in weights)
         if all(weight.host is not None and is_in_place(weight.host) for weight in weights):
             for weight in weights:

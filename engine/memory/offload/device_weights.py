@@ -57,7 +57,8 @@ class DeviceWeights:
     def wanted_patched_bytes(self) -> int:
         """Bytes of patched weights beside their originals once the wanted patches are applied."""
         wanted = (self._weights[key] for key in self._patches.of_use)
-        return sum(weight.in_module.nbytes for weight in wanted if self._is_beside(weight))
+        beside = (weight for weight in wanted if self._is_beside(weight) and not weight.is_patched_on_the_way)
+        return sum(weight.in_module.nbytes for weight in beside)
 
     def _is_beside(self, weight: Weight) -> bool:
         """Return True where the original is where the model computes, so that a patched weight is a second tensor."""
@@ -191,7 +192,7 @@ class DeviceWeights:
     def bring_up_to_date(self, weight: Weight) -> None:
         """Apply the wanted patches to a loaded weight."""
         wanted = self._patches.of_use.get(weight.key, ())
-        if same_patches(weight.applied, wanted):
+        if weight.is_patched_on_the_way or same_patches(weight.applied, wanted):
             return
         if weight.applied:
             self._unpatch(weight)

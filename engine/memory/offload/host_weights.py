@@ -7,6 +7,7 @@ from typing import Protocol
 
 from engine.memory.device import Device, Tensor
 from engine.memory.offload.blocks import Block
+from engine.memory.offload.packing import unpacked
 from engine.memory.offload.weight import Weight
 from engine.memory.offload.weight_state import HostState
 from engine.memory.staging import RawWeight, max_conversion_bytes
@@ -127,6 +128,15 @@ class HostWeights:
         copied = self.copy_in_ram(weight)
         assert copied is not None, f"{self._name} {key}: its original is lost"
         return copied
+
+    def values(self, key: str) -> Tensor:
+        """Return the original as values: float32 where it is packed. Raises KeyError for an unknown name."""
+        weight, original = self._weights[key], self.original(key)
+        if weight.packing is None:
+            return original
+        path = key.removesuffix(weight.owners[0][1])
+        scales = {name: self.original(path + name).to(original.device) for name in weight.packing.scales}
+        return unpacked(weight.packing, original, scales)
 
     def copy_in_ram(self, weight: Weight) -> Tensor | None:
         """Copy the original from the device; None where only a file has it: offloading waits for no disk."""

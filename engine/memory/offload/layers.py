@@ -15,6 +15,7 @@ from torch import nn
 from engine.memory.device import Device
 from engine.memory.offload.blocks import Block
 from engine.memory.offload.device_weights import DeviceWeights
+from engine.memory.offload.packing import Packing
 from engine.memory.offload.patching import WantedPatches
 from engine.memory.offload.weight import Weight
 from engine.memory.transfer_streams import TransferStream, TransferStreams, conversion_bytes, padded
@@ -52,9 +53,20 @@ class Layers:
         return max((self._buffer_bytes(block) for block in brought), default=0)
 
     @property
+    def unpacking_bytes(self) -> int:
+        """Bytes that it takes besides the buffer to unpack a weight."""
+        return max((self._unpacking_bytes_of(block) for block in self._blocks), default=0)
+
+    def _unpacking_bytes_of(self, block: Block) -> int:
+        packings = [weight.packing for weight in block.weights if weight.packing is not None]
+        if not packings or self._looks_up(block):
+            return 0
+        return max(packing.working_bytes for packing in packings)
+
+    @property
     def casts(self) -> bool:
         """True where loaded blocks pass through the buffers too."""
-        return self.compute_dtype is not None and any(self._is_cast(block) for block in self._blocks)
+        return any(self._is_cast(block) for block in self._blocks)
 
     def arrange_hooks(self) -> None:
         """Register hooks on the layers that need them before they compute, and remove those of the others."""
@@ -76,15 +88,20 @@ class Layers:
     def bring(self, block: Block, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Stream a layer's weights for one call; return its arguments if they change. Raises `OutOfMemory`."""
         if self._device.charges_blocks:
-            self._device.begin_block(self.working_bytes)
+            self._device.begin_block(self.working_bytes + self._unpacking_bytes_of(block))
         is_loaded = block.is_loaded
         if is_loaded and not self._is_cast(block):
             return None
-        if isinstance(block.module, nn.Embedding) and (is_loaded or self._looks_up(block)):
+        is_plain = is_loaded and block.weights[0].packing is None
+        if isinstance(block.module, nn.Embedding) and (is_plain or self._looks_up(block)):
             return self._bring_rows(block.weights[0], args)
         block.stream = self._streams.next(0 if is_loaded else block.size_bytes, self._buffer_bytes(block))
-        for weight in block.weights:
+        plain = [weight for weight in block.weights if weight.packing is None]
+        for weight in plain:
             weight.stream(self._brought(weight, block.stream))
+        for weight in block.weights:
+            if weight.packing is not None:
+                weight.stream(self._unpacked(weight, weight.packing, plain, block.stream))
         block.stream.arrive()
         if isinstance(block.module, nn.Embedding):  # its rows were asked for where its table was: in RAM
             return (args[0].to(self._device.torch_name), *args[1:])
@@ -95,7 +112,7 @@ class Layers:
         last = _is_channels_last(weight.in_module)
         if weight.loaded is None and not layers:
             assert weight.host is not None, f"{self._name} {weight.key}: it was not read"
-            return stream.bring(weight.host, self._type_of(weight.host), channels_last=last)
+            return stream.bring(weight.host, self._type_of(weight), channels_last=last)
         tensor = weight.loaded
         if tensor is None:  # patched on the way: the same arithmetic on the same device
             assert weight.host is not None, f"{self._name} {weight.key}: it was not read"
@@ -103,7 +120,27 @@ class Layers:
             self._device.copy(None, tensor, weight.host)
             for entries in layers:
                 tensor = self._device_weights.patched(entries, tensor, weight.key, working_bytes=self.working_bytes)
-        return stream.bring(tensor, self._type_of(tensor), channels_last=last, is_computed=True)
+        return stream.bring(tensor, self._type_of(weight), channels_last=last, is_computed=True)
+
+    def _unpacked(
+        self, weight: Weight, packing: Packing, others: Sequence[Weight], stream: TransferStream
+    ) -> torch.Tensor:
+        """Return the values of a packed weight in the buffer, patched; its scales have been brought there before."""
+        values = stream.reserve(packing.shape, self._type_of(weight))
+        codes = weight.loaded
+        if codes is None:
+            assert weight.host is not None, f"{self._name} {weight.key}: it was not read"
+            codes = stream.bring(weight.host, weight.host.dtype, channels_last=False)
+            stream.arrive()
+            for entries in () if weight.is_patched_on_the_way else self._patches.layers_of(weight.key):
+                codes = self._device_weights.patched(entries, codes, weight.key, working_bytes=self.working_bytes)
+        elif packing.scales:
+            stream.arrive()
+        scales = {name: other.in_module for other in others for _, name in other.owners if name in packing.scales}
+        packing.unpack(codes, scales, values)
+        if weight.is_patched_on_the_way and self._patches.layers_of(weight.key):
+            values.copy_(self._patches.patched_values(values, weight.key, working_bytes=self.working_bytes))
+        return values
 
     def _looks_up(self, block: Block) -> bool:
         """Return True for an embedding table of which only the rows that are asked for need to be streamed."""
@@ -115,28 +152,41 @@ class Layers:
         assert whole is not None, f"{self._name} {weight.key}: it was not read"
         rows = args[0].reshape(-1)
         table = whole[rows.to(whole.device)]
-        weight.stream(table.to(self._device.torch_name, self._type_of(table)))
+        if weight.packing is None:
+            table = table.to(self._device.torch_name, self._type_of(weight))
+        else:
+            codes = table.to(self._device.torch_name)
+            table = torch.empty(
+                (len(codes), *weight.packing.shape[1:]), dtype=self._type_of(weight), device=codes.device
+            )
+            weight.packing.unpack(codes, {}, table)
+        weight.stream(table)
         places = torch.arange(rows.numel(), device=self._device.torch_name)
         return (places.view(args[0].shape), *args[1:])
 
-    def _type_of(self, tensor: torch.Tensor) -> torch.dtype:
-        """Return the type that a weight is computed in."""
-        is_cast = self.compute_dtype is not None and tensor.is_floating_point()
-        return self.compute_dtype if is_cast and self.compute_dtype is not None else tensor.dtype
+    def _type_of(self, weight: Weight) -> torch.dtype:
+        """Return the type that a weight is computed in; that of packed ones is float32 where nothing else is said."""
+        stored = weight.in_module.dtype
+        if weight.packing is not None:
+            return self.compute_dtype or torch.float32
+        if self.compute_dtype is None or weight.keeps_type or not stored.is_floating_point:
+            return stored
+        return self.compute_dtype
 
     def _is_cast(self, block: Block) -> bool:
-        return self.compute_dtype is not None and any(
-            self._type_of(weight.in_module) != weight.in_module.dtype for weight in block.weights
+        return any(
+            weight.packing is not None or self._type_of(weight) != weight.in_module.dtype for weight in block.weights
         )
 
     def _buffer_bytes(self, block: Block) -> int:
         sizes = []
-        for tensor in (weight.in_module for weight in block.weights):
-            dtype = self._type_of(tensor)
+        for weight in block.weights:
+            tensor, dtype = weight.in_module, self._type_of(weight)
+            sizes.append(padded(weight.num_values * dtype.itemsize))
+            if not self._can_leave:
+                continue
             # Even for a block that is loaded now: the plan allows for it to be offloaded.
-            sizes.append(
-                padded(tensor.numel() * dtype.itemsize) + (conversion_bytes(tensor, dtype) if self._can_leave else 0)
-            )
+            sizes.append(padded(tensor.nbytes) if weight.packing is not None else conversion_bytes(tensor, dtype))
         return sum(sizes)
 
 

@@ -24,7 +24,9 @@ from engine.memory.offload.blocks import Block, divide
 from engine.memory.offload.device_weights import DeviceWeights
 from engine.memory.offload.host_weights import HostWeights, WeightSource
 from engine.memory.offload.layers import Layers
+from engine.memory.offload.packing import unpacked
 from engine.memory.offload.patching import WantedPatches, patching_bytes
+from engine.memory.offload.weight import Weight
 from engine.memory.plan import choose_blocks
 from engine.memory.transfer_streams import PinnedMemory, TransferStreams
 from engine.memory.weight_patches import Patches, same_patches
@@ -60,6 +62,9 @@ class ModuleWeights:
         self._blocks = blocks = list(divide(module, device.holds, is_view))
         self._weights = weights = {weight.key: weight for block in blocks for weight in block.weights}
         self.size_bytes = sum(block.size_bytes for block in blocks)
+        self._unpacking_bytes = max(
+            (item.packing.working_bytes for item in weights.values() if item.packing), default=0
+        )
         self.fixed_bytes = sum(block.size_bytes for block in blocks if not block.is_streamable)
         self._host_weights = homes = HostWeights(name, weights, device, source=source, pinned=pinned)
         self._patches = patches = WantedPatches(weights, device, homes)
@@ -113,8 +118,8 @@ class ModuleWeights:
 
     @property
     def patching_bytes(self) -> int:
-        """Bytes on the device to patch a weight, also while an offloaded layer computes."""
-        return self._patches.room_bytes
+        """Bytes on the device to patch or unpack a weight, also while an offloaded layer computes."""
+        return max(self._patches.room_bytes, self._layers.unpacking_bytes)
 
     @property
     def patched_copy_bytes(self) -> int:
@@ -297,7 +302,7 @@ class ModuleWeights:
         leaving: list[Block] = []
         for block in self._blocks:
             for weight in block.weights if block.is_loaded else ():
-                if weight.key not in self._patches.of_hooks:
+                if weight.key not in self._patches.of_hooks or weight.is_patched_on_the_way:
                     continue
                 if weight.key not in ready and self._can_go(block) and weight.in_module.nbytes > spare_bytes:
                     leaving.append(block)
@@ -319,11 +324,12 @@ class ModuleWeights:
         if hooks_id == self._patches.hooks_id or not self.device.has_own_memory or not any(patches.values()):
             return 0, 0
         weights = [self._weights[key] for key in patches]
-        patching = max(self.patching_bytes, *(patching_bytes(weight.in_module) for weight in weights))
+        patching = max(self.patching_bytes, *(patching_bytes(weight) for weight in weights))
         least = self.working_bytes + patching + max(0, self.block_bytes - self.streams.buffers_bytes)
         if hooks_id in self._device_weights.cached_hooks:
             return least, least
-        return least, least + sum(weight.loaded.nbytes for weight in weights if weight.loaded is not None)
+        beside = (weight.loaded for weight in weights if not weight.is_patched_on_the_way)
+        return least, least + sum(tensor.nbytes for tensor in beside if tensor is not None)
 
     def undo_hooks(self) -> None:
         """Undo the patches of hooks and forget the cached weights."""
@@ -343,19 +349,33 @@ class ModuleWeights:
     def original_weight(self, key: str) -> torch.Tensor:
         """Return the weight (or buffer) without patches, in RAM if the model can be offloaded.
 
-        Raises KeyError for an unknown name.
+        That of a packed one are its values, float32. Raises KeyError for an unknown name.
         """
-        return self._host_weights.original(key)
+        return self._host_weights.values(key)
 
     def current_weight(self, key: str) -> torch.Tensor:
         """Return the weight with the current patches and hooks. Raises KeyError for an unknown name."""
         weight = self._weights[key]
+        if weight.packing is not None:
+            return self._current_values(weight)
         if weight.loaded is not None:
             return weight.loaded
         tensor = self._host_weights.original(key).to(self.load_device)
         for entries in self._patches.layers_of(key):
             tensor = self._device_weights.patched(entries, tensor, key)
         return tensor
+
+    def _current_values(self, weight: Weight) -> torch.Tensor:
+        """Return the values of a packed weight with the current patches and hooks, float32."""
+        if weight.is_patched_on_the_way:
+            return self._patches.patched_values(self._host_weights.values(weight.key), weight.key)
+        assert weight.packing is not None
+        codes = weight.loaded
+        if codes is None:
+            codes = self._host_weights.original(weight.key).to(self.load_device)
+            for entries in self._patches.layers_of(weight.key):
+                codes = self._device_weights.patched(entries, codes, weight.key)
+        return unpacked(weight.packing, codes, {})
 
     def fits_module(self) -> bool:
         """Return False where the module got or lost weights, or tensors of its own, since its blocks were made.
@@ -396,7 +416,8 @@ class ModuleWeights:
                 weight.check_integrity()
                 assert block.is_loaded == weight.is_loaded, f"{self.name} {weight.key}: half loaded"
                 wanted = self._patches.of_use.get(weight.key, ())
-                is_unsettled = not weight.is_loaded or not self._device_weights.carries_wanted
+                is_settled = weight.is_loaded and self._device_weights.carries_wanted
+                is_unsettled = not is_settled or weight.is_patched_on_the_way
                 assert is_unsettled or same_patches(weight.applied, wanted), (
                     f"{self.name} {weight.key}: patched otherwise"
                 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from engine.memory.device import Device, Dtype, Tensor
 from engine.memory.offload.host_weights import HostWeights
+from engine.memory.offload.packing import unpacked
 from engine.memory.offload.weight import Weight
-from engine.memory.weight_patches import Patches, WeightPatch, patched
+from engine.memory.weight_patches import Patches, WeightPatch, calculate_weight, patched, rounded_at_random
 
 FLOAT32_BYTES = 4
 NUM_FLOAT32_TO_PATCH = 3
@@ -54,7 +57,7 @@ class WantedPatches:
     def room_bytes(self) -> int:
         """Bytes on the device to patch a weight, also while an offloaded layer computes."""
         keys = (*self.of_use, *self.of_hooks)
-        return max((patching_bytes(self._weights[key].in_module) for key in keys), default=0)
+        return max((patching_bytes(self._weights[key]) for key in keys), default=0)
 
     def patched(
         self, entries: Sequence[WeightPatch], weight: Tensor, key: str, rounded: Dtype | None, *, working_bytes: int = 0
@@ -63,11 +66,28 @@ class WantedPatches:
 
         `working_bytes` are charged where the device counts: a layer's, while it computes.
         """
+        own = self._weights[key]
         if self._device.charges_blocks:
-            self._device.begin_block(working_bytes + patching_bytes(weight) - weight.nbytes)
-        return patched(entries, weight, key, self._host_weights.original, rounded)
+            self._device.begin_block(working_bytes + patching_bytes(own) - weight.nbytes)
+        if own.packing is None:
+            return patched(entries, weight, key, self._host_weights.values, rounded)
+        values = calculate_weight(entries, unpacked(own.packing, weight, {}), key, self._host_weights.values)
+        return rounded_at_random(own.packing.before_rounding(values), weight.dtype, key)
+
+    def patched_values(self, values: Tensor, key: str, *, working_bytes: int = 0) -> Tensor:
+        """Return the values of a weight that is patched on the way, with all patches, in float32.
+
+        Raises `OutOfMemory`; `working_bytes` as for `patched`.
+        """
+        if self._device.charges_blocks:
+            self._device.begin_block(working_bytes + patching_bytes(self._weights[key]))
+        changed = values.to(torch.float32, copy=True)
+        for entries in self.layers_of(key):
+            changed = calculate_weight(entries, changed, key, self._host_weights.values)
+        return changed
 
 
-def patching_bytes(weight: Tensor) -> int:
+def patching_bytes(weight: Weight) -> int:
     """Return the bytes of the source, of three float32 tensors for the difference, and of the result."""
-    return weight.numel() * (NUM_FLOAT32_TO_PATCH * FLOAT32_BYTES + 2 * weight.dtype.itemsize)
+    values_bytes = 0 if weight.packing is None else weight.num_values * FLOAT32_BYTES
+    return weight.num_values * NUM_FLOAT32_TO_PATCH * FLOAT32_BYTES + 2 * weight.in_module.nbytes + values_bytes

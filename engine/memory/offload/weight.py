@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from engine.memory.offload.packing import Packing
 from engine.memory.offload.weight_state import (
     DEVICE_MOVES,
     HOST_MOVES,
@@ -24,19 +25,31 @@ class Weight:
     `owners` are the layers that have it, more than one for tied weights. Every change of a state goes through a method
     here, which raises `IllegalMove` for one that the tables do not have and lets the module see the right tensor.
 
+    `packing` is that of a packed weight, whose tensors are codes. `keeps_type` is True for scales of a packed one,
+    which are never cast.
+
     `is_loaded` is True where the values are on the device, also while the module computes from a cast buffer. It
     follows from the state; it is an attribute because plans read it for every weight.
     """
 
     __slots__ = (
         "_applied", "_device_state", "_host", "_host_state", "_loaded", "_seen_before", "_state_before", "_unhooked",
-        "is_loaded", "key", "owners",
+        "is_loaded", "keeps_type", "key", "owners", "packing",
     )  # fmt: skip
 
     def __init__(
-        self, key: str, owners: list[tuple[nn.Module, str]], host: torch.Tensor | None, host_state: HostState
+        self,
+        key: str,
+        owners: list[tuple[nn.Module, str]],
+        host: torch.Tensor | None,
+        host_state: HostState,
+        *,
+        packing: Packing | None = None,
+        keeps_type: bool = False,
     ) -> None:
         self.key = key
+        self.packing = packing
+        self.keeps_type = keeps_type
         self.owners = owners
         self._host = host
         self._host_state = host_state
@@ -85,6 +98,16 @@ class Weight:
     @property
     def is_streamed(self) -> bool:
         return self._device_state is DeviceState.STREAMED
+
+    @property
+    def num_values(self) -> int:
+        """Number of its values, which are more than the numbers in memory where they are packed."""
+        return self.in_module.numel() if self.packing is None else self.packing.shape.numel()
+
+    @property
+    def is_patched_on_the_way(self) -> bool:
+        """True where patches are applied to its values in each call of the layer, as they cannot be packed again."""
+        return self.packing is not None and not self.packing.can_pack
 
     @property
     def in_module(self) -> torch.Tensor:

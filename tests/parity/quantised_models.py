@@ -1,0 +1,160 @@
+"""Quantised files of the parity models: the same weights as another layout's, in the forms that real files have.
+
+Numbers of scaled forms are rounded from the weights. Blocks of GGUF are drawn at random, scaled to the weights' own
+deviation: converters choose them better, which is no matter here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from engine.formats.gguf_file import BLOCK_TYPES
+from engine.formats.quantised.gguf_blocks import UNPACK
+
+Tensors = Mapping[str, torch.Tensor]
+FLOAT8_MAX = 448.0
+KEPT = ("shared.weight", "relative_attention_bias.weight", "pos_embed", "_embed.weight", "embedding.weight")
+"""Ends of the names of matrices that are no linear layer's."""
+
+
+def is_linear(name: str, tensor: torch.Tensor) -> bool:
+    return tensor.ndim == 2 and name.endswith(".weight") and not name.endswith(KEPT)
+
+
+# --- scaled float8 -------------------------------------------------------------------------------------------------
+
+
+def scaled_float8(tensors: Tensors, scopes: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """Return tensors with the linear layers behind each of these prefixes as ComfyUI's scaled float8."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if not name.startswith(scopes) or not is_linear(name, tensor):
+            found[name] = tensor
+            continue
+        scale = tensor.float().abs().max() / FLOAT8_MAX
+        found[name] = (tensor.float() / scale).to(torch.float8_e4m3fn)
+        found[name.removesuffix("weight") + "scale_weight"] = scale.reshape(1)
+    return found | {f"{scope}scaled_fp8": torch.zeros(0, dtype=torch.float8_e4m3fn) for scope in scopes}
+
+
+# --- GGUF ----------------------------------------------------------------------------------------------------------
+
+KINDS = {name: (number, values, num_bytes) for number, (name, values, num_bytes) in BLOCK_TYPES.items()}
+PLACES: Mapping[str, tuple[int, ...]] = {  # bytes of a block at which its scale is, and its offset
+    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
+    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+}  # fmt: skip
+OFFSETS: Mapping[str, float] = {"Q4_1": -7.5, "Q5_1": -15.5, "Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5}
+"""Offset of a block, in scales, that makes the mean of its values zero."""
+
+T5_NAMES = (
+    ("shared.", "token_embd."), ("encoder.block.", "enc.blk."), ("encoder.final_layer_norm.", "enc.output_norm."),
+    (".layer.0.SelfAttention.relative_attention_bias.", ".attn_rel_b."), (".layer.0.SelfAttention.", ".attn_"),
+    (".layer.0.layer_norm.", ".attn_norm."), (".layer.1.DenseReluDense.wi_0.", ".ffn_gate."),
+    (".layer.1.DenseReluDense.wi_1.", ".ffn_up."), (".layer.1.DenseReluDense.wo.", ".ffn_down."),
+    (".layer.1.layer_norm.", ".ffn_norm."),
+)  # fmt: skip
+
+
+def llama_cpp_names(tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Return a T5 encoder under the names that llama.cpp's converter gives it."""
+    found = {}
+    for name, tensor in tensors.items():
+        for ours, theirs in T5_NAMES:
+            name = name.replace(ours, theirs)
+        found[name] = tensor
+    return found
+
+
+def random_blocks(kind: str, num_blocks: int, deviation: float, name: str) -> torch.Tensor:
+    """Draw blocks [N, bytes] whose values have about that deviation and no mean."""
+    _, _, num_bytes = KINDS[kind]
+    seed = int.from_bytes(hashlib.sha256(f"{kind}:{name}".encode()).digest()[:8], "big")
+    blocks = np.random.Generator(np.random.PCG64(seed)).integers(0, 256, (num_blocks, num_bytes), dtype=np.uint8)
+
+    def with_scale(scale: float) -> torch.Tensor:
+        for place, number in zip(PLACES[kind], (scale, scale * OFFSETS.get(kind, 0.0)), strict=False):
+            blocks[:, place : place + 2] = np.array([number], np.float16).view(np.uint8)
+        return torch.from_numpy(blocks)
+
+    of_one = UNPACK[kind](with_scale(1 / 64), torch.float32).std().item() * 64
+    return with_scale(deviation / of_one).clone()
+
+
+def write_gguf(path: Path, tensors: Tensors, architecture: str | None, kinds: Mapping[str, str]) -> None:
+    """Write a GGUF file. `kinds` maps patterns of names to types; the first that fits a matrix of whole blocks is it.
+
+    Other matrices are float16, all else is float32.
+    """
+    fields = {} if architecture is None else {"general.architecture": architecture}
+    entries, contents, position = [], [], 0
+    for name, tensor in tensors.items():
+        kind, content = _content(name, tensor, kinds)
+        entries.append((name, tuple(tensor.shape), kind, position))
+        content += bytes(-len(content) % 32)
+        contents.append(content)
+        position += len(content)
+    shapes = {name: shape for name, shape, _, _ in entries if len(shape) > 4}
+    if shapes:
+        raise ValueError(f"tensors of more than four dimensions: {', '.join(shapes)}")
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(entries), len(fields))
+    for key, value in fields.items():
+        head += _text(key) + struct.pack("<I", 8) + _text(value)
+    for name, shape, kind, offset in entries:
+        head += _text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, offset)
+    with path.open("wb") as file:
+        file.write(head + bytes(-len(head) % 32))
+        file.writelines(contents)
+
+
+def _content(name: str, tensor: torch.Tensor, kinds: Mapping[str, str]) -> tuple[int, bytes]:
+    if tensor.ndim < 2:
+        return 0, tensor.float().numpy().tobytes()
+    for pattern, kind in kinds.items():
+        if re.search(pattern, name) and kind in KINDS and tensor.shape[-1] % KINDS[kind][1] == 0:
+            number, num_values, _ = KINDS[kind]
+            blocks = random_blocks(kind, tensor.numel() // num_values, tensor.float().std().item(), name)
+            return number, blocks.numpy().tobytes()
+        if re.search(pattern, name) and kind == "BF16":
+            return 30, tensor.to(torch.bfloat16).view(torch.int16).numpy().tobytes()
+    return 1, tensor.half().numpy().tobytes()
+
+
+def _text(value: str) -> bytes:
+    content = value.encode()
+    return struct.pack("<Q", len(content)) + content
+
+
+# --- forms ---------------------------------------------------------------------------------------------------------
+
+
+def write_quantised(path: Path, tensors: Tensors, form: Mapping[str, object]) -> None:
+    """Write tensors in the form that a layout says: `kind` names the writer, the rest is for it."""
+    WRITERS[str(form["kind"])](path, tensors, form)
+
+
+def _write_scaled_float8(path: Path, tensors: Tensors, form: Mapping[str, object]) -> None:
+    scopes = form.get("scopes", [""])
+    assert isinstance(scopes, list)
+    save_file(scaled_float8(tensors, tuple(scopes)), path)
+
+
+def _write_gguf(path: Path, tensors: Tensors, form: Mapping[str, object]) -> None:
+    architecture, kinds = form.get("architecture"), form["types"]
+    assert isinstance(kinds, dict)
+    named = llama_cpp_names(tensors) if architecture in ("t5", "t5encoder") else tensors
+    write_gguf(path, named, None if architecture is None else str(architecture), kinds)
+
+
+WRITERS: Mapping[str, Callable[[Path, Tensors, Mapping[str, object]], None]] = {
+    "scaled_float8": _write_scaled_float8,
+    "gguf": _write_gguf,
+}
