@@ -19,10 +19,30 @@ ALIGN_YOUR_STEPS = {
     "SVD": (700.00, 54.5, 15.886, 7.977, 4.248, 1.789, 0.981, 0.403, 0.173, 0.034, 0.002),
 }  # fmt: skip
 
+# Pei et al. 2025 (Optimal Stepsize for Diffusion Sampling, arXiv 2503.21774): levels of flow networks.
+OPTIMAL_STEPS = {
+    "FLUX": (0.9968, 0.9886, 0.9819, 0.975, 0.966, 0.9471, 0.9158, 0.8287, 0.5512, 0.2808, 0.001),
+    "Wan": (
+        1.0, 0.997, 0.995, 0.993, 0.991, 0.989, 0.987, 0.985, 0.98, 0.975, 0.973, 0.968, 0.96, 0.946, 0.927, 0.902,
+        0.864, 0.776, 0.539, 0.208, 0.001,
+    ),
+    "Chroma": (
+        0.992, 0.99, 0.988, 0.985, 0.982, 0.978, 0.973, 0.968, 0.961, 0.953, 0.943, 0.931, 0.917, 0.9, 0.881, 0.858,
+        0.832, 0.802, 0.769, 0.731, 0.69, 0.646, 0.599, 0.55, 0.501, 0.451, 0.402, 0.355, 0.311, 0.27, 0.232, 0.199,
+        0.169, 0.143, 0.12, 0.101, 0.084, 0.07, 0.058, 0.048, 0.001,
+    ),
+}  # fmt: skip
+
 
 def align_your_steps(model_type: str, steps: int) -> list[float]:
     """Return `steps + 1` falling levels, for other than ten steps interpolated log-linearly as in the paper."""
     levels = ALIGN_YOUR_STEPS[model_type]
+    return list(levels) if steps + 1 == len(levels) else log_linear(levels, steps + 1)
+
+
+def optimal_steps(model_type: str, steps: int) -> list[float]:
+    """Return `steps + 1` falling levels, interpolated log-linearly for other numbers than the table's."""
+    levels = OPTIMAL_STEPS[model_type]
     return list(levels) if steps + 1 == len(levels) else log_linear(levels, steps + 1)
 
 

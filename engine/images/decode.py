@@ -46,6 +46,16 @@ def read_image(path: Path, max_pixels: int = sys.maxsize) -> tuple[torch.Tensor,
     return _stacked(images), _stacked(masks)
 
 
+def read_first_frame(path: Path, max_pixels: int = sys.maxsize) -> Image.Image:
+    """Read the first frame of a file as it is stored, 16-bit greys as 8 bits.
+
+    Raises OSError or ValueError when the file is no picture or is cut short, PictureTooLarge before it is decoded.
+    """
+    _check_pixels(path, max_pixels)
+    with Image.open(path) as file:
+        return _as_8_bits(file).copy()
+
+
 def read_channel(path: Path, channel: str, max_pixels: int = sys.maxsize) -> torch.Tensor:
     """Read one of `red`, `green`, `blue`, `alpha` as a mask [1, H, W]; alpha inverted, so that transparent is 1.
 

@@ -29,6 +29,7 @@ from engine.nodes.library.image import (
     image_batches,
     image_filters,
     image_geometry,
+    image_sets,
     images,
     later_pictures,
     masks,
@@ -45,7 +46,7 @@ from engine.nodes.library.latent import (
     latents,
     tiled_vae,
 )
-from engine.nodes.library.media import audio, audio_editing, preview_3d, video
+from engine.nodes.library.media import audio, audio_editing, load_3d, preview_3d, video
 from engine.nodes.library.model import (
     compilation,
     hypernetwork,
@@ -55,6 +56,7 @@ from engine.nodes.library.model import (
     model_merging,
     model_saving,
     old_loaders,
+    trained_lora,
 )
 from engine.nodes.library.sampling import (
     attention_guidance,
@@ -124,6 +126,9 @@ TOPICS = (
     audio,
     audio_editing,
     preview_3d,
+    load_3d,
+    image_sets,
+    trained_lora,
     compilation,
 )
 

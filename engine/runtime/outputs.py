@@ -188,6 +188,21 @@ class RunFiles:
             raise BadInputFile(f"{shortened(name)}: no such file; expected the name of a file in the input folder")
         return path
 
+    def input_folder(self, name: str) -> Path:
+        """Return a folder below the input folder, once a pending write is done. Raises BadInputFile.
+
+        Each file in it needs `check_own` before it is read.
+        """
+        self._before_reading()
+        try:
+            path = inside(self.folders.input, str(name))
+            is_there = path.is_dir()
+        except (OSError, ValueError):  # too long, or outside
+            is_there = False
+        if not is_there:
+            raise BadInputFile(f"{shortened(name)}: no such folder; expected the name of one in the input folder")
+        return path
+
     def limit_to(self, own: Iterable[str], shown: Callable[[], Iterable[Mapping[str, object]]]) -> None:
         """Refuse files of other runs from here on.
 

@@ -123,6 +123,27 @@ def conditioning_set_area_percentage(
     return with_options(conditioning, area=area, strength=strength, set_area_to_bounds=False)
 
 
+@node("ConditioningSetAreaPercentageVideo", category="conditioning", python_module="comfy_extras.nodes_video_model")
+def conditioning_set_area_percentage_video(
+    context: NodeContext,
+    *,
+    conditioning: CONDITIONING,
+    width: Annotated[float, Float(min=0, max=1.0, step=0.01)] = 1.0,
+    height: Annotated[float, Float(min=0, max=1.0, step=0.01)] = 1.0,
+    temporal: Annotated[float, Float(min=0, max=1.0, step=0.01)] = 1.0,
+    x: Annotated[float, Float(min=0, max=1.0, step=0.01)] = 0,
+    y: Annotated[float, Float(min=0, max=1.0, step=0.01)] = 0,
+    z: Annotated[float, Float(min=0, max=1.0, step=0.01)] = 0,
+    strength: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 1.0,
+) -> CONDITIONING:
+    """Restrict conditioning to a part of a video latent [B, C, T, h, w].
+
+    `temporal` and `z` are fractions of its time.
+    """
+    area = ("percentage", temporal, height, width, z, y, x)
+    return with_options(conditioning, area=area, strength=strength, set_area_to_bounds=False)
+
+
 @node("ConditioningSetAreaStrength", category="conditioning")
 def conditioning_set_area_strength(
     context: NodeContext,
@@ -195,6 +216,7 @@ NODES = (
     conditioning_concat,
     conditioning_set_area,
     conditioning_set_area_percentage,
+    conditioning_set_area_percentage_video,
     conditioning_set_area_strength,
     conditioning_set_mask,
     conditioning_zero_out,

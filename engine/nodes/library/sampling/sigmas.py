@@ -12,7 +12,7 @@ import torch
 from engine.diffusion import sigmas as schedules
 from engine.diffusion.choices import calculate_sigmas
 from engine.diffusion.gits_levels import gits_levels
-from engine.diffusion.sigma_tables import ALIGN_YOUR_STEPS, align_your_steps
+from engine.diffusion.sigma_tables import ALIGN_YOUR_STEPS, OPTIMAL_STEPS, align_your_steps, optimal_steps
 from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Out, Text, node
 from engine.nodes.library.sampling.sampling import SchedulerName
 from engine.nodes.sockets import FLOAT, MODEL, SIGMAS
@@ -149,6 +149,18 @@ def gits_scheduler(
     return _last_part(gits_levels(coeff, steps), steps, denoise)
 
 
+@node("OptimalStepsScheduler", display_name=None, category=SCHEDULERS,
+      python_module="comfy_extras.nodes_optimalsteps")  # fmt: skip
+def optimal_steps_scheduler(
+    context: NodeContext,
+    *,
+    model_type: Annotated[str, Combo(tuple(OPTIMAL_STEPS))],
+    steps: Annotated[int, Int(min=3, max=1000)] = 20,
+    denoise: Denoise = 1.0,
+) -> SIGMAS:
+    return _last_part(optimal_steps(model_type, steps), steps, denoise)
+
+
 def _last_part(levels: list[float], steps: int, denoise: float) -> torch.Tensor:
     """Return the last fraction `denoise` of the steps, ending in 0.
 
@@ -265,7 +277,8 @@ def manual_sigmas(context: NodeContext, *, sigmas: Annotated[str, Text(multiline
 
 NODES = (
     basic_scheduler, karras_scheduler, exponential_scheduler, polyexponential_scheduler, laplace_scheduler,
-    vp_scheduler, beta_scheduler, sd_turbo_scheduler, align_your_steps_scheduler, gits_scheduler, split_sigmas,
+    vp_scheduler, beta_scheduler, sd_turbo_scheduler, align_your_steps_scheduler, gits_scheduler,
+    optimal_steps_scheduler, split_sigmas,
     split_sigmas_denoise, flip_sigmas, set_first_sigma, extend_intermediate_sigmas, sampling_percent_to_sigma,
     manual_sigmas,
 )  # fmt: skip

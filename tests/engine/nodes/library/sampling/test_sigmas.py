@@ -67,6 +67,17 @@ def test_align_your_steps_keeps_its_table_at_ten_steps_and_interpolates_otherwis
     assert len(nodes.align_your_steps_scheduler(CONTEXT, model_type="SD1", steps=10, denoise=0.3)) == 4
 
 
+def test_optimal_steps_are_comfyuis() -> None:
+    seven = nodes.optimal_steps_scheduler(CONTEXT, model_type="FLUX", steps=7)
+    expected = [0.99680001, 0.98572302, 0.97598273, 0.96056181, 0.92463577, 0.78180605, 0.37491331, 0.0]
+    assert seven.tolist() == pytest.approx(expected, rel=1e-6)
+    half_of_eight = nodes.optimal_steps_scheduler(CONTEXT, model_type="Wan", steps=8, denoise=0.5)
+    assert half_of_eight.tolist() == pytest.approx([0.97299999, 0.95297432, 0.90200001, 0.64673334, 0.0], rel=1e-6)
+    table = nodes.optimal_steps_scheduler(CONTEXT, model_type="FLUX", steps=10)
+    assert table[[0, 9, 10]].tolist() == pytest.approx([0.9968, 0.2808, 0.0])
+    assert len(nodes.optimal_steps_scheduler(CONTEXT, model_type="Chroma", steps=8, denoise=0.0)) == 0
+
+
 def test_gits_has_a_row_for_every_coefficient_and_number_of_steps() -> None:
     for hundredths in range(80, 151, 5):
         for steps in (2, 20, 33):

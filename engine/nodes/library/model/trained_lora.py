@@ -1,0 +1,98 @@
+"""Nodes for a LoRA that was trained in the same workflow: applying and saving it, and a plot of the losses.
+
+LORA_MODEL holds its tensors by name, as its file does; LOSS_MAP is `{"loss": [one number a step]}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+from engine.formats.safetensors_file import write_safetensors
+from engine.images.encode import metadata_texts, write_png
+from engine.images.line_plot import line_plot
+from engine.nodes.base import (
+    Hidden,
+    Int,
+    NodeContext,
+    NodeEnvironment,
+    NodeOutput,
+    Optional,
+    Socket,
+    Text,
+    Widget,
+    node,
+)
+from engine.nodes.library.model.lora import Strength, with_lora
+from engine.nodes.sockets import MODEL
+
+MODULE = "comfy_extras.nodes_train"
+PNG_LEVEL = 6
+
+LoraModel = Annotated[Mapping[str, torch.Tensor], Socket("LORA_MODEL")]
+
+
+class LossMapInput(Widget):
+    """The losses of a training, an input without a widget."""
+
+    def type_in(self, environment: NodeEnvironment) -> str:
+        return "LOSS_MAP"
+
+
+LossMap = Annotated[Mapping[str, Any], LossMapInput(extra={"default": {}})]
+
+
+@node("LoraModelLoader", display_name="Load LoRA Model", category="loaders", python_module=MODULE, experimental=True,
+      output_tooltips=["The modified diffusion model."])  # fmt: skip
+def lora_model_loader(context: NodeContext, *, model: MODEL, lora: LoraModel, strength_model: Strength = 1.0) -> MODEL:
+    """Load Trained LoRA weights from Train LoRA node."""
+    if strength_model == 0:
+        return model
+    patched, _ = with_lora(model, None, lora, strength_model, 0.0)
+    assert patched is not None
+    return patched
+
+
+@node("SaveLoRANode", display_name="Save LoRA Weights", category="loaders", python_module=MODULE, is_output=True,
+      experimental=True)  # fmt: skip
+def save_lora(
+    context: NodeContext,
+    *,
+    lora: LoraModel,
+    prefix: Annotated[str, Text()] = "loras/ComfyUI_trained_lora",
+    steps: Annotated[int | None, Int(extra={"forceInput": True}), Optional()] = None,
+) -> NodeOutput:
+    """Save a LoRA in the types that it has. Its name has the number of steps when that is given."""
+    name = prefix if steps is None else f"{prefix}_{steps}_steps"
+    path: Path = context.files.save_path(name, suffix=".safetensors").path
+    tensors = {key: tensor.detach().to("cpu").contiguous() for key, tensor in lora.items()}
+    write_safetensors(path, tensors, {})
+    return NodeOutput({})
+
+
+@node("LossGraphNode", display_name="Plot Loss Graph", category="training", python_module=MODULE, is_output=True,
+      experimental=True)  # fmt: skip
+def loss_graph(
+    context: NodeContext,
+    *,
+    loss: LossMap,
+    filename_prefix: Annotated[str, Text()] = "loss_graph",
+    prompt: Annotated[object, Hidden("PROMPT")] = None,
+    extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
+) -> NodeOutput:
+    """Plots the loss graph and saves it to the output directory."""  # noqa: D401 - ComfyUI's words
+    losses = [float(value) for value in loss.get("loss", ())]
+    if not losses:
+        raise ValueError("loss: nothing to plot; got no losses, expected those of a training")
+    picture = line_plot(losses, x_label="Steps", y_label="Loss")
+    texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
+    output = context.files.save_path(filename_prefix, kind="temp")
+    context.files.submit(partial(write_png, output.path, picture, texts, PNG_LEVEL))
+    return NodeOutput({"images": [output.shown()]})
+
+
+NODES = (lora_model_loader, save_lora, loss_graph)
