@@ -65,7 +65,7 @@ def object_info(spec: NodeSpec) -> ValueDict:
 
 def _input(item: InputSpec) -> object:
     if item.section == "hidden":
-        return item.type
+        return [item.type, dict(item.options)] if item.options else item.type
     kind = _json_type(item.type)
     return [kind, dict(item.options)] if item.options else [kind]
 

@@ -115,3 +115,13 @@ def test_the_declaration_reads_like_comfyuis() -> None:
     assert info["input_order"] == {"required": ["start"], "hidden": ["id"]}
     assert (info["output"], info["output_name"]) == (["INT", "STRING"], ["count", "STRING"])
     assert info["output_node"] is False
+
+
+def test_hidden_inputs_keep_their_options() -> None:
+    class Sized:
+        INPUT_TYPES = classmethod(lambda cls: {"required": {}, "hidden": {"size": ("MYAUTOSIZE", {"padding": 0})}})
+        RETURN_TYPES = ()
+        FUNCTION = "run"
+
+    info = object_info(ClassNode("Sized", Sized).spec(NoFiles()))
+    assert info["input"]["hidden"] == {"size": ["MYAUTOSIZE", {"padding": 0}]}
