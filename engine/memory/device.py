@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import logging
+import platform
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -38,6 +40,8 @@ OUT_OF_MEMORY_WORDS = (
 WITHOUT_TENSOR_CORES = (
     "GTX 16", "T500", "T550", "T600", "MX550", "MX450", "CMP 30HX", "T1000", "T1200", "T2000",
 )  # fmt: skip
+AMD_FAST_CONVOLUTIONS = re.compile(r"gfx1[2-9]\d\d$")  # RDNA 4 and later: ComfyUI's rule
+FIRST_MACOS_WITH_BFLOAT16 = 14
 AMD_WITHOUT_BFLOAT16 = ("gfx1030", "gfx1031", "gfx1010", "gfx1011", "gfx1012", "gfx906", "gfx900", "gfx803")
 
 ATTENTION_KERNELS = [
@@ -189,6 +193,11 @@ class Device:
         """Record that the computing stream is about to read the tensor."""
 
 
+def macos_major() -> int:
+    """Return the major version of macOS, 0 on other systems."""
+    return int(platform.mac_ver()[0].partition(".")[0] or 0)
+
+
 class AcceleratorDevice(Device):
     """Device that torch reaches by `torch.cuda`, `torch.xpu` or `torch.mps`."""
 
@@ -209,6 +218,7 @@ class AcceleratorDevice(Device):
             report.vram_free_bytes,
             computes_float16=self._computes_float16(),
             computes_bfloat16=self._computes_bfloat16(),
+            convolves_bfloat16_slowly=self._kind == "rocm" and not AMD_FAST_CONVOLUTIONS.match(self._chip()),
             keeps_float8=self._kind in ("cuda", "rocm", "xpu"),
             is_shared=self._kind == "mps" or bool(getattr(self._properties(), "is_integrated", False)),
         )
@@ -223,10 +233,15 @@ class AcceleratorDevice(Device):
 
     def _computes_bfloat16(self) -> bool:
         if self._kind == "rocm":  # torch reports True for all of them
-            chip = str(getattr(self._properties(), "gcnArchName", ""))
-            return not any(name in chip for name in AMD_WITHOUT_BFLOAT16)
+            return not any(name in self._chip() for name in AMD_WITHOUT_BFLOAT16)
+        if self._kind == "mps":
+            return macos_major() >= FIRST_MACOS_WITH_BFLOAT16
         # Emulated, float32 is faster.
         return self._kind in ("cuda", "xpu") and bool(self._calls.is_bf16_supported(including_emulation=False))
+
+    def _chip(self) -> str:
+        """Return the name of an AMD chip, such as gfx942, empty for others."""
+        return str(getattr(self._properties(), "gcnArchName", ""))
 
     def _properties(self) -> Any:
         return None if self._kind == "mps" else self._calls.get_device_properties(self.torch_name)

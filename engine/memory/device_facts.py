@@ -13,7 +13,8 @@ class DeviceFacts:
     """Properties of one device. Bytes as of the engine's start; `free_bytes` counts torch's unused cache.
 
     `is_shared`: its memory is the machine's (integrated graphics, Apple's chips). `computes_float16` and
-    `computes_bfloat16` mean at full speed. `keeps_float8`: weights may be stored there as float8 and cast from it.
+    `computes_bfloat16` mean at full speed; `convolves_bfloat16_slowly`, that its large convolutions are slower in
+    bfloat16 than in float32 all the same. `keeps_float8`: weights may be stored there as float8 and cast from it.
     """
 
     kind: DeviceKind
@@ -25,6 +26,7 @@ class DeviceFacts:
     computes_bfloat16: bool = False
     keeps_float8: bool = False
     is_shared: bool = False
+    convolves_bfloat16_slowly: bool = False
 
     @property
     def has_own_memory(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.memory.device_facts import DeviceFacts
 from engine.settings import DtypeName, DtypePolicy, DtypeSettings
@@ -31,12 +31,17 @@ def unet_types(asked: DtypeSettings, facts: DeviceFacts, policy: DtypePolicy) ->
 
 
 def vae_types(asked: DtypeSettings, facts: DeviceFacts, policy: DtypePolicy) -> DtypeChoice:
-    """Choose what was asked for, else the best type that the device computes, else float32."""
+    """Choose what was asked for, else the best type that the device computes and convolves, else float32."""
     if asked.vae is not None:
         return DtypeChoice(asked.vae, asked.vae, "asked for by flag")
     if asked.force_fp32:
         return DtypeChoice("float32", "float32", "--force-fp32")
-    return _preferred(facts, policy)
+    return _preferred(replace(facts, computes_bfloat16=convolves_bfloat16(facts)), policy)
+
+
+def convolves_bfloat16(facts: DeviceFacts) -> bool:
+    """Return True if a network of large convolutions is faster in bfloat16 than in float32."""
+    return facts.computes_bfloat16 and not facts.convolves_bfloat16_slowly
 
 
 def _preferred(facts: DeviceFacts, policy: DtypePolicy) -> DtypeChoice:

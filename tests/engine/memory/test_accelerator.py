@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from engine.errors import OutOfMemory
 from engine.memory.device import ATTENTION_KERNELS, AcceleratorDevice, translate_device_error
 from engine.memory.device_facts import DeviceKind
+from engine.memory.dtypes import vae_types
+from engine.settings import DtypePolicies, DtypePolicy, DtypeSettings
 
 GIB = 1 << 30
 
@@ -52,6 +55,48 @@ def test_types_are_those_that_the_card_computes_fast_and_rightly(
 ) -> None:
     facts = device.facts()
     assert (facts.computes_float16, facts.computes_bfloat16) == (float16, bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "capability", "chip", "expected"),
+    [
+        ("cuda", "Tesla P40", 6, "", ("float32", "float32")),
+        ("cuda", "Tesla V100", 7, "", ("float32", "float16")),
+        ("cuda", "Tesla T4", 7, "", ("float32", "float16")),
+        ("cuda", "NVIDIA GeForce GTX 1660", 7, "", ("float32", "float32")),
+        ("cuda", "NVIDIA A10G", 8, "", ("bfloat16", "float16")),
+        ("cuda", "NVIDIA H100", 9, "", ("bfloat16", "float16")),
+        ("cuda", "NVIDIA B200", 10, "", ("bfloat16", "float16")),
+        ("rocm", "AMD Instinct MI250X", 9, "gfx90a", ("float32", "float16")),
+        ("rocm", "AMD Instinct MI300X", 9, "gfx942", ("float32", "float16")),
+        ("rocm", "AMD Radeon RX 6900 XT", 10, "gfx1030", ("float32", "float16")),
+        ("rocm", "AMD Radeon RX 7900 XTX", 11, "gfx1100", ("float32", "float16")),
+        ("rocm", "AMD Radeon RX 9070 XT", 12, "gfx1201", ("bfloat16", "float16")),
+    ],
+)
+def test_a_vae_computes_in_the_type_that_comfyui_chooses(
+    kind: DeviceKind, name: str, capability: int, chip: str, expected: tuple[str, str]
+) -> None:
+    """The table is what `vae_dtype` of ComfyUI 0.3.64 returned for such cards.
+
+    The first type is that of the usual VAEs, which overflow in float16, the second of those that do not.
+    """
+    facts = card(kind, name=name, capability=capability, chip=chip).facts()
+    policies = (DtypePolicies().vae, DtypePolicy(prefers=("float16", "bfloat16")))
+    for policy, wanted in zip(policies, expected, strict=True):
+        assert vae_types(DtypeSettings(), facts, policy).computed == wanted
+        assert vae_types(DtypeSettings(force_fp16=True), facts, policy).computed == wanted
+        assert vae_types(DtypeSettings(force_fp32=True), facts, policy).computed == "float32"
+        assert vae_types(DtypeSettings(vae="float16"), facts, policy).computed == "float16"
+
+
+@pytest.mark.parametrize(("version", "expected"), [("15.1", "bfloat16"), ("14.0", "bfloat16"), ("13.6", "float32")])
+def test_a_vae_on_apples_chips_computes_in_bfloat16_from_macos_14_on(
+    monkeypatch: pytest.MonkeyPatch, version: str, expected: str
+) -> None:
+    monkeypatch.setattr(platform, "mac_ver", lambda: (version, ("", "", ""), "arm64"))
+    facts = AcceleratorDevice("mps", "mps").facts()
+    assert vae_types(DtypeSettings(), facts, DtypePolicies().vae).computed == expected
 
 
 def test_attention_is_asked_of_cudnn_first_while_models_compute_on_an_nvidia_card() -> None:
