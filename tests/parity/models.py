@@ -54,10 +54,15 @@ class Layout:
     drawn_as: str = ""  # the layout by whose name weights are drawn
 
     def is_named_in(self, prompt_text: str) -> bool:
-        """Return True if a prompt loads the file. Embeddings are named without an ending, diffusers' by folder."""
+        """Return True if a prompt loads the file.
+
+        Embeddings are named without an ending, files of diffusers by their folder, those of TAESD by their beginning.
+        """
         path = Path(self.file)
         if path.parts[0] == DIFFUSERS:
             return f'"{path.parts[1]}"' in prompt_text
+        if path.parts[0] == "vae_approx":
+            return f'"{path.stem.partition("_")[0]}"' in prompt_text
         return (path.stem if "embeddings" in path.parts else path.name) in prompt_text
 
 

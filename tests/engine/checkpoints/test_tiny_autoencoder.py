@@ -26,7 +26,8 @@ class Environment:
 def write_halves(models: Path, name: str) -> TinyAutoencoder:
     torch.manual_seed(0)
     latent_format = tiny_autoencoders()[name]
-    network = TinyAutoencoder(4, scaled=latent_format.process_in, unscaled=latent_format.process_out)
+    channels = latent_format.latent_channels
+    network = TinyAutoencoder(channels, scaled=latent_format.process_in, unscaled=latent_format.process_out)
     for half in ("encoder", "decoder"):
         weights = network.get_submodule(f"taesd_{half}").state_dict()
         write_safetensors(models / "vae_approx" / f"{name}_{half}.safetensors", dict(weights))
@@ -38,16 +39,25 @@ def test_each_familys_is_known() -> None:
     assert {f"{name}_decoder" for name in tiny_autoencoders()} == names
 
 
-@pytest.mark.parametrize(("name", "factor"), [("taesd", 0.18215), ("taesdxl", 0.13025)])
-def test_latents_are_scaled_as_the_family_does(name: str, factor: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "channels", "factor", "shift"),
+    [
+        ("taesd", 4, 0.18215, 0.0), ("taesdxl", 4, 0.13025, 0.0), ("taesd3", 16, 1.5305, 0.0609),
+        ("taef1", 16, 0.3611, 0.1159),
+    ],
+)  # fmt: skip
+def test_latents_are_scaled_as_the_family_does(
+    name: str, channels: int, factor: float, shift: float, tmp_path: Path
+) -> None:
+    """The numbers are those of ComfyUI's VAELoader."""
     network = write_halves(tmp_path, name)
     vae = small_store(tmp_path).vae(name)
-    assert (vae.latent_channels, vae.downscale_ratio) == (4, 8)
+    assert (vae.latent_channels, vae.downscale_ratio) == (channels, 8)
     picture = torch.rand(1, 16, 24, 3)
     latent = vae.encode(picture)
-    expected = network.taesd_encoder(picture.movedim(-1, 1)) / factor
-    assert latent.shape == (1, 4, 2, 3) and torch.allclose(latent, expected, atol=1e-5)
-    drawn = network.taesd_decoder(latent * factor).clamp(0, 1)
+    expected = network.taesd_encoder(picture.movedim(-1, 1)) / factor + shift
+    assert latent.shape == (1, channels, 2, 3) and torch.allclose(latent, expected, atol=1e-5)
+    drawn = network.taesd_decoder((latent - shift) * factor).clamp(0, 1)
     assert torch.allclose(vae.decode(latent).movedim(-1, 1), drawn, atol=1e-5)
     assert vae.decode_tiled(latent, tile_x=8, tile_y=8, overlap=2).shape == (1, 16, 24, 3)
 
