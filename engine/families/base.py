@@ -246,7 +246,8 @@ class ModelFamily:
     types of those that differ in it. `denoiser_lora_keys` maps the
     names used in LoRA files to the weights of the network, given their names and its configuration.
     `renamed_lora` gives the tensors of LoRA files with other conventions the common names.
-    `control_networks` are kinds of ControlNets beside those of `controls`.
+    `control_networks` are kinds of ControlNets beside those of `controls`, `model_patches` further networks that nodes
+    of the family attach to its denoising network (`ModelPatchLoader`).
     `takes_hypernetworks` says that there are hypernetworks for its attention,
     `takes_fewer_encoders` says that some of the text encoders may be left out; a family that takes no prompt has none.
     `vision_prefix` is that of the picture encoder in its checkpoints. `memory_usage_factor` is ComfyUI's.
@@ -273,6 +274,7 @@ class ModelFamily:
     combine_text: Callable[[Mapping[str, Encoded]], Encoded] = only_encoder
     controls: ControlModels | None = None
     control_networks: tuple[ControlNetwork, ...] = ()
+    model_patches: tuple[Network, ...] = ()
     renamed_lora: Callable[[Tensors], Tensors] = _under_own_names
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False

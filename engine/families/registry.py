@@ -180,6 +180,21 @@ def recognise_control_network(shapes: Shapes) -> tuple[ModelFamily, ControlNetwo
     return None
 
 
+def recognise_model_patch(shapes: Shapes) -> tuple[ModelFamily, Network, Names] | None:
+    """Return the family for whose network a file of a model patch is, its network and its names; else None."""
+    for family in families():
+        for network in family.model_patches:
+            names = names_of(network, shapes)
+            if names is not None:
+                return family, network, names
+    return None
+
+
+def patched_labels() -> str:
+    """Return the names for people of the families that have model patches, for error messages."""
+    return ", ".join(family.label for family in families() if family.model_patches)
+
+
 def gligen_heads(token_width: int, channels: int) -> int:
     """Return the attention heads at a width of a GLIGEN file's gates, by the width of its tokens."""
     controls = (family.controls for family in families() if family.controls is not None)

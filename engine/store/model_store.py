@@ -25,6 +25,7 @@ from engine.checkpoints.load_control_lora import is_control_lora
 from engine.checkpoints.load_controlnet import load_controlnet, steering_kind
 from engine.checkpoints.load_gligen import load_gligen
 from engine.checkpoints.load_hypernetwork import load_hypernetwork
+from engine.checkpoints.load_model_patch import load_model_patch
 from engine.checkpoints.load_photomaker import load_photomaker
 from engine.checkpoints.load_style_model import load_style_model
 from engine.checkpoints.load_tiny_autoencoder import load_tiny_autoencoder
@@ -267,6 +268,10 @@ class ModelStore:
         return PhotoMakerEncoder(
             self._one(path, "photomaker", lambda: load_photomaker(path, types.vision, to=types.to))
         )
+
+    def model_patch(self, name: str) -> ModulePatcher:
+        path = self.path_of("model_patches", name)
+        return ModulePatcher(self._one(path, "model patch", lambda: load_model_patch(path, self._types)))
 
     def style_model(self, name: str) -> StyleModel:
         """Load a style model. It computes on the CPU, as in ComfyUI: a few layers, once per picture."""

@@ -1,9 +1,13 @@
-"""The ControlNets of Qwen-Image in InstantX's layout: of any picture, and of a picture with a hole to paint."""
+"""The ControlNets of Qwen-Image, of any picture and of a picture with a hole to paint: InstantX's and DiffSynth's.
+
+The latter are model patches, whose node is `QwenImageDiffsynthControlnet`.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 
+from engine.architectures.blockwise_control import FIRST, MARK, BlockwiseControl, blockwise_control_config
 from engine.architectures.centred_double_stream import CentredDoubleStreamConfig, CentredDoubleStreamControl
 from engine.architectures.centred_double_stream_shapes import BLOCK, HINT, centred_double_stream_config
 from engine.diffusion.latent_format import LatentFormat
@@ -27,6 +31,18 @@ def _steers(config: CentredDoubleStreamConfig, steered: object) -> bool:
         and config.width == steered.width
         and config.context_dim == steered.context_dim
     )
+
+
+def _blockwise_layout(shapes: Shapes) -> Names | None:
+    return {name: name for name in shapes} if {MARK, FIRST} <= shapes.keys() else None
+
+
+BLOCKWISE = Network(
+    layouts=(_blockwise_layout,),
+    in_checkpoint=(),
+    configure=blockwise_control_config,
+    build=BlockwiseControl,
+)
 
 
 def control_networks(latents: LatentFormat) -> tuple[ControlNetwork, ...]:

@@ -25,7 +25,7 @@ from engine.families.base import (
 )
 from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
 from engine.families.parts.layouts import behind_first, saved_behind
-from engine.families.qwen_image.controlnets import control_networks
+from engine.families.qwen_image.controlnets import BLOCKWISE, control_networks
 from engine.families.qwen_image.denoiser import QwenImageDenoiser
 from engine.families.qwen_image.text_encoder import QWEN
 from engine.settings import DtypePolicy
@@ -81,6 +81,7 @@ FAMILY = ModelFamily(
     latent_format=CausalVideoLatentFormat,
     denoiser_lora_keys=lora_keys,
     control_networks=control_networks(CausalVideoLatentFormat()),
+    model_patches=(BLOCKWISE,),
     variants={"": ()},
     comfyui=ComfyUiNames("Wan21", ("qwen_image",), {"ModelMergeQwenImage": MERGED_BLOCKS}),
     default=Defaults(width=1328, height=1328, steps=20, cfg=2.5, scheduler="simple", cost=100.0),

@@ -1,4 +1,4 @@
-"""Node classes made for Qwen-Image-Edit: an instruction with the pictures that it is about."""
+"""Node classes made for Qwen-Image: an instruction with the pictures that it is about, and DiffSynth's controls."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Annotated
 
 import torch
 
+from engine.architectures.blockwise_control import BlockwiseControlConfig
+from engine.architectures.centred_double_stream import CentredDoubleStreamConfig
+from engine.families.parts.causal_video_vae import CausalVideoLatentFormat
 from engine.families.qwen_image.text_encoder import EDIT_TEMPLATE, PICTURE
 from engine.images.pixels import resize_image
-from engine.nodes.base import NodeContext, Optional, PromptText, node
+from engine.nodes.base import Float, NodeContext, Optional, PromptText, node
 from engine.nodes.library.conditioning.conditioning import with_appended
-from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, VAE
+from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MASK, MODEL, MODEL_PATCH, VAE
+from engine.values.blockwise_patch import BlockwisePatch
 
 MODULE = "comfy_extras.nodes_qwen"
 CATEGORY = "advanced/conditioning"
@@ -76,4 +80,48 @@ def _of_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch.Tenso
     return resize_image(image, new_width, new_height, "area")[..., :3]
 
 
-NODES = (text_encode_qwen_image_edit, text_encode_qwen_image_edit_plus)
+@node(
+    "QwenImageDiffsynthControlnet",
+    category="advanced/loaders/qwen",
+    python_module="comfy_extras.nodes_model_patch",
+    experimental=True,
+)
+def qwen_image_diffsynth_controlnet(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    model_patch: MODEL_PATCH,
+    vae: VAE,
+    image: IMAGE,
+    strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
+    mask: Annotated[MASK | None, Optional()] = None,
+) -> MODEL:
+    """Steer a model by a picture (canny, depth), or by a picture and the mask of what is painted (inpainting)."""
+    _check_fits(model, model_patch, vae)
+    hole = None if mask is None else mask.reshape(-1, 1, *mask.shape[-2:])[:1]
+    patched = model.clone()
+    latent_format = CausalVideoLatentFormat()
+    patched.set_model_double_block_patch(
+        BlockwisePatch(model_patch, vae, latent_format, image[:1, :, :, :3], strength, hole)
+    )
+    return patched
+
+
+def _check_fits(model: MODEL, model_patch: MODEL_PATCH, vae: VAE) -> None:
+    """Raise ValueError for networks that do not fit each other."""
+    network, control = model.model.diffusion_model.config, model_patch.model.config
+    if not isinstance(control, BlockwiseControlConfig) or not isinstance(network, CentredDoubleStreamConfig):
+        raise ValueError("model_patch: it does not fit the model; got another kind, expected those of Qwen-Image")
+    if control.width != network.width or control.num_blocks < network.num_blocks:
+        raise ValueError(
+            f"model_patch: it does not fit the model; got width {control.width} and {control.num_blocks} blocks, "
+            f"expected width {network.width} and {network.num_blocks} blocks"
+        )
+    if vae.latent_channels != network.in_channels or vae.latent_dim != CausalVideoLatentFormat.latent_dimensions:
+        raise ValueError(
+            f"vae: its latents are not the model's; got {vae.latent_channels} channels, expected the VAE of Qwen-Image "
+            f"with {network.in_channels}"
+        )
+
+
+NODES = (text_encode_qwen_image_edit, text_encode_qwen_image_edit_plus, qwen_image_diffsynth_controlnet)

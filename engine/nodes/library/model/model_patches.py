@@ -1,0 +1,23 @@
+"""The node that loads networks which other nodes attach to a MODEL."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.nodes.base import ModelFile, NodeContext, node
+from engine.nodes.sockets import MODEL_PATCH
+
+
+@node(
+    "ModelPatchLoader",
+    category="advanced/loaders",
+    python_module="comfy_extras.nodes_model_patch",
+    experimental=True,
+)
+def model_patch_loader(context: NodeContext, *, name: Annotated[str, ModelFile("model_patches")]) -> MODEL_PATCH:
+    """Load a model patch."""
+    loaded: MODEL_PATCH = context.models.model_patch(name)
+    return loaded
+
+
+NODES = (model_patch_loader,)
