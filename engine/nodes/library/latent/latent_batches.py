@@ -45,7 +45,7 @@ def repeat_latent_batch(
 ) -> LATENT:
     """Repeat the whole batch. Known noise indices continue counting, so that copies get different noise."""
     again = samples.copy()
-    again["samples"] = samples["samples"].repeat(amount, 1, 1, 1)
+    again["samples"] = samples["samples"].repeat(amount, *(1,) * (samples["samples"].ndim - 1))
     if "noise_mask" in samples and samples["noise_mask"].shape[0] > 1:
         # Fewer masks than items are not filled up first, as in ComfyUI: copies then start at another mask.
         again["noise_mask"] = samples["noise_mask"].repeat((amount,) + (1,) * (samples["noise_mask"].ndim - 1))
@@ -117,7 +117,7 @@ def _numbered(latents: list[Latent]) -> list[Latent]:
     num_before = 0
     for latent in latents:
         samples = latent["samples"]
-        batch, _, height, width = samples.shape
+        batch, (height, width) = samples.shape[0], samples.shape[-2:]
         mask = latent.get("noise_mask")
         if mask is None:
             mask = torch.ones((batch, 1, height * CELL_PX, width * CELL_PX))
