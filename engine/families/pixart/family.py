@@ -1,0 +1,92 @@
+"""PixArt alpha and sigma (Chen et al. 2023, arXiv 2310.00426; 2024, arXiv 2403.04692).
+
+Alpha draws in the latents of Stable Diffusion 1 and reads the size of the picture, sigma in those of Stable Diffusion
+XL.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.architectures.caption_transformer import CaptionTransformer, CaptionTransformerConfig
+from engine.architectures.caption_transformer_shapes import CAPTIONS, MARK, SIZES, caption_transformer_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.model_sampling import EpsDiscrete
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.autoencoder_kl import FULL, SMALL, KlLatentFormat, LargeKlLatentFormat, autoencoder_kl
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.t5 import t5_xxl
+from engine.families.pixart.denoiser import PixArtDenoiser
+from engine.families.pixart.names import find_diffusers, lora_keys
+from engine.settings import DtypePolicy
+from engine.text.t5_encoding import T5Encoding
+
+PREFIX = "model.diffusion_model."
+IN_CHECKPOINT = (PREFIX, "model.")
+PREFIXES = (*IN_CHECKPOINT, "diffusion_model.", "")  # of files of the network alone
+VAE_PREFIX = "vae."
+CONTEXT_DIM = 4096
+SCHEDULE = {"beta_schedule": "sqrt_linear", "linear_start": 0.0001, "linear_end": 0.02}
+SIGMA = Parameterisation(EpsDiscrete, SCHEDULE)
+ALPHA = Parameterisation(EpsDiscrete, SCHEDULE, latent_format=KlLatentFormat)
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the layer of all modulations and those that read the prompt, in either layout."""
+    names = find(index.shapes) or find_diffusers(index.shapes)
+    return None if names is None or CAPTIONS not in names else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Tell alpha from sigma by the layers that read the aspect ratio: ComfyUI's rule."""
+    return ALPHA if SIZES in match.names else SIGMA
+
+
+FAMILY = ModelFamily(
+    name="pixart",
+    label="PixArt",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find, find_diffusers),
+        in_checkpoint=(behind_first(IN_CHECKPOINT, MARK),),
+        configure=caption_transformer_config,
+        build=CaptionTransformer,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    ),
+    denoiser_type=PixArtDenoiser,
+    text=(t5_xxl(T5Encoding(min_length=1, empty_has_end=False)),),
+    vae=autoencoder_kl(VAE_PREFIX),
+    latent_format=LargeKlLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("SDXL", ("pixart",)),
+    default=Defaults(width=1024, height=1024, steps=20, cfg=4.5, scheduler="normal", cost=3.0),
+    nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
+    memory_usage_factor=0.5,
+    parameterisation=SIGMA,
+    scales={
+        "full": Scale(
+            CaptionTransformerConfig(width=1152, num_blocks=28, context_dim=CONTEXT_DIM),
+            {"t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240)},
+            FULL,
+        ),
+        "small": Scale(
+            CaptionTransformerConfig(width=288, num_blocks=3, context_dim=128),
+            {"t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128)},
+            SMALL,
+        ),
+    },
+)  # fmt: skip

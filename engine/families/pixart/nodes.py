@@ -1,0 +1,28 @@
+"""Node classes made for PixArt: prompts with the size of the picture."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.nodes.base import Int, NodeContext, PromptText, node
+from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from engine.nodes.sockets import CLIP, CONDITIONING
+
+SideOrNone = Annotated[int, Int(min=0, max=MAX_SIDE_PX)]
+
+
+@node("CLIPTextEncodePixArtAlpha", display_name=None, category="advanced/conditioning",
+      python_module="comfy_extras.nodes_pixart")  # fmt: skip
+def clip_text_encode_pixart_alpha(
+    context: NodeContext,
+    *,
+    width: SideOrNone = 1024,
+    height: SideOrNone = 1024,
+    text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
+    clip: CLIP,
+) -> CONDITIONING:
+    """Encodes text and sets the resolution conditioning for PixArt Alpha. Does not apply to PixArt Sigma."""  # noqa: D401 - ComfyUI's words
+    return clip.encode_from_tokens_scheduled(clip.tokenize(text), add_dict={"width": width, "height": height})
+
+
+NODES = (clip_text_encode_pixart_alpha,)
