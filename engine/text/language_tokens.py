@@ -10,7 +10,7 @@ from typing import Any
 from engine.text.clip_tokens import EMBEDDING_PREFIX, FindEmbedding, Weighted
 from engine.text.language_encoding import LanguageEncoding
 from engine.text.prompt_weights import parse_weights
-from engine.text.qwen_tokens import qwen_vocabulary
+from engine.text.qwen_tokens import QWEN3_MARKS, qwen_vocabulary
 from engine.text.sentence_pieces import Vocabulary
 
 
@@ -28,9 +28,15 @@ class BytePairVocabulary:
 
 
 @cache
-def qwen() -> Vocabulary:
-    """Return the tokenizer of Qwen2.5 and Qwen3."""
+def qwen2() -> Vocabulary:
+    """Return the tokenizer of Qwen2.5."""
     return BytePairVocabulary(qwen_vocabulary())
+
+
+@cache
+def qwen3() -> Vocabulary:
+    """Return the tokenizer of Qwen3."""
+    return BytePairVocabulary(qwen_vocabulary(QWEN3_MARKS))
 
 
 class LanguageTokenizer:

@@ -25,6 +25,7 @@ MARKS = (
     "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|img|>", "<|endofimg|>", "<|meta|>",
     "<|endofmeta|>",
 )  # fmt: skip
+QWEN3_MARKS = (*MARKS[:-4], "<tool_response>", "</tool_response>", "<think>", "</think>")
 PAD_TOKEN, START_TOKEN, PICTURE_TOKEN = 151643, 151644, 151655
 USER_TOKEN, NEW_LINE_TOKEN = 872, 198
 WORDS = (  # Qwen2's way to part a text into words
@@ -34,8 +35,8 @@ COMPLETE_PROMPTS = ("<|im_start|>", "<|start_header_id|>")  # the beginnings of 
 
 
 @cache
-def qwen_vocabulary() -> Any:
-    """Return Qwen2.5's tokenizer of the tokenizers library."""
+def qwen_vocabulary(marks: tuple[str, ...] = MARKS) -> Any:
+    """Return Qwen2.5's tokenizer of the tokenizers library, with the marks of a model behind the pairs."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers  # for this encoder alone
 
     packed = resources.files("engine.text").joinpath("qwen2_merges.txt.gz").read_bytes()
@@ -50,7 +51,7 @@ def qwen_vocabulary() -> Any:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    made.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in MARKS])
+    made.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in marks])
     return made
 
 

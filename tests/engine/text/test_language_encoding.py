@@ -10,7 +10,7 @@ import torch
 from engine.architectures.language_model import GEMMA2, LanguageModel, LanguageModelConfig
 from engine.text.clip_encoding import TokenWeights
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
-from engine.text.language_tokens import LanguageTokenizer, qwen
+from engine.text.language_tokens import LanguageTokenizer, qwen2, qwen3
 from engine.text.sentence_pieces import byte_vocabulary, sentence_pieces
 
 ENCODING = LanguageEncoding(slot="gemma", embedding_width=12, layer=-2, start_token=3)
@@ -96,7 +96,8 @@ def test_embeddings_stand_for_themselves_and_padding_for_those_of_another_width(
     assert "not of the text encoder's width 12" in caplog.text
 
 
-def test_qwens_tokenizer_knows_the_marks_of_a_chat() -> None:
-    tokens = qwen().encode("<|im_start|>user\nhello<|im_end|>\n")
-    assert tokens == [151644, 872, 198, 14990, 151645, 198]
-    assert qwen().piece(14990) == "hello"
+def test_qwens_tokenizers_know_the_marks_of_a_chat() -> None:
+    tokens = qwen2().encode("<|im_start|>user\nhello<|im_end|>\n")
+    assert tokens == qwen3().encode("<|im_start|>user\nhello<|im_end|>\n") == [151644, 872, 198, 14990, 151645, 198]
+    assert qwen2().piece(14990) == "hello"
+    assert qwen3().encode("<think>") == [151667] != qwen2().encode("<think>")

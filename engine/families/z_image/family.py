@@ -1,0 +1,136 @@
+"""Z-Image, Turbo and Base (Cai et al. 2025, arXiv 2511.22699): a Next-DiT that reads Qwen3."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.architectures.language_model import QWEN3, LanguageModelConfig
+from engine.architectures.language_model_shapes import EMBEDDING
+from engine.architectures.next_dit import NextDitConfig, NextDitModel
+from engine.architectures.next_dit_shapes import FLOAT32_EPS, MARK, TIME_LAYER, next_dit_config
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    NotRecognised,
+    Parameterisation,
+    Scale,
+    Shapes,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
+from engine.families.parts.language_model import fits_kind, language_text_encoder
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.z_image.denoiser import ZImageDenoiser
+from engine.families.z_image.diffusers_names import file_layout, lora_keys
+from engine.settings import DtypePolicy
+from engine.text.language_encoding import LanguageEncoding
+from engine.text.language_tokens import qwen3
+from engine.text.qwen_tokens import PAD_TOKEN
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
+VAE_PREFIX = "vae."
+CONTEXT_DIM = 2560
+OTHER_WIDTHS = (1024, 2048, 4096)  # of models of the same kind that other networks read
+TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+FLOW = Parameterisation(flow_of, {"shift": 3.0, "multiplier": 1.0})
+# Layers of networks that are built around this one: a decoder of pixels, an embedder of pictures.
+FURTHER = {"dec_net.cond_embed.weight": "pixels", "siglip_embedder.1.weight": "pictures beside its prompt"}
+
+find = behind_first(PREFIXES, MARK)
+find_diffusers = file_layout()
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its refining blocks, whose time passes no SiLU."""
+    names = find(index.shapes) or find_diffusers(index.shapes)
+    return Match(2, names) if names is not None and TIME_LAYER in names else None
+
+
+def configure(shapes: Shapes) -> NextDitConfig:
+    """Return the configuration of the network. Raises NotRecognised for one with layers that the engine lacks."""
+    for name, what in FURTHER.items():
+        if name in shapes:
+            raise NotRecognised(f"a Z-Image network of {what}")
+    return next_dit_config(shapes)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+def fits(shapes: Shapes) -> bool:
+    """Return True for Qwen3 of a width that no other network reads."""
+    return fits_kind(shapes, kind=QWEN3) and shapes[EMBEDDING][1] not in OTHER_WIDTHS
+
+
+QWEN = language_text_encoder(
+    LanguageEncoding(
+        slot="qwen3_4b", embedding_width=CONTEXT_DIM, layer=-2, pad_token=PAD_TOKEN, template=TEMPLATE,
+        takes_weights=False, takes_embeddings=True,
+    ),
+    kind=QWEN3, fits=fits, vocabulary=qwen3,
+)  # fmt: skip
+
+FAMILY = ModelFamily(
+    name="z_image",
+    label="Z-Image",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find, find_diffusers),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=configure,
+        build=NextDitModel,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("bfloat16",)),
+    ),
+    denoiser_type=ZImageDenoiser,
+    text=(QWEN,),
+    vae=autoencoder_16(VAE_PREFIX),
+    latent_format=FluxLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Flux", ("lumina2",)),
+    default=Defaults(
+        width=1024, height=1024, steps=9, cfg=1.0, sampler_name="res_multistep", scheduler="simple", cost=4.0
+    ),
+    nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
+    memory_usage_factor=2.8,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            NextDitConfig(
+                width=3840, heads=30, key_heads=30, inner_width=10240, num_layers=30, context_dim=CONTEXT_DIM,
+                time_width=256, time_inner=1024, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
+                axes=(32, 48, 48), theta=256.0, time_factor=1000.0,
+            ),
+            {
+                "qwen3_4b": LanguageModelConfig(
+                    kind=QWEN3, num_layers=36, width=CONTEXT_DIM, heads=32, key_heads=8, inner_width=9728,
+                    vocabulary_size=151936, norms_queries=True,
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            NextDitConfig(
+                width=256, heads=2, key_heads=2, inner_width=256, num_layers=2, context_dim=16, time_width=64,
+                time_inner=64, num_refiners=1, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
+                axes=(32, 48, 48), theta=256.0, time_factor=1000.0,
+            ),
+            {
+                "qwen3_4b": LanguageModelConfig(
+                    kind=QWEN3, num_layers=2, width=16, heads=1, key_heads=1, inner_width=32, vocabulary_size=151936,
+                    norms_queries=True,
+                )
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip
