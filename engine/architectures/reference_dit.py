@@ -9,6 +9,7 @@ minus the picture, as other flow networks give it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
 from engine.architectures.double_stream import rotated, rotations
-from engine.architectures.latent_unet_layers import Options, timestep_embedding
+from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Linear
 from engine.architectures.mmdit import pad_to_patches
 from engine.architectures.next_dit import PATCH, SINUSOID_WIDTH, patches_of, picture_of, picture_places, scaled
@@ -140,6 +141,18 @@ class TimedBlock(RefinerBlock):
         return out
 
 
+def sinusoids(time: torch.Tensor) -> torch.Tensor:
+    """Embed numbers [B] from 0 to 1 as sinusoids [B, 256] of falling frequency, cosines first.
+
+    Angles are multiplied last, as in ComfyUI: with other noise levels than the network's they are so large that their
+    rounding shows.
+    """
+    half = SINUSOID_WIDTH // 2
+    steps = torch.arange(half, dtype=torch.float32, device=time.device)
+    angles = TIME_FACTOR * (time[:, None].float() * torch.exp(-math.log(10000) * steps / half))
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
 class TimeLayers(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -160,8 +173,7 @@ class TimeTextEmbedder(nn.Module):
 
     def forward(self, time: torch.Tensor, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the time [B, time width] of numbers from 0 to 1, and the text [B, T, D]."""
-        sinusoids = timestep_embedding(time * TIME_FACTOR, SINUSOID_WIDTH).to(text.dtype)
-        return self.timestep_embedder(sinusoids), self.caption_embedder(text)
+        return self.timestep_embedder(sinusoids(time).to(text.dtype)), self.caption_embedder(text)
 
 
 class LastLayer(nn.Module):

@@ -1,0 +1,132 @@
+"""OmniGen2 (Wu et al. 2025, arXiv 2506.18871): a Next-DiT with reference pictures that reads Qwen2.5-VL 3B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
+from engine.architectures.language_model import QWEN2, LanguageModelConfig
+from engine.architectures.language_model_shapes import KEYS
+from engine.architectures.reference_dit import ReferenceDitConfig, ReferenceDitModel
+from engine.architectures.reference_dit_shapes import MARK, reference_dit_config
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    Shapes,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
+from engine.families.parts.language_denoiser import ReferencesDenoiser
+from engine.families.parts.language_model import fits_kind, language_text_encoder
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.settings import DtypePolicy
+from engine.text.language_encoding import LanguageEncoding
+from engine.text.language_tokens import qwen2
+from engine.text.qwen_tokens import PAD_TOKEN
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
+VAE_PREFIX = "vae."
+CONTEXT_DIM = 2048
+KEY_ROWS = 256  # of the text encoder's keys; larger ones of its kind have more
+TEMPLATE = (
+    "<|im_start|>system\nYou are a helpful assistant that generates high-quality images based on user instructions."
+    "<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"
+)
+FLOW = Parameterisation(flow_of, {"shift": 2.6, "multiplier": 1.0})
+
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its embedder of time and text, and of reference pictures."""
+    names = find(index.shapes)
+    return None if names is None or "ref_image_patch_embedder.weight" not in names else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+def lora_keys(weight_names: Iterable[str], config: ReferenceDitConfig) -> Mapping[str, LoraTarget]:
+    """Return a map from the names used in LoRA files, also those of the network itself, to its weights."""
+    keys = denoiser_keys(weight_names, {})
+    return {**keys, **{key.removeprefix(DENOISER_PREFIX): name for key, name in keys.items()}}
+
+
+def fits(shapes: Shapes) -> bool:
+    """Return True for Qwen2.5 of 3B, by its keys: ComfyUI's rule."""
+    return fits_kind(shapes, kind=QWEN2) and shapes[KEYS][0] == KEY_ROWS
+
+
+QWEN = language_text_encoder(
+    LanguageEncoding(slot="qwen25_3b", embedding_width=CONTEXT_DIM, pad_token=PAD_TOKEN, template=TEMPLATE),
+    kind=QWEN2,
+    fits=fits,
+    vocabulary=qwen2,
+)
+
+FAMILY = ModelFamily(
+    name="omnigen2",
+    label="OmniGen2",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=reference_dit_config,
+        build=ReferenceDitModel,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    ),
+    denoiser_type=ReferencesDenoiser,
+    text=(QWEN,),
+    vae=autoencoder_16(VAE_PREFIX),
+    latent_format=FluxLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Flux", ("omnigen2",)),
+    default=Defaults(width=1024, height=1024, steps=20, cfg=5.0, scheduler="simple", cost=12.0),
+    nodes=(
+        "UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "ReferenceLatent", "EmptySD3LatentImage",
+        "KSampler", "VAEDecode",
+    ),
+    memory_usage_factor=1.65,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            ReferenceDitConfig(
+                width=2520, heads=21, key_heads=7, inner_width=10240, num_layers=32, context_dim=CONTEXT_DIM,
+                time_width=1024,
+            ),
+            {
+                "qwen25_3b": LanguageModelConfig(
+                    kind=QWEN2, num_layers=36, width=CONTEXT_DIM, heads=16, key_heads=2, inner_width=11008,
+                    vocabulary_size=151936, has_biases=True,
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            ReferenceDitConfig(
+                width=240, heads=2, key_heads=1, inner_width=256, num_layers=1, context_dim=16, time_width=64,
+                num_refiners=1,
+            ),
+            {
+                "qwen25_3b": LanguageModelConfig(
+                    kind=QWEN2, num_layers=2, width=16, heads=2, key_heads=2, inner_width=32, vocabulary_size=151936,
+                    has_biases=True,
+                )
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip
