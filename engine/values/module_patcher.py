@@ -149,6 +149,17 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
         self.patches_uuid = uuid.uuid4()
         return taken
 
+    def patches_of_layers(self) -> dict[str, list[WeightPatch]]:
+        """Return the patches of layers' weights, which alone are applied.
+
+        A tensor beside a module's own layers (a table of places, learned tokens) stays unchanged, as in ComfyUI.
+        """
+        if not self.patches:
+            return {}
+        owners = {key.rpartition(".")[0] for key in self.model.state_dict()}
+        containers = {owner[:end] for owner in owners for end in _dots(owner)}
+        return {key: entries for key, entries in self.patches.items() if key.rpartition(".")[0] not in containers}
+
     def get_key_patches(self, filter_prefix: str | None = None) -> dict[str, list[object]]:
         """Return `[(unpatched weight, conversion), patch, ...]` by weight name, the form that model merging reads."""
         return {
@@ -182,13 +193,13 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
         for model in together_with:
             if model.weights is not self.weights:
                 model.weights.prepare(
-                    patches=model.patches,
+                    patches=model.patches_of_layers(),
                     patches_id=model.patches_uuid,
                     compute_dtype=model.object_patches.get("manual_cast_dtype"),
                 )
         use = self.weights.in_use(
             working_bytes=working_bytes,
-            patches=self.patches,
+            patches=self.patches_of_layers(),
             patches_id=self.patches_uuid,
             together_with=others,
             compute_dtype=self.object_patches.get("manual_cast_dtype"),
@@ -234,6 +245,11 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
                 _set_attribute(network, name, value)
             for name in own:
                 self.object_patches_backup.pop(name, None)
+
+
+def _dots(name: str) -> list[int]:
+    """Return the places of the dots of a name."""
+    return [index for index, letter in enumerate(name) if letter == "."]
 
 
 def _attribute(owner: object, dotted: str) -> object:

@@ -23,6 +23,7 @@ from engine.families.base import (
 )
 from engine.families.flux.controlnets import control_networks
 from engine.families.flux.denoiser import FluxDenoiser
+from engine.families.flux.style_reference import STYLE_PROJECTOR
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.double_stream_diffusers_names import file_layout
@@ -89,6 +90,7 @@ FAMILY = ModelFamily(
     latent_format=FluxLatentFormat,
     denoiser_lora_keys=lora_keys,
     renamed_lora=renamed_lora,
+    model_patches=(STYLE_PROJECTOR,),
     control_networks=control_networks(FluxLatentFormat()),
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("flux",), {"ModelMergeFlux1": MERGED_BLOCKS}),

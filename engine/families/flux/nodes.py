@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from engine.diffusion.model_sampling_variants import FluxFlow
+from engine.families.flux.style_reference import StyleTokens, layer_outputs
 from engine.images.pixels import resize_image
 from engine.nodes.base import Combo, Float, Int, NodeContext, PromptText, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
-from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MODEL
+from engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, MODEL, MODEL_PATCH
 
 MODULE = "comfy_extras.nodes_flux"
 CATEGORY = "advanced/conditioning/flux"
@@ -94,7 +95,19 @@ def model_sampling_flux(
     return sampled_with(model, FluxFlow(shift))
 
 
+@node("USOStyleReference", display_name=None, category="advanced/model_patches/flux",
+      python_module="comfy_extras.nodes_model_patch", experimental=True)  # fmt: skip
+def uso_style_reference(
+    context: NodeContext, *, model: MODEL, model_patch: MODEL_PATCH, clip_vision_output: CLIP_VISION_OUTPUT
+) -> MODEL:
+    """Let the style of a picture guide the model, by tokens before those of the prompt."""
+    styled = model.clone()
+    styled.set_additional_models("style_reference", [model_patch])
+    styled.set_model_post_input_patch(StyleTokens(model_patch, layer_outputs(clip_vision_output)))
+    return styled
+
+
 NODES = (
     clip_text_encode_flux, flux_guidance, flux_disable_guidance, flux_kontext_image_scale,
-    flux_kontext_multi_reference_latent_method, model_sampling_flux,
+    flux_kontext_multi_reference_latent_method, model_sampling_flux, uso_style_reference,
 )  # fmt: skip
