@@ -29,6 +29,8 @@ def load_style_model(path: Path, *, to: Destination = Destination.RAM) -> nn.Mod
             network = _network(file.shapes)
     except LookupError as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
+    except ValueError as error:
+        raise BadModelFile(path.name, f"tensors of other shapes ({error})", EXPECTED) from error
     if network is None:
         raise BadModelFile(path.name, describe(file.shapes), EXPECTED)
     fill(network, file, {name: name for name in file.shapes}, torch.float32, to=to)

@@ -15,7 +15,6 @@ from engine.formats.weight_file import Item, Joined
 MARK = "transformer_blocks.0.attn.add_q_proj.weight"
 FIRST = "pos_embed.proj.weight"
 PREFIXES = ("", "transformer.")
-HEAD_WIDTH = 64
 PLACES = ("pos_embed", "pos_embed.pos_embed")
 NETWORK = {
     "context_embedder": "context_embedder",
@@ -58,7 +57,8 @@ def _names(shapes: Shapes) -> Iterator[tuple[str, Item]]:
     """Yield (the network's name, what of the file it is) for all tensors that such a file may have."""
     yield PLACES
     num_blocks = count_children(shapes, "transformer_blocks")
-    depth = shapes[FIRST][0] // HEAD_WIDTH
+    last = f"transformer_blocks.{num_blocks - 1}.{LAST_TEXT_SWAPPED[0]}"
+    ends = shapes.get(f"{last}.weight", (0,))[0] == 2 * shapes[FIRST][0]  # a network that steers another goes on
     for kind in KINDS:
         for theirs, ours in NETWORK.items():
             yield f"{ours}.{kind}", f"{theirs}.{kind}"
@@ -69,12 +69,8 @@ def _names(shapes: Shapes) -> Iterator[tuple[str, Item]]:
                 yield f"{own_block}.{ours}.{kind}", f"{block}.{theirs}.{kind}"
             for ours, parts in FUSED.items():
                 yield f"{own_block}.{ours}.{kind}", Joined(tuple(f"{block}.{part}.{kind}" for part in parts))
-        if num_blocks >= depth:
-            theirs, ours = LAST_TEXT_SWAPPED
-            yield (
-                f"joint_blocks.{depth - 1}.{ours}.{kind}",
-                swapped_halves_of(f"transformer_blocks.{depth - 1}.{theirs}.{kind}"),
-            )
+        if ends:
+            yield f"joint_blocks.{num_blocks - 1}.{LAST_TEXT_SWAPPED[1]}.{kind}", swapped_halves_of(f"{last}.{kind}")
 
 
 file_layout = composed_layout(PREFIXES, (MARK, FIRST), _names)

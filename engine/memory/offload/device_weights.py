@@ -205,23 +205,29 @@ class DeviceWeights:
             weight.unpatch(original)
             return
         assert weight.loaded is not None
-        self._device.copy(None, weight.loaded, original)  # into the memory of the patched one, which is ours alone
-        weight.unpatch(weight.loaded)
+        target = weight.loaded  # the memory of the patched one, which is ours alone
+        if target.shape != original.shape:
+            target = self._device.empty_like(original)
+        self._device.copy(None, target, original)
+        weight.unpatch(target)
 
     def _patch(self, weight: Weight, entries: Sequence[WeightPatch]) -> None:
         assert weight.loaded is not None
-        if self._device.has_own_memory and weight.loaded is not weight.host:
-            weight.patch(weight.loaded.copy_(self.patched(entries, weight.loaded, weight.key)), entries)
+        changed = self.patched(entries, weight.loaded, weight.key)
+        is_ours = self._device.has_own_memory and weight.loaded is not weight.host
+        if is_ours and changed.shape == weight.loaded.shape:
+            weight.patch(weight.loaded.copy_(changed), entries)
         else:
-            weight.patch(self._patched_beside(entries, weight), entries)
+            weight.patch(self._kept(changed), entries)
+
+    def _kept(self, changed: Tensor) -> Tensor:
+        """Return a patched weight in memory that the device counts."""
+        return self._device.empty_like(changed).copy_(changed) if self._device.charges_blocks else changed
 
     def _patched_beside(self, entries: Sequence[WeightPatch], weight: Weight) -> Tensor:
         """Return the patched weight in memory of its own on the device."""
         assert weight.loaded is not None
-        changed = self.patched(entries, weight.loaded, weight.key)
-        if not self._device.charges_blocks:
-            return changed
-        return self._device.empty_like(changed).copy_(changed)
+        return self._kept(self.patched(entries, weight.loaded, weight.key))
 
     def patched(self, entries: Sequence[WeightPatch], weight: Tensor, key: str, *, working_bytes: int = 0) -> Tensor:
         """Return a new tensor, patched where `weight` is, while `working_bytes` are in use. Raises `OutOfMemory`."""

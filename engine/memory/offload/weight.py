@@ -34,7 +34,7 @@ class Weight:
 
     __slots__ = (
         "_applied", "_device_state", "_host", "_host_state", "_loaded", "_seen_before", "_state_before", "_unhooked",
-        "is_loaded", "keeps_type", "key", "owners", "packing",
+        "_unpatched_form", "is_loaded", "keeps_type", "key", "owners", "packing",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +60,7 @@ class Weight:
         self._applied: Sequence[WeightPatch] = ()
         self._seen_before: torch.Tensor | None = None
         self._state_before = DeviceState.OFFLOADED
+        self._unpatched_form: torch.Tensor | None = None  # where patches changed the shape; meta
 
     # --- what it is --------------------------------------------------------------------------------------------------
 
@@ -183,6 +184,8 @@ class Weight:
         """Set the tensor that carries these patches of the use."""
         self._require(DeviceState.LOADED)
         self._move(DeviceState.PATCHED)
+        if tensor.shape != self.in_module.shape:
+            self._unpatched_form = self.in_module.to("meta")
         self._loaded, self._applied = tensor, patches
         self._show(tensor)
 
@@ -192,6 +195,7 @@ class Weight:
         self._move(DeviceState.LOADED)
         self._loaded, self._applied = tensor, ()
         self._show(tensor)
+        self._unpatched_form = None
 
     def hook(self, tensor: torch.Tensor) -> None:
         """Set the tensor that carries the patches of hooks too, and keep the one without."""
@@ -217,6 +221,7 @@ class Weight:
         self._applied = ()
         if seen is not self._host:
             self._show(self._host)
+        self._unpatched_form = None
 
     def stream(self, tensor: torch.Tensor) -> None:
         """Let the layer compute with this tensor for one call."""
@@ -257,7 +262,8 @@ class Weight:
 
     def _show(self, tensor: torch.Tensor | None) -> None:
         """Put a tensor into the layers; None: one of its shape and type without values."""
-        tensor = self.in_module.to("meta") if tensor is None else tensor
+        if tensor is None:
+            tensor = self.in_module.to("meta") if self._unpatched_form is None else self._unpatched_form
         kind = type(tensor)
         for owner, name in self.owners:
             if name not in owner._parameters:

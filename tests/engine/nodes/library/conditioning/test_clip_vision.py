@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn import functional
 
 from engine.architectures.style_adapter import StyleAdapter, StyleAdapterConfig
+from engine.architectures.token_projection import TokenProjection, TokenProjectionConfig
 from engine.errors import BadModelFile
 from engine.nodes.library.conditioning.clip_vision import (
     clip_vision_encode,
@@ -18,6 +20,7 @@ from engine.nodes.library.conditioning.clip_vision import (
     style_model_loader,
 )
 from engine.store.model_store import ModelStore
+from engine.values.clip_vision import StyleModel
 from tests.engine.checkpoints.test_load_clip_vision import CONFIG, random_weights
 from tests.engine.nodes.small_store import node_context, small_store
 
@@ -34,7 +37,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         style = StyleAdapter(StyleAdapterConfig(width, 16, num_layers=2, num_words=NUM_WORDS))
         weights = {key: torch.randn(weight.shape) * 0.2 for key, weight in style.state_dict().items()}
         save_file(weights, folder / "style_models" / f"{name}.safetensors")
-    save_file({"redux_down.weight": torch.zeros(1)}, folder / "style_models" / "redux.safetensors")
+    projection = TokenProjection(TokenProjectionConfig(32, 16, 24)).state_dict()
+    weights = {key: torch.randn(weight.shape) for key, weight in projection.items()}
+    save_file(weights, folder / "style_models" / "redux.safetensors")
+    save_file({"redux_down.weight": torch.zeros(1)}, folder / "style_models" / "flat.safetensors")
+    save_file({"redux_down.weight": torch.zeros(16, 24)}, folder / "style_models" / "half.safetensors")
     return folder
 
 
@@ -105,6 +112,20 @@ def test_a_style_model_for_another_picture_encoder_says_so(store: ModelStore) ->
         store.style_model("wide.safetensors").get_cond(_seen(store))
 
 
-def test_a_style_model_of_another_family_is_named(store: ModelStore) -> None:
-    with pytest.raises(BadModelFile, match="Redux"):
-        store.style_model("redux.safetensors")
+def test_a_projection_makes_a_word_of_every_token_of_the_picture(store: ModelStore) -> None:
+    seen = _seen(store)
+    style = store.style_model("redux.safetensors")
+    words = style.get_cond(seen)
+    first = functional.silu(functional.linear(seen.last_hidden_state, *_layer(style, "redux_up")))
+    torch.testing.assert_close(words, functional.linear(first, *_layer(style, "redux_down")))
+
+
+def _layer(style: StyleModel, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    layer = style.model.get_submodule(name)
+    return layer.weight, layer.bias
+
+
+@pytest.mark.parametrize(("name", "found"), [("flat", "other shapes"), ("half", "no tensor 'redux_up.weight'")])
+def test_a_file_that_is_no_whole_style_model_is_refused(store: ModelStore, name: str, found: str) -> None:
+    with pytest.raises(BadModelFile, match=found):
+        store.style_model(f"{name}.safetensors")
