@@ -49,6 +49,7 @@ from engine.nodes.library.latent import (
 from engine.nodes.library.media import audio, audio_editing, load_3d, preview_3d, video
 from engine.nodes.library.model import (
     compilation,
+    gguf_loaders,
     hypernetwork,
     loaders,
     lora,
@@ -120,6 +121,7 @@ TOPICS = (
     model_patches,
     lora_extraction,
     old_loaders,
+    gguf_loaders,
     references,
     photomaker,
     client_pictures,

@@ -35,7 +35,10 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "audio_encoders": ("audio_encoders",),
 }
 LEGACY_KINDS: Mapping[str, str] = {"unet": "diffusion_models", "clip": "text_encoders"}
-ENDINGS: Mapping[str, tuple[str, ...]] = {"configs": (".yaml",), "classifiers": ("",), "diffusers": ("folder",)}
+# Kinds of files in the folders of another kind, by their own endings; ComfyUI-GGUF's names.
+SHARED_FOLDERS: Mapping[str, str] = {"unet_gguf": "diffusion_models", "clip_gguf": "text_encoders"}
+ENDINGS: Mapping[str, tuple[str, ...]] = {"configs": (".yaml",), "classifiers": ("",), "diffusers": ("folder",),
+                                         "unet_gguf": (".gguf",), "clip_gguf": (".gguf",)}  # fmt: skip
 FOLDER_ENDING = ENDINGS["diffusers"]  # models of this kind are folders, known by the file below
 FOLDER_MARK = "model_index.json"
 
@@ -110,6 +113,8 @@ class ModelFolders:
     def roots(self, kind: str) -> list[Path]:
         """Return the folders of a kind, a built-in one last. Raises KeyError for an unknown kind."""
         kind = LEGACY_KINDS.get(kind, kind)
+        if kind not in self._roots:
+            kind = SHARED_FOLDERS.get(kind, kind)
         built_in = self._built_in.get(kind)
         return self._roots[kind] + ([] if built_in is None or built_in in self._roots[kind] else [built_in])
 

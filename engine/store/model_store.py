@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -169,6 +170,15 @@ class ModelStore:
         part = "unet" if stored_as is None else ("unet", stored_as)
         types = self._types if stored_as is None else self._types.with_unet_stored_as(stored_as)
         return Model(self._one(path, part, lambda: self._unet(path, types)))
+
+    def unet_gguf(self, name: str, *, arithmetic: torch.dtype | None = torch.float16) -> Model:
+        """Load a denoising network of a GGUF file.
+
+        `arithmetic` is the type that the values of blocks are computed in, None the one that the network computes in.
+        """
+        path = self.path_of("unet_gguf", name)
+        types = replace(self._types, block_arithmetic=arithmetic)
+        return Model(self._one(path, ("unet", "gguf", arithmetic), lambda: self._unet(path, types)))
 
     def clip(self, name: str, *, text_type: str = DEFAULT_TEXT_TYPE, on_cpu: bool = False) -> Clip:
         """Load the text encoder of a file. `text_type` is that of ComfyUI's loader nodes."""

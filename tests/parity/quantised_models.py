@@ -118,13 +118,15 @@ def write_gguf(path: Path, tensors: Tensors, architecture: str | None, kinds: Ma
 def _content(name: str, tensor: torch.Tensor, kinds: Mapping[str, str]) -> tuple[int, bytes]:
     if tensor.ndim < 2:
         return 0, tensor.float().numpy().tobytes()
-    for pattern, kind in kinds.items():
-        if re.search(pattern, name) and kind in KINDS and tensor.shape[-1] % KINDS[kind][1] == 0:
-            number, num_values, _ = KINDS[kind]
+    for kind in (kind for pattern, kind in kinds.items() if re.search(pattern, name)):
+        if kind == "F16":
+            break
+        if kind == "BF16":
+            return 30, tensor.to(torch.bfloat16).view(torch.int16).numpy().tobytes()
+        number, num_values, _ = KINDS[kind]
+        if tensor.shape[-1] % num_values == 0:
             blocks = random_blocks(kind, tensor.numel() // num_values, tensor.float().std().item(), name)
             return number, blocks.numpy().tobytes()
-        if re.search(pattern, name) and kind == "BF16":
-            return 30, tensor.to(torch.bfloat16).view(torch.int16).numpy().tobytes()
     return 1, tensor.half().numpy().tobytes()
 
 

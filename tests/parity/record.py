@@ -1,10 +1,11 @@
 """Record what ComfyUI returns for workflows, as new parity cases.
 
-    python -m tests.parity.record --comfyui DIR --family NAME CASE.json … [--python PYTHON]
+    python -m tests.parity.record --comfyui DIR --family NAME CASE.json … [--python PYTHON] [--pack DIR …]
 
-DIR is a checkout of ComfyUI; PYTHON has what its requirements.txt names. The models that a workflow loads are written
-from the layouts, the inputs uploaded, the workflow run on the CPU, and both stored below `cases/FAMILY/`. A family's
-layout comes from `python -m tests.parity.layout`, which takes it from the family's own test scale.
+DIR is a checkout of ComfyUI; PYTHON has what its requirements.txt names. Packs of custom nodes are loaded if named. The
+models that a workflow loads are written from the layouts, the inputs uploaded, the workflow run on the CPU, and both
+stored below `cases/FAMILY/`. A family's layout comes from `python -m tests.parity.layout`, which takes it from the
+family's own test scale.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,10 +30,15 @@ FLAGS = ("--cpu", "--disable-all-custom-nodes", "--disable-auto-launch", "--disa
 
 
 @contextmanager
-def running_comfyui(checkout: Path, python: str, base: Path) -> Iterator[ComfyServer]:
-    """Start ComfyUI on a free port with `base` as its base directory. Raises RunFailed."""
+def running_comfyui(checkout: Path, python: str, base: Path, packs: Sequence[Path] = ()) -> Iterator[ComfyServer]:
+    """Start ComfyUI with these packs on a free port, with `base` as its base directory. Raises RunFailed."""
     (port,) = free_ports(1)
     command = [python, str(checkout / "main.py"), *FLAGS, "--port", str(port), "--base-directory", str(base)]
+    for pack in packs:
+        (base / "custom_nodes").mkdir(exist_ok=True)
+        (base / "custom_nodes" / pack.name).symlink_to(pack.resolve())
+    if packs:
+        command += ["--whitelist-custom-nodes", *(pack.name for pack in packs)]
     with (base / "comfyui.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=checkout, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -68,12 +74,13 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--cases", type=Path, default=CASES)
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one workflow")
+    parser.add_argument("--pack", type=Path, action="append", default=[], help="folder of custom nodes, repeatable")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="recorded-") as folder:
         base = Path(folder)
         for workflow in arguments.workflows:
             write_models_of(workflow.read_text("utf-8"), base / "models")
-        with running_comfyui(arguments.comfyui.resolve(), arguments.python, base) as server:
+        with running_comfyui(arguments.comfyui.resolve(), arguments.python, base, arguments.pack) as server:
             for path in sorted(INPUTS.iterdir()):
                 server.upload(path)
             for workflow in arguments.workflows:

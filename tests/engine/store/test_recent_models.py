@@ -12,7 +12,7 @@ import pytest
 
 from engine.checkpoints import load
 from engine.engine import Engine
-from engine.formats import weight_file
+from engine.formats.quantised import open_model
 from engine.memory import machine_memory
 from engine.settings import CacheSettings, EngineSettings, MemorySettings
 from engine.store.recent_models import RecentModels
@@ -43,13 +43,13 @@ def _plenty_of_ram(monkeypatch: pytest.MonkeyPatch) -> None:
 def num_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the checkpoints that were opened."""
     opened: list[str] = []
-    really_open = weight_file.open_weights
+    really_open = open_model.open_model
 
-    def open_weights(path: Path) -> Any:
+    def opening(path: Path, *options: Any) -> Any:
         opened.append(path.name)
-        return really_open(path)
+        return really_open(path, *options)
 
-    monkeypatch.setattr(load, "open_weights", open_weights)
+    monkeypatch.setattr(load, "open_model", opening)
     return opened
 
 

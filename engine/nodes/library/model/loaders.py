@@ -55,14 +55,14 @@ def unet_loader(
     return model
 
 
-def _supported_clip_type(environment: object, *, type: str | None = None) -> str | None:
+def supported_clip_type(environment: object, *, type: str | None = None) -> str | None:
     known = registry.text_types(num_encoders=1)
     if type in known or type not in TEXT_TYPES:
         return None
     return f"type: text encoders of this type are not supported; got {type!r}, expected {' or '.join(map(repr, known))}"
 
 
-@node("CLIPLoader", display_name="Load CLIP", category="advanced/loaders", check=_supported_clip_type)
+@node("CLIPLoader", display_name="Load CLIP", category="advanced/loaders", check=supported_clip_type)
 def clip_loader(
     context: NodeContext,
     *,

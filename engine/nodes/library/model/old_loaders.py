@@ -59,7 +59,7 @@ def unclip_checkpoint_loader(
     return model, clip, vae, context.models.checkpoint_vision(ckpt_name)
 
 
-def _supported_pair(environment: object, *, type: str | None = None) -> str | None:
+def supported_pair(environment: object, *, type: str | None = None) -> str | None:
     known = registry.text_types(num_encoders=2)
     if type in known or type not in PAIR_TYPES:
         return None
@@ -67,7 +67,7 @@ def _supported_pair(environment: object, *, type: str | None = None) -> str | No
     return f"type: no family of models has such a set; got {type!r}, expected {expected}"
 
 
-@node("DualCLIPLoader", category="advanced/loaders", check=_supported_pair)
+@node("DualCLIPLoader", category="advanced/loaders", check=supported_pair)
 def dual_clip_loader(
     context: NodeContext,
     *,
