@@ -49,6 +49,7 @@ from engine.nodes.library.latent import (
 from engine.nodes.library.media import audio, audio_editing, load_3d, preview_3d, video
 from engine.nodes.library.model import (
     compilation,
+    four_bit_loaders,
     gguf_loaders,
     hypernetwork,
     loaders,
@@ -122,6 +123,7 @@ TOPICS = (
     lora_extraction,
     old_loaders,
     gguf_loaders,
+    four_bit_loaders,
     references,
     photomaker,
     client_pictures,

@@ -10,7 +10,7 @@ import torch
 
 from engine.formats.gguf_file import BLOCK_TYPES
 from engine.formats.quantised.gguf_blocks import UNPACK
-from engine.formats.quantised.packing import Packing, rows_at_once
+from engine.formats.quantised.packing import Packing, row_parts
 
 NUMBER_BYTES = 4
 BLOCK_BYTES = {name: num_bytes for name, _, num_bytes in BLOCK_TYPES.values()}
@@ -55,7 +55,6 @@ class GgufPacking(Packing):
     def _unpack_blocks(self, codes: torch.Tensor, rows: torch.Tensor) -> None:
         unpack, block_bytes = UNPACK[self.kind], BLOCK_BYTES[self.kind]
         dtype = self.arithmetic or rows.dtype
-        step = rows_at_once(rows)
-        for start in range(0, len(codes), step):
-            part = codes[start : start + step]
-            rows[start : start + step] = unpack(part.reshape(-1, block_bytes), dtype).view(len(part), -1)
+        for part in row_parts(rows):
+            blocks = codes[part].reshape(-1, block_bytes)
+            rows[part] = unpack(blocks, dtype).view(-1, rows.shape[1])

@@ -83,6 +83,8 @@ class PackedTensor:
         return self.packing.with_numbers(numbers) if numbers else self.packing
 
 
-def rows_at_once(values: torch.Tensor) -> int:
-    """Return how many rows (first dimension) are unpacked together."""
-    return max(1, VALUES_AT_ONCE // max(1, values.numel() // max(1, len(values))))
+def row_parts(values: torch.Tensor) -> Iterator[slice]:
+    """Yield the rows (first dimension) in parts that are unpacked together."""
+    step = max(1, VALUES_AT_ONCE // max(1, values.numel() // max(1, len(values))))
+    for start in range(0, len(values), step):
+        yield slice(start, start + step)
