@@ -58,8 +58,8 @@ NODES_OF_FAMILIES = tuple(f"engine.families.{folder}.nodes" for folder in FAMILY
 
 # The front, lowest first: every group may import those above it in this list, and its own package.
 WORKER_LEAVES = (
-    "worker.backoff", "worker.child_environment", "worker.dedicated_thread", "worker.finite_json", "worker.long_json",
-    "worker.object_keys", "worker.off_loop", "worker.priority", "worker.workload",
+    "worker.backoff", "worker.child_environment", "worker.dedicated_thread", "worker.finite_json", "worker.json_values",
+    "worker.long_json", "worker.object_keys", "worker.off_loop", "worker.priority", "worker.workload",
 )  # fmt: skip
 WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", *WORKER_LEAVES)
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
@@ -79,8 +79,11 @@ WORKER_RULES = (
     Rule("worker.files", WORKER_BASE),
     Rule("worker.s3", WORKER_EDGE),
     Rule("worker.listener", WORKER_EDGE),
-    Rule("worker.demo_model", ()),
-    Rule("worker.modifier_defaults", ("modifiers", "worker.demo_model", "worker.engines", "worker.errors")),
+    Rule("worker.demo_model", ("worker.json_values",)),
+    Rule(
+        "worker.modifier_defaults",
+        ("modifiers", "worker.demo_model", "worker.engines", "worker.errors", "worker.json_values"),
+    ),
     Rule("worker.inputs", WORKER_FILES),
     Rule("worker.outputs", WORKER_FILES),
     Rule("worker.engines", (*WORKER_EDGE, "worker.files", "engine.graph", *SHARED)),

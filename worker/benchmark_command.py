@@ -21,19 +21,19 @@ LOOK_SECONDS = 0.1
 STOP_SECONDS = 30.0
 
 
-def run_benchmark(url: str, api_key: str = "", verify: ssl.SSLContext | bool = True) -> dict[str, Any]:
+def run_benchmark(url: str, api_key: str = "", verify: ssl.SSLContext | bool = True) -> dict[str, object]:
     """Return the report of a fresh run. Raises httpx.TransportError without a reply, HTTPStatusError for a refusal."""
     with worker_client(api_key=api_key, timeout=httpx.Timeout(5.0, read=None), verify=verify) as http:
         return _object(http.post(f"{url}/benchmark"))
 
 
-def last_benchmark(url: str, verify: ssl.SSLContext | bool = True) -> dict[str, Any]:
+def last_benchmark(url: str, verify: ssl.SSLContext | bool = True) -> dict[str, object]:
     """Return the last report. Raises as `run_benchmark`."""
     with worker_client(verify=verify) as http:
         return _object(http.get(f"{url}/benchmark"))
 
 
-def run_benchmark_alone() -> dict[str, Any]:
+def run_benchmark_alone() -> dict[str, object]:
     """Return the report of a worker with this environment's settings that takes no job and reports to no autoscaler.
 
     Raises EngineStartFailed when it ends without one.
@@ -68,7 +68,7 @@ def _worker() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             process.wait()
 
 
-def _object(response: httpx.Response) -> dict[str, Any]:
+def _object(response: httpx.Response) -> dict[str, object]:
     response.raise_for_status()
     body: dict[str, Any] = response.json()
     return body

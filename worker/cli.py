@@ -107,7 +107,7 @@ def generate(
         typer.echo(path)
 
 
-def _result_of(worker: _Worker, request: dict[str, Any], api_key: str, console: Console) -> dict[str, Any]:
+def _result_of(worker: _Worker, request: dict[str, object], api_key: str, console: Console) -> dict[str, Any]:
     """Return the result envelope; show a progress bar until it arrives."""
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("queued", total=100)

@@ -111,7 +111,7 @@ class ResultStream:
         return http.stream("POST", f"{self._url}/generate/stream", json={"input": self._input}, headers=headers)
 
 
-def _refusal(response: httpx.Response) -> dict[str, Any]:
+def _refusal(response: httpx.Response) -> dict[str, object]:
     try:
         refused = response.json()
     except json.JSONDecodeError:

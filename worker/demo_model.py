@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from worker.json_values import JsonObject
+
 DEMO_CHECKPOINT: Final = "darkroom-emoji.safetensors"
 # The training configuration. A modifier without one of these fields ignores it.
 DEMO_DEFAULTS: Final[Mapping[str, Any]] = {"width": 128, "height": 128, "cfg_scale": 4.0}
@@ -15,7 +17,7 @@ DEMO_PROMPT: Final = "a red apple on a blue background"
 NOTE: Final = f"Drawn by the built-in demo model {DEMO_CHECKPOINT}, which knows some emoji at 128x128 and nothing else."
 
 
-def defaults_among(names: Sequence[str], modifications: Mapping[str, Any], own: str | None) -> dict[str, Any]:
+def defaults_among(names: Sequence[str], modifications: Mapping[str, object], own: str | None) -> dict[str, Any]:
     """Return the replacements of a modifier's own defaults for a request on a machine with these checkpoints.
 
     They are none if `own`, the modifier's checkpoint, is here; else the only checkpoint, else the demo model with its
@@ -32,7 +34,7 @@ def defaults_among(names: Sequence[str], modifications: Mapping[str, Any], own: 
     return {} if others or not names else {"ckpt_name": DEMO_CHECKPOINT, **DEMO_DEFAULTS}
 
 
-def suited_example(example: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def suited_example(example: Mapping[str, object], names: Sequence[str]) -> dict[str, Any]:
     """Return a modifier's example for a machine with these checkpoints.
 
     An example that names the demo model names another where there is one. Otherwise its subject and size are those
@@ -47,7 +49,7 @@ def suited_example(example: Mapping[str, Any], names: Sequence[str]) -> dict[str
     return {**suited, "prompt": DEMO_PROMPT} if "prompt" in suited else suited
 
 
-def note_on(prompt: Mapping[str, Any]) -> str:
+def note_on(prompt: JsonObject) -> str:
     """Return the note about the model in a finished result; "" for all but the demo model."""
     is_used = any(
         isinstance(node, Mapping) and DEMO_CHECKPOINT in (node.get("inputs") or {}).values() for node in prompt.values()

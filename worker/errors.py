@@ -50,12 +50,12 @@ class WorkerError(Exception):
 
     code: ClassVar[str] = "worker_error"
 
-    def __init__(self, message: str, **fields: Any) -> None:
+    def __init__(self, message: str, **fields: object) -> None:
         super().__init__(message)
         self.message = message
         self.fields: dict[str, Any] = fields
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {"code": self.code, "message": self.message, **self.fields}
 
 
@@ -71,7 +71,7 @@ MAX_ALLOWED_ITEMS = 20_000  # choices listed in one refusal, over all its proble
 PLACES = ("input.modifications.", "input.", "query.")
 
 
-def shortened(value: Any, depth: int = MAX_SHOWN_DEPTH) -> Any:
+def shortened(value: object, depth: int = MAX_SHOWN_DEPTH) -> object:
     """Shorten a JSON value from a request for a reply: long texts, lists and deep values are cut."""
     if isinstance(value, str) and len(value) > MAX_SHOWN_LENGTH:
         return f"{value[:MAX_SHOWN_LENGTH]}... ({len(value)} characters)"
@@ -104,7 +104,7 @@ class Problem:
         names_field = name == field or name in self.message
         return str(shortened(self.message if names_field else f"{name}: {self.message}"))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         shown = {
             "field": self.field,
             "node_id": self.node_id,
@@ -138,7 +138,7 @@ class RequestRejected(CallerError):
         )
 
 
-def _shown(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+def _shown(problems: Sequence[Problem]) -> list[dict[str, object]]:
     """Return problems as JSON; if they have very many choices together, the later ones list only their first ones."""
     shown, num_allowed = [], 0
     for problem in problems:
@@ -218,7 +218,7 @@ class SessionGone(CallerError):
 class TryLater(WorkerError):
     code = "try_later"
 
-    def __init__(self, message: str, *, retry_after_seconds: float = 5.0, **fields: Any) -> None:
+    def __init__(self, message: str, *, retry_after_seconds: float = 5.0, **fields: object) -> None:
         super().__init__(message, retry_after_seconds=retry_after_seconds, **fields)
         self.retry_after_seconds = retry_after_seconds
 

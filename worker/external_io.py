@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pydantic import SecretStr
 
 from worker.engines.command import input_folder_of
@@ -17,6 +14,7 @@ from worker.inputs.s3_source import S3Source
 from worker.inputs.uploads import UploadedFiles
 from worker.jobs.delivered_outputs import DeliveredOutputs
 from worker.jobs.fetched_inputs import FOLDER, FetchedInputs
+from worker.json_values import JsonObject
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.webhook import WebhookSender
@@ -58,7 +56,7 @@ class ExternalIo:
         """Check a webhook's URL. Raises RequestRejected for an address that cannot be a webhook's."""
         self._check_form(url, "input.webhook.url")
 
-    def check_s3(self, asked: Mapping[str, Any]) -> None:
+    def check_s3(self, asked: JsonObject) -> None:
         """Check a request's S3 settings.
 
         Raises RequestRejected for an address that cannot be a store's, for another one than the operator's without its

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from fastapi.responses import JSONResponse
 
@@ -17,7 +16,7 @@ from fastapi.responses import JSONResponse
 class FiniteJSONResponse(JSONResponse):
     """JSON reply about a job, which may contain values from an engine."""
 
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         """Return the body; identical to Starlette's where all numbers are finite."""
         try:
             return super().render(content)
@@ -25,7 +24,7 @@ class FiniteJSONResponse(JSONResponse):
             return super().render(without_infinities(content))
 
 
-def dumps(value: Any) -> str:
+def dumps(value: object) -> str:
     """Return the JSON text of a value."""
     try:
         return json.dumps(value, allow_nan=False)
@@ -33,7 +32,7 @@ def dumps(value: Any) -> str:
         return json.dumps(without_infinities(value), allow_nan=False)
 
 
-def without_infinities(value: Any) -> Any:
+def without_infinities(value: object) -> object:
     """Return a copy with None in place of every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -42,16 +42,16 @@ def loads(
 
 def _loads(
     body: bytes | bytearray,
-    parse_constant: Callable[[str], Any] | None,
+    parse_constant: Callable[[str], object] | None,
     parse_float: Callable[[str], float] | None,
-) -> Any:
+) -> object:
     value = json.loads(body, parse_constant=parse_constant, parse_float=parse_float)
     if b"\\u" in body:
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def canonical_pieces(value: Any, encoder: json.JSONEncoder) -> Iterator[bytes]:
+def canonical_pieces(value: object, encoder: json.JSONEncoder) -> Iterator[bytes]:
     """Yield the output of `encoder`, one that writes ASCII, for a JSON value."""
     mark, held = uuid.uuid4().hex, list[str]()
     for piece in encoder.iterencode(_without_long(value, mark, held)):
@@ -97,7 +97,7 @@ def _decoded(body: bytes | bytearray, start: int, end: int) -> str:
         return str(text, "utf-8")
 
 
-def _with_held(value: Any, mark: str, held: list[str]) -> Any:
+def _with_held(value: object, mark: str, held: list[str]) -> object:
     if isinstance(value, dict):
         return {_with_held(key, mark, held): _with_held(item, mark, held) for key, item in value.items()}
     if isinstance(value, list):
@@ -107,7 +107,7 @@ def _with_held(value: Any, mark: str, held: list[str]) -> Any:
     return value
 
 
-def _without_long(value: Any, mark: str, held: list[str]) -> Any:
+def _without_long(value: object, mark: str, held: list[str]) -> object:
     if isinstance(value, dict):
         return {key: _without_long(item, mark, held) for key, item in value.items()}
     if isinstance(value, list):

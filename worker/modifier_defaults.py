@@ -11,6 +11,7 @@ from worker.demo_model import defaults_among
 from worker.engines.choices import choices_in
 from worker.engines.client import EngineClient
 from worker.engines.families import Family, ModelFile
+from worker.json_values import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,12 @@ class ModifierDefaults:
     fields: Mapping[str, Any] = field(default_factory=dict)
     family: Mapping[str, Any] | None = None
 
-    def build(self, registry: ModifierRegistry, name: str, modifications: Mapping[str, Any]) -> dict[str, Any]:
+    def build(self, registry: ModifierRegistry, name: str, modifications: Mapping[str, object]) -> dict[str, Any]:
         """Build the prompt of a request. Raises UnknownModifier and ModificationsRejected."""
         return registry.build(name, modifications, self.fields, self.family)
 
 
-def checkpoints_of(object_info: Mapping[str, Any]) -> Sequence[str]:
+def checkpoints_of(object_info: JsonObject) -> Sequence[str]:
     """Return the names of the checkpoints that an engine lists."""
     return choices_in(object_info)("CheckpointLoaderSimple", "ckpt_name") or ()
 
@@ -55,6 +56,6 @@ async def find_all_defaults(
     return {name: await find_defaults(engine, registry, checkpoints, name, {}) for name in names}
 
 
-def parameters_of(family: Family | None) -> Mapping[str, Any] | None:
+def parameters_of(family: Family | None) -> Mapping[str, object] | None:
     """Return the default parameters of a family; None where the workflows' own stand."""
     return None if family is None or family.is_default else family.default.as_json()

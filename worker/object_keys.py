@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 PLACES = ("request_id", "node_id", "subfolder", "filename", "index")
 OWN_PREFIX = "{request_id}/"
@@ -23,7 +22,7 @@ def find_template_problem(template: str) -> str | None:
     return None
 
 
-def make_keys(template: str, request_id: str, outputs: Sequence[Mapping[str, Any]]) -> list[str]:
+def make_keys(template: str, request_id: str, outputs: Sequence[Mapping[str, object]]) -> list[str]:
     """Return a unique key for each output record; a duplicate gets `_<node>_<index>` before its extension."""
     keys: list[str] = []
     for index, output in enumerate(outputs):

@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -43,6 +42,7 @@ from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.jobs.webhook_rows import WebhookRow
+from worker.json_values import JsonObject
 from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import fitting, num_open_files
 from worker.observe.io_metrics import IoMetrics
@@ -235,7 +235,7 @@ class Front:
     async def _benchmark_now(self) -> None:
         await self._readiness.benchmark_now()
 
-    async def _fetch_inputs(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+    async def _fetch_inputs(self, prompt: JsonObject, engine: EngineClient) -> JsonObject:
         return await self._external_io.inputs.fetch_for(prompt, "benchmark", None, engine)
 
     def _modifiers(self) -> ModifierRegistry:
@@ -367,7 +367,7 @@ class Front:
         if job.request.webhook is not None:
             self._outbox.wake()
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+from typing import Any
 
 import worker
 from worker.errors import (
@@ -51,7 +52,7 @@ def test_a_problem_repeats_no_more_than_the_beginning_of_a_long_value() -> None:
 
 def test_a_refusal_lists_a_hundred_problems_and_counts_the_others() -> None:
     error = RequestRejected([Problem(f"wrong {index}") for index in range(150)], num_unlisted=10)
-    shown = error.as_json()
+    shown: dict[str, Any] = error.as_json()
     assert len(shown["problems"]) == len(error.problems) == 100 and shown["unlisted_problems"] == 60
     assert error.message == "wrong 0 (and 159 more)"
     assert "unlisted_problems" not in RequestRejected([Problem("wrong")]).as_json()
@@ -59,5 +60,5 @@ def test_a_refusal_lists_a_hundred_problems_and_counts_the_others() -> None:
 
 def test_a_refusal_repeats_long_lists_of_choices_only_so_often() -> None:
     problems = [Problem("wrong", allowed=[f"{index}.safetensors" for index in range(5000)]) for _ in range(100)]
-    shown = RequestRejected(problems).as_json()["problems"]
+    shown: Any = RequestRejected(problems).as_json()["problems"]
     assert [len(problem["allowed"]) for problem in shown] == [5000] * 4 + [50] * 96

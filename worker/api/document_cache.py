@@ -46,7 +46,7 @@ class DocumentCache:
         return Response(built.content, media_type=self._media_type, headers=headers)
 
 
-def _build(source: object, build: Callable[[], Any], last: _Built | None) -> _Built:
+def _build(source: object, build: Callable[[], object], last: _Built | None) -> _Built:
     if last is not None and last.source == source:  # reloaded, but equal
         return replace(last, source=source)
     content = finite_json.dumps(build()).encode()

@@ -5,7 +5,7 @@ The examples name checkpoints and other files that the engine has, so they are b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from worker.api.schemas import GenerateRequest
 from worker.demo_model import suited_example
 from worker.engines.choices import choices_in
 from worker.errors import EngineUnreachable
+from worker.json_values import JsonObject
 from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
 
 router = APIRouter(include_in_schema=False)
@@ -72,7 +73,7 @@ async def openapi(request: Request) -> Response:
     """Return the document of the API; it changes with what the engine has."""
     services, app = services_of(request), request.app
     engine, registry = services.pool.any_client, services.modifiers
-    object_info: Mapping[str, Any] | None = None
+    object_info: JsonObject | None = None
     try:
         found = await engine.object_info()
         modifications = _drawn_first(registry, choices_in(found))
@@ -81,7 +82,7 @@ async def openapi(request: Request) -> Response:
     except EngineUnreachable:
         defaults = ModifierDefaults()
 
-    def make() -> dict[str, Any]:
+    def make() -> dict[str, object]:
         examples = {} if object_info is None else examples_of(registry, choices_in(object_info), defaults)
         return _document(app.routes, examples)
 
@@ -89,7 +90,7 @@ async def openapi(request: Request) -> Response:
     return await kept.reply(request, object_info, make)
 
 
-def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, object]]) -> dict[str, object]:
     document = get_openapi(title=TITLE, version="1", description=SUMMARY, routes=routes)
     for path in GENERATE_ROUTES:
         document["paths"][path]["post"]["requestBody"] = _request_body(examples)
@@ -100,7 +101,9 @@ def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, Any]]) 
     return document
 
 
-def examples_of(modifiers: ModifierRegistry, choices: Choices, defaults: ModifierDefaults) -> dict[str, dict[str, Any]]:
+def examples_of(
+    modifiers: ModifierRegistry, choices: Choices, defaults: ModifierDefaults
+) -> dict[str, dict[str, object]]:
     """Return request bodies by name: one per modifier whose files this engine has, and one with a whole workflow.
 
     `defaults` are those of the modifier that builds the workflow.
@@ -117,13 +120,13 @@ def examples_of(modifiers: ModifierRegistry, choices: Choices, defaults: Modifie
     return made
 
 
-def _drawn_first(modifiers: ModifierRegistry, choices: Choices) -> dict[str, Any]:
+def _drawn_first(modifiers: ModifierRegistry, choices: Choices) -> dict[str, object]:
     """Return the example of the modifier that builds the workflow; empty where the engine lacks its files."""
     checkpoints = choices("CheckpointLoaderSimple", "ckpt_name") or ()
     return suited_example(modifiers.examples(choices).get(DRAWN_FIRST, {}), checkpoints)
 
 
-def _request_body(examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _request_body(examples: dict[str, dict[str, object]]) -> dict[str, object]:
     schema = GenerateRequest.model_json_schema(ref_template="#/components/schemas/{model}")
     schema.pop("$defs", None)
     shown = {name: {"summary": name, "value": body} for name, body in examples.items()}

@@ -19,6 +19,7 @@ from worker.errors import EngineUnreachable, NotReady, Problem, RequestRejected
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
 from worker.jobs.prompt_work import PromptWork
 from worker.jobs.random_values import resolve
+from worker.json_values import JsonObject
 from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 from worker.outputs.options import OutputOptions
@@ -83,7 +84,7 @@ async def _checked_prompt(
     try:
         object_info = await engine.object_info()
         defaults = await _defaults(services, parsed.input, engine, object_info)
-        prompt: Mapping[str, Any] = build_prompt(services, parsed.input, defaults)
+        prompt: JsonObject = build_prompt(services, parsed.input, defaults)
         is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
         if is_of_modifier:
             await services.prompt_rules.check_size(prompt)
@@ -113,7 +114,7 @@ async def _checked_prompt(
     return prompt, cost
 
 
-async def _cost(services: Services, prompt: Mapping[str, Any], engine: EngineClient) -> float:
+async def _cost(services: Services, prompt: JsonObject, engine: EngineClient) -> float:
     """Return the cost of a prompt, by the families of the models it names. Raises EngineUnreachable."""
     is_large, cost_of = len(prompt) >= LARGE_GRAPH_NODES, services.platform.cost_of
     if services.platform.workload is not Workload.COMPUTED:
@@ -123,7 +124,7 @@ async def _cost(services: Services, prompt: Mapping[str, Any], engine: EngineCli
 
 
 async def _defaults(
-    services: Services, parsed: GenerateInput, engine: EngineClient, object_info: Mapping[str, Any]
+    services: Services, parsed: GenerateInput, engine: EngineClient, object_info: JsonObject
 ) -> ModifierDefaults:
     """Return the defaults of the request's modifier; none for a workflow and for an unknown modifier."""
     if parsed.modifier not in services.modifiers.names():

@@ -108,7 +108,7 @@ async def _submit(request: Request) -> Job | Response:
     return JSONResponse(shown, status_code=taken.status_code, headers=later)
 
 
-def _answer_of(taken: httpx.Response) -> dict[str, Any]:
+def _answer_of(taken: httpx.Response) -> dict[str, object]:
     try:
         answer = json.loads(taken.content)
     except ValueError:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from worker.errors import Problem, RequestRejected
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.job import WebhookEvent
+from worker.json_values import JsonObject
 from worker.object_keys import find_template_problem
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
@@ -143,7 +144,7 @@ class ParsedRequest:
     files: Mapping[str, ReceivedFile] = field(default_factory=dict)
 
 
-def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:
+def parse_generate(payload: JsonObject) -> GenerateInput:
     """Validate the form of a request. Raises RequestRejected with its problems."""
     given = payload.get("input")
     for name, value in given.items() if isinstance(given, Mapping) else ():
@@ -157,7 +158,7 @@ def parse_generate(payload: Mapping[str, Any]) -> GenerateInput:
         raise RequestRejected([problem_of(entry) for entry in error.errors(include_url=False)]) from None
 
 
-def _has_more_elements(value: Any, limit: int) -> bool:
+def _has_more_elements(value: object, limit: int) -> bool:
     """Return True if a JSON value has more than `limit` elements, at any depth."""
     num_elements, waiting = 0, [value]
     while waiting:

@@ -81,7 +81,7 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
     yield _event(job.seq, {"request_id": job.public_id, "status": "final_result", "result": result, **_times(began)})
 
 
-def _snapshot(services: Services, job: Job) -> dict[str, Any]:
+def _snapshot(services: Services, job: Job) -> dict[str, object]:
     return {
         "request_id": job.public_id,
         "status": job.state.value,
@@ -98,5 +98,5 @@ def _times(began: float) -> dict[str, float]:
     return {"timestamp": time.time(), "elapsed_time": round(time.monotonic() - began, 3)}
 
 
-def _event(event_id: int, data: Mapping[str, Any]) -> str:
+def _event(event_id: int, data: Mapping[str, object]) -> str:
     return f"id: {event_id}\ndata: {finite_json.dumps(data)}\n\n"

@@ -28,6 +28,7 @@ from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.job import Job, JobState, body_hash
 from worker.jobs.ownership import id_to_use, own_id
+from worker.json_values import JsonObject
 from worker.modifier_defaults import ModifierDefaults
 from worker.off_loop import LARGE_GRAPH_NODES
 from worker.services import Services
@@ -98,7 +99,7 @@ class _Submission:
             is_named = await self._choose_id(parsed, envelope, digest, identity.key_name)
             return await self._admit(parsed, digest, identity.key_name, counted_as, is_named=is_named)
 
-    def _open_envelope(self, body: Mapping[str, Any]) -> Envelope:
+    def _open_envelope(self, body: JsonObject) -> Envelope:
         self._caller = caller_of(body)
         return self._services.platform.open_envelope(body)
 
@@ -166,7 +167,7 @@ async def _apart(
     return await asyncio.to_thread(function, *arguments, **named)
 
 
-async def _json_of(services: Services, content: bytes | bytearray) -> dict[str, Any]:
+async def _json_of(services: Services, content: bytes | bytearray) -> dict[str, object]:
     """Return the JSON object of a body. Raises RequestRejected, under Vast with the texts of its own worker."""
     try:
         return await services.bodies.parse(content)
@@ -216,7 +217,7 @@ async def _receive(request: Request, services: Services, lease: Lease) -> Receiv
     return await read_multipart(request, services.uploads, services.bodies, lease, check_before_file)
 
 
-def _whole(body: dict[str, Any]) -> dict[str, Any]:
+def _whole(body: dict[str, object]) -> dict[str, object]:
     """Return the body of a request whose part named `input` holds the body or only its `input` object."""
     return body if "input" in body or is_envelope(body) else {"input": body}
 

@@ -28,6 +28,7 @@ from worker.autoscaler.vast.sessions import Session
 from worker.errors import RequestRejected, RequestTooLarge, TooManySessions, WorkerError, http_status
 from worker.guard.bodies import Sender
 from worker.identity.caller import Identity
+from worker.json_values import JsonObject
 from worker.services import Services
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -55,7 +56,7 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
         session_end_app(services), config.host, config.worker_http_port, services.connections, busy
     )
 
-    async def post_to_self(route: str, body: Mapping[str, Any], maker: Identity) -> None:
+    async def post_to_self(route: str, body: JsonObject, maker: Identity) -> None:
         if route not in ON_CLOSE_ROUTES:
             log.warning("session route refused", route=route[:200])
             return
@@ -157,7 +158,7 @@ async def update(request: Request) -> Response:
     return JSONResponse({"ok": True})
 
 
-def _known(request: Request, body: Mapping[str, Any], unknown: str = "session does not exist") -> Session:
+def _known(request: Request, body: Mapping[str, object], unknown: str = "session does not exist") -> Session:
     """Return the session that a body names and proves to be the creator's. Raises _Answer."""
     if not body.get("session_id"):
         raise _Answer(422, "missing session_id")
@@ -192,7 +193,7 @@ async def _read_of_session(request: Request) -> dict[str, Any]:
         raise _Answer(http_status(type(error)), error.message) from None
 
 
-def _canonical(value: Any) -> bytes:
+def _canonical(value: object) -> bytes:
     return json.dumps(dict(value) if isinstance(value, Mapping) else value, sort_keys=True).encode()
 
 

@@ -82,7 +82,7 @@ async def redeliver(webhook_id: str, request: Request, asked: Redelivery | None 
     return _shown(await services_of(request).outbox.redeliver(webhook_id, asked.secret, asked.url))
 
 
-def _shown(row: WebhookRow) -> dict[str, Any]:
+def _shown(row: WebhookRow) -> dict[str, object]:
     return {
         "id": row.id,
         "request_id": row.job_id,

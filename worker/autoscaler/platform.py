@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 from prometheus_client import CollectorRegistry
@@ -26,6 +25,7 @@ from worker.errors import SessionGone, SettingsInvalid
 from worker.guard.plain_responses import plain_client
 from worker.jobs.cost import NO_FAMILIES, cost_of
 from worker.jobs.job import Job
+from worker.json_values import JsonObject
 from worker.settings.environment import runpod_environment
 from worker.settings.platforms import RunPodConfig, VastConfig
 from worker.settings.settings import Settings
@@ -48,10 +48,10 @@ class Platform:
     http: httpx.AsyncClient | None
     _asking: list[asyncio.Task[None]] = field(default_factory=list)
 
-    def cost_of(self, prompt: Mapping[str, Any], families: Mapping[ModelFile, Family] = NO_FAMILIES) -> float:
+    def cost_of(self, prompt: JsonObject, families: Mapping[ModelFile, Family] = NO_FAMILIES) -> float:
         return cost_of(prompt, self.workload, families)
 
-    def open_envelope(self, body: Mapping[str, Any]) -> Envelope:
+    def open_envelope(self, body: JsonObject) -> Envelope:
         """Open a request's envelope; a request of a session extends that.
 
         Raises EnvelopeRejected, SignatureRejected, NotReady or SessionGone.

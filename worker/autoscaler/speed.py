@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker.jobs.cost import UNIT_COST
+from worker.json_values import JsonObject
 from worker.workload import Workload
 
 
@@ -18,7 +19,7 @@ def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:
     return pictures_per_second * (UNIT_COST if workload is Workload.STATIC else 1.0)
 
 
-def _pictures_per_second(engine: Mapping[str, Any]) -> float:
+def _pictures_per_second(engine: JsonObject) -> float:
     """Return the pictures per second of the requested workload.
 
     Where a CPU ran a smaller one, its pictures are not comparable, so they are 512x512 ones of 20 steps.
@@ -34,7 +35,7 @@ def assumed_speed(computed: float, workload: Workload) -> float:
     return computed / UNIT_COST if workload is Workload.ONE else computed
 
 
-def _positive(report: Mapping[str, Any], name: str) -> float:
+def _positive(report: JsonObject, name: str) -> float:
     """Return a figure of a report; 0 where there is none above it."""
     value = report.get(name)
     return float(value) if isinstance(value, int | float) and value > 0 else 0.0

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from names.nearest import nearest_name
 from worker.engines.outcome import allowed_by
 from worker.errors import Problem
+from worker.json_values import JsonObject, object_at
 
 MAX_HINTS = 30
 NOT_IN_LIST = "value_not_in_list"
 UNKNOWN_CLASSES = frozenset({"unknown_class", "missing_node_type", "invalid_prompt"})
 
 
-def choices_in(object_info: Mapping[str, Any]) -> Callable[[str, str], Sequence[str] | None]:
+def choices_in(object_info: JsonObject) -> Callable[[str, str], Sequence[str] | None]:
     """Return a lookup from node class and input to its choices.
 
     The lookup returns None for an input that is no choice, or that takes files sent along.
     """
 
     def lookup(class_type: str, input_name: str) -> Sequence[str] | None:
-        sections = (object_info.get(class_type) or {}).get("input") or {}
-        for inputs in sections.values():
-            config = inputs.get(input_name) if isinstance(inputs, Mapping) else None
+        for inputs in object_at(object_info, class_type, "input").values():
+            config = object_at(inputs).get(input_name)
             if isinstance(config, list | tuple) and config:
                 options = config[1] if len(config) > 1 and isinstance(config[1], Mapping) else {}
                 allowed = allowed_by(config)
@@ -35,7 +34,7 @@ def choices_in(object_info: Mapping[str, Any]) -> Callable[[str, str], Sequence[
     return lookup
 
 
-def with_hints(problems: Iterable[Problem], object_info: Mapping[str, Any]) -> list[Problem]:
+def with_hints(problems: Iterable[Problem], object_info: JsonObject) -> list[Problem]:
     """Return the problems, with the nearest valid name added to those of a wrong name.
 
     Only the first of very many get one: to compare thousands of names with all choices takes seconds.
@@ -44,7 +43,7 @@ def with_hints(problems: Iterable[Problem], object_info: Mapping[str, Any]) -> l
     return [_with_hint(problem, object_info) for problem in listed[:MAX_HINTS]] + listed[MAX_HINTS:]
 
 
-def _with_hint(problem: Problem, object_info: Mapping[str, Any]) -> Problem:
+def _with_hint(problem: Problem, object_info: JsonObject) -> Problem:
     nearest = None
     if problem.type == NOT_IN_LIST and isinstance(problem.allowed, list):
         nearest = nearest_name(str((problem.extra or {}).get("received", "")), problem.allowed)

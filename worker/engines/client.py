@@ -43,6 +43,7 @@ from worker.errors import (
     Problem,
     RequestRejected,
 )
+from worker.json_values import JsonObject
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 
 LOOK_SECONDS = 5.0
@@ -224,8 +225,8 @@ class EngineClient:
             return self._object_info
 
     async def ask(
-        self, method: str, path: str, body: Any = None, *, timeout_seconds: float = ASK_SECONDS
-    ) -> tuple[int, dict[str, Any]]:
+        self, method: str, path: str, body: object = None, *, timeout_seconds: float = ASK_SECONDS
+    ) -> tuple[int, dict[str, object]]:
         """Request a route that only our own engine has.
 
         Returns the status, and the body where it is a JSON object.
@@ -240,7 +241,7 @@ class EngineClient:
     def forget_object_info(self) -> None:
         self._object_info = None
 
-    async def history_entry(self, prompt_id: str) -> Mapping[str, Any] | None:
+    async def history_entry(self, prompt_id: str) -> JsonObject | None:
         entry: Mapping[str, Any] | None = (await self._get(f"/history/{prompt_id}")).get(prompt_id)
         return entry
 
@@ -260,7 +261,7 @@ class EngineClient:
 
     # checking and running
 
-    async def check(self, prompt: Mapping[str, Any], pending_files: Collection[str] = ()) -> None:
+    async def check(self, prompt: JsonObject, pending_files: Collection[str] = ()) -> None:
         """Check a prompt without GPU time. Raises RequestRejected with every problem."""
         is_large = len(prompt) >= LARGE_GRAPH_NODES
         too_long = await off_loop(is_large, find_long_names, prompt)
@@ -282,9 +283,7 @@ class EngineClient:
                 hinted = with_folders(hinted, kinds, await self._model_folders())
             raise RequestRejected(problems_without_folders(hinted, self._hidden), num_unlisted=found.num_unlisted)
 
-    async def _found_by_engine(
-        self, prompt: Mapping[str, Any], pending_files: Collection[str]
-    ) -> tuple[FoundProblems, Kinds]:
+    async def _found_by_engine(self, prompt: JsonObject, pending_files: Collection[str]) -> tuple[FoundProblems, Kinds]:
         """Return what our engine's check finds, and the kinds of the models that the prompt names."""
         is_large = len(prompt) >= LARGE_GRAPH_NODES
         body = await off_loop(is_large, _encoded, {"prompt": prompt, "pending_files": list(pending_files)})
@@ -298,12 +297,12 @@ class EngineClient:
 
     async def run(
         self,
-        prompt: Mapping[str, Any],
+        prompt: JsonObject,
         prompt_id: str,
         on_message: OnMessage,
         *,
         timeout_seconds: float,
-        extra_data: Mapping[str, Any] | None = None,
+        extra_data: Mapping[str, object] | None = None,
         is_there: bool = False,
         is_own: bool = False,
     ) -> RunOutcome:
@@ -496,7 +495,7 @@ class EngineClient:
 
     # inside
 
-    async def _submit(self, prompt: Mapping[str, Any], prompt_id: str, extra_data: Mapping[str, Any]) -> None:
+    async def _submit(self, prompt: JsonObject, prompt_id: str, extra_data: JsonObject) -> None:
         body = {"prompt": prompt, "prompt_id": prompt_id, "client_id": self.client_id}
         if extra_data:
             body["extra_data"] = dict(extra_data)
@@ -625,7 +624,7 @@ class EngineClient:
         if isinstance(data, Mapping):
             self._on_message(str(message.get("type", "")), data)
 
-    def _on_message(self, kind: str, data: Mapping[str, Any]) -> None:
+    def _on_message(self, kind: str, data: JsonObject) -> None:
         run = self._runs.get(str(data.get("prompt_id")))
         if run is None:
             return
@@ -661,11 +660,11 @@ class EngineClient:
             raise EngineUnreachable(f"The engine answered {response.status} to {path}")
         return response.json_object()
 
-    async def _request(self, method: str, path: str, *, json_body: Any = None) -> Reply:
+    async def _request(self, method: str, path: str, *, json_body: object = None) -> Reply:
         return await self._http.request(method, path, b"" if json_body is None else _encoded(json_body))
 
 
-def _encoded(body: Any) -> bytes:
+def _encoded(body: object) -> bytes:
     return json.dumps(body).encode()
 
 

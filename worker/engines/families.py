@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from worker.json_values import JsonObject
+
 FAMILY_KIND: Final = "family"
 """The `kind` of a `ModelFile` without a file: random weights of the family with that name."""
 
@@ -42,7 +44,7 @@ class PictureDefaults:
     sampler_name: str
     scheduler: str
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property
@@ -62,7 +64,7 @@ class Family:
     pixel_cost: float = 1.0
 
 
-def read_families(answer: Any) -> tuple[Family, ...]:
+def read_families(answer: object) -> tuple[Family, ...]:
     """Read the answer of `/api/v1/families`, the default family first; empty for the answer of another kind of engine.
 
     A family whose description is not understood is left out.
@@ -98,12 +100,12 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
     return defaults if defaults.work > 0 else None
 
 
-def _read_cost(described: Mapping[str, Any]) -> float:
+def _read_cost(described: JsonObject) -> float:
     cost = described.get("cost")
     return float(cost) if isinstance(cost, int | float) and 0 < cost < float("inf") else 1.0
 
 
-def loaded_by(inputs: Mapping[str, Any]) -> ModelFile | None:
+def loaded_by(inputs: Mapping[str, object]) -> ModelFile | None:
     """Return the model file that a node with these inputs loads a denoising network from."""
     for name, kind in LOADER_INPUTS.items():
         value = inputs.get(name)
@@ -112,12 +114,12 @@ def loaded_by(inputs: Mapping[str, Any]) -> ModelFile | None:
     return None
 
 
-def model_files_in(prompt: Mapping[str, Any]) -> list[ModelFile]:
+def model_files_in(prompt: JsonObject) -> list[ModelFile]:
     """Return the model files of denoising networks that a prompt in ComfyUI's API form names, each once."""
     return list(dict.fromkeys(_files(prompt)))
 
 
-def _files(prompt: Mapping[str, Any]) -> Iterator[ModelFile]:
+def _files(prompt: JsonObject) -> Iterator[ModelFile]:
     for node in prompt.values():
         inputs = node.get("inputs") if isinstance(node, Mapping) else None
         found = loaded_by(inputs) if isinstance(inputs, Mapping) else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlencode
 
 from worker.engines.families import FAMILY_KIND, Family, ModelFile, read_families
 from worker.engines.http import Reply
+from worker.json_values import JsonObject
 
 TTL_SECONDS = 30.0  # for which a replaced file may count as of its former family
 MAX_QUERY_BYTES = 4096  # of one request; further files of a prompt count as of the default family
@@ -94,7 +94,7 @@ class FamilyLookup:
             for name in unknown:
                 self._keep(ModelFile(kind, name), families.get(name, ""))
 
-    async def _described(self, kind: str, names: Collection[str] = ()) -> list[Mapping[str, Any]] | None:
+    async def _described(self, kind: str, names: Collection[str] = ()) -> list[JsonObject] | None:
         """Return the engine's descriptions of files, of all of a kind without names; None where it has none."""
         reply = await self._ask(f"/api/v1/checkpoints?{_query([('kind', kind), *(('name', name) for name in names)])}")
         listed = reply.json_object().get("checkpoints") if reply.status == 200 else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine.graph.explain import explain_prompt
 from engine.graph.object_info import rules_in
 from worker.errors import Problem
+from worker.json_values import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +20,16 @@ class FoundProblems:
     num_unlisted: int = 0
 
 
-def find_problems(
-    prompt: Mapping[str, Any], object_info: Mapping[str, Any], pending_files: Collection[str] = ()
-) -> FoundProblems:
+def find_problems(prompt: JsonObject, object_info: JsonObject, pending_files: Collection[str] = ()) -> FoundProblems:
     """Check a prompt against an engine's `/object_info`. `pending_files` will be there by the time it runs."""
     return read_problems(explain_prompt(prompt, rules_in(object_info), pending_files).as_json())
 
 
-def read_problems(answer: Mapping[str, Any]) -> FoundProblems:
+def read_problems(answer: Mapping[str, object]) -> FoundProblems:
     """Read the problems in the answer of `/api/v1/workflow`."""
-    listed = tuple(_problem(item) for item in answer.get("problems") or ())
-    return FoundProblems(listed, int(answer.get("unlisted_problems") or 0))
+    problems, unlisted = answer.get("problems"), answer.get("unlisted_problems")
+    listed = tuple(_problem(item) for item in problems) if isinstance(problems, Sequence) else ()
+    return FoundProblems(listed, int(unlisted) if isinstance(unlisted, int | float) else 0)
 
 
 def _problem(item: Mapping[str, Any]) -> Problem:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from worker.engines.watch import EngineReport, EngineState
 
@@ -32,7 +31,7 @@ class Floor:
     def is_reached(self) -> bool:
         return self.free_bytes is not None and self.free_bytes < self.least_bytes
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {"free_bytes": self.free_bytes, "floor_bytes": self.least_bytes, "low": self.is_reached}
 
 
@@ -57,7 +56,7 @@ def find_worker_problems(
     return problems
 
 
-def engine_as_json(engine: EngineReport) -> dict[str, Any]:
+def engine_as_json(engine: EngineReport) -> dict[str, object]:
     loss = engine.last_loss
     return {
         "url": engine.url,

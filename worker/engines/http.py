@@ -41,7 +41,7 @@ class Reply:
     status: int
     body: bytes
 
-    def json_value(self) -> Any:
+    def json_value(self) -> object:
         """Return the body as JSON; None when it is not JSON."""
         try:
             return json.loads(self.body)

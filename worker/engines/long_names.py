@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from worker.errors import Problem
+from worker.json_values import JsonObject
 
 MAX_NAME_LENGTH = 1000
 
 
-def find_long_names(prompt: Mapping[str, Any]) -> list[Problem]:
+def find_long_names(prompt: JsonObject) -> list[Problem]:
     """Return the problem of every node whose id or class is too long."""
     return [
         Problem(
@@ -22,6 +22,6 @@ def find_long_names(prompt: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def _class_of(node: Any) -> str:
+def _class_of(node: object) -> str:
     class_type = node.get("class_type") if isinstance(node, Mapping) else None
     return class_type if isinstance(class_type, str) else ""

@@ -7,12 +7,13 @@ but for small differences where they meet.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from worker.json_values import JsonObject, object_at
 
 TILED = {"VAEDecode": "VAEDecodeTiled", "VAEEncode": "VAEEncodeTiled"}
 
 
-def tiled_prompt(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> dict[str, Any]:
+def tiled_prompt(prompt: JsonObject, object_info: JsonObject) -> dict[str, object]:
     """Return the prompt with the tiled class wherever the engine has one.
 
     Inputs that only the tiled class has get its declared defaults.
@@ -20,16 +21,16 @@ def tiled_prompt(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> d
     return {node_id: _tiled(node, object_info) for node_id, node in prompt.items()}
 
 
-def _tiled(node: Any, object_info: Mapping[str, Any]) -> Any:
+def _tiled(node: object, object_info: JsonObject) -> object:
     if not isinstance(node, Mapping):
         return node
     name = TILED.get(str(node.get("class_type")))
     if name is None or name not in object_info:
         return node
-    declared = (object_info[name].get("input") or {}).get("required") or {}
+    declared = object_at(object_info, name, "input", "required")
     defaults = {
         key: config[1]["default"]
         for key, config in declared.items()
-        if len(config) > 1 and isinstance(config[1], Mapping) and "default" in config[1]
+        if isinstance(config, list) and len(config) > 1 and isinstance(config[1], Mapping) and "default" in config[1]
     }
     return {**node, "class_type": name, "inputs": {**defaults, **(node.get("inputs") or {})}}

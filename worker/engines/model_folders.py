@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
 
 from worker.engines.choices import NOT_IN_LIST
 from worker.errors import Problem
@@ -41,13 +40,13 @@ Kinds = Mapping[tuple[str, str], str]
 """Node id and input -> kind of folder."""
 
 
-def parse_kinds(models: Any) -> Kinds:
+def parse_kinds(models: object) -> Kinds:
     """Parse the list `models` in the reply of our engine's check; empty without one."""
     entries = [entry for entry in models if isinstance(entry, Mapping)] if isinstance(models, list) else []
     return {(str(entry.get("node_id")), str(entry.get("input_name"))): str(entry.get("folder")) for entry in entries}
 
 
-def parse_folders(body: Any) -> dict[str, list[str]]:
+def parse_folders(body: object) -> dict[str, list[str]]:
     """Parse the folders by kind in ComfyUI's `/experiment/models`; empty where the engine has no such route."""
     entries = [entry for entry in body if isinstance(entry, Mapping)] if isinstance(body, list) else []
     return {str(entry.get("name")): [str(folder) for folder in entry.get("folders") or ()] for entry in entries}

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os.path
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from worker.errors import Problem
+from worker.json_values import JsonObject
 
 SAVING_CLASSES = frozenset(
     {
@@ -26,7 +26,7 @@ COUNTER_BYTES = 20  # after the last part: a number and the extension
 ALLOWED = "a name, or a path below the output folder"
 
 
-def find_name_problems(prompt: Mapping[str, Any], output_folder: Path | None) -> list[Problem]:
+def find_name_problems(prompt: JsonObject, output_folder: Path | None) -> list[Problem]:
     """Return the problem of every unsafe file name. `output_folder` is the engine's, None where it is not known."""
     problems = []
     for node_id, node in prompt.items():

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 MAX_HEADER_BYTES = 8 << 20  # workflows are stored in it
 MAX_TENSORS = 64
@@ -47,7 +47,7 @@ def check_latent_header(path: Path) -> None:
             raise BadLatent(f"has a malformed entry for its tensor {name[:80]!r}")
 
 
-def _is_whole(entry: Any, data_bytes: int) -> bool:
+def _is_whole(entry: object, data_bytes: int) -> bool:
     """Return True if an entry has a known type and as many bytes within the file as its shape requires."""
     if not isinstance(entry, dict):
         return False
@@ -61,5 +61,5 @@ def _is_whole(entry: Any, data_bytes: int) -> bool:
     return bool(0 <= start <= end <= data_bytes and math.prod(shape) * item_bytes == end - start)
 
 
-def _are_sizes(value: Any) -> TypeGuard[list[int]]:
+def _are_sizes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 48 for item in value)

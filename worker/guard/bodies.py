@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from fastapi import Request
 
@@ -153,7 +153,7 @@ class Bodies:
         if num_bytes > limit:
             raise _too_large(num_bytes, limit, "" if sender.is_known else " before its caller is known")
 
-    async def parse(self, content: bytes | bytearray) -> dict[str, Any]:
+    async def parse(self, content: bytes | bytearray) -> dict[str, object]:
         """Return the JSON object of a body whose structure has been checked. Raises RequestRejected."""
         if len(content) < LARGE_BODY_BYTES:
             return parse_json(content)

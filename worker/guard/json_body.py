@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
 
 from worker import long_json
 from worker.errors import Problem, RequestRejected
 
 
-def parse_json(body: bytes | bytearray) -> dict[str, Any]:
+def parse_json(body: bytes | bytearray) -> dict[str, object]:
     """Return the JSON object of a body. Raises RequestRejected."""
     try:
         value = long_json.loads(body, parse_constant=_no_number, parse_float=_finite)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from worker.errors import Problem
+from worker.json_values import JsonObject
 from worker.settings.jobs import NodePolicyConfig
 
 CUSTOM_PREFIX: Final = "custom_nodes."
@@ -31,7 +32,7 @@ class NodePolicy:
         self.is_active = any((config.allowed, config.denied, config.allowed_packs, config.denied_packs))
 
     def find_problems(
-        self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], *, is_trusted: bool = False
+        self, prompt: JsonObject, object_info: JsonObject, *, is_trusted: bool = False
     ) -> Iterator[Problem]:
         """Yield a problem for every node that a rule forbids.
 
@@ -51,7 +52,7 @@ class NodePolicy:
                     extra={"rule": rule, "received": class_type},
                 )
 
-    def _broken_rule(self, class_type: str, object_info: Mapping[str, Any], is_trusted: bool) -> str | None:
+    def _broken_rule(self, class_type: str, object_info: JsonObject, is_trusted: bool) -> str | None:
         """Return the setting (and pattern, if one matches) that forbids a class; None if the class is allowed."""
         config, packs = self._config, pack_names(object_info.get(class_type))
         denied = _matching(config.denied, (class_type,))
@@ -67,7 +68,7 @@ class NodePolicy:
         return None
 
 
-def pack_names(declared: Any) -> tuple[str, ...]:
+def pack_names(declared: object) -> tuple[str, ...]:
     """Return the names by which the pack of a node class is matched; empty for an unknown class."""
     module = declared.get("python_module") if isinstance(declared, Mapping) else None
     if not isinstance(module, str) or not module:

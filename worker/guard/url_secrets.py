@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 ERASED_QUERY = "?erased"
@@ -14,7 +15,7 @@ _URL = re.compile(
 )
 
 
-def has_url_secrets(value: Any) -> bool:
+def has_url_secrets(value: object) -> bool:
     """Return True if any string within a JSON value contains a URL with a user, a query or a fragment."""
     return any(_may_hold(text) and without_url_secrets(text) != text for text in _strings(value))
 
@@ -45,7 +46,7 @@ def _erase(found: re.Match[str]) -> str:
     return found["scheme"] + user + found["place"] + query
 
 
-def _strings(value: Any) -> Any:
+def _strings(value: object) -> Iterator[str]:
     """Yield the strings of a JSON value without recursion, because a prompt may be deeply nested."""
     held = [value]
     while held:

@@ -33,6 +33,7 @@ from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
 from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, disk_low
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.single_flight import SingleFlight
+from worker.json_values import JsonObject
 from worker.observe.io_metrics import IoMetrics
 from worker.s3.targets import S3Target
 from worker.settings.outputs import InputLimits
@@ -80,7 +81,7 @@ class InputFetcher:
     async def close(self) -> None:
         await self._http.aclose()
 
-    def find_problem(self, reference: Reference, asked_s3: Mapping[str, Any] | None) -> InputRejected | None:
+    def find_problem(self, reference: Reference, asked_s3: JsonObject | None) -> InputRejected | None:
         """Return the problem of a reference that can be found before any download and without a DNS query, or None."""
         try:
             if reference.source == "url":
@@ -97,7 +98,7 @@ class InputFetcher:
         self,
         reference: Reference,
         job_id: str,
-        asked_s3: Mapping[str, Any] | None = None,
+        asked_s3: Mapping[str, object] | None = None,
         *,
         is_operators: bool = False,
     ) -> FetchedInput:
@@ -117,9 +118,7 @@ class InputFetcher:
             # The error may be shared with other jobs, whose nodes have other ids.
             raise type(refused)(refused.message, **(where | refused.fields)) from None
 
-    async def _fetch(
-        self, reference: Reference, asked_s3: Mapping[str, Any] | None, is_operators: bool
-    ) -> FetchedInput:
+    async def _fetch(self, reference: Reference, asked_s3: JsonObject | None, is_operators: bool) -> FetchedInput:
         if reference.source == "upload":
             return await asyncio.to_thread(self._uploaded, reference)
         if reference.source in INLINE:
@@ -130,9 +129,7 @@ class InputFetcher:
             self._io_metrics.input_shared(reference.source)
         return await self._shared.run(key, lambda: self._bring(reference, target))
 
-    def _s3_target(
-        self, reference: Reference, asked_s3: Mapping[str, Any] | None, is_operators: bool = False
-    ) -> S3Target:
+    def _s3_target(self, reference: Reference, asked_s3: JsonObject | None, is_operators: bool = False) -> S3Target:
         try:
             address = parse_s3_url(reference.value)
         except ValueError as error:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from worker.errors import Problem
 from worker.inputs.references import UPLOAD_PREFIX, media_of, source_of
+from worker.json_values import JsonObject, object_at
 
 FETCHED_FOLDER = "darkroom"  # in the engine's input folder: files from requests
 FOREIGN_FILE = "foreign_file"
@@ -30,8 +30,8 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def find_foreign_names(
-    prompt: Mapping[str, Any],
-    object_info: Mapping[str, Any],
+    prompt: JsonObject,
+    object_info: JsonObject,
     parts: Collection[str] = (),
     *,
     engine_checks_links: bool = False,
@@ -57,19 +57,17 @@ def find_foreign_names(
     ]
 
 
-def _inputs_of(node: Any) -> Iterator[tuple[str, str, Any]]:
-    inputs = node.get("inputs") if isinstance(node, Mapping) else None
-    if isinstance(inputs, Mapping):
-        for name, value in inputs.items():
-            if isinstance(value, (str, list)):
-                yield str(node.get("class_type")), str(name), value
+def _inputs_of(node: object) -> Iterator[tuple[str, str, str | list[object]]]:
+    for name, value in object_at(node, "inputs").items():
+        if isinstance(value, (str, list)):
+            yield str(object_at(node).get("class_type")), str(name), value
 
 
 def _foreign(
-    value: str | list[Any],
+    value: str | list[object],
     class_type: str,
     input_name: str,
-    object_info: Mapping[str, Any],
+    object_info: JsonObject,
     engine_checks_links: bool,
 ) -> str | None:
     """Return the problem of a value, or None."""
@@ -147,18 +145,15 @@ def parts_of(name: str) -> list[str] | None:
     return [part.rstrip(". ").casefold() for part in path.split("/") if part != "."]
 
 
-def _config_of(
-    object_info: Mapping[str, Any], class_type: str, input_name: str
-) -> tuple[Any, Mapping[str, Any]] | None:
+def _config_of(object_info: JsonObject, class_type: str, input_name: str) -> tuple[object, Mapping[str, object]] | None:
     """Return the declared type of an input and its options."""
-    declared = (object_info.get(class_type) or {}).get("input") or {}
     for section in ("required", "optional"):
-        config = (declared.get(section) or {}).get(input_name)
+        config = object_at(object_info, class_type, "input", section).get(input_name)
         if isinstance(config, list | tuple) and config:
             return config[0], config[1] if len(config) > 1 and isinstance(config[1], Mapping) else {}
     return None
 
 
-def _shown(value: str | list[Any]) -> str:
+def _shown(value: str | list[object]) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -10,9 +10,10 @@ import copy
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from worker.files.kinds import Media
+from worker.json_values import JsonObject, object_at
 
 Source = Literal["url", "s3", "data", "base64", "upload"]
 
@@ -48,7 +49,7 @@ class Reference:
         return f"Reference({self.node_id}.{self.input_name}, {self.source})"
 
 
-def find_references(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> list[Reference]:
+def find_references(prompt: JsonObject, object_info: JsonObject) -> list[Reference]:
     """Find every reference, in the prompt's order.
 
     Malformed nodes and unknown classes are skipped; the graph check reports them.
@@ -66,31 +67,29 @@ def find_references(prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -
     return found
 
 
-def find_named(prompt: Mapping[str, Any], names: Collection[str], object_info: Mapping[str, Any]) -> list[Reference]:
+def find_named(prompt: JsonObject, names: Collection[str], object_info: JsonObject) -> list[Reference]:
     """Find the inputs that take a file and whose value is one of the names of files that came with the request."""
     found = []
     for node_id, node in prompt.items():
-        inputs = node.get("inputs") if isinstance(node, Mapping) else None
-        for input_name, value in inputs.items() if isinstance(inputs, Mapping) else ():
+        for input_name, value in object_at(node, "inputs").items():
             if isinstance(value, str) and value in names:
-                class_type = str(node.get("class_type"))
+                class_type = str(object_at(node).get("class_type"))
                 media = media_of(object_info, class_type, input_name)
                 if media is not None:
                     found.append(Reference(str(node_id), str(input_name), class_type, "upload", media, value))
     return found
 
 
-def replace_references(prompt: Mapping[str, Any], files: Mapping[Reference, str]) -> dict[str, Any]:
+def replace_references(prompt: JsonObject, files: Mapping[Reference, str]) -> dict[str, object]:
     """Copy the prompt with each reference replaced by the name of its file."""
     replaced = {node_id: copy.copy(node) for node_id, node in prompt.items()}
     for reference, name in files.items():
-        node = dict(replaced[reference.node_id])
-        node["inputs"] = {**node["inputs"], reference.input_name: name}
-        replaced[reference.node_id] = node
+        node = object_at(replaced, reference.node_id)
+        replaced[reference.node_id] = {**node, "inputs": {**object_at(node, "inputs"), reference.input_name: name}}
     return replaced
 
 
-def source_of(value: Any) -> Source | None:
+def source_of(value: object) -> Source | None:
     """Return the way in which a value refers to a file; None for an ordinary value, such as a file name."""
     if not isinstance(value, str):
         return None
@@ -106,14 +105,13 @@ def source_of(value: Any) -> Source | None:
     return "base64" if len(value) >= 64 and _BASE64.fullmatch(value[:4096]) else None
 
 
-def media_of(object_info: Mapping[str, Any], class_type: str, input_name: str) -> Media | None:
+def media_of(object_info: JsonObject, class_type: str, input_name: str) -> Media | None:
     """Return the kind of file that an input takes; None if it takes no file."""
     plain = PLAIN_FILE_INPUTS.get((class_type, input_name))
     if plain is not None:
         return plain
-    declared = (object_info.get(class_type) or {}).get("input") or {}
     for group in ("required", "optional"):
-        spec = (declared.get(group) or {}).get(input_name)
+        spec = object_at(object_info, class_type, "input", group).get(input_name)
         if isinstance(spec, list | tuple) and len(spec) > 1 and isinstance(spec[1], Mapping):
             uploads = [key for key, value in spec[1].items() if key.endswith("_upload") and value]
             if uploads:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from worker.inputs.partial_file import too_large, write_partial
@@ -46,7 +45,7 @@ class S3Source:
         self._config = config
         self._limits = limits
 
-    def target(self, asked: Mapping[str, Any] | None, bucket: str) -> S3Target | None:
+    def target(self, asked: Mapping[str, object] | None, bucket: str) -> S3Target | None:
         """Return the credentials and place to read from.
 
         Returns None if the request has no credentials and the environment's are not for that bucket.

@@ -12,13 +12,14 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from worker.errors import Problem, RequestRejected, RequestTooLarge
 from worker.files.kinds import BrokenFile, check_file
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import UPLOAD_PREFIX, find_named, replace_references
 from worker.inputs.refusals import FULL_DISK, disk_low
+from worker.json_values import JsonObject
 from worker.settings.outputs import InputLimits
 
 THESE_FILES = "the files of this request"
@@ -82,9 +83,7 @@ class UploadedFiles:
             raise disk_low(THESE_FILES)
         return Upload(part, self._folder.path / f"{PARTIAL_PREFIX}{uuid.uuid4().hex}", self._limits.max_bytes)
 
-    def place(
-        self, prompt: Mapping[str, Any], files: Mapping[str, ReceivedFile], object_info: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def place(self, prompt: JsonObject, files: Mapping[str, ReceivedFile], object_info: JsonObject) -> JsonObject:
         """Return the prompt with `upload:` addresses wherever an input that takes a file names a part.
 
         Raises RequestRejected for a part that no such input names, and for a file of a kind that its input does not
@@ -117,7 +116,7 @@ class UploadedFiles:
             raise RequestRejected(problems)
         return replace_references(prompt, addresses)
 
-    def keep(self, files: Mapping[str, ReceivedFile], prompt: Mapping[str, Any], job_id: str) -> None:
+    def keep(self, files: Mapping[str, ReceivedFile], prompt: JsonObject, job_id: str) -> None:
         """Store the files of a placed prompt under their names and hold them for the job."""
         paths = {file.digest: file.path for file in files.values()}
         for name in uploaded_names(prompt):
@@ -126,18 +125,18 @@ class UploadedFiles:
                 self._folder.keep(path, name, is_only_copy=True)
             self._folder.hold(name, job_id)
 
-    def hold(self, prompt: Mapping[str, Any], job_id: str) -> None:
+    def hold(self, prompt: JsonObject, job_id: str) -> None:
         """Hold the files of a job from an earlier process."""
         for name in uploaded_names(prompt):
             self._folder.hold(name, job_id)
 
 
-def uploaded_names(prompt: Mapping[str, Any]) -> list[str]:
+def uploaded_names(prompt: JsonObject) -> list[str]:
     """Return the names of the uploaded files in a placed prompt."""
     nodes = (node.get("inputs") for node in prompt.values() if isinstance(node, Mapping))
     values = (value for inputs in nodes if isinstance(inputs, Mapping) for value in inputs.values())
     return [value.removeprefix(UPLOAD_PREFIX) for value in values if str(value).startswith(UPLOAD_PREFIX)]
 
 
-def _places(prompt: Mapping[str, Any]) -> str:
+def _places(prompt: JsonObject) -> str:
     return f"the value of an input that takes a file, in one of the nodes {', '.join(map(str, prompt))}"

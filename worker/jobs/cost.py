@@ -14,10 +14,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from benchmark.qualify.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
 from worker.engines.families import Family, ModelFile, loaded_by
+from worker.json_values import JsonObject, object_at
 from worker.workload import Workload
 
 UNIT_COST: Final = UNIT_WORKLOAD
@@ -73,7 +74,7 @@ UNIT_AREA: Final = Area()
 
 
 def cost_of(
-    prompt: Mapping[str, Any],
+    prompt: JsonObject,
     workload: Workload = Workload.COMPUTED,
     families: Mapping[ModelFile, Family] = NO_FAMILIES,
 ) -> float:
@@ -88,7 +89,7 @@ def cost_of(
 class _Graph:
     """A prompt's graph with sizes, steps, passes and families of its nodes. Malformed prompts raise no error."""
 
-    def __init__(self, prompt: Mapping[str, Any], families: Mapping[ModelFile, Family]) -> None:
+    def __init__(self, prompt: JsonObject, families: Mapping[ModelFile, Family]) -> None:
         self._prompt = prompt
         self._families = families
         self._areas: dict[tuple[str, Area], Area] = {}  # by node and the size that counts where none is known
@@ -127,7 +128,7 @@ class _Graph:
         self._models.update(dict.fromkeys(passed, found))
         return found
 
-    def _steps(self, inputs: Mapping[str, Any]) -> float:
+    def _steps(self, inputs: Mapping[str, object]) -> float:
         if "steps" not in inputs:
             return self._steps_of_sigmas(self._linked(inputs.get("sigmas")))
         steps = self._number(inputs["steps"], UNIT_STEPS, 1, MAX_STEPS)
@@ -146,7 +147,7 @@ class _Graph:
                 break
         return UNIT_STEPS
 
-    def _passes(self, inputs: Mapping[str, Any]) -> float:
+    def _passes(self, inputs: Mapping[str, object]) -> float:
         guider = self._linked(inputs.get("guider"))
         guider_inputs = self._inputs(guider) if guider is not None else inputs
         fixed = GUIDERS.get(self._class(guider))
@@ -199,7 +200,7 @@ class _Graph:
             return self._size_of_inputs(inputs, area)
         return Area(area.width_px, area.height_px, self._batch(inputs, area, kind))
 
-    def _size_of_inputs(self, inputs: Mapping[str, Any], area: Area) -> Area:
+    def _size_of_inputs(self, inputs: Mapping[str, object], area: Area) -> Area:
         """Return the size of a node with `width` and `height`; a side of 0 keeps the proportions, as in ComfyUI."""
         width = self._number(inputs["width"], area.width_px, 0, MAX_SIDE_PX)
         height = self._number(inputs["height"], area.height_px, 0, MAX_SIDE_PX)
@@ -211,7 +212,7 @@ class _Graph:
         frames = self._number(inputs.get("length", 1), 1, 1, MAX_BATCH)
         return Area(_side(width), _side(height), int(batch * ((frames - 1) // 4 + 1)))
 
-    def _batch(self, inputs: Mapping[str, Any], area: Area, kind: str) -> int:
+    def _batch(self, inputs: Mapping[str, object], area: Area, kind: str) -> int:
         if kind == "RepeatLatentBatch" or kind == "RepeatImageBatch":
             return min(MAX_BATCH, int(area.batch * self._number(inputs.get("amount"), 1, 1, MAX_BATCH)))
         if kind == "LatentFromBatch" or kind == "ImageFromBatch":
@@ -220,27 +221,26 @@ class _Graph:
             return min(MAX_BATCH, 2 * area.batch)
         return area.batch
 
-    def _model_factor(self, inputs: Mapping[str, Any]) -> float:
+    def _model_factor(self, inputs: Mapping[str, object]) -> float:
         """Return the factor of an upscale model by its file name; 4, the most common one, if the name has none."""
         name = str(self._inputs(self._linked(inputs.get("upscale_model"))).get("model_name", ""))
         found = re.search(r"(?i)(?:^|[^0-9])([1248])x|x([1248])(?:[^0-9]|$)", name)
         return float(found.group(1) or found.group(2)) if found else 4.0
 
-    def _inputs(self, node_id: str | None) -> Mapping[str, Any]:
-        node = self._prompt.get(node_id) if node_id is not None else None
-        inputs = node.get("inputs") if isinstance(node, Mapping) else None
-        return inputs if isinstance(inputs, Mapping) else {}
+    def _inputs(self, node_id: str | None) -> JsonObject:
+        return object_at(self._prompt, node_id, "inputs") if node_id is not None else {}
 
     def _class(self, node_id: str | None) -> str:
         node = self._prompt.get(node_id) if node_id is not None else None
         return str(node.get("class_type")) if isinstance(node, Mapping) else ""
 
-    def _linked(self, value: Any) -> str | None:
+    def _linked(self, value: object) -> str | None:
         """Return the node that a link refers to."""
-        is_link = isinstance(value, list) and len(value) == 2
-        return str(value[0]) if is_link and str(value[0]) in self._prompt else None
+        if not isinstance(value, list) or len(value) != 2:
+            return None
+        return str(value[0]) if str(value[0]) in self._prompt else None
 
-    def _number(self, value: Any, default: float, least: float, most: float) -> float:
+    def _number(self, value: object, default: float, least: float, most: float) -> float:
         """Return a number, or the `value` of the primitive node it is linked to, within bounds."""
         node_id = self._linked(value)
         if node_id is not None:

@@ -66,7 +66,7 @@ def open_engine(path: Path) -> sa.Engine:
     )
 
     @event.listens_for(engine, "connect")
-    def _set_up(connection: Any, _record: Any) -> None:
+    def _set_up(connection: Any, _record: object) -> None:
         # WAL: reads during a commit. FULL: durable after a power loss. secure_delete: deleted secrets are zeroed.
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
@@ -93,7 +93,7 @@ def _migrate(path: Path) -> None:
         raise StateUnusable(f"The job database cannot be migrated: {made.stderr.decode(errors='replace')[-500:]}")
 
 
-def whole_row(job: Job) -> dict[str, Any]:
+def whole_row(job: Job) -> dict[str, object]:
     """Return all columns of a job, for its insertion."""
     return {
         "id": job.id,
@@ -107,7 +107,7 @@ def whole_row(job: Job) -> dict[str, Any]:
     }
 
 
-def changing_row(job: Job) -> dict[str, Any]:
+def changing_row(job: Job) -> dict[str, object]:
     """Return the columns that change after insertion."""
     kept = job.credentials
     return {
@@ -154,11 +154,11 @@ def _webhook_target(stored: dict[str, Any] | None) -> WebhookTarget | None:
     return None if stored is None else WebhookTarget(**{**stored, "events": tuple(stored.get("events", ()))})
 
 
-def _dump(value: Any) -> str:
+def _dump(value: object) -> str:
     return _ENCODER.encode(value)
 
 
-def _fields_of(value: Any) -> dict[str, Any]:
+def _fields_of(value: Any) -> dict[str, object]:
     """Return a dataclass's fields as a dict, without the deep copy of `asdict`."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 

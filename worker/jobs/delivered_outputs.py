@@ -19,6 +19,7 @@ from worker.engines.outcome import RunOutcome
 from worker.errors import DeliveryFailed, WorkerError
 from worker.jobs.job import Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
+from worker.json_values import JsonObject
 from worker.object_keys import make_keys
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
@@ -125,8 +126,9 @@ class DeliveredOutputs:
         if problem := find_write_problem(asked, self._config):  # the settings may have changed meanwhile
             refused = {id(file): {"upload_error": problem.sentence} for file in files}
             return [_with_links(record, refused) for record in records]
-        keys = make_keys(asked.get("key_template") or self._config.key_template, job.id, files)
-        seconds = int(asked.get("presign_seconds") or self._config.presign_seconds)
+        keys = make_keys(str(asked.get("key_template") or self._config.key_template), job.id, files)
+        own_seconds = asked.get("presign_seconds")
+        seconds = own_seconds if isinstance(own_seconds, int) and own_seconds else self._config.presign_seconds
         at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
         async with self._delivering.acquire(target.endpoint_url, job.order):
             until = asyncio.get_running_loop().time() + self._config.upload_timeout_seconds
@@ -144,7 +146,7 @@ class DeliveredOutputs:
         texts = {} if level == "none" else await asyncio.to_thread(_kept_texts, directory)
         wanted = Processing(job.request.output, level, texts)
 
-        async def one(record: Mapping[str, Any], name: str) -> OutputRecord:
+        async def one(record: JsonObject, name: str) -> OutputRecord:
             if "url" in record or not needs_processing(record, level):  # already uploaded before a restart
                 return dict(record)
             try:
@@ -158,7 +160,7 @@ class DeliveredOutputs:
         return await asyncio.gather(*(one(record, name) for record, name in zip(job.outputs, names, strict=True)))
 
     async def _send(
-        self, file: Mapping[str, Any], directory: Path, upload: _Upload, at_once: asyncio.Semaphore
+        self, file: Mapping[str, object], directory: Path, upload: _Upload, at_once: asyncio.Semaphore
     ) -> OutputRecord:
         """Upload a file and return the fields to add to its record."""
         path = directory / str(file["path"])
@@ -184,11 +186,11 @@ class DeliveredOutputs:
         return job.request.output.metadata or self._default_metadata
 
 
-def _asked_s3(job: Job) -> Mapping[str, Any]:
+def _asked_s3(job: Job) -> Mapping[str, object]:
     return (None if job.credentials is None else job.credentials.s3) or {}
 
 
-def texts_of(entry: Mapping[str, Any]) -> dict[str, str]:
+def texts_of(entry: JsonObject) -> dict[str, str]:
     """Return the metadata of a picture of this run, as in ComfyUI: the prompt that ran, the client's `extra_pnginfo`.
 
     `entry` is the run's history entry, whose prompt contains the names of fetched files, never their addresses.

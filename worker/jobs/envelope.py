@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from worker.jobs.job import Job
+from worker.json_values import JsonObject
 
 
-def result_of(job: Job, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+def result_of(job: Job, outputs: list[dict[str, object]]) -> dict[str, object]:
     """Return the result envelope of a job; `outputs` are its public records."""
     shown: dict[str, Any] = {
         "id": job.public_id,
@@ -23,7 +23,7 @@ def result_of(job: Job, outputs: list[dict[str, Any]]) -> dict[str, Any]:
     return shown
 
 
-def refusal(job_id: str, message: str, error: Mapping[str, Any]) -> dict[str, Any]:
+def refusal(job_id: str, message: str, error: JsonObject) -> dict[str, object]:
     """Return the result envelope for a request that did not become a job."""
     return {
         "id": job_id,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from worker.jobs.job import Job, WebhookEvent, WebhookTarget
 from worker.jobs.outbox import Sender, secret_of, signed_row
 from worker.jobs.pipeline import JobFeed
 from worker.jobs.webhook_rows import WebhookRow, WebhookState
+from worker.json_values import JsonObject
 from worker.settings.outputs import WebhookConfig
 
 PROGRESS_SECONDS = 2.0
@@ -49,7 +50,7 @@ def next_notice(
     return "progress" if "progress" in events and is_time and job.progress.percent > sent.percent else None
 
 
-def notice_body(job: Job, event: WebhookEvent, extra: Mapping[str, Any]) -> dict[str, Any]:
+def notice_body(job: Job, event: WebhookEvent, extra: JsonObject) -> dict[str, object]:
     """Return the body of a notice: the known fields of the final notice, and the event's own."""
     body: dict[str, Any] = {
         "id": job.public_id,

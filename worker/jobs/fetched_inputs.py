@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from worker.engines.client import EngineClient
 from worker.errors import InputRejected, Problem, RequestRejected
@@ -16,6 +15,7 @@ from worker.inputs.folder import InputFolder
 from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference, find_references, replace_references
 from worker.jobs.job import Credentials, Job
 from worker.jobs.protocols import PlannedInputs
+from worker.json_values import JsonObject, object_at
 
 FETCHED_AT_ONCE = 8  # per job
 FOLDER = FETCHED_FOLDER
@@ -35,7 +35,7 @@ class FetchedInputs:
         self._folder = folder
         self._shares_files = shares_files
 
-    def plan(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> PlannedInputs:
+    def plan(self, prompt: JsonObject, object_info: JsonObject) -> PlannedInputs:
         """Return the final form of the prompt, with placeholder names for the files that are not fetched yet."""
         references = find_references(prompt, object_info)
         if not references:
@@ -48,8 +48,8 @@ class FetchedInputs:
 
     def check(
         self,
-        prompt: Mapping[str, Any],
-        object_info: Mapping[str, Any],
+        prompt: JsonObject,
+        object_info: JsonObject,
         credentials: Credentials | None,
         parts: Collection[str] = (),
         *,
@@ -75,15 +75,13 @@ class FetchedInputs:
         if problems:
             raise RequestRejected(problems)
 
-    def scope(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+    def scope(self, prompt: JsonObject, engine: EngineClient) -> JsonObject:
         """Return the files that a placed prompt may read, for an engine of our own; empty if it may read all."""
         if self._shares_files or not engine.has_check:
             return {}
         return {OWN_FILES: sorted(f"{FOLDER}/{name}" for name in _fetched_names(prompt))}
 
-    async def keep_inline(
-        self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], job_id: str
-    ) -> Mapping[str, Any]:
+    async def keep_inline(self, prompt: JsonObject, object_info: JsonObject, job_id: str) -> JsonObject:
         """Store the inline data of a prompt and return the prompt with `upload:` addresses in its place.
 
         A queue of jobs with inline pictures would fill the memory and the database. Raises RequestRejected with every
@@ -102,7 +100,7 @@ class FetchedInputs:
             raise RequestRejected(problems)
         return replace_references(prompt, kept)
 
-    async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
+    async def fetch(self, job: Job, engine: EngineClient) -> JsonObject:
         """Fetch the job's inputs and return its prompt with their file names. Raises InputRejected, DiskLow.
 
         The files are stored here; the engine that runs the job receives them by `place`. `engine` is used only to
@@ -111,13 +109,13 @@ class FetchedInputs:
         return await self._fetch(job.prompt, job.id, job.credentials, engine)
 
     async def fetch_for(
-        self, prompt: Mapping[str, Any], owner_id: str, credentials: Credentials | None, engine: EngineClient
-    ) -> Mapping[str, Any]:
+        self, prompt: JsonObject, owner_id: str, credentials: Credentials | None, engine: EngineClient
+    ) -> JsonObject:
         """Fetch and place the inputs of the operator's own prompt at this engine, until their owner is released."""
         fetched = await self._fetch(prompt, owner_id, credentials, engine, is_operators=True)
         return await self.place(fetched, engine)
 
-    async def place(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+    async def place(self, prompt: JsonObject, engine: EngineClient) -> JsonObject:
         """Return the prompt with the names that this engine uses for the fetched files.
 
         An engine without our disk is sent each file once. Raises InputRejected if it refuses a file, and
@@ -135,13 +133,13 @@ class FetchedInputs:
 
     async def _fetch(
         self,
-        prompt: Mapping[str, Any],
+        prompt: JsonObject,
         owner_id: str,
         credentials: Credentials | None,
         engine: EngineClient,
         *,
         is_operators: bool = False,
-    ) -> Mapping[str, Any]:
+    ) -> JsonObject:
         references = find_references(prompt, await engine.object_info())
         if not references:
             return prompt
@@ -190,20 +188,20 @@ def _problem_of(reference: Reference, refused: InputRejected) -> Problem:
     )
 
 
-def _fetched_names(prompt: Mapping[str, Any]) -> set[str]:
+def _fetched_names(prompt: JsonObject) -> set[str]:
     """Return the names of the files in our folder that a prompt refers to."""
-    values = (value for node in prompt.values() for value in (node.get("inputs") or {}).values())
+    values = (value for node in prompt.values() for value in object_at(node, "inputs").values())
     found = (FETCHED_NAME.fullmatch(value) for value in values if isinstance(value, str))
     return {match[1] for match in found if match is not None}
 
 
-def _renamed(node: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
+def _renamed(node: object, names: Mapping[str, str]) -> JsonObject:
     inputs = {
         key: names.get(value, value) if isinstance(value, str) else value
-        for key, value in node.get("inputs", {}).items()
+        for key, value in object_at(node, "inputs").items()
     }
-    return {**node, "inputs": inputs}
+    return {**object_at(node), "inputs": inputs}
 
 
-def _s3_of(credentials: Credentials | None) -> Mapping[str, Any] | None:
+def _s3_of(credentials: Credentials | None) -> JsonObject | None:
     return None if credentials is None else credentials.s3

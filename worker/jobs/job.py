@@ -20,6 +20,7 @@ from worker.engines.loss import Loss
 from worker.errors import WorkerError, http_status
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.progress import Progress
+from worker.json_values import JsonObject
 from worker.long_json import canonical_pieces
 from worker.outputs.options import OutputOptions
 
@@ -124,7 +125,7 @@ class JobFailure:
     def of(error: WorkerError) -> JobFailure:
         return JobFailure(http_status(type(error)), error.code, error.message, dict(error.fields))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {"status": self.status, "code": self.code, "message": self.message, **self.fields}
 
 
@@ -175,7 +176,7 @@ class Job:
     number: int
     body_hash: str
     request: JobRequest
-    prompt: Mapping[str, Any]
+    prompt: JsonObject
     times: JobTimes
     credentials: Credentials | None = None
     state: JobState = JobState.PENDING
@@ -261,7 +262,7 @@ class Job:
 
 
 def body_hash(
-    body_input: Mapping[str, Any], wants_base64: bool, wants_engine_response: bool, *, is_large: bool = False
+    body_input: Mapping[str, object], wants_base64: bool, wants_engine_response: bool, *, is_large: bool = False
 ) -> str:
     """Return the SHA-256 of the canonical JSON of the request's `input` without its id, and of the two result headers.
 

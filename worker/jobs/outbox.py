@@ -45,7 +45,9 @@ class Sender(Protocol):
     async def deliver(self, row: WebhookRow) -> DeliveryOutcome: ...
 
 
-def webhook_of(job: Job, kept: Credentials | None, config: WebhookConfig, outputs: Sequence[Any]) -> WebhookRow | None:
+def webhook_of(
+    job: Job, kept: Credentials | None, config: WebhookConfig, outputs: Sequence[dict[str, object]]
+) -> WebhookRow | None:
     """Return the entry for an ended job, or None if no webhook is configured.
 
     `kept` are the credentials that the job had until now.

@@ -41,6 +41,7 @@ from worker.jobs.priority_semaphore import PrioritySemaphore
 from worker.jobs.protocols import JobInputs, JobOutputs
 from worker.jobs.store import ChangeUnwritable, JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
+from worker.json_values import JsonObject, object_at
 from worker.outputs.delivered import OutputRecord
 
 log = structlog.get_logger("jobs")
@@ -288,7 +289,7 @@ class Pipeline:
     async def _generate(self, job: Job) -> None:
         """Fetch, run and collect, a second time when the engine was lost during the run or memory was short."""
         may_be_there, num_losses = job.is_recovered, 0
-        prompt: Mapping[str, Any] | None = None
+        prompt: JsonObject | None = None
         while True:
             try:
                 began = time.monotonic()
@@ -363,7 +364,7 @@ class Pipeline:
         )
         return await tries(self._outputs.collect, job, outcome, directory, engine)
 
-    async def _fetch(self, job: Job) -> Mapping[str, Any]:
+    async def _fetch(self, job: Job) -> JsonObject:
         """Fetch the inputs and return the prompt for the engine.
 
         Waits for an engine that is starting. Only downloads take a slot.
@@ -379,9 +380,7 @@ class Pipeline:
         if job.state is JobState.PROCESSING:
             self._move(job, JobState.GENERATING, QUEUED_WORDS, Stage.WAITING)
 
-    async def _run_on_engine(
-        self, job: Job, prompt: Mapping[str, Any], may_be_there: bool
-    ) -> tuple[RunOutcome, EngineClient]:
+    async def _run_on_engine(self, job: Job, prompt: JsonObject, may_be_there: bool) -> tuple[RunOutcome, EngineClient]:
         holder = await self._engine_with(job.prompt_id) if may_be_there else None
         if holder is None and job.stage is Stage.RUNNING:
             self._retry(job)
@@ -446,8 +445,8 @@ class Pipeline:
 
     def _error_of_loss(self, job: Job, loss: Loss) -> WorkerError:
         where = job.progress.node_id
-        node = job.prompt.get(where or "") or {}
-        return error_of_loss(loss, job.attempt, where, node.get("class_type"))
+        class_type = object_at(job.prompt, where or "").get("class_type")
+        return error_of_loss(loss, job.attempt, where, None if class_type is None else str(class_type))
 
     async def _deliver(self, job: Job) -> None:
         began = time.monotonic()
@@ -533,7 +532,7 @@ class Pipeline:
         return job is not None and job.stage in (Stage.RUNNING, Stage.DELIVERING)
 
 
-async def _object_info(engine: EngineClient) -> Mapping[str, Any]:
+async def _object_info(engine: EngineClient) -> JsonObject:
     """Return the engine's node classes while a job holds a slot there. Raises EngineLost."""
     try:
         return await engine.object_info()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from worker.json_values import JsonObject, object_at
 
 MAX_HOPS = 8
 
@@ -28,12 +29,12 @@ class Progress:
     _total: float = 0
     _done: float = 0
 
-    def begin(self, prompt: Mapping[str, Any]) -> None:
+    def begin(self, prompt: JsonObject) -> None:
         """Begin the run of a prompt. No effect if it has already begun."""
         if self._work:
             return
         self._work = work_of(prompt)
-        self._classes = {node_id: str(node.get("class_type", "")) for node_id, node in prompt.items()}
+        self._classes = {node_id: str(object_at(node).get("class_type", "")) for node_id, node in prompt.items()}
         self._open = set(self._work)
         self._total = sum(self._work.values()) or 1.0
         self._done = 0.0
@@ -43,7 +44,7 @@ class Progress:
         self._work, self._open, self._done = {}, set(), 0.0
         self._leave_node()
 
-    def skip(self, node_ids: Iterable[Any]) -> None:
+    def skip(self, node_ids: Iterable[object]) -> None:
         """Mark cached nodes, which are not executed again, as done."""
         for node_id in node_ids:
             self._close(str(node_id))
@@ -71,7 +72,7 @@ class Progress:
         self._work, self._open, self._classes = {}, set(), {}
         self._leave_node()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "percent": round(self.percent, 2),
             "node_id": self.node_id,
@@ -93,12 +94,12 @@ class Progress:
         self.percent = max(self.percent, min(100.0, 100.0 * (self._done + in_node) / (self._total or 1.0)))
 
 
-def work_of(prompt: Mapping[str, Any]) -> dict[str, float]:
+def work_of(prompt: JsonObject) -> dict[str, float]:
     """Return the units of work by node id."""
     return {node_id: 1.0 + _steps(prompt, node) for node_id, node in prompt.items()}
 
 
-def _steps(prompt: Mapping[str, Any], node: Any) -> float:
+def _steps(prompt: JsonObject, node: object) -> float:
     """Return the number of steps of a node that samples: its own `steps`, or those of the scheduler of its sigmas."""
     inputs = node.get("inputs") if isinstance(node, Mapping) else None
     if not isinstance(inputs, Mapping) or "latent_image" not in inputs:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import chain, islice
-from typing import Any
 
 from worker.errors import MAX_PROBLEMS, RequestRejected
 from worker.guard.node_policy import NodePolicy
 from worker.jobs.graph_size import find_size_problem
 from worker.jobs.prompt_limits import find_limit_problems
 from worker.jobs.prompt_work import PromptWork
+from worker.json_values import JsonObject
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 from worker.settings.jobs import NodePolicyConfig, PromptLimits
 
@@ -24,7 +23,7 @@ class PromptRules:
         self._limits = limits
         self._policy = NodePolicy(policy)
 
-    async def check_size(self, workflow: Mapping[str, Any], size_bytes: int = 0) -> None:
+    async def check_size(self, workflow: JsonObject, size_bytes: int = 0) -> None:
         """Raise RequestRejected for a workflow over the limits of nodes, links and bytes.
 
         `size_bytes` is the size of the request body that contained it.
@@ -37,15 +36,13 @@ class PromptRules:
         if problem is not None:
             raise RequestRejected([problem])
 
-    async def check(
-        self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], *, is_of_modifier: bool = False
-    ) -> None:
+    async def check(self, prompt: JsonObject, object_info: JsonObject, *, is_of_modifier: bool = False) -> None:
         """Raise RequestRejected with every node that a rule forbids, and every value over a limit."""
         if self._policy.is_active or self._limits.bounds_work:
             is_large = len(prompt) >= LARGE_GRAPH_NODES
             await off_loop(is_large, self._check_now, prompt, object_info, is_of_modifier)
 
-    def _check_now(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], is_of_modifier: bool) -> None:
+    def _check_now(self, prompt: JsonObject, object_info: JsonObject, is_of_modifier: bool) -> None:
         forbidden = self._policy.find_problems(prompt, object_info, is_trusted=is_of_modifier)
         limits = self._limits
         over = find_limit_problems(PromptWork(prompt, object_info), limits) if limits.bounds_work else ()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from benchmark.qualify.unit import UNIT_PIXELS
+from worker.json_values import JsonObject, object_at
 
 PICTURES: Final = frozenset({"IMAGE", "LATENT", "MASK", "VIDEO", "*"})
 """Types of outputs that have a size in pixels."""
@@ -76,7 +77,7 @@ class Sampling:
 class PromptWork:
     """Sizes and steps of a prompt in ComfyUI's API form. `object_info` declares the outputs of its nodes."""
 
-    def __init__(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> None:
+    def __init__(self, prompt: JsonObject, object_info: JsonObject) -> None:
         self._prompt = prompt
         self._object_info = object_info
         self._numbers: dict[str, float | None] = {}  # values of primitive nodes
@@ -111,7 +112,7 @@ class PromptWork:
 
     # steps
 
-    def _own_steps(self, inputs: Mapping[str, Any]) -> float | None:
+    def _own_steps(self, inputs: Mapping[str, object]) -> float | None:
         steps = self._number(inputs["steps"])
         if steps is None:
             return None
@@ -141,7 +142,7 @@ class PromptWork:
             steps = self._sigma_steps[place] = None if steps is None else min(steps, most)
         return steps
 
-    def _most_steps(self, node_id: str, inputs: Mapping[str, Any], slot: Any) -> float:
+    def _most_steps(self, node_id: str, inputs: JsonObject, slot: object) -> float:
         """Return the most steps that one output of a node which splits sigmas has."""
         is_first_part = self.class_of(node_id) == "SplitSigmas" and slot == 0
         first_steps = self._number(inputs.get("step")) if is_first_part else None
@@ -171,7 +172,7 @@ class PromptWork:
         found = []
         for value in self._inputs(node_id).values():
             source = self._linked(value)
-            if source is not None and self._gives_picture(source, value[1]):
+            if source is not None and isinstance(value, list) and self._gives_picture(source, value[1]):
                 found.append(source)
         return found
 
@@ -189,7 +190,7 @@ class PromptWork:
         )
         return self._with_batch(self._with_size(picture, inputs, kind, taken), inputs, kind, taken)
 
-    def _with_size(self, picture: Picture, inputs: Mapping[str, Any], kind: str, taken: list[Picture]) -> Picture:
+    def _with_size(self, picture: Picture, inputs: Mapping[str, object], kind: str, taken: list[Picture]) -> Picture:
         for width_name, height_name in SIZE_INPUTS:
             if width_name in inputs and height_name in inputs:
                 width, height = self._number(inputs[width_name]), self._number(inputs[height_name])
@@ -214,7 +215,7 @@ class PromptWork:
             return replace(picture, width_px=wide, height_px=high, size_field="left")
         return picture
 
-    def _with_batch(self, picture: Picture, inputs: Mapping[str, Any], kind: str, taken: list[Picture]) -> Picture:
+    def _with_batch(self, picture: Picture, inputs: Mapping[str, object], kind: str, taken: list[Picture]) -> Picture:
         is_creator = any(width in inputs and height in inputs for width, height in SIZE_INPUTS)
         batch = self._number(inputs.get("batch_size"))
         if batch is not None and (is_creator or not taken):
@@ -235,17 +236,16 @@ class PromptWork:
 
     # the graph
 
-    def _inputs(self, node_id: str) -> Mapping[str, Any]:
-        node = self._prompt.get(node_id)
-        inputs = node.get("inputs") if isinstance(node, Mapping) else None
-        return inputs if isinstance(inputs, Mapping) else {}
+    def _inputs(self, node_id: str) -> JsonObject:
+        return object_at(self._prompt, node_id, "inputs")
 
-    def _linked(self, value: Any) -> str | None:
+    def _linked(self, value: object) -> str | None:
         """Return the node that a link refers to."""
-        is_link = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
-        return value[0] if is_link and value[0] in self._prompt else None
+        if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str):
+            return None
+        return value[0] if value[0] in self._prompt else None
 
-    def _gives_picture(self, node_id: str, slot: Any = None) -> bool:
+    def _gives_picture(self, node_id: str, slot: object = None) -> bool:
         """Return True for a node with a picture or latent as an output, or at the given one; unknown classes count."""
         declared = self._object_info.get(self.class_of(node_id))
         if not isinstance(declared, Mapping):
@@ -255,7 +255,7 @@ class PromptWork:
             types = (types[slot],)
         return any(isinstance(item, str) and not PICTURES.isdisjoint(item.split(",")) for item in types)
 
-    def _number(self, value: Any) -> float | None:
+    def _number(self, value: object) -> float | None:
         """Return a literal number, or that of a primitive node upstream; None if there is none or it is unknown."""
         passed: dict[str, None] = {}
         while (node_id := self._linked(value)) is not None:
@@ -292,7 +292,7 @@ def _stitched(picture: Picture, taken: list[Picture], *, is_beside: bool) -> Pic
     return replace(picture, width_px=min(width, MOST), height_px=min(height, MOST), size_field="image2")
 
 
-def _finite(value: Any) -> float | None:
+def _finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from worker.engines.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.jobs.job import Credentials, Job
+from worker.json_values import JsonObject
 from worker.outputs.delivered import OutputRecord
 
 
@@ -17,17 +18,17 @@ from worker.outputs.delivered import OutputRecord
 class PlannedInputs:
     """A prompt for the graph check, in which `pending_files` stand for the files that are not fetched yet."""
 
-    prompt: Mapping[str, Any]
+    prompt: JsonObject
     pending_files: Collection[str]
 
 
 class JobInputs(Protocol):
-    def plan(self, prompt: Mapping[str, Any], object_info: Mapping[str, Any]) -> PlannedInputs: ...
+    def plan(self, prompt: JsonObject, object_info: JsonObject) -> PlannedInputs: ...
 
     def check(
         self,
-        prompt: Mapping[str, Any],
-        object_info: Mapping[str, Any],
+        prompt: JsonObject,
+        object_info: JsonObject,
         credentials: Credentials | None,
         parts: Collection[str] = (),
         *,
@@ -41,27 +42,25 @@ class JobInputs(Protocol):
         """
         ...
 
-    def scope(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+    def scope(self, prompt: JsonObject, engine: EngineClient) -> JsonObject:
         """Return the files that a placed prompt may read, in the form that this engine takes."""
         ...
 
-    async def keep_inline(
-        self, prompt: Mapping[str, Any], object_info: Mapping[str, Any], job_id: str
-    ) -> Mapping[str, Any]:
+    async def keep_inline(self, prompt: JsonObject, object_info: JsonObject, job_id: str) -> JsonObject:
         """Store the inline data of a prompt, and return the prompt with addresses of the stored files.
 
         The job holds these files from then on. Raises RequestRejected with every broken input, and DiskLow.
         """
         ...
 
-    async def fetch(self, job: Job, engine: EngineClient) -> Mapping[str, Any]:
+    async def fetch(self, job: Job, engine: EngineClient) -> JsonObject:
         """Return the job's prompt with the names of its fetched files, which are kept until the job is released.
 
         Raises InputRejected, DiskLow.
         """
         ...
 
-    async def place(self, prompt: Mapping[str, Any], engine: EngineClient) -> Mapping[str, Any]:
+    async def place(self, prompt: JsonObject, engine: EngineClient) -> JsonObject:
         """Return the prompt with this engine's names of the fetched files, after sending it the files that it lacks.
 
         Raises InputRejected, EngineUnreachable.

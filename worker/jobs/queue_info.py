@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from worker.identity.caller import Identity
 from worker.jobs.job import Job, JobState, Stage
@@ -79,7 +78,7 @@ class QueueInfo:
             "postprocess_queue_size": counts["postprocessing"],
         }
 
-    def position_of(self, job: Job) -> dict[str, Any]:
+    def position_of(self, job: Job) -> dict[str, object]:
         """Return the position of a job; 1 is the job whose turn it is.
 
         `estimated_wait_time` is the seconds until the engine begins with it.
@@ -100,7 +99,7 @@ class QueueInfo:
         before = [job for job in waiting if job.is_at_engine or job.turn_ms <= turn_ms]
         return self._starts(before, running)[-1]
 
-    def listed(self, caller: Identity) -> list[dict[str, Any]]:
+    def listed(self, caller: Identity) -> list[dict[str, object]]:
         """List the caller's jobs that have not ended, in order of execution, without the contents of their requests.
 
         An operator sees all jobs, with their owners, by the ids under which they are stored.

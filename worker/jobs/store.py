@@ -313,13 +313,13 @@ class JobStore:
         rows: list[sa.Row[Any]] = await self._in_thread(lambda: list(self._connected().execute(query)))
         return rows
 
-    async def fact(self, name: str) -> Any:
+    async def fact(self, name: str) -> object:
         """Return a small stored fact (parsed JSON), or None."""
         query = sa.select(FACTS.c.value).where(FACTS.c.name == name)
         text = await self._in_thread(lambda: self._connected().execute(query).scalar())
         return None if text is None else json.loads(text)
 
-    async def set_fact(self, name: str, value: Any) -> None:
+    async def set_fact(self, name: str, value: object) -> None:
         text = json.dumps(value)
         statement = sqlite_insert(FACTS).on_conflict_do_update(index_elements=["name"], set_={"value": text})
         await self.write((statement, {"name": name, "value": text}))
@@ -433,7 +433,7 @@ class JobStore:
         reason = f"The job database cannot take this: {type(error).__name__}"
         part.settle(error if part.new else ChangeUnwritable(reason))
 
-    def _commit(self, new: list[dict[str, Any]], changed: list[dict[str, Any]], writes: list[Write]) -> None:
+    def _commit(self, new: list[dict[str, object]], changed: list[dict[str, object]], writes: list[Write]) -> None:
         if not (new or changed or writes):
             return
         connection = self._connected()

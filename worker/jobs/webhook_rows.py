@@ -106,7 +106,7 @@ def webhook_update(row: WebhookRow) -> Write:
     return sa.update(WEBHOOKS).where(WEBHOOKS.c.id == sa.bindparam("row_id")).values(values), {"row_id": row.id}
 
 
-def webhooks_query(state: WebhookState | None, limit: int, before_ms: int | None) -> sa.Select[Any]:
+def webhooks_query(state: WebhookState | None, limit: int, before_ms: int | None) -> sa.Select[object]:
     """Return a query of the newest entries made before a time, optionally only those of one state."""
     query = sa.select(WEBHOOKS).order_by(WEBHOOKS.c.created_ms.desc(), WEBHOOKS.c.id).limit(limit)
     if state is not None:

@@ -9,6 +9,7 @@ and reads then gets its reply.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
@@ -211,7 +212,7 @@ class GuardedProtocol(HttpToolsProtocol):
         else:
             self._look_later()
 
-    def _set_timer(self, seconds: float, act: Any) -> None:
+    def _set_timer(self, seconds: float, act: Callable[[], None]) -> None:
         self._stop_timer()
         self._timer = self.loop.call_later(seconds, act)
 

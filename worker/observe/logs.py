@@ -21,10 +21,10 @@ class Redaction:
     def __init__(self, known_secrets: Collection[str]) -> None:
         self._known = sorted((secret for secret in known_secrets if len(secret) >= 4), key=len, reverse=True)
 
-    def __call__(self, _logger: Any, _method: str, record: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    def __call__(self, _logger: object, _method: str, record: MutableMapping[str, Any]) -> dict[str, object]:
         return {key: HIDDEN if SECRET_KEYS.search(key) else self._clean(value) for key, value in record.items()}
 
-    def _clean(self, value: Any) -> Any:
+    def _clean(self, value: object) -> object:
         if isinstance(value, dict):
             return {key: HIDDEN if SECRET_KEYS.search(str(key)) else self._clean(item) for key, item in value.items()}
         if isinstance(value, list | tuple):

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from worker.errors import DeliveryFailed, OutputsTooLarge, WorkerError
 from worker.files.kinds import HEAD_BYTES, kind_of
+from worker.json_values import JsonObject
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.engine_files import check_regular, opened_file, opened_folder
 
@@ -68,7 +69,7 @@ class InlineOutput:
     def content(self) -> str:
         return self.value if isinstance(self.value, str) else json.dumps(self.value)
 
-    def as_record(self) -> dict[str, Any]:
+    def as_record(self) -> dict[str, object]:
         """Return the output record, with the fields of a file record left empty for clients that always read them."""
         is_text = isinstance(self.value, str)
         return {
@@ -95,7 +96,7 @@ class Output:
     media_type: str
     size_bytes: int
 
-    def as_record(self) -> dict[str, Any]:
+    def as_record(self) -> dict[str, object]:
         """Return the fields of the result, and internal ones: `path` below the job's folder, type and size."""
         return {
             "filename": self.filename,
@@ -145,7 +146,7 @@ class _Taken:
     origin: Path | None = None
 
 
-def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[ListedFile | InlineOutput]:
+def listed_outputs(outputs: Mapping[str, JsonObject]) -> list[ListedFile | InlineOutput]:
     """List everything in a history entry's `outputs`, whatever the list's name, except temporary files and previews.
 
     A node that lists `files` lists its pictures there too, so its `images` are skipped then.
@@ -153,7 +154,7 @@ def listed_outputs(outputs: Mapping[str, Mapping[str, Any]]) -> list[ListedFile 
     return [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
 
 
-def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[ListedFile | InlineOutput]:
+def _listed_by(node_id: str, shown: JsonObject) -> Iterator[ListedFile | InlineOutput]:
     for output_type, items in shown.items():
         is_pictures_of_files = output_type == "images" and shown.get("files")
         if not isinstance(items, list) or output_type in SKIPPED_LISTS or is_pictures_of_files:
@@ -169,7 +170,7 @@ def _listed_by(node_id: str, shown: Mapping[str, Any]) -> Iterator[ListedFile | 
 
 
 async def collect_outputs(
-    outputs: Mapping[str, Mapping[str, Any]],
+    outputs: Mapping[str, Mapping[str, object]],
     job_directory: Path,
     source: FileSource,
     claimed_outputs: ClaimedOutputs | None = None,

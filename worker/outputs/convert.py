@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from worker.files.kinds import HEAD_BYTES, kind_of
 from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
@@ -95,7 +95,7 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if is_plain else type(error).__name__
 
 
-def _options(form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -> dict[str, Any]:
+def _options(form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -> dict[str, object]:
     if form == "png":
         from PIL.PngImagePlugin import PngInfo
 
@@ -107,12 +107,12 @@ def _options(form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -
     return {"quality": quality or DEFAULT_QUALITY[form]} | ({"exif": exif} if exif else {})
 
 
-def _profile(picture: Image.Image) -> dict[str, Any]:
+def _profile(picture: Image.Image) -> dict[str, object]:
     profile = picture.info.get("icc_profile")
     return {"icc_profile": profile} if profile and picture.mode != "CMYK" else {}
 
 
-def _save_frames(picture: Image.Image, target: Path, form: ImageFormat, options: dict[str, Any]) -> None:
+def _save_frames(picture: Image.Image, target: Path, form: ImageFormat, options: dict[str, object]) -> None:
     from PIL import ImageSequence
 
     frames, durations = [], []

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worker.json_values import JsonObject
 from worker.outputs.audio_tags import TAGGED_TYPES, remove_tags
 from worker.outputs.convert import EXTENSIONS, ConversionFailed, convert, make_thumbnail, reason
 from worker.outputs.embedded import REWRITTEN_TYPES, rewrite, wanted_texts
@@ -40,7 +41,7 @@ class Processing:
     texts: Mapping[str, str]
 
 
-def delivered_names(records: Sequence[Mapping[str, Any]], options: OutputOptions) -> list[str]:
+def delivered_names(records: Sequence[JsonObject], options: OutputOptions) -> list[str]:
     """Return the delivered file name of each record, with unique stems and the same at every call. Pure."""
     stems: set[str] = set()
     names: list[str] = []
@@ -53,18 +54,18 @@ def delivered_names(records: Sequence[Mapping[str, Any]], options: OutputOptions
     return names
 
 
-def needs_processing(record: Mapping[str, Any], level: MetadataLevel) -> bool:
+def needs_processing(record: JsonObject, level: MetadataLevel) -> bool:
     """Return True if an output could need processing: a picture, or a file that may contain metadata. Pure."""
     return bool(record.get("path")) and (_is_picture(record) or level != "full")
 
 
-def _is_picture(record: Mapping[str, Any]) -> bool:
+def _is_picture(record: JsonObject) -> bool:
     """Return True for a picture of pixels, which can be converted and made smaller."""
     media_type = str(record.get("media_type"))
     return media_type.startswith("image/") and media_type != SVG_TYPE
 
 
-def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat | None:
+def new_format(record: JsonObject, options: OutputOptions) -> ImageFormat | None:
     """Return the format to which a record's picture must be converted; None if it is unchanged. Pure."""
     media_type = str(record.get("media_type"))
     if options.format is None or not _is_picture(record):
@@ -73,7 +74,7 @@ def new_format(record: Mapping[str, Any], options: OutputOptions) -> ImageFormat
     return None if is_so else options.format
 
 
-def process_output(record: Mapping[str, Any], name: str, folder: Path, wanted: Processing) -> OutputRecord:
+def process_output(record: JsonObject, name: str, folder: Path, wanted: Processing) -> OutputRecord:
     """Process one output and return its record as delivered. Blocking.
 
     A file that cannot be changed is delivered unchanged, and its record contains the error.
@@ -128,7 +129,7 @@ def _rewrite(source: Path, target: Path, media_type: str, wanted: Processing) ->
     return remove_metadata(source, target) if media_type == SVG_TYPE else strip_metadata(source, target)
 
 
-def _thumbnail(record: Mapping[str, Any], folder: Path, name: str, size: int) -> OutputRecord:
+def _thumbnail(record: JsonObject, folder: Path, name: str, size: int) -> OutputRecord:
     target = folder / THUMBNAILS / name
     target.parent.mkdir(mode=0o700, exist_ok=True)
     try:

@@ -10,7 +10,7 @@ INTERNAL_FIELDS = frozenset({"path", "media_type", "size_bytes"})
 Link = Callable[[str], str]
 
 
-def public_record(record: Mapping[str, Any], link: Link | None) -> dict[str, Any]:
+def public_record(record: Mapping[str, Any], link: Link | None) -> dict[str, object]:
     """Return a record without internal fields; a file that was not uploaded gets a link.
 
     The link is made from the file's path below the job's folder. The thumbnail in the record is treated in the same
@@ -24,9 +24,10 @@ def public_record(record: Mapping[str, Any], link: Link | None) -> dict[str, Any
     return shown
 
 
-def files_of(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def files_of(record: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     """Yield the file of a record and its thumbnail, where they exist."""
     if record.get("path"):
         yield record
-    if isinstance(record.get("thumbnail"), Mapping):
-        yield record["thumbnail"]
+    thumbnail = record.get("thumbnail")
+    if isinstance(thumbnail, Mapping):
+        yield thumbnail

@@ -61,7 +61,7 @@ class BenchmarkCache:
             return {}
         return dict(results) if isinstance(results, dict) else {}
 
-    def _write(self, body: dict[str, Any]) -> None:
+    def _write(self, body: dict[str, object]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         whole = self._path.with_suffix(".new")
         descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -14,6 +14,7 @@ from modifiers.registry import ModifierRegistry, UnknownModifier
 from worker.demo_model import defaults_among
 from worker.engines.families import Family
 from worker.errors import SettingsInvalid
+from worker.json_values import JsonObject
 from worker.modifier_defaults import parameters_of
 from worker.settings.qualification import BenchmarkConfig
 
@@ -46,7 +47,7 @@ def find_own_workload(
 
 def read_workflow(
     path: Path, name: str, registry: ModifierRegistry, checkpoints: Checkpoints = NO_CHECKPOINTS
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read a workflow in API format, bare or as a request (`{"input": {"workflow_json" | "modifier"}}`).
 
     Raises SettingsInvalid that begins with `name`.
@@ -69,7 +70,7 @@ def read_workflow(
 
 def build(
     modifier: str,
-    modifications: Mapping[str, Any],
+    modifications: Mapping[str, object],
     registry: ModifierRegistry,
     name: str,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
@@ -86,8 +87,8 @@ def build(
 
 
 def with_checkpoint(
-    modifications: Mapping[str, Any], modifier: str, registry: ModifierRegistry, checkpoints: Checkpoints
-) -> dict[str, Any]:
+    modifications: JsonObject, modifier: str, registry: ModifierRegistry, checkpoints: Checkpoints
+) -> dict[str, object]:
     """Add the machine's only checkpoint and a random prompt to modifications that name none."""
     try:
         fields = registry.get(modifier).model_fields
@@ -99,6 +100,6 @@ def with_checkpoint(
     return {**defaults, **modifications}
 
 
-def _workload(name: str, workflow: dict[str, Any]) -> OwnWorkload:
+def _workload(name: str, workflow: dict[str, object]) -> OwnWorkload:
     digest = sha256(json.dumps(workflow, sort_keys=True).encode()).hexdigest()[:12]
     return OwnWorkload(name=name, digest=digest, workflow=workflow)

@@ -47,6 +47,7 @@ from worker.engines.client import EngineClient
 from worker.engines.families import Family, model_files_in
 from worker.errors import SettingsInvalid, WorkerError
 from worker.jobs.cost import cost_of
+from worker.json_values import JsonObject
 from worker.qualification.benchmark_cache import BenchmarkCache, CachedBenchmark
 from worker.qualification.expectation import (
     PastRun,
@@ -123,7 +124,7 @@ class Qualifier:
         self._rng = random.Random()
 
     async def qualify(
-        self, engine: EngineClient, *, is_forced: bool = False, preloaded: Sequence[Mapping[str, Any]] = ()
+        self, engine: EngineClient, *, is_forced: bool = False, preloaded: Sequence[JsonObject] = ()
     ) -> Qualified:
         """Benchmark an engine. Never raises a WorkerError: a failure is the report's verdict `failed`.
 
@@ -145,9 +146,7 @@ class Qualifier:
         reason = "; ".join(filter(None, (made.report.reason, problem)))
         return replace(made, report=made.report.model_copy(update={"reason": reason}))
 
-    async def _qualify(
-        self, engine: EngineClient, is_forced: bool, preloaded: Sequence[Mapping[str, Any]]
-    ) -> Qualified:
+    async def _qualify(self, engine: EngineClient, is_forced: bool, preloaded: Sequence[JsonObject]) -> Qualified:
         facts = await read_facts(engine, self._models)
         workload = await self._choose(facts, engine)
         if workload is None:
@@ -462,7 +461,7 @@ def _rate(ran: Workload, speed: Speed, probe: Mapping[str, Any] | None) -> float
 
 
 def _missing(
-    seen: SensorLog, no_probe: str | None, no_load: str | None, probe: Mapping[str, Any] | None, speed: Speed
+    seen: SensorLog, no_probe: str | None, no_load: str | None, probe: Mapping[str, object] | None, speed: Speed
 ) -> dict[str, str]:
     is_cpu = seen.missing is not None and "CPU" in seen.missing
     found = {

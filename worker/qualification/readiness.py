@@ -13,7 +13,7 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import structlog
 
@@ -302,7 +302,7 @@ class Readiness:
             {client: entries for client, entries in zip(up, preloaded, strict=True) if self._is_fit(client)}
         )
 
-    async def _warm_and_open(self, preloaded: Mapping[EngineClient, list[dict[str, Any]]]) -> Action:
+    async def _warm_and_open(self, preloaded: Mapping[EngineClient, list[dict[str, object]]]) -> Action:
         """Warm the engines up and open the gate.
 
         Where the warm-up must succeed and does not, the engine is left out if others serve, and else the worker stays
@@ -331,7 +331,7 @@ class Readiness:
         self._open()
         return Action.OPEN
 
-    def _note(self, preloaded: list[dict[str, Any]]) -> None:
+    def _note(self, preloaded: list[dict[str, object]]) -> None:
         ran = self._qualification.report.get("warm_up", [])
         found = {client.url: self._found[client] for client in self._pool.clients if client in self._found}
         report = report_of(found, {client.url for client in self._fit()})

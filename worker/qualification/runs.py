@@ -6,10 +6,10 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from benchmark.qualify.verdict import RunTiming
 from worker.engines.client import EngineClient, LocalFolders
+from worker.json_values import JsonObject, object_at
 
 TIMEOUT_SECONDS = 3600.0
 
@@ -20,8 +20,8 @@ class StepWatch:
     A node is a sampler when its class is one; steps are those it reports.
     """
 
-    def __init__(self, prompt: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
-        self._samplers = {key for key, node in prompt.items() if "Sampler" in str(node.get("class_type"))}
+    def __init__(self, prompt: JsonObject, clock: Callable[[], float] = time.monotonic) -> None:
+        self._samplers = {key for key, node in prompt.items() if "Sampler" in str(object_at(node).get("class_type"))}
         self._clock = clock
         self._began = clock()
         self._sampler_began: float | None = None
@@ -32,7 +32,7 @@ class StepWatch:
         self.first_step_seconds: float | None = None
         self._has_begun = False
 
-    def on_message(self, kind: str, data: Mapping[str, Any]) -> None:
+    def on_message(self, kind: str, data: Mapping[str, object]) -> None:
         self._has_begun = self._has_begun or kind == "execution_start"
         if kind == "executing":
             self._end_sampler()
@@ -42,7 +42,8 @@ class StepWatch:
             if node in self._samplers:
                 self._sampler_began = self._clock()
         elif kind == "progress" and data.get("node") in self._samplers and self._sampler_began is not None:
-            self._steps_of_node = max(self._steps_of_node, int(data.get("value") or 0))
+            value = data.get("value")
+            self._steps_of_node = max(self._steps_of_node, int(value) if isinstance(value, int | float) else 0)
             if self.first_step_seconds is None and self._steps_of_node:
                 self.first_step_seconds = self._clock() - self._began
 
@@ -64,7 +65,7 @@ class StepWatch:
         )
 
 
-async def run_timed(engine: EngineClient, prompt: Mapping[str, Any]) -> RunTiming:
+async def run_timed(engine: EngineClient, prompt: JsonObject) -> RunTiming:
     """Run a prompt and return its times. Raises the run's error unless it succeeds.
 
     Its files are removed if they are on this machine.
@@ -79,7 +80,7 @@ async def run_timed(engine: EngineClient, prompt: Mapping[str, Any]) -> RunTimin
     return timing
 
 
-def remove_outputs(outputs: Mapping[str, Mapping[str, Any]], folders: LocalFolders | None) -> None:
+def remove_outputs(outputs: Mapping[str, JsonObject], folders: LocalFolders | None) -> None:
     """Remove the files that a run saved: no client asked for these pictures."""
     if folders is None:
         return

@@ -65,13 +65,13 @@ class SensorLog:
         seen = {reason for reading in (*self.during, self.after) if reading for reason in reading.throttle_reasons}
         return tuple(sorted(seen & HARMFUL))
 
-    def as_json(self) -> dict[str, Any] | None:
+    def as_json(self) -> dict[str, object] | None:
         if self.before is None or self.after is None:
             return None
         return {"before": asdict(self.before), "during": _summary(self.during), "after": asdict(self.after)}
 
 
-def _summary(readings: list[Reading]) -> dict[str, Any]:
+def _summary(readings: list[Reading]) -> dict[str, object]:
     def extreme(choose: Callable[[list[float]], float], name: str) -> float | None:
         values = [value for reading in readings if (value := getattr(reading, name)) is not None]
         return choose(values) if values else None
@@ -109,7 +109,7 @@ class GpuSensors:
         except pynvml.NVMLError as error:
             raise SensorsMissing(f"NVML: {error}") from None
 
-    def _find(self, uuid: str | None, product: str) -> Any:
+    def _find(self, uuid: str | None, product: str) -> object:
         nvml = self._nvml
         if uuid is not None:
             return nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")

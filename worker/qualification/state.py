@@ -66,7 +66,7 @@ class Qualification:
         """Record why the worker takes no jobs."""
         self.error = reason
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             **self.report,
             "error": self.error,
@@ -76,13 +76,13 @@ class Qualification:
             "phases": dict(self.phases),
         }
 
-    async def rerun(self) -> dict[str, Any]:
+    async def rerun(self) -> dict[str, object]:
         """Run the benchmark now, regardless of an earlier result; concurrent calls share a run. Raises NotReady."""
         await self.benchmark_now()
         return self.as_json()
 
 
-def report_of(found: Mapping[str, Qualified], serving: Collection[str]) -> dict[str, Any]:
+def report_of(found: Mapping[str, Qualified], serving: Collection[str]) -> dict[str, object]:
     """Merge the reports of the engines, by their addresses, into one for the worker.
 
     With a single engine it is that engine's. With several it is that of the worst that serves, with the speed of all

@@ -37,15 +37,15 @@ class WarmUp:
     def must_succeed(self) -> bool:
         return self._config.on_fail == "error"
 
-    async def preload(self, engine: EngineClient) -> list[dict[str, Any]]:
+    async def preload(self, engine: EngineClient) -> list[dict[str, object]]:
         """Load PRELOAD_MODELS, one after the other, to the device; the engine's model memory keeps them."""
         return [await self._preload(engine, name) for name in self._config.models]
 
-    async def run_workflows(self, engine: EngineClient) -> list[dict[str, Any]]:
+    async def run_workflows(self, engine: EngineClient) -> list[dict[str, object]]:
         """Run each of WARMUP_WORKFLOWS once."""
         return [await self._run(engine, path) for path in self._config.workflows]
 
-    async def _preload(self, engine: EngineClient, name: str) -> dict[str, Any]:
+    async def _preload(self, engine: EngineClient, name: str) -> dict[str, object]:
         model = split_kind(name)
         began = time.monotonic()
         try:
@@ -81,7 +81,7 @@ def split_kind(name: str) -> dict[str, str]:
     return {"kind": head, "name": tail} if slash and head in KINDS else {"kind": "checkpoints", "name": name}
 
 
-def _logged(entry: dict[str, Any]) -> dict[str, Any]:
+def _logged(entry: dict[str, object]) -> dict[str, object]:
     if "error" in entry:
         log.error("warm-up failed", **entry)
     else:

@@ -25,6 +25,7 @@ from worker.backoff import Backoff
 from worker.errors import WorkerError
 from worker.guard.plain_responses import EncodedResponse, ResponseTooLarge, check_is_plain, plain_body, plain_client
 from worker.guard.safe_address import AddressGuard
+from worker.json_values import JsonObject
 from worker.s3.signer import NotSignable, S3Signer, make_signer
 from worker.s3.targets import S3Target
 
@@ -162,7 +163,7 @@ class S3Stores:
             self._abort_soon(target, upload)
             raise
 
-    async def _send_parts(self, target: S3Target, path: Path, upload: Mapping[str, Any], size_bytes: int) -> list[str]:
+    async def _send_parts(self, target: S3Target, path: Path, upload: JsonObject, size_bytes: int) -> list[str]:
         """Send every part, a few at a time; return their tags in order."""
         part_bytes = max(PART_BYTES, -(-size_bytes // MAX_PARTS))
         at_once = asyncio.Semaphore(PARTS_AT_ONCE)
@@ -189,7 +190,7 @@ class S3Stores:
             raise failures.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    def _abort_soon(self, target: S3Target, upload: Mapping[str, Any]) -> None:
+    def _abort_soon(self, target: S3Target, upload: JsonObject) -> None:
         """Abort an upload that ended and remove its parts, without a wait for its caller."""
 
         async def abort() -> None:
@@ -286,7 +287,7 @@ class S3Stores:
         return signer
 
 
-def _new_session() -> Any:
+def _new_session() -> object:
     from botocore.session import Session  # a front that never meets a store never needs it
 
     return Session()

@@ -67,7 +67,7 @@ def choose_target(asked: Mapping[str, Any] | None, config: S3Config, *, bucket: 
     )
 
 
-def find_write_problem(asked: Mapping[str, Any] | None, config: S3Config) -> Problem | None:
+def find_write_problem(asked: Mapping[str, object] | None, config: S3Config) -> Problem | None:
     """Return the reason why a request may not store its outputs as it asks, or None.
 
     With the operator's key only buckets of S3_ALLOWED_BUCKETS are written to. Of the keys that a request itself names,

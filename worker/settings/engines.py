@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -30,7 +30,7 @@ def _check_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-def _split_shell_words(value: Any) -> Any:
+def _split_shell_words(value: object) -> object:
     return tuple(shlex.split(value)) if isinstance(value, str) else value
 
 

@@ -14,7 +14,7 @@ from worker.settings.section import LOWER, CommaList, PositiveSeconds, Seconds, 
 SidePixels = Annotated[int, Field(ge=64, le=16384, multiple_of=8)]
 
 
-def _parse_json_object(value: Any) -> Any:
+def _parse_json_object(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:

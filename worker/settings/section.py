@@ -8,13 +8,14 @@ source: pydantic's `use_attribute_docstrings` would do so at each start, which d
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic.fields import FieldInfo
+
+from worker.json_values import JsonObject
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -53,7 +54,7 @@ class Variable:
         return self.field.annotation is SecretStr or SecretStr in get_args(self.field.annotation)
 
 
-def env(*names: str) -> Any:
+def env(*names: str) -> object:
     """Return the part of a field's annotation that names its environment variables, the preferred one first."""
     return Field(validation_alias=AliasChoices(*names))
 
@@ -70,7 +71,7 @@ def variables_of(settings: type[BaseModel]) -> tuple[Variable, ...]:
     )
 
 
-def by_section(settings: type[BaseModel], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def by_section(settings: type[BaseModel], values: JsonObject) -> dict[str, dict[str, Any]]:
     """Return the values of variables as the constructor of `settings` takes them; other names are left out.
 
     Names are compared without case. Of several names of one setting the preferred one wins.
@@ -85,13 +86,13 @@ def by_section(settings: type[BaseModel], values: Mapping[str, Any]) -> dict[str
     return sections
 
 
-def _split_commas(value: Any) -> Any:
+def _split_commas(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
 
 
-def _to_lower(value: Any) -> Any:
+def _to_lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,6 @@ def test_silence_low_floors_and_what_is_wrong_inside_are_troubles() -> None:
 
 
 def test_an_engine_is_shown_with_its_restarts_and_its_last_loss() -> None:
-    shown = engine_as_json(UP)
+    shown: Any = engine_as_json(UP)
     assert shown["healthy"] and shown["restarts"] == {"crashed": 2} and shown["last_loss"]["reason"] == "crashed"
     assert not engine_as_json(replace(UP, is_stuck=True))["healthy"]

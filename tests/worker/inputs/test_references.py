@@ -60,7 +60,7 @@ def test_swaps_names_in_without_touching_the_prompt() -> None:
     prompt = {"1": node("LoadImage", image=URL), "2": node("LoadImage", image="b.png")}
     before = json.loads(json.dumps(prompt))
     [reference] = find_references(prompt, OBJECT_INFO)
-    swapped = replace_references(prompt, {reference: "darkroom/x.png"})
+    swapped: dict[str, Any] = replace_references(prompt, {reference: "darkroom/x.png"})
     assert swapped["1"]["inputs"]["image"] == "darkroom/x.png" and swapped["2"] == prompt["2"]
     assert prompt == before
 

@@ -21,6 +21,7 @@ from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
 from worker.jobs.fetched_inputs import FetchedInputs
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
+from worker.json_values import object_at
 from worker.s3.stores import S3Stores
 from worker.settings.outputs import InputLimits, S3Config
 
@@ -70,7 +71,7 @@ def load(value: str) -> dict[str, Any]:
 def test_files_still_to_come_have_names_that_the_check_knows(tmp_path: Path) -> None:
     prompt = {"1": load("https://example.com/a.png"), "2": load("a.png"), "3": load(picture_in_line())}
     planned = stage(tmp_path).plan(prompt, INFO)
-    names = [planned.prompt[node]["inputs"]["image"] for node in ("1", "3")]
+    names = [object_at(planned.prompt, node, "inputs")["image"] for node in ("1", "3")]
     assert list(planned.pending_files) == names and len(set(names)) == 2
     assert planned.prompt["2"] == prompt["2"]
 
@@ -79,7 +80,7 @@ async def test_the_engine_gets_names_of_its_own_input_folder(tmp_path: Path) -> 
     engine: Any = Engine(LocalFolders(tmp_path, tmp_path, tmp_path))
     prompt = {"1": load(picture_in_line()), "2": load(picture_in_line())}
     fetched = await stage(tmp_path / "darkroom").fetch(job(prompt), engine)
-    names = {fetched[node]["inputs"]["image"] for node in ("1", "2")}
+    names = {str(object_at(fetched, node, "inputs")["image"]) for node in ("1", "2")}
     assert len(names) == 1 and (tmp_path / names.pop()).is_file()
 
 
@@ -91,7 +92,7 @@ async def test_an_engine_elsewhere_is_sent_the_file_once(tmp_path: Path) -> None
     assert engine.taken == []  # another one may run it
     placed = [await inputs.place(fetched, engine) for _ in range(2)]
     assert placed[0] == placed[1] and len(engine.taken) == 1
-    assert placed[0]["1"]["inputs"]["image"] == f"elsewhere/{engine.taken[0]}"
+    assert object_at(placed[0], "1", "inputs")["image"] == f"elsewhere/{engine.taken[0]}"
 
 
 async def test_only_names_that_the_stage_itself_makes_are_sent(tmp_path: Path) -> None:

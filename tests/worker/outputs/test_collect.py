@@ -100,7 +100,7 @@ async def test_a_long_text_is_a_file(engine: LocalEngine, tmp_path: Path) -> Non
     outputs = {"5": {"text": [long, "short"], "tags": [[long]]}}
     [text, short, tags] = [item.as_record() for item in await collect_outputs(outputs, tmp_path / "job", engine)]
     assert (text["filename"], text["media_type"]) == ("text_5.txt", "text/plain") and short["text"] == "short"
-    assert (tmp_path / "job" / text["path"]).read_text(encoding="utf-8") == long
+    assert (tmp_path / "job" / str(text["path"])).read_text(encoding="utf-8") == long
     assert tags["filename"] == "tags_5.json" and tags["media_type"] == "application/json"
 
 

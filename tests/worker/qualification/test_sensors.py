@@ -130,8 +130,7 @@ async def test_what_held_the_clocks_back_while_it_ran_is_told_and_a_power_cap_is
     async with watching(sensors, missing) as log:
         nvml.reasons = 0x40
     assert log.harmful_reasons == ("hw_thermal_slowdown",)
-    told = log.as_json()
-    assert told is not None
+    told: Any = log.as_json()
     assert told["before"]["throttle_reasons"] == ("sw_power_cap",) and told["after"]["temperature_c"] == 70
 
 

@@ -47,7 +47,7 @@ class Handler:
     certificate: Path | None = None
     key: str = ""
 
-    async def __call__(self, job: dict[str, Any]) -> dict[str, Any]:
+    async def __call__(self, job: dict[str, object]) -> dict[str, object]:
         job_id = str(job["id"])
         try:
             translated = translate(job.get("input"), job_id, wants_base64=self.wants_base64)
@@ -161,7 +161,7 @@ def main() -> None:
     key = "" if given.key_file is None else read_own_key(given.key_file)
     handler = Handler(given.front_url, not given.uploads, runpod.serverless.progress_update, given.certificate, key)
 
-    async def handle(job: dict[str, Any]) -> dict[str, Any]:
+    async def handle(job: dict[str, object]) -> dict[str, object]:
         return await handler(job)
 
     runpod.serverless.start(

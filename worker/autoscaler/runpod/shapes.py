@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from worker.json_values import JsonObject
+
 OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
 """Fields of worker-comfyui's input that `/generate` does not have."""
 
@@ -109,9 +111,9 @@ def _check_base64(text: str) -> None:
         base64.b64decode(text[start : start + CHECKED_LENGTH], validate=True)
 
 
-def substitute_pictures(workflow: Mapping[str, Any], pictures: Mapping[str, str]) -> dict[str, Any]:
+def substitute_pictures(workflow: JsonObject, pictures: Mapping[str, str]) -> dict[str, Any]:
     """Return a copy of the workflow with the data of each picture in the inputs that name it."""
-    filled = {node_id: copy.copy(node) for node_id, node in workflow.items()}
+    filled: dict[str, Any] = {node_id: copy.copy(node) for node_id, node in workflow.items()}
     for node in filled.values():
         inputs = node.get("inputs") if isinstance(node, dict) else None
         if isinstance(inputs, Mapping):
@@ -164,7 +166,7 @@ def _files(outputs: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, dict[s
     return files, errors
 
 
-def _headline(error: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def _headline(error: JsonObject, result: JsonObject) -> str:
     if error.get("code") in ("node_failed", "out_of_memory"):
         return "Job processing failed"
     return str(error.get("message") or result.get("message") or "Job processing failed")
@@ -179,7 +181,7 @@ def _details(error: Mapping[str, Any]) -> list[str]:
     return [_problem(problem) for problem in problems if isinstance(problem, Mapping)]
 
 
-def _problem(problem: Mapping[str, Any]) -> str:
+def _problem(problem: JsonObject) -> str:
     where = problem.get("field") or (f"Node {problem['node_id']}" if problem.get("node_id") else "")
     return f"{where}: {problem.get('message')}" if where else str(problem.get("message"))
 

@@ -28,6 +28,7 @@ from worker.errors import CallerError, Problem, SessionGone, TooManySessions, Tr
 from worker.identity.caller import Identity
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.job import JobState
+from worker.json_values import JsonObject
 
 ON_CLOSE_SECONDS: Final = 10.0
 LAST_REPORT_SECONDS: Final = 5.0
@@ -239,7 +240,7 @@ async def restart_forever(name: str, run: Callable[[], Awaitable[None]]) -> None
             await asyncio.sleep(ANEW_SECONDS)
 
 
-def _lifetime(payload: Mapping[str, Any]) -> float:
+def _lifetime(payload: JsonObject) -> float:
     value = payload.get("lifetime", DEFAULT_LIFETIME_SECONDS)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         problem = Problem("must be a number of seconds above 0", field="payload.lifetime")

@@ -21,6 +21,7 @@ import structlog
 
 from worker.autoscaler.autoscaler import Caller
 from worker.errors import NotReady, Problem, RequestRejected, Unauthorized
+from worker.json_values import JsonObject
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -68,11 +69,11 @@ class KeyHolder(Protocol):
     def key(self) -> RSAPublicKey | None: ...
 
 
-def is_envelope(body: Mapping[str, Any]) -> bool:
+def is_envelope(body: JsonObject) -> bool:
     return "auth_data" in body or "payload" in body
 
 
-def caller_of(body: Mapping[str, Any]) -> Caller:
+def caller_of(body: JsonObject) -> Caller:
     """Return the caller that an envelope names, as far as it can be parsed."""
     auth_data, session_id = body.get("auth_data"), body.get("session_id")
     auth = auth_data if isinstance(auth_data, Mapping) else {}
@@ -110,7 +111,7 @@ def signed_text(url: str) -> bytes:
     return json.dumps({"url": url}, sort_keys=True, indent=4).encode("utf-8")
 
 
-def is_signed(public_key: RSAPublicKey, url: Any, signature: Any) -> bool:
+def is_signed(public_key: RSAPublicKey, url: object, signature: object) -> bool:
     """Return True if `signature` (base64) is the key's signature of `url`. Never raises, for any values of the two."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -127,7 +128,7 @@ def is_signed(public_key: RSAPublicKey, url: Any, signature: Any) -> bool:
     return True
 
 
-def is_same_url(one: Any, other: str) -> bool:
+def is_same_url(one: object, other: str) -> bool:
     """Return True if two URLs name the same worker: scheme, host and port, ignoring case and a trailing slash."""
     if not isinstance(one, str):
         return False
@@ -181,5 +182,5 @@ def _place(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme.lower(), parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme.lower())
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -11,7 +11,6 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from worker.autoscaler.autoscaler import Caller
 
@@ -50,7 +49,7 @@ class Entry:
         """True if this request is reported to the autoscaler individually."""
         return self.caller.request_idx is not None and (self.is_session or self.caller.session_id is None)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "request_idx": self.caller.request_idx,
             "success": self.ending.counts_as_success,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import structlog
@@ -149,7 +149,7 @@ class Reporter:
         if await self._send("delete_requests/", body, addresses, num_tries):
             self._ledger.ends_delivered(ended)
 
-    async def _send(self, route: str, body: dict[str, Any], addresses: Sequence[str], num_tries: int) -> bool:
+    async def _send(self, route: str, body: Mapping[str, object], addresses: Sequence[str], num_tries: int) -> bool:
         for address in addresses:
             for attempt in range(num_tries):
                 if attempt:
@@ -164,7 +164,7 @@ class Reporter:
                 log.warning("report rejected", route=route, address=address, reason=reason, attempt=attempt + 1)
         return False
 
-    async def _post(self, url: str, body: dict[str, Any]) -> None:
+    async def _post(self, url: str, body: Mapping[str, object]) -> None:
         """Send a report; only the status of the reply is read. Raises httpx.HTTPStatusError for a refusal."""
         seconds = self._timing.request
         async with asyncio.timeout(seconds), self._http.stream("POST", url, json=body, timeout=seconds) as response:

@@ -83,11 +83,11 @@ class SessionStore:
         self._sessions[session.id] = session
         return session
 
-    def find(self, session_id: Any) -> Session | None:
+    def find(self, session_id: object) -> Session | None:
         """Return an open session; one that has expired and was not collected yet is still open."""
         return self._sessions.get(session_id) if isinstance(session_id, str) else None
 
-    def touch(self, session_id: Any) -> Session:
+    def touch(self, session_id: object) -> Session:
         """Extend a session by one lifetime for a request, up to the longest life. Raises SessionGone."""
         session = self.find(session_id)
         if session is None:
