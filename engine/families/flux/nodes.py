@@ -95,7 +95,7 @@ def model_sampling_flux(
     return sampled_with(model, FluxFlow(shift))
 
 
-@node("USOStyleReference", display_name=None, category="advanced/model_patches/flux",
+@node("USOStyleReference", category="advanced/model_patches/flux",
       python_module="comfy_extras.nodes_model_patch", experimental=True)  # fmt: skip
 def uso_style_reference(
     context: NodeContext, *, model: MODEL, model_patch: MODEL_PATCH, clip_vision_output: CLIP_VISION_OUTPUT
