@@ -47,7 +47,7 @@ class VideoVae(Vae):
 
         In tiles when memory ran out before.
         """
-        samples = _as_videos(samples_in)
+        samples = self._latents_of(samples_in)
         if self.patcher.memory_savings.tiles:
             tile = TILE_PX // self.upscale_ratio
             return self.decode_tiled(samples, tile_x=tile, tile_y=tile, overlap=tile // 4)
@@ -87,7 +87,7 @@ class VideoVae(Vae):
         overlap_t: int | None = None,
     ) -> torch.Tensor:
         """Decode latents to videos on the CPU by tiles. Sizes are in cells, and in latent frames along time."""
-        samples = _as_videos(samples)
+        samples = self._latents_of(samples)
         tile = (WHOLE_VIDEO if tile_t is None else max(2, tile_t), tile_x, tile_y)  # ComfyUI's order of the sides
         shape = (1, samples.shape[1], *(min(pair) for pair in zip(tile, samples.shape[2:], strict=True)))
         with self.patcher.in_use(working_bytes=self._decode_bytes(shape)) as network:
@@ -136,6 +136,15 @@ class VideoVae(Vae):
                 out_channels=self.latent_channels, output_device=self.output_device,
             )  # fmt: skip
 
+    def _latents_of(self, latents: torch.Tensor) -> torch.Tensor:
+        """Return latents as those of videos [B, C, f, h, w]. Raises ValueError for those of another VAE."""
+        if latents.shape[1] != self.latent_channels:
+            raise ValueError(
+                f"samples: the VAE is not that of the latent's model; got a latent of {latents.shape[1]} channels, "
+                f"expected {self.latent_channels}"
+            )
+        return latents.unsqueeze(2) if latents.ndim == 4 else latents
+
     def _videos_of(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return pictures as videos [B, 3, F, H, W], their sides cut to whole cells."""
         cut = self.vae_encode_crop_pixels(pixels).movedim(-1, 1)
@@ -158,11 +167,6 @@ def vae_of(weights: WeightHandle) -> Vae:
     """Return the VAE of a network, by whether it compresses time."""
     is_of_videos = getattr(weights.module, "latent_dim", 2) == VideoVae.latent_dim
     return VideoVae(weights) if is_of_videos else Vae(weights)
-
-
-def _as_videos(latents: torch.Tensor) -> torch.Tensor:
-    """Return latents of pictures [B, C, h, w] as those of videos of one frame."""
-    return latents.unsqueeze(2) if latents.ndim == 4 else latents
 
 
 def _least_shared(frames: int | None) -> int:

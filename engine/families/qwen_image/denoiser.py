@@ -1,27 +1,49 @@
-"""The inputs of Qwen-Image beside the latent: the text, and reference pictures."""
+"""The inputs of Qwen-Image beside the latent: the text, and reference pictures. `B` batch, `T` tokens, `D` width."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, ListInput, RegularInput
-from engine.diffusion.denoiser import Denoiser
+import torch
+
+from engine.diffusion.conditions import BatchedInput, ConstantInput
+from engine.families.parts.language_denoiser import ReferencesDenoiser
 
 
-class QwenImageDenoiser(Denoiser):
-    """A network whose text [B, T, D] takes part in self-attention: repeating tokens would change its result."""
+class QwenImageDenoiser(ReferencesDenoiser):
+    """A network of pictures [B, 16, 1, h, w]. Raises ValueError for text and latents that are not made for it."""
 
     comfy_name = "QwenImage"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        self._check(kwargs)
         inputs = super().extra_conds(**kwargs)
-        tokens = inputs.get("c_crossattn")
-        if tokens is not None:
-            inputs["c_crossattn"] = RegularInput(tokens.cond)
-        references = kwargs.get("reference_latents")
-        if references is not None:
-            inputs["ref_latents"] = ListInput([self.process_latent_in(item) for item in references])
-            method = kwargs.get("reference_latents_method")
-            if method is not None:
-                inputs["ref_latents_method"] = ConstantInput(method)
+        method = kwargs.get("reference_latents_method")
+        if "ref_latents" in inputs and method is not None:
+            inputs["ref_latents_method"] = ConstantInput(method)
         return inputs
+
+    def _check(self, options: dict[str, Any]) -> None:
+        config: Any = self.diffusion_model.config
+        text: torch.Tensor | None = options.get("cross_attn")
+        if text is not None and text.shape[-1] != config.context_dim:
+            raise ValueError(
+                f"conditioning: its text encoder is not the model's; got tokens of width {text.shape[-1]}, expected "
+                f"{config.context_dim} (Qwen2.5-VL)"
+            )
+        latents = {"latent_image": options["noise"]}
+        latents |= {f"reference_latents[{place}]": item for place, item in enumerate(_references(options))}
+        for name, latent in latents.items():
+            if latent.shape[1] != config.in_channels:
+                raise ValueError(
+                    f"{name}: its VAE is not the model's; got a latent of {latent.shape[1]} channels, expected "
+                    f"{config.in_channels}"
+                )
+            if latent.ndim == 5 and latent.shape[2] != 1:
+                raise ValueError(
+                    f"{name}: the model draws pictures; got a latent of {latent.shape[2]} frames, expected 1"
+                )
+
+
+def _references(options: dict[str, Any]) -> list[torch.Tensor]:
+    return list(options.get("reference_latents") or ())

@@ -10,7 +10,7 @@ import torch
 
 from engine.architectures.blockwise_control import BlockwiseControlConfig
 from engine.architectures.centred_double_stream import CentredDoubleStreamConfig
-from engine.families.parts.causal_video_vae import CausalVideoLatentFormat
+from engine.diffusion.latent_format import LatentFormat
 from engine.families.qwen_image.text_encoder import EDIT_TEMPLATE, PICTURE
 from engine.images.pixels import resize_image
 from engine.nodes.base import Float, NodeContext, Optional, PromptText, node
@@ -100,7 +100,7 @@ def qwen_image_diffsynth_controlnet(
     _check_fits(model, model_patch, vae)
     hole = None if mask is None else mask.reshape(-1, 1, *mask.shape[-2:])[:1]
     patched = model.clone()
-    latent_format = CausalVideoLatentFormat()
+    latent_format: LatentFormat = model.get_model_object("latent_format")
     patched.set_model_double_block_patch(
         BlockwisePatch(model_patch, vae, latent_format, image[:1, :, :, :3], strength, hole)
     )
@@ -117,7 +117,10 @@ def _check_fits(model: MODEL, model_patch: MODEL_PATCH, vae: VAE) -> None:
             f"model_patch: it does not fit the model; got width {control.width} and {control.num_blocks} blocks, "
             f"expected width {network.width} and {network.num_blocks} blocks"
         )
-    if vae.latent_channels != network.in_channels or vae.latent_dim != CausalVideoLatentFormat.latent_dimensions:
+    if (
+        vae.latent_channels != network.in_channels
+        or vae.latent_dim != model.get_model_object("latent_format").latent_dimensions
+    ):
         raise ValueError(
             f"vae: its latents are not the model's; got {vae.latent_channels} channels, expected the VAE of Qwen-Image "
             f"with {network.in_channels}"
