@@ -155,7 +155,11 @@ RULES = (
         for family in FAMILY_FOLDERS
     ),
     *(
-        Rule(module, (*MODELS_IN_USE, "engine.values", "engine.store", "engine.nodes"), TORCH | NODE_EXTRAS)
+        Rule(
+            module,
+            (*MODELS_IN_USE, "engine.families.parts", "engine.values", "engine.store", "engine.nodes"),
+            TORCH | NODE_EXTRAS,
+        )
         for module in NODES_OF_FAMILIES
     ),
     Rule("engine.store.folders", (), NOTHING),

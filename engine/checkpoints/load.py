@@ -1,6 +1,7 @@
 """Loading of model files as networks with weights, by the rules of the families (`engine/families`).
 
-A network is built without memory (torch's meta device), then filled from the file (`engine/formats/fill.py`).
+A network is built without memory (torch's meta device), then filled from the file (`engine/formats/fill.py`). All
+networks of a file are built, and their weights compared with its list of tensors, before the first one is filled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from engine.families.base import (
     TextEncoder,
     Vocabulary,
 )
-from engine.formats.fill import Destination, fill, set_weight
+from engine.formats.fill import Destination, check_tensors, fill, set_weight
 from engine.formats.quantised.open_model import open_model
 from engine.formats.quantised.quantised_file import QuantisedFile
 from engine.formats.weight_file import Names, WeightFile
@@ -101,9 +102,12 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
         encoders = _encoders_in(file, family)
         vae_names = registry.names_of(family.vae, file.shapes, in_checkpoint=True)
         parameterisation = family.parameterise(found.match, file)
-        unet = _network(file, family.denoiser, found.match.names, types.unet, to=types.to)
-        text_encoder = _text_encoders(family, encoders, types) if encoders else None
-        vae = None if vae_names is None else _network(file, family.vae, vae_names, types.vae, to=types.to)
+        empty_unet = _empty(file, family.denoiser, found.match.names, types.unet)
+        empty_encoders = _empty_encoders(encoders, types)
+        empty_vae = None if vae_names is None else _empty(file, family.vae, vae_names, types.vae)
+        unet = empty_unet.filled(types.to)
+        text_encoder = _text_encoders(family, encoders, empty_encoders, types) if encoders else None
+        vae = None if empty_vae is None else empty_vae.filled(types.to)
     except NotRecognised as error:
         raise BadModelFile(path.name, _described(error, file), expected) from error
     if text_encoder is not None:
@@ -155,7 +159,7 @@ def load_unet(path: Path, types: LoadTypes) -> LoadedDenoiser:
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
-        unet = _network(file, family.denoiser, found.match.names, types.of(family).unet, to=types.to)
+        unet = _empty(file, family.denoiser, found.match.names, types.of(family).unet).filled(types.to)
         parameterisation = family.parameterise(found.match, file)
     except NotRecognised as error:
         raise BadModelFile(path.name, _described(error, file), f"the network of {registry.labels()}") from error
@@ -172,7 +176,8 @@ def load_text_encoders(paths: Sequence[Path], types: LoadTypes, text_type: str) 
     try:
         family, found = registry.recognise_text_encoders([file.shapes for file in files], text_type)
         sources = [(encoder, file, names) for file, (encoder, names) in zip(files, found, strict=True)]
-        return _text_encoders(family, sorted(sources, key=lambda item: family.text.index(item[0])), types)
+        sources.sort(key=lambda item: family.text.index(item[0]))
+        return _text_encoders(family, sources, _empty_encoders(sources, types), types)
     except NotRecognised as error:
         raise BadModelFile(name, _described(error, *files), f"a text encoder of {registry.labels()}") from error
 
@@ -187,7 +192,7 @@ def load_vae(path: Path, types: LoadTypes) -> Any:
     file = open_model(path)
     try:
         family, names = registry.recognise_vae(file.shapes)
-        return _network(file, family.vae, names, types.of(family).vae, to=types.to)
+        return _empty(file, family.vae, names, types.of(family).vae).filled(types.to)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, f"a VAE of {registry.labels()}") from error
 
@@ -198,12 +203,16 @@ def _described(error: NotRecognised, *files: WeightFile) -> str:
     return ": ".join([*labels, error.found])
 
 
-def _text_encoders(family: ModelFamily, sources: Sequence[EncoderSource], types: LoadTypes) -> TextEncoderSet:
+def _empty_encoders(sources: Sequence[EncoderSource], types: LoadTypes) -> list[_EmptyNetwork]:
+    return [_empty(file, encoder.network, names, types.text_encoder) for encoder, file, names in sources]
+
+
+def _text_encoders(
+    family: ModelFamily, sources: Sequence[EncoderSource], empty: Sequence[_EmptyNetwork], types: LoadTypes
+) -> TextEncoderSet:
     encoders = []
-    for encoder, file, names in sources:
-        transformer = _network(
-            file, encoder.network, names, types.text_encoder, to=types.to, through=types.patched_text_encoder
-        )
+    for (encoder, file, _), network in zip(sources, empty, strict=True):
+        transformer = network.filled(types.to, types.patched_text_encoder)
         encoders.append(encoder.encoder_type(transformer, encoder.encoding))
         if encoder.vocabulary is not None:
             encoders[-1].vocabulary = _vocabulary(file, encoder.vocabulary)
@@ -220,15 +229,23 @@ def _vocabulary(file: WeightFile, vocabulary: Vocabulary) -> bytes:
     return file.tensor(name).to(torch.uint8).contiguous().numpy().tobytes()
 
 
-def _network(
-    file: WeightFile,
-    network: Network,
-    names: Names,
-    dtype: torch.dtype,
-    *,
-    to: Destination,
-    through: torch.dtype | None = None,
-) -> object:
+@dataclass(frozen=True, slots=True)
+class _EmptyNetwork:
+    """A network without memory whose weights a file has, all and in the right shapes."""
+
+    module: nn.Module
+    file: WeightFile
+    names: Names
+    dtype: torch.dtype
+
+    def filled(self, to: Destination, through: torch.dtype | None = None) -> Any:
+        """Fill the network from the file and return it. Raises `BadModelFile`."""
+        fill(self.module, self.file, self.names, self.dtype, to=to, through=through)
+        return self.module
+
+
+def _empty(file: WeightFile, network: Network, names: Names, dtype: torch.dtype) -> _EmptyNetwork:
+    """Build a network of a file without reading weights. Raises `BadModelFile` for a missing or misshapen tensor."""
     config = configured(file, network, names)
     try:
         with torch.device("meta"):
@@ -237,8 +254,8 @@ def _network(
         found = f"tensors of shapes that no network can have ({error})"
         raise BadModelFile(file.path.name, found, f"a network of {registry.labels()}") from error
     _set_defaults(module, network, names, dtype)
-    fill(module, file, names, dtype, to=to, through=through)
-    return module
+    check_tensors(module, file, names)
+    return _EmptyNetwork(module, file, names, dtype)
 
 
 def _set_defaults(module: nn.Module, network: Network, names: Names, dtype: torch.dtype) -> None:

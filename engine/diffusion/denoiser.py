@@ -27,9 +27,13 @@ from engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The properties of a model that nodes ask for (`model.model_config`). `family` is its `ModelFamily`."""
+    """The properties of a model that nodes ask for (`model.model_config`).
+
+    `family` is its `ModelFamily`, `variant` the one of the family's variants that it is.
+    """
 
     family: Any = None
+    variant: str = ""
     unet_config: Mapping[str, Any] = field(default_factory=dict)
     sampling_settings: Mapping[str, Any] = field(default_factory=dict)
     latent_format: LatentFormat = field(default_factory=LatentFormat)

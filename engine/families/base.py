@@ -228,12 +228,19 @@ class ComfyUiNames:
 
     `latent_format` is the class in `comfy.latent_formats`. `text_types` are the types of the nodes that load text
     encoders under which those of the family are found. `merge_nodes` are nodes that merge two models of the family
-    block by block: class name -> the names of the blocks.
+    block by block: class name -> the names of the blocks. `architectures` are names of the model specification
+    (github.com/Stability-AI/ModelSpec) by variant, that of "" for variants without their own; families without one
+    are saved without such metadata.
     """
 
     latent_format: str
     text_types: tuple[str, ...] = ()
     merge_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    architectures: Mapping[str, str] = field(default_factory=dict)
+
+    def architecture(self, variant: str) -> str | None:
+        """Return the name that the model specification has for a variant, None for a family without one."""
+        return self.architectures.get(variant, self.architectures.get(""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from engine.errors import BadModelFile
 from engine.formats.mapped_file import MappedFile
 from engine.formats.quantised.packed_layers import prepare
 from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.weight_file import Names, WeightFile, composed, with_parts
+from engine.formats.weight_file import Names, WeightFile, composed, shape_of, with_parts
 from engine.formats.weight_source import SOURCE_ATTRIBUTE, FileWeights
 
 
@@ -101,11 +101,32 @@ def _layout(weight: torch.Tensor, dtype: torch.dtype, to: Destination) -> torch.
     return shaped.contiguous(memory_format=torch.channels_last) if is_last else shaped
 
 
-def _check(file: WeightFile, wanted: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> None:
+def check_tensors(network: nn.Module, file: WeightFile, names: Names) -> None:
+    """Raise `BadModelFile` for the first weight of an empty network that the file lacks or has in another shape.
+
+    Only names and shapes are read. Weights that have values already, and files of quantised ones, are not looked at.
+    """
+    if isinstance(file, QuantisedFile):
+        return
+    wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
+    _check_names(file, wanted, names)
+    for name, weight in wanted.items():
+        item, expected = names[name], tuple(weight.shape)
+        shape = shape_of(item, file.shapes)
+        if shape != expected and _squeezed(shape) != _squeezed(expected):
+            tensor = item if isinstance(item, str) else name
+            raise BadModelFile(file.path.name, f"{tensor!r} of shape {list(shape)}", f"shape {list(expected)}")
+
+
+def _check_names(file: WeightFile, wanted: Mapping[str, torch.Tensor], names: Names) -> None:
     missing = [name for name in wanted if name not in names]
     if missing:
         found = f"{len(wanted) - len(missing)} of {len(wanted)} weights; {missing[0]!r} is missing"
         raise BadModelFile(file.path.name, found, "all of them")
+
+
+def _check(file: WeightFile, wanted: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> None:
+    _check_names(file, wanted, names)
     for name, weight in wanted.items():
         shape = file.tensors[names[name]].shape
         if shape != tuple(weight.shape) and _squeezed(shape) != _squeezed(tuple(weight.shape)):

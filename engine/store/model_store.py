@@ -450,6 +450,7 @@ def denoiser(loaded: LoadedDenoiser) -> Denoiser:
     family, unet = loaded.family, loaded.unet
     config = ModelConfig(
         family,
+        loaded.variant,
         unet_config=_unet_config(unet.config),
         sampling_settings=loaded.parameterisation.settings,
         latent_format=(loaded.parameterisation.latent_format or family.latent_format)(),

@@ -100,7 +100,8 @@ FAMILY = ModelFamily(
     control_networks=control_networks(Sd3LatentFormat()),
     variants={"": ()},
     comfyui=ComfyUiNames(
-        "SD3", ("sd3",), {"ModelMergeSD3_2B": merged_blocks(24), "ModelMergeSD35_Large": merged_blocks(38)}
+        "SD3", ("sd3",), {"ModelMergeSD3_2B": merged_blocks(24), "ModelMergeSD35_Large": merged_blocks(38)},
+        {"": "stable-diffusion-v3-medium"},
     ),
     default=Defaults(width=1024, height=1024, steps=28, cfg=4.5, scheduler="sgm_uniform", cost=8.0),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),

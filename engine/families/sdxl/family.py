@@ -109,7 +109,10 @@ FAMILY = ModelFamily(
     },
     variant_types={"edit": InstructedDenoiser, "edit_scaled": InstructedDenoiser},
     controls=unet_controls(_is_our_control, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),
-    comfyui=ComfyUiNames("SDXL", ("sdxl",), {"ModelMergeSDXL": MERGED_BLOCKS}),
+    comfyui=ComfyUiNames(
+        "SDXL", ("sdxl",), {"ModelMergeSDXL": MERGED_BLOCKS},
+        {"": "stable-diffusion-xl-v1-base", **dict.fromkeys(("edit", "edit_scaled"), "stable-diffusion-xl-v1-edit")},
+    ),
     default=Defaults(
         width=1024, height=1024, steps=25, cfg=7.0, sampler_name="dpmpp_2m", scheduler="karras", cost=6.0
     ),

@@ -73,7 +73,9 @@ FAMILY = ModelFamily(
     latent_format=LargeKlLatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={"": ()},
-    comfyui=ComfyUiNames("SDXL", ("stable_diffusion",)),
+    comfyui=ComfyUiNames(
+        "SDXL", ("stable_diffusion",), architectures={"": "stable-diffusion-xl-v1-refiner"}
+    ),
     default=Defaults(
         width=1024, height=1024, steps=25, cfg=7.0, sampler_name="dpmpp_2m", scheduler="karras", cost=6.0
     ),

@@ -72,7 +72,7 @@ FAMILY = ModelFamily(
     variant_types={"orbit": OrbitDenoiser, "pose": PoseDenoiser},
     memory_usage_factor=2.0,
     vision_prefix="conditioner.embedders.0.open_clip.model.visual.",
-    comfyui=ComfyUiNames("SD15"),
+    comfyui=ComfyUiNames("SD15", architectures={"": "stable-video-diffusion-img2vid-v1"}),
     default=Defaults(width=1024, height=576, steps=20, cfg=2.5, scheduler="karras", cost=40.0),
     nodes=("ImageOnlyCheckpointLoader", "SVD_img2vid_Conditioning", "VideoLinearCFGGuidance", "KSampler", "VAEDecode"),
     parameterisation=LEVELS,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.checkpoints import load
 from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
 from engine.diffusion.model_sampling import VDiscrete
 from engine.errors import BadModelFile
@@ -128,11 +129,35 @@ def test_a_missing_tensor_by_which_a_layer_is_known_is_named(tiny: Path, tmp_pat
 def test_a_tensor_of_another_shape_than_its_layer_is_named(tiny: Path, tmp_path: Path, name: str) -> None:
     file = SafetensorsFile(tiny)
     tensors = {key: file.tensor(key) for key in file.tensors}
-    wrong = f"middle_block.0.{name}"
-    tensors[PREFIX + wrong] = torch.zeros((3,) * tensors[PREFIX + wrong].ndim)
+    wrong = f"{PREFIX}middle_block.0.{name}"
+    tensors[wrong] = torch.zeros((3,) * tensors[wrong].ndim)
     write_safetensors(tmp_path / "mixed.safetensors", tensors)
     error = _bad(tmp_path / "mixed.safetensors")
     assert error.found.startswith(f"{wrong!r} of shape [3") and "shape [" in error.expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cond_stage_model.transformer.text_model.final_layer_norm.weight",
+        "first_stage_model.decoder.norm_out.weight",
+        "first_stage_model.encoder.norm_out.bias",
+    ],
+)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_wrong_tensor_of_a_further_network_is_named_before_any_is_filled(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_there: bool
+) -> None:
+    file = SafetensorsFile(tiny)
+    tensors = {key: file.tensor(key) for key in file.tensors}
+    del tensors[name]
+    write_safetensors(tmp_path / "mixed.safetensors", tensors | ({name: torch.zeros(3)} if is_there else {}))
+    filled: list[object] = []
+    monkeypatch.setattr(load, "fill", lambda *given, **options: filled.append(given))
+    error = _bad(tmp_path / "mixed.safetensors")
+    own = name.removeprefix("first_stage_model.").removeprefix("cond_stage_model.transformer.text_model.")
+    assert f"{name!r} of shape [3]" in error.found if is_there else own in error.found
+    assert not filled
 
 
 def test_shapes_that_no_network_can_have_are_refused(tiny: Path, tmp_path: Path) -> None:

@@ -136,13 +136,13 @@ def test_they_leave_ram_before_another_file_is_read_into_it(
         free_bytes = 2 * GIB + 2 * file_bytes - 1  # the floor, the file as float32, but for one byte
         seen: list[int] = []
         monkeypatch.setattr(machine_memory, "available_bytes", lambda: free_bytes)
-        really_load = load._network
+        really_load = load._empty
 
         def note_and_load(*arguments: Any, **options: Any) -> Any:
             seen.append(engine.memory_report().pool.ram_bytes)
             return really_load(*arguments, **options)
 
-        monkeypatch.setattr(load, "_network", note_and_load)
+        monkeypatch.setattr(load, "_empty", note_and_load)
         draw(engine, "b")
         assert len(seen) == 3 and seen[0] < held_bytes
         assert engine.memory_report().pool.num_dropped >= 1

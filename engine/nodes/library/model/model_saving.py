@@ -23,6 +23,7 @@ from engine.values.vae import Vae
 
 CATEGORY = "advanced/model_merging"
 MERGING_MODULE = "comfy_extras.nodes_model_merging"
+ENDING = ".safetensors"
 
 
 Tensors = dict[str, torch.Tensor]
@@ -122,11 +123,25 @@ def _metadata(context: NodeContext, prompt: Any, extra_pnginfo: Any, **more: str
     return texts
 
 
-def _save(context: NodeContext, prefix: str, tensors: Tensors, metadata: Mapping[str, str]) -> NodeOutput:
+def _save(
+    context: NodeContext, prefix: str, tensors: Tensors, metadata: Mapping[str, str], architecture: str | None = None
+) -> NodeOutput:
     """Write tensors to a file at once, so that gigabytes are not held in memory while other nodes run."""
-    path: Path = context.files.save_path(prefix, suffix=".safetensors").path
-    write_safetensors(path, tensors, metadata)
+    path: Path = context.files.save_path(prefix, suffix=ENDING).path
+    specified = {} if architecture is None else _model_specification(path, architecture)
+    write_safetensors(path, tensors, {**specified, **metadata})
     return NodeOutput({})
+
+
+def _model_specification(path: Path, architecture: str) -> dict[str, str]:
+    """Return the metadata of the model specification; the title is the file's name and its number."""
+    name, _, number = path.name.removesuffix(f"_{ENDING}").rpartition("_")
+    return {
+        "modelspec.architecture": architecture,
+        "modelspec.sai_model_spec": "1.0.0",
+        "modelspec.implementation": "sgm",
+        "modelspec.title": f"{name} {int(number)}",
+    }
 
 
 def _save_checkpoint(
@@ -140,7 +155,9 @@ def _save_checkpoint(
     vision: ClipVision | None = None,
 ) -> NodeOutput:
     metadata = _metadata(context, prompt, extra, **_predicted(model))
-    return _save(context, prefix, checkpoint_tensors(model, clip, vae, vision), metadata)
+    config = model.model.model_config
+    architecture = config.family.comfyui.architecture(config.variant)
+    return _save(context, prefix, checkpoint_tensors(model, clip, vae, vision), metadata, architecture)
 
 
 def _predicted(model: Model) -> dict[str, str]:
