@@ -155,14 +155,18 @@ def vision_prefix(path: Path) -> str | None:
 
 def load_unet(path: Path, types: LoadTypes) -> LoadedDenoiser:
     """Load the denoising network of a file that holds one. Raises `BadModelFile`."""
-    file = open_model(path, types.block_arithmetic)
+    return unet_of(open_model(path, types.block_arithmetic), types)
+
+
+def unet_of(file: WeightFile, types: LoadTypes) -> LoadedDenoiser:
+    """Load the denoising network of an open file, or of tensors that are like one. Raises `BadModelFile`."""
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
         unet = _empty(file, family.denoiser, found.match.names, types.of(family).unet).filled(types.to)
         parameterisation = family.parameterise(found.match, file)
     except NotRecognised as error:
-        raise BadModelFile(path.name, _described(error, file), f"the network of {registry.labels()}") from error
+        raise BadModelFile(file.path.name, _described(error, file), f"the network of {registry.labels()}") from error
     return LoadedDenoiser(family, found.match.variant, parameterisation, unet)
 
 
@@ -171,8 +175,12 @@ def load_text_encoders(paths: Sequence[Path], types: LoadTypes, text_type: str) 
 
     `text_type` is that of ComfyUI's loader nodes.
     """
-    files = [open_model(path, types.block_arithmetic) for path in paths]
-    name = ", ".join(path.name for path in paths)
+    return text_encoders_of([open_model(path, types.block_arithmetic) for path in paths], types, text_type)
+
+
+def text_encoders_of(files: Sequence[WeightFile], types: LoadTypes, text_type: str) -> TextEncoderSet:
+    """Load the text encoders of open files, or of tensors that are like them. Raises `BadModelFile`."""
+    name = ", ".join(file.path.name for file in files)
     try:
         family, found = registry.recognise_text_encoders([file.shapes for file in files], text_type)
         sources = [(encoder, file, names) for file, (encoder, names) in zip(files, found, strict=True)]

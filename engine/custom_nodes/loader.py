@@ -32,12 +32,14 @@ from engine.custom_nodes.pack_memory import PackMemory, fingerprint
 from engine.custom_nodes.packs import Pack, find_packs
 from engine.custom_nodes.trial import try_pack
 from engine.graph.spec import ValueDict
+from engine.nodes.base import FunctionNode
 from engine.nodes.legacy_node import ClassNode, wait_for
 
 PackStatus = Literal["loaded", "failed", "skipped"]
 PRESTARTUP = "prestartup_script.py"
 MEMORY_FILE = Path("state", "custom_nodes.json")
 NUM_TRIALS = 2
+OWN_MODULE = "darkroom"  # of the engine's nodes that ComfyUI has not: they have the names of packs' nodes
 
 log = logging.getLogger(__name__)
 
@@ -140,11 +142,14 @@ def _execute(module_name: str, path: Path, *, is_package: bool = False) -> Modul
 
 
 def add_nodes(engine: PackEngine, pack: Pack, contents: Contents) -> list[str]:
-    """Add a pack's classes to the catalogue and return the names added. A built-in node is never replaced."""
+    """Add a pack's classes to the catalogue and return the names added.
+
+    A node that ComfyUI has is never replaced. One that the engine has under the name of a pack's own is.
+    """
     added = []
     for class_type, kind in contents.classes.items():
         known = engine.catalogue.get(class_type)
-        if known is not None and not isinstance(known, ClassNode):
+        if isinstance(known, FunctionNode) and known.python_module != OWN_MODULE:
             continue
         display_name = contents.display_names.get(class_type)
         module = f"custom_nodes.{pack.name}"

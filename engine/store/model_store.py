@@ -19,6 +19,8 @@ from engine.checkpoints.load import (
     load_text_encoders,
     load_unet,
     load_vae,
+    text_encoders_of,
+    unet_of,
     vision_prefix,
 )
 from engine.checkpoints.load_clip_vision import load_clip_vision
@@ -38,7 +40,7 @@ from engine.families import registry
 from engine.families.base import ModelFamily, TokenizerParts
 from engine.formats.mapped_file import MappedFile
 from engine.formats.quantised.packed_layers import has_packed_weights
-from engine.formats.weight_file import all_tensors, open_weights
+from engine.formats.weight_file import WeightFile, all_tensors, open_weights
 from engine.formats.weight_source import source_of
 from engine.store.folders import ModelFolders
 from engine.store.recent_models import RecentModels
@@ -179,6 +181,17 @@ class ModelStore:
         path = self.path_of("unet_gguf", name)
         types = replace(self._types, block_arithmetic=arithmetic)
         return Model(self._one(path, ("unet", "gguf", arithmetic), lambda: self._unet(path, types)))
+
+    def unet_of(self, file: WeightFile) -> Model:
+        """Load a denoising network from tensors that the caller has. It is read once for each call."""
+        handle = self._keep(file.path.name, self._denoiser(unet_of(file, self._types)), role=ROLES["unet"])
+        return Model(handle)
+
+    def clip_of(self, files: Sequence[WeightFile], *, text_type: str) -> Clip:
+        """Load the text encoders of one model from tensors that the caller has."""
+        name = ", ".join(file.path.name for file in files)
+        network = text_encoders_of(files, self._types, text_type)
+        return self._clip(self._keep(name, network, role=ROLES["clip"]))
 
     def clip(self, name: str, *, text_type: str = DEFAULT_TEXT_TYPE, on_cpu: bool = False) -> Clip:
         """Load the text encoder of a file. `text_type` is that of ComfyUI's loader nodes."""

@@ -120,6 +120,13 @@ def test_a_pack_never_replaces_a_built_in_node(tmp_path: Path) -> None:
         assert made.engine.object_info("KSampler")["KSampler"]["python_module"] == "nodes"
 
 
+def test_a_pack_replaces_a_node_that_the_engine_has_under_the_packs_name(tmp_path: Path) -> None:
+    write_pack(tmp_path, "gguf.py", ADD.replace('{"Add": Add}', '{"UnetLoaderGGUF": Add}'))
+    with loaded(tmp_path) as made:
+        assert made.reports["gguf"].nodes == ["UnetLoaderGGUF"]
+        assert made.engine.object_info("UnetLoaderGGUF")["UnetLoaderGGUF"]["python_module"] == "custom_nodes.gguf"
+
+
 def test_what_is_disabled_or_hidden_is_no_pack(tmp_path: Path) -> None:
     folder = tmp_path / "custom_nodes"
     for name in ("one", "two.disabled", "__pycache__", ".git", "no_init"):

@@ -36,6 +36,15 @@ class ModelPatcher(Model):
     ) -> None:
         super().__init__(HOST.get().networks.weights_of(model, load_device))
 
+    @property
+    def size(self) -> int:
+        """Bytes of all weights."""
+        return self.model_size()
+
+    @size.setter
+    def size(self, num_bytes: int) -> None:
+        """Ignore what packs set, 0 for a new count: it is counted in any case."""
+
     @classmethod
     def __subclasshook__(cls, subclass: type) -> bool:
         return True if cls is ModelPatcher and issubclass(subclass, ModulePatcher) else NotImplemented

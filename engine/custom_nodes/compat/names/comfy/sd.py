@@ -5,6 +5,7 @@ Files are named by their path and must lie in a model folder: the engine loads b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -12,11 +13,13 @@ import torch
 
 from engine.custom_nodes.compat.host import HOST
 from engine.custom_nodes.compat.missing_symbol import not_supported
+from engine.custom_nodes.compat.tensor_files import as_file
 from engine.families.comfyui_text_types import comfyui_text_types
 from engine.nodes.library.model.lora import with_lora
 from engine.store.model_store import DEFAULT_TEXT_TYPE
 from engine.values.clip import Clip as CLIP
 from engine.values.clip_vision import StyleModel
+from engine.values.model import Model
 from engine.values.vae import Vae as VAE
 
 __all__ = ["CLIP", "VAE", "StyleModel"]
@@ -57,14 +60,54 @@ def load_clip(
     """Load text encoders. Raises `BadModelFile` for a set that no family of that type has."""
     if model_options:
         raise not_supported("comfy.sd.load_clip with model_options")
-    text_type = DEFAULT_TEXT_TYPE if clip_type is None else clip_type.name.lower()
-    return HOST.get().engine.models.clip_set(ckpt_paths, text_type=text_type)
+    return HOST.get().engine.models.clip_set(ckpt_paths, text_type=_text_type(clip_type))
 
 
-def load_diffusion_model(unet_path: str, model_options: object = None) -> object:
-    if model_options:
-        raise not_supported("comfy.sd.load_diffusion_model with model_options")
-    return HOST.get().engine.models.unet(unet_path)
+def load_diffusion_model(unet_path: str, model_options: Any = None) -> Model:
+    """Load a denoising network; `dtype` among the options is the type that its weights are stored in."""
+    others = sorted(set(model_options or {}) - {"dtype"})
+    if others:
+        raise not_supported(f"comfy.sd.load_diffusion_model with {', '.join(others)} in model_options")
+    return HOST.get().engine.models.unet(unet_path, stored_as=(model_options or {}).get("dtype"))
+
+
+def load_diffusion_model_state_dict(sd: dict[str, torch.Tensor], model_options: Any = None) -> Model:
+    """Load a denoising network from tensors by name. Raises `BadModelFile`.
+
+    `custom_operations`, classes of layers, are for quantised tensors: the engine's own layers unpack those, as the
+    classes' `dequant_dtype` says. Other options raise `NotSupported`.
+    """
+    arithmetic = _arithmetic("load_diffusion_model_state_dict", model_options, ("custom_operations",))
+    return HOST.get().engine.models.unet_of(as_file("diffusion model", sd, arithmetic))
+
+
+def load_text_encoder_state_dicts(
+    state_dicts: Sequence[dict[str, torch.Tensor]] = (),
+    embedding_directory: object = None,
+    clip_type: Any = None,
+    model_options: Any = None,
+) -> CLIP:
+    """Load text encoders from tensors by name. Raises `BadModelFile` for a set that no family of that type has."""
+    options = ("custom_operations", "initial_device")
+    arithmetic = _arithmetic("load_text_encoder_state_dicts", model_options, options)
+    files = [as_file("text encoder", tensors, arithmetic) for tensors in state_dicts]
+    return HOST.get().engine.models.clip_of(files, text_type=_text_type(clip_type))
+
+
+def _text_type(clip_type: Any) -> str:
+    return DEFAULT_TEXT_TYPE if clip_type is None else str(clip_type.name).lower()
+
+
+def _arithmetic(function: str, model_options: dict[str, Any] | None, known: tuple[str, ...]) -> torch.dtype | None:
+    """Return the type that quantised values are computed in, None the one they are wanted in."""
+    options = model_options or {}
+    for name in options:
+        if name not in known:
+            raise not_supported(f"comfy.sd.{function} with {name} in model_options")
+    chosen = getattr(getattr(options.get("custom_operations"), "Linear", None), "dequant_dtype", None)
+    if isinstance(chosen, torch.dtype):
+        return chosen
+    return None if chosen == "target" else torch.float16
 
 
 def load_style_model(ckpt_path: str) -> StyleModel:
