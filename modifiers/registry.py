@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from modifiers.control_net import ControlNet
+from modifiers.edit import Edit
 from modifiers.hires_fix import HiresFix
 from modifiers.image_to_image import Image2Image
 from modifiers.inpaint import Inpaint
@@ -28,6 +29,7 @@ MODIFIERS: tuple[type[Modifier], ...] = (
     LoraText2Image,
     HiresFix,
     Upscale,
+    Edit,
     RawWorkflow,
 )
 BUILT_IN = "built in"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -198,7 +198,11 @@ class ControlNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Default parameters of a picture; `cost` is relative to a picture of the default family."""
+    """Default parameters of a picture; `cost` is relative to a picture of the default family.
+
+    `edit` says how a network of the family changes a picture after an instruction: by a text encoder that sees the
+    picture too (`encoder`), or by the picture's latent alone (`references`); None where none does.
+    """
 
     width: int
     height: int
@@ -207,6 +211,7 @@ class Defaults:
     sampler_name: str = "euler"
     scheduler: str = "normal"
     cost: float = 1.0
+    edit: Literal["encoder", "references"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,12 @@ class PictureDefaults:
     cfg: float
     sampler_name: str
     scheduler: str
+    edit: str | None = None  # how its networks edit pictures by an instruction
 
     def as_json(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        """Return the parameters that the family has, by name."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def work(self) -> float:
@@ -94,10 +97,16 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             cfg=float(described["cfg"]),
             sampler_name=str(described["sampler_name"]),
             scheduler=str(described["scheduler"]),
+            edit=_read_edit(described),
         )
     except (LookupError, TypeError, ValueError):
         return None
     return defaults if defaults.work > 0 else None
+
+
+def _read_edit(described: JsonObject) -> str | None:
+    edit = described.get("edit")
+    return edit if isinstance(edit, str) else None
 
 
 def _read_cost(described: JsonObject) -> float:

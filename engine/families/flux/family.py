@@ -94,7 +94,7 @@ FAMILY = ModelFamily(
     control_networks=control_networks(FluxLatentFormat()),
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("flux",), {"ModelMergeFlux1": MERGED_BLOCKS}),
-    default=Defaults(width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=20.0),
+    default=Defaults(width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=20.0, edit="references"),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptySD3LatentImage", "FluxGuidance", "KSampler", "VAEDecode"),
     memory_usage_factor=3.1,
     parameterisation=DEV,

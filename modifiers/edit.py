@@ -1,0 +1,136 @@
+"""Edit: changes a picture after an instruction, with up to two further pictures to take from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from modifiers.example_picture import EXAMPLE_PICTURE
+from modifiers.modifier import (
+    LEFT_OUT,
+    RANDOM_INT,
+    Choices,
+    Guidance,
+    Into,
+    Modifier,
+    Name,
+    OfFamily,
+    Seed,
+    Steps,
+    no_boolean,
+    with_ancestors_only,
+)
+
+Shift = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(no_boolean)]
+# Nodes of the workflow.
+SAMPLER, SAVED, CHECKPOINT = "3", "9", "4"
+ENCODERS = ("6", "7")
+SHIFTED, NORMED = "14", "15"
+PICTURES = ("10", "20", "30")
+REFERENCES = ("13", "23", "33")
+TEXT, GUIDED, ZEROED = "16", "17", "18"
+SCALED_FOR_ENCODER, SCALED = "19", "11"
+START = "12"
+
+
+class Edit(Modifier):
+    """Change a picture after an instruction. The size is that of `input_image`, at about a megapixel.
+
+    The checkpoint must be of a family that edits by instructions, such as Qwen-Image-Edit or Flux.1 Kontext. Steps,
+    `cfg_scale`, sampler and scheduler that are left out are those of the family.
+    """
+
+    workflow_file: ClassVar[str] = "edit.json"
+    example: ClassVar[Mapping[str, Any]] = {"prompt": "make it winter", "input_image": EXAMPLE_PICTURE}
+
+    input_image: Annotated[
+        Name,
+        Into("10", "image"),
+        Field(description="An http(s) URL, a data: URI, base64, or a file of the input folder."),
+    ]
+    input_image_2: Annotated[Name | None, Into("20", "image"), Field(description="A further picture.")] = None
+    input_image_3: Annotated[Name | None, Into("30", "image"), Field(description="A further picture.")] = None
+    prompt: Annotated[
+        str, Into("6", "prompt"), Into("16", "text"), Field(description="The instruction: what is to change.")
+    ]
+    negative_prompt: Annotated[
+        str, Into("7", "prompt"), Field(description="What to keep away from (method `encoder` only).")
+    ] = ""
+    seed: Annotated[Seed, Into("3", "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
+    steps: Annotated[Steps, Into("3", "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
+    cfg_scale: Annotated[
+        Guidance, Into("3", "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
+    ] = LEFT_OUT
+    sampler_name: Annotated[
+        Name, Into("3", "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
+    ] = LEFT_OUT
+    scheduler: Annotated[
+        Name, Into("3", "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
+    ] = LEFT_OUT
+    guidance: Annotated[
+        Guidance, Into("17", "guidance"), Field(description="How strongly the instruction counts (`references` only).")
+    ] = 2.5
+    shift: Annotated[Shift, Into("14", "shift"), Field(description="Shift of the noise levels (`encoder` only).")] = 3.0
+    ckpt_name: Annotated[Name, Into("4", "ckpt_name"), Field(description="A file of the checkpoints folder.")] = (
+        LEFT_OUT
+    )
+    edit_method: Annotated[
+        Literal["encoder", "references"] | None,
+        OfFamily("edit"),
+        Field(
+            description="encoder: the text encoder sees the pictures too (Qwen-Image-Edit); references: the model sees "
+            "their latents alone (Flux.1 Kontext)."
+        ),
+    ] = LEFT_OUT
+
+    @model_validator(mode="after")
+    def _has_method(self) -> Self:
+        if self.edit_method is None:
+            raise PydanticCustomError(
+                "ckpt_name",
+                "must be of a family that edits pictures by an instruction; where the engine does not know the family "
+                "of a file, `edit_method` has to be given",
+            )
+        return self
+
+    @classmethod
+    def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
+        """Return None: by the names of its files alone an engine does not say that one of them edits pictures."""
+        return None
+
+    def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
+        prompt = super().fill(workflow)
+        further = (self.input_image_2, self.input_image_3)
+        given = [True, *(name is not None for name in further)]
+        wire = _wire_encoder if self.edit_method == "encoder" else _wire_references
+        wire(prompt, given)
+        return with_ancestors_only(prompt, SAVED)
+
+
+def _wire_encoder(prompt: dict[str, Any], given: list[bool]) -> None:
+    """Connect the text encoder, which gets the pictures that are given."""
+    for node_id in ENCODERS:
+        for place, is_given in enumerate(given, start=1):
+            if not is_given:
+                del prompt[node_id]["inputs"][f"image{place}"]
+    prompt[START]["inputs"]["pixels"] = [SCALED_FOR_ENCODER, 0]
+    _wire_sampler(prompt, NORMED, ENCODERS[0], ENCODERS[1])
+
+
+def _wire_references(prompt: dict[str, Any], given: list[bool]) -> None:
+    """Connect the latents of the pictures that are given, one behind the other."""
+    last = TEXT
+    for node_id, is_given in zip(REFERENCES, given, strict=True):
+        if is_given:
+            prompt[node_id]["inputs"]["conditioning"] = [last, 0]
+            last = node_id
+    prompt[GUIDED]["inputs"]["conditioning"] = [last, 0]
+    prompt[START]["inputs"]["pixels"] = [SCALED, 0]
+    _wire_sampler(prompt, CHECKPOINT, GUIDED, ZEROED)
+
+
+def _wire_sampler(prompt: dict[str, Any], model: str, positive: str, negative: str) -> None:
+    prompt[SAMPLER]["inputs"] |= {"model": [model, 0], "positive": [positive, 0], "negative": [negative, 0]}
