@@ -10,6 +10,8 @@ from engine.architectures.latent_unet_shapes import Shapes, count_children
 MARK = "t_block.1.weight"
 CAPTIONS = "y_embedder.y_proj.fc1.weight"
 SIZES = "ar_embedder.mlp.0.weight"
+DROPPED = "y_embedder.y_embedding"  # files of the diffusers library lack it; it is not read when a picture is drawn
+NUM_CAPTIONS = 300
 PLACES = "pos_embed"  # [1, patches, D] of files that hold the places of their size
 
 
@@ -29,5 +31,5 @@ def caption_transformer_config(shapes: Shapes) -> CaptionTransformerConfig:
         in_channels=shapes["x_embedder.proj.weight"][1],
         out_channels=shapes["final_layer.linear.weight"][0] // PATCH**2,
         inner_width=shapes["blocks.0.mlp.fc1.weight"][0],
-        num_captions=shapes["y_embedder.y_embedding"][0],
+        num_captions=shapes[DROPPED][0] if DROPPED in shapes else NUM_CAPTIONS,
     )

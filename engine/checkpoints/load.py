@@ -245,11 +245,16 @@ class _EmptyNetwork:
     file: WeightFile
     names: Names
     dtype: torch.dtype
+    float32_ends: tuple[str, ...]
 
     def filled(self, to: Destination, through: torch.dtype | None = None) -> Any:
         """Fill the network from the file and return it. Raises `BadModelFile`."""
-        fill(self.module, self.file, self.names, self.dtype, to=to, through=through)
+        dtype_of = self._dtype_of if self.float32_ends else self.dtype
+        fill(self.module, self.file, self.names, dtype_of, to=to, through=through)
         return self.module
+
+    def _dtype_of(self, name: str) -> torch.dtype:
+        return torch.float32 if name.endswith(self.float32_ends) else self.dtype
 
 
 def _empty(file: WeightFile, network: Network, names: Names, dtype: torch.dtype) -> _EmptyNetwork:
@@ -263,7 +268,7 @@ def _empty(file: WeightFile, network: Network, names: Names, dtype: torch.dtype)
         raise BadModelFile(file.path.name, found, f"a network of {registry.labels()}") from error
     _set_defaults(module, network, names, dtype)
     check_tensors(module, file, names)
-    return _EmptyNetwork(module, file, names, dtype)
+    return _EmptyNetwork(module, file, names, dtype, network.float32_ends)
 
 
 def _set_defaults(module: nn.Module, network: Network, names: Names, dtype: torch.dtype) -> None:

@@ -92,7 +92,8 @@ class Network:
     `layouts` are those of files that hold the network alone or among others, `in_checkpoint` those of a whole
     checkpoint, each tried in order. `configure` reads the configuration from the shapes under the network's own names;
     it raises `NotRecognised`, or LookupError for a missing tensor. `defaults` makes weights that files may leave out,
-    by name, from their shape. `saved` gives weights the names they have in a checkpoint of the family.
+    by name, from their shape. `float32_ends` are the ends of names of weights that stay float32 whatever the others'
+    type. `saved` gives weights the names they have in a checkpoint of the family.
     """
 
     layouts: tuple[Layout, ...]
@@ -102,6 +103,7 @@ class Network:
     saved: Callable[[Tensors], Tensors] = _under_own_names
     dtypes: DtypePolicy = DtypePolicy()
     defaults: Mapping[str, Callable[[Shape], torch.Tensor]] = field(default_factory=dict)
+    float32_ends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,16 @@ from engine.values.weight_handle import Network, WeightHandle, WeightPatch
 from engine.values.weight_moves import WeightMoves
 
 
+def fixed_weights(network: torch.nn.Module) -> set[str]:
+    """Return the names of parameters that belong to modules with parameters in layers below them."""
+    fixed: set[str] = set()
+    for path, module in network.named_modules():
+        own = [name for name, _ in module.named_parameters(recurse=False)]
+        if own and any(True for child in module.children() for _ in child.parameters()):
+            fixed.update(f"{path}.{name}" if path else name for name in own)
+    return fixed
+
+
 class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMoves):
     """A network with ComfyUI's members (its `ModelPatcher`), over a residency handle instead of a module of its own.
 
@@ -134,9 +144,11 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
     ) -> list[Any]:
         """Patch weights while this clone is in use. Keys are weight names or (name, offset[, function]).
 
-        Returns the keys that name a weight of this network; the others are left out.
+        Returns the keys that name a weight of this network; the others are left out. Weights of modules that have
+        further layers are returned but stay as they are, as in ComfyUI: tables of places, register tokens.
         """
         known = self.model.state_dict().keys()
+        fixed = fixed_weights(self.model)
         taken = []
         for entry, patch in patches.items():
             key, offset, function = entry if isinstance(entry, str) else entry[0], None, None
@@ -145,7 +157,8 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
                 function = entry[2] if len(entry) > 2 else None
             if key in known:
                 taken.append(entry)
-                self.patches.setdefault(key, []).append((strength_patch, patch, strength_model, offset, function))
+                if key not in fixed:
+                    self.patches.setdefault(key, []).append((strength_patch, patch, strength_model, offset, function))
         self.patches_uuid = uuid.uuid4()
         return taken
 

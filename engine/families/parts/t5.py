@@ -62,7 +62,7 @@ def t5_text_encoder(
     fits: Callable[[Shapes], bool] = is_t5,
     tokenizer: Callable[[Any, TokenizerParts], Any],
     vocabulary: Vocabulary | None = None,
-    lora_numbers: tuple[int, ...] = (1,),
+    lora_numbers: tuple[int, ...] = (),
     home: str = HOME,
 ) -> TextEncoder:
     """Describe a T5 encoder of a family whose checkpoints have it behind `home`."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
+
 from engine.architectures.caption_transformer import CaptionTransformer, CaptionTransformerConfig
-from engine.architectures.caption_transformer_shapes import CAPTIONS, MARK, SIZES, caption_transformer_config
+from engine.architectures.caption_transformer_shapes import CAPTIONS, DROPPED, MARK, SIZES, caption_transformer_config
 from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.families.base import (
@@ -65,6 +67,8 @@ FAMILY = ModelFamily(
         build=CaptionTransformer,
         saved=partial(saved_behind, PREFIX),
         dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+        defaults={DROPPED: torch.zeros},
+        float32_ends=("scale_shift_table",),
     ),
     denoiser_type=PixArtDenoiser,
     text=(t5_xxl(T5Encoding(min_length=1, empty_has_end=False)),),
