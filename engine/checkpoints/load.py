@@ -230,10 +230,16 @@ def _text_encoders(
 
 
 def _vocabulary(file: WeightFile, vocabulary: Vocabulary) -> bytes:
-    """Return the serialised tokenizer of a file. Raises `BadModelFile` for a file without one."""
+    """Return the serialised tokenizer of a file, or the one beside it. Raises `BadModelFile` where there is none."""
     name = next((name for name in (vocabulary.in_checkpoint, *vocabulary.names) if name in file.shapes), None)
     if name is None:
-        raise BadModelFile(file.path.name, f"no tensor {vocabulary.names[0]!r}", "a text encoder with its tokenizer")
+        expected = "a text encoder with its tokenizer"
+        if vocabulary.beside is not None:
+            beside = file.path.with_name(vocabulary.beside)
+            if beside.is_file():
+                return beside.read_bytes()
+            expected += f", or the file {vocabulary.beside!r} in its folder"
+        raise BadModelFile(file.path.name, f"no tensor {vocabulary.names[0]!r}", expected)
     return file.tensor(name).to(torch.uint8).contiguous().numpy().tobytes()
 
 

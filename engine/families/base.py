@@ -125,12 +125,14 @@ class Vocabulary:
     """The serialised tokenizer in files of a text encoder, a tensor of bytes.
 
     `names` are those of the tensor, in files of the encoder alone and in others, `in_checkpoint` that in a checkpoint.
-    `random` makes one for random weights. The encoder gets it as its `vocabulary`.
+    `random` makes one for random weights. The encoder gets it as its `vocabulary`. `beside` is the name of a file with
+    it in the folder of a file that has no such tensor, None where there is none.
     """
 
     names: tuple[str, ...]
     in_checkpoint: str
     random: Callable[[], bytes]
+    beside: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from engine.adapters.lora_names import clip_text_keys
 from engine.families.base import Shapes, TextEncoder
 from engine.families.parts.clip_text import (
     clip_text_network,
@@ -13,6 +14,7 @@ from engine.families.parts.clip_text import (
     saved_as_open_clip,
     transformers_layout,
 )
+from engine.families.parts.layouts import saved_behind
 from engine.text.clip_g import CLIP_G_ENCODING
 
 ALONE = ("clip_g.transformer.", "transformer.", "")
@@ -36,4 +38,26 @@ def clip_g(prefix: str, lora_keys: Callable[[Iterable[str]], dict[str, str]]) ->
         ),
         fits=fits,
         lora_keys=lora_keys,
+    )
+
+
+def second_clip_g() -> TextEncoder:
+    """Describe the encoder beside CLIP ViT-L, in the layout of transformers behind `text_encoders.`."""
+    prefix = f"text_encoders.{CLIP_G_ENCODING.key}.transformer."
+    return TextEncoder(
+        encoding=CLIP_G_ENCODING,
+        network=clip_text_network(
+            layouts=(open_clip_layout(("",)), transformers_layout((prefix, *ALONE))),
+            in_checkpoint=(transformers_layout((prefix,)),),
+            saved=partial(saved_behind, prefix),
+            activation="gelu",
+        ),
+        fits=fits,
+        lora_keys=partial(
+            clip_text_keys,
+            encoder_prefix=f"{CLIP_G_ENCODING.key}.transformer.",
+            kohya=("lora_te2_",),
+            diffusers="text_encoder_2.",
+            projection=("lora_prior_te_text_projection", "lora_te2_text_projection"),
+        ),
     )

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch.nn import functional
 
-from engine.adapters.lora_names import clip_text_keys
-from engine.families.base import TextEncoder
-from engine.families.parts import clip_g
+from engine.families.parts.clip_g import second_clip_g
 from engine.families.parts.clip_l import clip_l
-from engine.families.parts.clip_text import clip_text_network, open_clip_layout, transformers_layout
-from engine.families.parts.layouts import saved_behind
 from engine.families.parts.t5 import t5_xxl
 from engine.text.clip_encoding import ClipEncoder, Encoded, TokenWeights
-from engine.text.clip_g import CLIP_G_ENCODING
 from engine.text.clip_l import CLIP_L_ENCODING
 from engine.text.t5_encoding import T5Encoding
 
-G_PREFIX = "text_encoders.clip_g.transformer."
 L_WIDTH, G_WIDTH, CONTEXT_DIM = 768, 1280, 4096
 NUM_EMPTY = 77  # tokens of zeros, where no encoder reads anything
 T5_SLOT = "t5xxl"
@@ -78,22 +71,5 @@ def _clip_tokens(encoded: Mapping[str, Encoded], width: int) -> torch.Tensor | N
 
 
 CLIP_L = replace(clip_l(replace(CLIP_L_ENCODING, layer=-2, normalises_layer=False)), encoder_type=OptionalClipEncoder)
-CLIP_G = TextEncoder(
-    encoding=CLIP_G_ENCODING,
-    network=clip_text_network(
-        layouts=(open_clip_layout(("",)), transformers_layout((G_PREFIX, *clip_g.ALONE))),
-        in_checkpoint=(transformers_layout((G_PREFIX,)),),
-        saved=partial(saved_behind, G_PREFIX),
-        activation="gelu",
-    ),
-    fits=clip_g.fits,
-    lora_keys=partial(
-        clip_text_keys,
-        encoder_prefix=f"{CLIP_G_ENCODING.key}.transformer.",
-        kohya=("lora_te2_",),
-        diffusers="text_encoder_2.",
-        projection=("lora_prior_te_text_projection", "lora_te2_text_projection"),
-    ),
-    encoder_type=OptionalClipEncoder,
-)
+CLIP_G = replace(second_clip_g(), encoder_type=OptionalClipEncoder)
 T5 = t5_xxl(T5Encoding(slot=T5_SLOT, min_length=77), lora_numbers=(3,))

@@ -1,0 +1,32 @@
+"""The inputs of HiDream-I1 beside latent, text and its pooled output: a language model's layers, and a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import BatchedInput, NoiseShapedInput, RegularInput
+from engine.families.parts.joint_text_denoiser import JointTextDenoiser
+
+
+class LayersDenoiser(JointTextDenoiser):
+    """A network whose blocks read the layers of a language model, [B, L, T, D] in a conditioning."""
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        """Return the network's inputs. Raises ValueError for a conditioning without a language model's layers."""
+        inputs = super().extra_conds(**kwargs)
+        states: torch.Tensor | None = kwargs.get("conditioning_llama3")
+        if states is None:
+            raise ValueError(
+                "conditioning: its text encoders gave no layers of a language model; got None, expected those of a "
+                "model of this family"
+            )
+        inputs["encoder_hidden_states_llama3"] = RegularInput(states)
+        picture = kwargs.get("concat_latent_image")
+        if picture is not None:
+            inputs["image_cond"] = NoiseShapedInput(self.process_latent_in(picture).to(kwargs["device"]))
+        return inputs
+
+    def concat_cond(self, **kwargs: Any) -> None:
+        """Return no further channels: a picture stands beside the one that is drawn."""

@@ -1,0 +1,134 @@
+"""HiDream-I1, full, dev and fast (HiDream.ai 2025, arXiv 2505.22705)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
+from engine.architectures.clip_text import ClipTextConfig
+from engine.architectures.expert_dit import ExpertDitConfig, ExpertDitModel
+from engine.architectures.expert_dit_shapes import MARK, expert_dit_config
+from engine.architectures.language_model import LLAMA3, LanguageModelConfig
+from engine.architectures.t5 import T5Config
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.hidream.denoiser import LayersDenoiser
+from engine.families.hidream.text_encoders import (
+    CLIP_G,
+    CLIP_L,
+    G_WIDTH,
+    L_WIDTH,
+    LANGUAGE_DIM,
+    LLAMA,
+    T5,
+    TEXT_DIM,
+    combined,
+)
+from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.settings import DtypePolicy
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
+VAE_PREFIX = "vae."
+VOCABULARY_SIZE = 128256
+FLOW = Parameterisation(flow_of, {"shift": 1.0})
+
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the layers that read a language model's."""
+    names = find(index.shapes)
+    return None if names is None else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+def lora_keys(weight_names: Iterable[str], config: ExpertDitConfig) -> Mapping[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of the network."""
+    keys = denoiser_keys(weight_names, {})
+    for key, name in [*keys.items()]:
+        bare = key.removeprefix(DENOISER_PREFIX)
+        if bare != key:
+            keys |= {f"lycoris_{bare.replace('.', '_')}": name, f"transformer.{bare}": name}
+    return keys
+
+
+FAMILY = ModelFamily(
+    name="hidream",
+    label="HiDream-I1",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=expert_dit_config,
+        build=ExpertDitModel,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("bfloat16",)),
+    ),
+    denoiser_type=LayersDenoiser,
+    text=(CLIP_L, CLIP_G, T5, LLAMA),
+    combine_text=combined,
+    takes_fewer_encoders=True,
+    vae=autoencoder_16(VAE_PREFIX),
+    latent_format=FluxLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Flux", ("hidream",)),
+    default=Defaults(width=1024, height=1024, steps=28, cfg=1.0, sampler_name="lcm", scheduler="normal", cost=30.0),
+    nodes=(
+        "UNETLoader", "QuadrupleCLIPLoader", "VAELoader", "CLIPTextEncode", "ModelSamplingSD3", "EmptySD3LatentImage",
+        "KSampler", "VAEDecode",
+    ),
+    memory_usage_factor=2.0,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            ExpertDitConfig(
+                width=2560, num_double=16, num_single=32, text_dim=TEXT_DIM, language_dim=LANGUAGE_DIM,
+                label_dim=L_WIDTH + G_WIDTH, expert_width=6912, shared_width=3584, text_width=6912,
+            ),
+            {
+                "l": ClipTextConfig(num_layers=12, width=L_WIDTH, heads=12, inner_width=3072),
+                "g": ClipTextConfig(num_layers=32, width=G_WIDTH, heads=20, inner_width=5120, activation="gelu"),
+                "t5xxl": T5Config(num_layers=24, width=TEXT_DIM, heads=64, inner_width=10240),
+                "llama": LanguageModelConfig(
+                    kind=LLAMA3, num_layers=32, width=LANGUAGE_DIM, heads=32, key_heads=8, inner_width=14336,
+                    vocabulary_size=VOCABULARY_SIZE,
+                ),
+            },
+            FULL,
+        ),
+        "small": Scale(
+            ExpertDitConfig(
+                width=128, num_double=1, num_single=2, text_dim=128, language_dim=16, label_dim=128, expert_width=64,
+                shared_width=32, text_width=64,
+            ),
+            {
+                "l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
+                "g": ClipTextConfig(num_layers=32, width=64, heads=1, inner_width=128, activation="gelu"),
+                "t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128),
+                "llama": LanguageModelConfig(
+                    kind=LLAMA3, num_layers=2, width=16, heads=1, key_heads=1, inner_width=32,
+                    vocabulary_size=VOCABULARY_SIZE,
+                ),
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip
