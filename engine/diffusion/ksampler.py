@@ -215,11 +215,19 @@ def sample_custom(
 
 @replaceable
 def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -> torch.Tensor:
-    """Return an empty latent with the number of channels the model takes, and any latent with its dimensions."""
+    """Return an empty latent with the number of channels the model takes, and any latent with its dimensions.
+
+    Raises ValueError for a picture's latent of other channels: that of another family's VAE.
+    """
     latent_format = model.get_model_object("latent_format")
     channels = latent_format.latent_channels
     if latent_image.shape[1] != channels and torch.count_nonzero(latent_image) == 0:
         latent_image = repeat_to_batch_size(latent_image, channels, dim=1)
+    if latent_image.shape[1] != channels:
+        raise ValueError(
+            f"latent_image: a latent of another VAE than the model's; got {latent_image.shape[1]} channels, expected "
+            f"{channels}"
+        )
     if getattr(latent_format, "latent_dimensions", 2) == 3 and latent_image.ndim == 4:
         latent_image = latent_image.unsqueeze(2)
     return latent_image

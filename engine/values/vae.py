@@ -92,8 +92,9 @@ class Vae(NetworkValue):
     def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
         """Decode latents to pictures on the CPU, as many at once as memory allows.
 
-        In tiles when memory ran out before.
+        In tiles when memory ran out before. Raises ValueError for latents of another VAE.
         """
+        self._check_channels(samples_in)
         if self.patcher.memory_savings.tiles:
             tile = self._tile_cells(self._decode_bytes_per_cell())
             return self.decode_tiled(samples_in, tile_x=tile, tile_y=tile, overlap=tile // 4)
@@ -105,6 +106,14 @@ class Vae(NetworkValue):
                 for part in self._batches(samples_in, item_bytes)
             ]
         return torch.cat(pictures).movedim(1, -1)
+
+    def _check_channels(self, samples: torch.Tensor) -> None:
+        expected: int | None = getattr(self.first_stage_model, "latent_channels", None)
+        if expected is not None and samples.shape[1] != expected:
+            raise ValueError(
+                f"samples: they are latents of another VAE than this one; got {samples.shape[1]} channels, expected "
+                f"{expected}"
+            )
 
     @torch.no_grad()
     def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:

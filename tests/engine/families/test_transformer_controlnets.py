@@ -18,7 +18,7 @@ from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.load_controlnet import load_controlnet, steering_kind
 from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.families.base import ControlReading
-from engine.families.registry import family_named, recognise_control_network, shapes_under
+from engine.families.registry import default_family, family_named, recognise_control_network, shapes_under
 from engine.formats.safetensors_file import write_safetensors
 from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
 from tests.parity.models import LAYOUTS
@@ -232,3 +232,64 @@ def test_a_controlnet_of_another_width_is_refused(base: Path) -> None:
     assert kind is not None and kind.family is FLUX
     small = FLUX.scales["small"].denoiser
     assert kind.steers(small) and not kind.steers(replace(small, width=256)) and not kind.steers(object())
+
+
+# --- what does not fit -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mixed(base: Path) -> Path:
+    """The models above, with a checkpoint, a LoRA and a picture's VAE of another family."""
+    models = base / "models"
+    write_random_checkpoint(models / "checkpoints" / "other.safetensors", family=default_family())
+    key = "lora_unet_input_blocks_1_1_transformer_blocks_0_attn2_to_k"
+    write_safetensors(
+        models / "loras" / "other.safetensors",
+        drawn({f"{key}.lora_up.weight": (64, 2), f"{key}.lora_down.weight": (2, 64)}),
+    )
+    return base
+
+
+def refusal(base: Path, nodes: dict[str, Any]) -> str:
+    """Return the message with which a run fails."""
+    with engine_of(base) as engine, pytest.raises(AssertionError) as failed:
+        run(engine, nodes)
+    return str(failed.value)
+
+
+@pytest.mark.parametrize(("family", "width"), [("flux", 128), ("sd3", 128)])
+def test_a_text_encoder_of_another_family_is_refused(mixed: Path, family: str, width: int) -> None:
+    nodes = workflow(family)
+    nodes["10"] = node("CheckpointLoaderSimple", ckpt_name="other.safetensors")
+    for name in ("3", "4"):
+        nodes[name]["inputs"]["clip"] = ["10", 1]
+    message = refusal(mixed, nodes)
+    assert "its text encoder does not fit the model; got text of width 64" in message
+    assert f"expected {width}" in message and family_named(family).label in message
+
+
+@pytest.mark.parametrize("family", ["flux", "sd3"])
+def test_a_lora_of_another_family_is_refused(mixed: Path, family: str) -> None:
+    nodes = workflow(family)
+    nodes["6"] = node("LoraLoaderModelOnly", model=["1", 0], lora_name="other.safetensors", strength_model=1.0)
+    nodes["9"]["inputs"]["model"] = ["6", 0]
+    message = refusal(mixed, nodes)
+    assert "lora_name: none of its keys is a weight of the model" in message
+    assert f"expected a LoRA for a model of {family_named(family).label}" in message
+
+
+@pytest.mark.parametrize("family", ["flux", "sd3"])
+def test_a_vae_of_another_family_is_refused(mixed: Path, family: str) -> None:
+    nodes = workflow(family)
+    nodes["10"] = node("CheckpointLoaderSimple", ckpt_name="other.safetensors")
+    nodes["11"] = node("VAEDecode", samples=["9", 0], vae=["10", 2])
+    nodes["12"] = node("SaveImage", images=["11", 0], filename_prefix="p")
+    assert "samples: they are latents of another VAE than this one; got 16 channels, expected 4" in refusal(
+        mixed, nodes
+    )
+    nodes = workflow(family)
+    nodes["10"] = node("CheckpointLoaderSimple", ckpt_name="other.safetensors")
+    nodes["11"] = node("VAEEncode", pixels=["2", 0], vae=["10", 2])
+    nodes["9"]["inputs"]["latent_image"] = ["11", 0]
+    expected = "latent_image: a latent of another VAE than the model's; got 4 channels, expected 16"
+    assert expected in refusal(mixed, nodes)

@@ -19,6 +19,8 @@ from engine.values.model import Model
 Strength = Annotated[float, Float(min=-100.0, max=100.0, step=0.01)]
 LoraName = Annotated[str, ModelFile("loras")]
 
+TEXT_STARTS = ("lora_te", "text_encoder", "lora_prior_te", "clip_", "t5xxl")  # of keys for text encoders
+
 log = logging.getLogger(__name__)
 
 
@@ -29,7 +31,10 @@ def with_lora(
     strength_model: float,
     strength_clip: float,
 ) -> tuple[Model | None, Clip | None]:
-    """Return clones that carry the LoRA. Keys that name a weight of neither are logged as a warning."""
+    """Return clones that carry the LoRA. Keys that name a weight of neither are logged as a warning.
+
+    Raises ValueError for a LoRA of which no key does, unless it is one for text encoders and there is none.
+    """
     keys: dict[str, LoraTarget] = {}
     if model is not None:
         keys |= denoiser_lora_keys(model.model)
@@ -37,6 +42,8 @@ def with_lora(
     if clip is not None:
         keys |= text_lora_keys(clip.cond_stage_model)
     patches = lora_patches(lora, keys)
+    if not patches and lora and not (clip is None and any(name.startswith(TEXT_STARTS) for name in lora)):
+        raise ValueError(_unfit(model, lora))
     taken: set[Any] = set()
     if model is not None:
         model = model.clone()
@@ -48,6 +55,15 @@ def with_lora(
         if name not in taken:
             log.warning("NOT LOADED %s", name)
     return model, clip
+
+
+def _unfit(model: Model | None, lora: Mapping[str, torch.Tensor]) -> str:
+    """Return the message for a LoRA that changes nothing."""
+    family = None if model is None else model.model.model_config.family
+    label = "the model" if family is None else f"a model of {family.label}"
+    return (
+        f"lora_name: none of its keys is a weight of the model; got {next(iter(lora))!r}, expected a LoRA for {label}"
+    )
 
 
 @node(
