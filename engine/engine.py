@@ -412,6 +412,7 @@ class Engine:
             patched_text_encoder=None if self.settings.dtypes.text_encoder else torch.float16,
             unet_computed=computed,
             vision=dtype_of(resolved.text_encoder_dtype if self.settings.dtypes.text_encoder else "float16"),
+            room_bytes=self.memory.weights_room_bytes(),
             to=_destination(self.memory.facts),
         )
 

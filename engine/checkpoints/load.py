@@ -6,7 +6,8 @@ networks of a file are built, and their weights compared with its list of tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from engine.families.base import (
 )
 from engine.formats.fill import Destination, check_tensors, fill, set_weight
 from engine.formats.quantised.open_model import open_model
+from engine.formats.quantised.packed_layers import has_packed_weights
 from engine.formats.quantised.quantised_file import QuantisedFile
 from engine.formats.weight_file import Names, WeightFile
 from engine.text.clip_encoding import TextEncoderSet
 
 # Where checkpoints have text encoders.
 TEXT_PREFIXES = ("cond_stage_model.", "conditioner.embedders.", "text_encoders.")
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 EncoderSource = tuple[TextEncoder, WeightFile, Names]
 
 
@@ -47,6 +50,7 @@ class LoadTypes:
     unet_computed: torch.dtype | None = None  # what a UNet is cast to while it computes; None: as it is kept
     vision: torch.dtype = torch.float16  # picture encoders; they compute in float32
     block_arithmetic: torch.dtype | None = torch.float16  # of GGUF's blocks; None: the type they are wanted in
+    room_bytes: int | None = None  # for the weights of a denoising network; None: enough
     to: Destination = Destination.RAM
     by_family: Callable[[ModelFamily], LoadTypes] | None = None  # where the types depend on it
 
@@ -66,12 +70,16 @@ class LoadTypes:
 
 @dataclass(frozen=True, slots=True)
 class LoadedDenoiser:
-    """A denoising network, its family, and the interpretation of its output."""
+    """A denoising network, its family, and the interpretation of its output.
+
+    `computed` is the type that it is cast to while it computes, None where it computes as it is kept.
+    """
 
     family: ModelFamily
     variant: str
     parameterisation: Parameterisation
     unet: Any
+    computed: torch.dtype | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +113,15 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
         empty_unet = _empty(file, family.denoiser, found.match.names, types.unet)
         empty_encoders = _empty_encoders(encoders, types)
         empty_vae = None if vae_names is None else _empty(file, family.vae, vae_names, types.vae)
-        unet = empty_unet.filled(types.to)
+        unet, computed = _denoiser(empty_unet, types)
         text_encoder = _text_encoders(family, encoders, empty_encoders, types) if encoders else None
         vae = None if empty_vae is None else empty_vae.filled(types.to)
     except NotRecognised as error:
         raise BadModelFile(path.name, _described(error, file), expected) from error
     if text_encoder is not None:
         _check_widths(path, unet, text_encoder)
-    return LoadedCheckpoint(LoadedDenoiser(family, found.match.variant, parameterisation, unet), text_encoder, vae)
+    denoiser = LoadedDenoiser(family, found.match.variant, parameterisation, unet, computed)
+    return LoadedCheckpoint(denoiser, text_encoder, vae)
 
 
 def _encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:
@@ -163,11 +172,13 @@ def unet_of(file: WeightFile, types: LoadTypes) -> LoadedDenoiser:
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
-        unet = _empty(file, family.denoiser, found.match.names, types.of(family).unet).filled(types.to)
+        unet, computed = _denoiser(
+            _empty(file, family.denoiser, found.match.names, types.of(family).unet), types.of(family)
+        )
         parameterisation = family.parameterise(found.match, file)
     except NotRecognised as error:
         raise BadModelFile(file.path.name, _described(error, file), f"the network of {registry.labels()}") from error
-    return LoadedDenoiser(family, found.match.variant, parameterisation, unet)
+    return LoadedDenoiser(family, found.match.variant, parameterisation, unet, computed)
 
 
 def load_text_encoders(paths: Sequence[Path], types: LoadTypes, text_type: str) -> TextEncoderSet:
@@ -211,6 +222,26 @@ def _described(error: NotRecognised, *files: WeightFile) -> str:
     return ": ".join([*labels, error.found])
 
 
+def _denoiser(empty: _EmptyNetwork, types: LoadTypes) -> tuple[object, torch.dtype | None]:
+    """Return the denoising network of a file, and the type that it is cast to while it computes.
+
+    Weights that the file has as float8 stay so where they would not fit the memory otherwise: ComfyUI's rule.
+    """
+    keep = FLOAT8 if _is_too_large(empty.file, empty.names, types) else ()
+    network = empty.filled(types.to, keep=keep)
+    is_cast = has_packed_weights(network) or any(weight.dtype in FLOAT8 for weight in network.parameters())
+    return network, types.unet_computed or (types.unet if is_cast else None)
+
+
+def _is_too_large(file: WeightFile, names: Names, types: LoadTypes) -> bool:
+    """Return True where weights that the file has as float8 would take more than the memory in the type wanted."""
+    if types.room_bytes is None:
+        return False
+    places = (file.tensors[item] for item in names.values() if isinstance(item, str))
+    num_values = sum(math.prod(place.shape) for place in places if place.dtype in FLOAT8)
+    return num_values * types.unet.itemsize > types.room_bytes
+
+
 def _empty_encoders(sources: Sequence[EncoderSource], types: LoadTypes) -> list[_EmptyNetwork]:
     return [_empty(file, encoder.network, names, types.text_encoder) for encoder, file, names in sources]
 
@@ -220,7 +251,7 @@ def _text_encoders(
 ) -> TextEncoderSet:
     encoders = []
     for (encoder, file, _), network in zip(sources, empty, strict=True):
-        transformer = network.filled(types.to, types.patched_text_encoder)
+        transformer = network.filled(types.to, types.patched_text_encoder, keep=FLOAT8)
         encoders.append(encoder.encoder_type(transformer, encoder.encoding))
         if encoder.vocabulary is not None:
             encoders[-1].vocabulary = _vocabulary(file, encoder.vocabulary)
@@ -253,10 +284,12 @@ class _EmptyNetwork:
     dtype: torch.dtype
     float32_ends: tuple[str, ...]
 
-    def filled(self, to: Destination, through: torch.dtype | None = None) -> Any:
+    def filled(
+        self, to: Destination, through: torch.dtype | None = None, keep: Collection[torch.dtype] = ()
+    ) -> Any:
         """Fill the network from the file and return it. Raises `BadModelFile`."""
         dtype_of = self._dtype_of if self.float32_ends else self.dtype
-        fill(self.module, self.file, self.names, dtype_of, to=to, through=through)
+        fill(self.module, self.file, self.names, dtype_of, to=to, through=through, keep=keep)
         return self.module
 
     def _dtype_of(self, name: str) -> torch.dtype:

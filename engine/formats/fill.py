@@ -6,7 +6,7 @@ file: nothing is held twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 
 import torch
@@ -40,13 +40,15 @@ def fill(
     *,
     to: Destination = Destination.RAM,
     through: torch.dtype | None = None,
+    keep: Collection[torch.dtype] = (),
 ) -> None:
     """Give every weight of a network that has none (meta device) its values from the file, as `dtype`.
 
     `dtype` may be a function of the weight's name. Where weights are copied they are rounded to `through` first, unless
     that is None.
 
-    Quantised weights of layers stay packed, as views of a mapped file on every device.
+    Quantised weights of layers stay packed, as views of a mapped file on every device; so do weights that the file has
+    in one of the types `keep`, which are cast as they compute.
 
     For a device a mapped file is not read: its weights become views of it where they lie there as they are wanted, and
     the others keep none; the network's `weight_source` gives them. Raises `BadModelFile` for a weight that is missing
@@ -69,6 +71,9 @@ def fill(
     wanted: dict[str, torch.Tensor] = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
     wanted |= {name: buffer for name, buffer in network.named_buffers() if name in packed}
     _check(file, wanted, names)
+    kept = {name: file.tensors[names[name]].dtype for name in wanted if name not in packed}
+    kept = {name: dtype for name, dtype in kept.items() if dtype in keep}
+    packed, dtype_of = packed | kept.keys(), _types(kept, dtype_of)
     layouts = {name: _layout(weight, dtype_of(name), to) for name, weight in wanted.items()}
     is_mapped = isinstance(file, MappedFile)
     later = is_mapped and to is not Destination.RAM

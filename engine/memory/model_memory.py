@@ -15,7 +15,7 @@ from engine.memory.device_facts import DeviceFacts
 from engine.memory.model_pool import ModelPool
 from engine.memory.offload.host_weights import WeightSource
 from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.offload.packing import has_packed_weights
+from engine.memory.offload.packing import needs_casting
 from engine.memory.placement import Role, place_of
 from engine.memory.plan import Limits, limits_of
 from engine.memory.pool_report import PoolReport
@@ -31,6 +31,7 @@ DEFAULT_STREAMS = 2
 VISION_COMPUTED: DtypeName = "float32"  # picture encoders, as in ComfyUI, whatever they are kept in
 # Roles whose networks may say themselves what they are cast to, and the attribute.
 OWN_COMPUTE_DTYPE: dict[Role, str] = {"unet": "manual_cast_dtype", "controlnet": "compute_dtype"}
+ROOM_SHARE = 0.88  # of a device's memory that weights may take, as in ComfyUI
 MAX_GROWTH = 2  # of a file when it is read: float16 stored as float32
 
 log = logging.getLogger(__name__)
@@ -186,6 +187,11 @@ class ModelMemory:
             relief_steps=dict(self._steps),
         )
 
+    def weights_room_bytes(self) -> int:
+        """Return the bytes that the weights of a model may take where it computes, whole and with nothing beside it."""
+        total = self.facts.total_bytes if self.device.has_own_memory else machine_memory.total_bytes()
+        return max(0, int(total * ROOM_SHARE) - self.limits.reserve_bytes - self.limits.minimum_inference_bytes)
+
     def types_for(self, policies: DtypePolicies) -> ResolvedSettings:
         """Return the decisions for a family's networks, which differ from `resolved` in the types alone."""
         return resolve_settings(self._settings, self.facts, policies)[0]
@@ -204,10 +210,10 @@ class ModelMemory:
             return dtype_of(self.resolved.text_encoder_compute_dtype)
         if role == "vision":
             return dtype_of(VISION_COMPUTED)
-        return self._unpacked_dtype(role) if has_packed_weights(module) else None
+        return self._unpacked_dtype(role) if needs_casting(module) else None
 
     def _unpacked_dtype(self, role: Role) -> Any:
-        """Return the type that packed weights are unpacked to where all others compute as they are kept."""
+        """Return the type that packed and float8 weights compute in where all others compute as they are kept."""
         resolved = self.resolved
         kept = {"vae": resolved.vae_dtype, "text_encoder": resolved.text_encoder_compute_dtype}
         return dtype_of(kept.get(role, resolved.unet_compute_dtype))

@@ -39,7 +39,6 @@ from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily, TokenizerParts
 from engine.formats.mapped_file import MappedFile
-from engine.formats.quantised.packed_layers import has_packed_weights
 from engine.formats.weight_file import WeightFile, all_tensors, open_weights
 from engine.formats.weight_source import source_of
 from engine.store.folders import ModelFolders
@@ -358,7 +357,8 @@ class ModelStore:
         """Create networks in a family's own shape, with random weights drawn on the device; nothing is read."""
         described = registry.family_named(family)
         unet, text_encoder, vae = random_networks(scale, seed, self._types, self._device, family=described)
-        drawn = LoadedDenoiser(described, "", described.parameterisation, unet)
+        computed = self._types.of(described).unet_computed
+        drawn = LoadedDenoiser(described, "", described.parameterisation, unet, computed)
         networks = {"unet": self._denoiser(drawn), "clip": text_encoder, "vae": vae}
         handles = {
             part: self._keep(f"random {family} {scale} {part}", network, role=ROLES[part])
@@ -372,13 +372,11 @@ class ModelStore:
         )
 
     def _unet(self, path: Path, types: LoadTypes) -> Denoiser:
-        return self._denoiser(load_unet(path, types), types)
+        return self._denoiser(load_unet(path, types))
 
-    def _denoiser(self, loaded: LoadedDenoiser, types: LoadTypes | None = None) -> Denoiser:
+    def _denoiser(self, loaded: LoadedDenoiser) -> Denoiser:
         network = denoiser(loaded)
-        own = (types or self._types).of(loaded.family)
-        computed = own.unet_computed or (own.unet if has_packed_weights(loaded.unet) else None)
-        loaded.unet.compute_dtype = network.manual_cast_dtype = computed
+        loaded.unet.compute_dtype = network.manual_cast_dtype = loaded.computed
         return network
 
     def _controlnet(

@@ -53,9 +53,10 @@ def packings_of(layer: nn.Module) -> Mapping[str, Packing]:
     return found
 
 
-def has_packed_weights(module: nn.Module) -> bool:
-    """Return True where any layer of a module has packed weights."""
-    return any(PACKINGS in layer.__dict__ for layer in module.modules())
+def needs_casting(module: nn.Module) -> bool:
+    """Return True where a module has packed or float8 weights, which no layer computes with as they are."""
+    is_packed = any(PACKINGS in layer.__dict__ for layer in module.modules())
+    return is_packed or any(weight.is_floating_point() and weight.itemsize == 1 for weight in module.parameters())
 
 
 def unpacked(

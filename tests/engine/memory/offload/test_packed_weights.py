@@ -57,7 +57,9 @@ def values(kind: str, seed: int) -> torch.Tensor:
 
 def test_both_sides_have_the_same_name_for_the_packings_of_a_layer() -> None:
     assert packed_layers.PACKINGS == in_memory.PACKINGS
-    assert in_memory.has_packed_weights(network("Q8_0")) and not in_memory.has_packed_weights(nn.Linear(2, 2))
+    assert packed_layers.has_packed_weights(network("Q8_0")) and not packed_layers.has_packed_weights(nn.Linear(2, 2))
+    assert in_memory.needs_casting(network("Q8_0")) and in_memory.needs_casting(nn.Linear(2, 2).to(torch.float8_e5m2))
+    assert not in_memory.needs_casting(nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize("kind", ("float8", "Q8_0", "Q4_1"))
