@@ -7,9 +7,10 @@ deviation: converters choose them better, which is no matter here.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -105,14 +106,33 @@ def write_gguf(path: Path, tensors: Tensors, architecture: str | None, kinds: Ma
     shapes = {name: shape for name, shape, _, _ in entries if len(shape) > 4}
     if shapes:
         raise ValueError(f"tensors of more than four dimensions: {', '.join(shapes)}")
+    with path.open("wb") as file:
+        file.write(_head(entries, fields))
+        file.writelines(contents)
+
+
+def write_sparse_gguf(path: Path, shapes: Mapping[str, tuple[int, ...]], architecture: str, kind: str) -> None:
+    """Write a GGUF file of any size whose values take no space on disk: its matrices are of one type, all zero."""
+    entries, position = [], 0
+    number, num_values, num_bytes = KINDS[kind]
+    for name, shape in shapes.items():
+        is_blocked = len(shape) == 2 and shape[-1] % num_values == 0
+        size = math.prod(shape)
+        entries.append((name, shape, number if is_blocked else 0, position))
+        position += -(-(size // num_values * num_bytes if is_blocked else 4 * size) // 32) * 32
+    with path.open("wb") as file:
+        head = _head(entries, {"general.architecture": architecture})
+        file.write(head)
+        file.truncate(len(head) + position)
+
+
+def _head(entries: Sequence[tuple[str, tuple[int, ...], int, int]], fields: Mapping[str, str]) -> bytes:
     head = b"GGUF" + struct.pack("<IQQ", 3, len(entries), len(fields))
     for key, value in fields.items():
         head += _text(key) + struct.pack("<I", 8) + _text(value)
     for name, shape, kind, offset in entries:
         head += _text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, offset)
-    with path.open("wb") as file:
-        file.write(head + bytes(-len(head) % 32))
-        file.writelines(contents)
+    return head + bytes(-len(head) % 32)
 
 
 def _content(name: str, tensor: torch.Tensor, kinds: Mapping[str, str]) -> tuple[int, bytes]:
