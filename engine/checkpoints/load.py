@@ -284,9 +284,7 @@ class _EmptyNetwork:
     dtype: torch.dtype
     float32_ends: tuple[str, ...]
 
-    def filled(
-        self, to: Destination, through: torch.dtype | None = None, keep: Collection[torch.dtype] = ()
-    ) -> Any:
+    def filled(self, to: Destination, through: torch.dtype | None = None, keep: Collection[torch.dtype] = ()) -> Any:
         """Fill the network from the file and return it. Raises `BadModelFile`."""
         dtype_of = self._dtype_of if self.float32_ends else self.dtype
         fill(self.module, self.file, self.names, dtype_of, to=to, through=through, keep=keep)

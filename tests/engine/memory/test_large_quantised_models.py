@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,7 +142,7 @@ def test_a_float8_file_is_computed_with_through_its_map(tmp_path: Path) -> None:
     assert most() < 4 * rows * columns * 2, "one layer in float32, and a little"
 
 
-def sparse_safetensors(path: Path, header: dict[str, object], num_bytes: int) -> Path:
+def sparse_safetensors(path: Path, header: Mapping[str, object], num_bytes: int) -> Path:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
