@@ -74,6 +74,7 @@ from engine.runtime.request import RunRequest, RunResult
 from engine.settings import CacheSettings, EngineSettings, PreviewMethod, ResolvedSettings
 from engine.store.extra_model_paths import read_extra_model_paths
 from engine.store.file_families import DENOISER_KINDS, FileFamilies, FileFamily
+from engine.store.file_faults import FileFaults
 from engine.store.folders import BUILT_IN, SAVED_IN, ModelFolders
 from engine.store.model_store import PRELOADED_KINDS, ModelStore
 from engine.store.recent_models import RecentModels
@@ -497,6 +498,7 @@ class Environment:
         self, folders: ModelFolders, files: FileFolders, sampling: SamplingTables, max_pixels: Callable[[], int]
     ) -> None:
         self._folders = folders
+        self._faults = FileFaults(folders)
         self._files = files
         self.sampler_names = sampling.sampler_names
         self.schedule_names = sampling.schedule_names
@@ -504,6 +506,9 @@ class Environment:
 
     def model_files(self, kind: str) -> list[str]:
         return self._folders.names(kind)
+
+    def model_problem(self, kind: str, name: str) -> str | None:
+        return self._faults.find(kind, name)
 
     def input_files(self, content: str) -> list[str]:
         """Return the files in the input folder itself, sorted.

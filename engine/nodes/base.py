@@ -185,6 +185,10 @@ class ModelFile(Widget):
     def type_in(self, environment: NodeEnvironment) -> list[str]:
         return [*environment.model_files(self.kind), *self.also]
 
+    def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
+        """Return what is wrong with a file by its header alone, None for a whole one and for a name from a link."""
+        return environment.model_problem(self.kind, value) if isinstance(value, str) else None
+
     def options(self) -> ValueDict:
         return dict(self.extra)
 
@@ -390,6 +394,10 @@ class NodeEnvironment(Protocol):
 
     def model_files(self, kind: str) -> list[str]: ...
 
+    def model_problem(self, kind: str, name: str) -> str | None:
+        """Return what is wrong with a model file that is there, by its header and its length; None for other names."""
+        ...
+
     def input_files(self, content: str) -> list[str]: ...
 
     def input_path(self, name: str) -> Path:
@@ -561,14 +569,16 @@ class FunctionNode(NodeClass):
     def _input_check(self, environment: NodeEnvironment) -> InputCheck | None:
         """Return a check of the inputs, or None if nothing is to be checked.
 
-        It covers the node's own check, the existence of files named in the input folder, and the syntax of prompt
-        texts.
+        It covers the node's own check, the existence of files named in the input folder, the headers of model files,
+        and the syntax of prompt texts.
         """
         own = self.check
         names = frozenset() if own is None else _named_inputs(own)[0]
         needed = names & {item.name for item in self.parameters if item.section == "required"}
         checked = {
-            item.name: item.marker for item in self.parameters if isinstance(item.marker, (InputFile, PromptText))
+            item.name: item.marker
+            for item in self.parameters
+            if isinstance(item.marker, InputFile | ModelFile | PromptText)
         }
         unchecked = checked.keys() - names
         if own is None and not unchecked:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine.engine import Engine
+from engine.errors import PromptRejected
 from engine.events import MemoryRelieved
 from engine.memory import machine_memory
 from engine.settings import VramChoice
@@ -125,8 +126,9 @@ def test_a_checkpoint_that_is_downloaded_again_in_its_place_is_read_anew(
         latents.append(latent_of(engine, run(engine, prompt)[0]))
         with target.open("r+b") as download:
             download.truncate(first.stat().st_size // 2)
-        with pytest.raises(AssertionError, match="a.safetensors: a file cut off at"):
+        with pytest.raises(PromptRejected) as refused:
             run(engine, prompt)
+        assert "a.safetensors: a file cut off at" in str(refused.value.as_json())
         for path in (second, first):
             target.write_bytes(path.read_bytes())
             latents.append(latent_of(engine, run(engine, prompt)[0]))

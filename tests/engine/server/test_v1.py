@@ -95,7 +95,7 @@ async def test_a_broken_picture_is_named_with_what_was_expected(server: Server) 
 async def test_the_models_and_classes_it_would_need_are_listed(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "models" / "checkpoints"
     folder.mkdir(parents=True)
-    (folder / "there.safetensors").write_bytes(b"")
+    (folder / "there.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     loader = {"class_type": "CheckpointLoaderSimple"}
     prompt = {
         "1": {**loader, "inputs": {"ckpt_name": "there.safetensors"}},

@@ -27,6 +27,9 @@ class OneFile:
     def model_files(self, kind: str) -> list[str]:
         return []
 
+    def model_problem(self, kind: str, name: str) -> None:
+        return None
+
     def input_files(self, content: str) -> list[str]:
         return [self.path.name]
 

@@ -1,0 +1,93 @@
+"""Model files that their headers show to be broken, refused when a prompt is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.engine import Engine
+from engine.errors import PromptRejected
+from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.settings import EngineSettings
+from engine.store import file_faults
+from engine.store.file_faults import FileFaults
+from engine.store.folders import ModelFolders
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A whole file, one cut off, a web page and a pickle, in the folder of LoRAs."""
+    folder = tmp_path / "models" / "loras"
+    write_safetensors(folder / "whole.safetensors", {"a": torch.zeros(64), "b": torch.zeros(64)})
+    (folder / "cut.safetensors").write_bytes((folder / "whole.safetensors").read_bytes()[:-1])
+    (folder / "page.safetensors").write_text("<html>log in</html>")
+    (folder / "old.pt").write_bytes(b"anything")
+    return folder
+
+
+@pytest.fixture
+def faults(folder: Path, tmp_path: Path) -> FileFaults:
+    return FileFaults(ModelFolders(tmp_path / "models"))
+
+
+@pytest.mark.parametrize("name", ["whole.safetensors", "old.pt", "absent.safetensors", "../cut.safetensors", "a\0"])
+def test_other_files_have_no_fault(faults: FileFaults, name: str) -> None:
+    assert faults.find("loras", name) is None
+
+
+def test_a_file_cut_off_is_named_with_its_first_broken_tensor(faults: FileFaults) -> None:
+    found = faults.find("loras", "cut.safetensors")
+    assert found is not None and "cut.safetensors: a file cut off at" in found and "'b'" in found
+
+
+def test_a_page_by_another_name_is_told_from_a_model(faults: FileFaults) -> None:
+    assert "a web page" in str(faults.find("loras", "page.safetensors"))
+
+
+def test_a_kind_that_is_none_has_no_faults(faults: FileFaults) -> None:
+    assert faults.find("no such kind", "cut.safetensors") is None
+
+
+def test_a_header_is_read_once_for_each_state_of_a_file(
+    faults: FileFaults, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def opening(path: Path) -> SafetensorsFile:
+        opened.append(path.name)
+        return SafetensorsFile(path)
+
+    monkeypatch.setattr(file_faults, "SafetensorsFile", opening)
+    assert [faults.find("loras", "cut.safetensors") is None for _ in range(3)] == [False] * 3
+    assert opened == ["cut.safetensors"]
+    (folder / "cut.safetensors").write_bytes((folder / "whole.safetensors").read_bytes())
+    assert faults.find("loras", "cut.safetensors") is None and len(opened) == 2
+
+
+@pytest.fixture
+def engine(folder: Path, tmp_path: Path) -> Iterator[Engine]:
+    with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_prompt_with_a_broken_file_is_refused_before_it_runs(engine: Engine, folder: Path, is_whole: bool) -> None:
+    checkpoints = folder.parent / "checkpoints"
+    checkpoints.mkdir()
+    whole = (folder / "whole.safetensors").read_bytes()
+    (checkpoints / "m.safetensors").write_bytes(whole if is_whole else whole[:-1])
+    prompt: dict[str, Any] = {
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "m.safetensors"}},
+        "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a"}},
+        "3": {"class_type": "PreviewAny", "inputs": {"source": ["2", 0]}},
+    }
+    if is_whole:
+        engine.check(prompt)
+        return
+    with pytest.raises(PromptRejected) as refused:
+        engine.check(prompt)
+    assert "m.safetensors: a file cut off at" in str(refused.value.as_json()["node_errors"])
