@@ -39,14 +39,14 @@ def test_the_flow_table_names_files_that_exist() -> None:
 INHERITED = re.compile(r"^those of `(\w+)`( without a size)?")
 
 
-def told_of(name: str, rows: dict[str, str]) -> dict[str, str]:
+def described_in(name: str, rows: dict[str, str]) -> dict[str, str]:
     """Parameter -> what the row of a modifier says is its default ("" where it says none), the other row's included."""
     row = rows[name]
     told = dict(re.findall(r"`(\w+)`(?: \(([^);]*)[^)]*\))?", re.sub(r"^those of `\w+`|: names, or .*", "", row)))
     inherited = INHERITED.match(row)
     if inherited is None:
         return told
-    base = told_of(inherited[1], rows)
+    base = described_in(inherited[1], rows)
     if inherited[2]:
         base = {key: value for key, value in base.items() if key not in ("width", "height")}
     return base | told
@@ -56,7 +56,7 @@ def told_of(name: str, rows: dict[str, str]) -> dict[str, str]:
 def test_the_row_of_a_modifier_names_its_parameters_and_their_defaults(name: str) -> None:
     known = build_registry().names()
     rows = {row[0].strip("`"): row[1] for row in table_rows(README) if row[0].strip("`") in known}
-    told = told_of(name, rows)
+    told = described_in(name, rows)
     (described,) = (item for item in build_registry().describe() if item["name"] == name)
     properties = described["schema"]["properties"]
     assert set(told) == set(properties)

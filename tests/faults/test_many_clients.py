@@ -43,7 +43,7 @@ async def test_with_room_for_all_none_is_refused_and_none_fails(tmp_path: Path, 
         assert len(engine.runs) == len(set(engine.runs)) == NUM_CLIENTS
 
 
-async def test_without_room_the_others_are_told_when_to_come_back(tmp_path: Path, engine: FakeEngine) -> None:
+async def test_without_room_the_others_learn_when_to_come_back(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine, max_queue_size=10) as front:
         replies = await all_at_once(front, "/generate")
         refused = [reply for reply in replies if reply.status_code != 202]

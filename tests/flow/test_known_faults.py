@@ -131,7 +131,7 @@ class TestTheSevenFaults:
 
 
 class TestWhatUsersComplainOf:
-    def test_a_bad_graph_is_no_server_error_and_all_of_it_is_told_at_once(self, worker: RunningWorker) -> None:
+    def test_a_bad_graph_is_no_server_error_and_all_of_it_is_reported_at_once(self, worker: RunningWorker) -> None:
         """Missing nodes and models show one at a time, after the start, as a 500 that clients repeat for ever."""
         prompt = workflow(n8={"class_type": "KSampeler", "inputs": {}})
         prompt["1"]["inputs"]["ckpt_name"] = "smal.safetensors"
@@ -143,7 +143,7 @@ class TestWhatUsersComplainOf:
         words = " ".join(problem["message"] for problem in problems)
         assert CHECKPOINT in words and "'euler'" in words and "'KSampler'" in words
 
-    def test_waiting_and_unknown_are_told_apart(self, worker: RunningWorker, running: str) -> None:
+    def test_waiting_and_unknown_are_distinguished(self, worker: RunningWorker, running: str) -> None:
         """Nobody can tell a job that waits from one that is unknown."""
         start(worker, "waits", modifier_request(request_id="waits"))
         assert worker.get("/result/waits").status_code == 200

@@ -32,7 +32,7 @@ def test_a_worker_on_all_interfaces_is_asked_on_this_machine(tmp_path: Path) -> 
     assert told.stdout.splitlines() == [str(base), "http://127.0.0.1:8123", "", str(key_file)]
 
 
-def test_a_worker_that_serves_https_tells_its_certificate(tmp_path: Path) -> None:
+def test_a_worker_that_serves_https_shows_its_certificate(tmp_path: Path) -> None:
     told = where(tmp_path, BASE_DIRECTORY=str(tmp_path), USE_SSL="true", SSL_CERTFILE="a.crt", SSL_KEYFILE="a.key")
     assert told.stdout.splitlines()[1:3] == ["https://127.0.0.1:8000", str(tmp_path / "a.crt")]
 

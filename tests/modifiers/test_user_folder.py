@@ -49,7 +49,7 @@ def with_parameter(**parameter: Any) -> dict[str, Any]:
     return {"workflow": "flow.json", "parameters": {"one": parameter}}
 
 
-def test_a_parameter_keeps_what_the_workflow_has_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_parameter_keeps_what_the_workflow_has_unless_another_is_given(tmp_path: Path) -> None:
     write(tmp_path, {**WHOLE, "parameters": {k: v for k, v in WHOLE["parameters"].items() if k != "both"}})
     prompt = build_registry(tmp_path).build("Mine", {})
     assert prompt["1"]["inputs"] == {"text": "as drawn", "steps": 4, "seed": RANDOM_INT, "link": ["2", 0]}
@@ -93,11 +93,13 @@ def test_toml_and_a_name_of_its_own(tmp_path: Path) -> None:
         ({"into": "1.text", "type": "text", "requird": True}, "parameters.one.requird"),
     ],
 )
-def test_a_declaration_that_does_not_fit_is_told_why(tmp_path: Path, parameter: dict[str, Any], words: str) -> None:
+def test_a_declaration_that_does_not_fit_is_refused_with_the_reason(
+    tmp_path: Path, parameter: dict[str, Any], words: str
+) -> None:
     assert words in broken_by(tmp_path, with_parameter(**parameter))
 
 
-def test_workflows_that_are_none_are_told_apart(tmp_path: Path) -> None:
+def test_workflows_that_are_none_are_distinguished(tmp_path: Path) -> None:
     declaration = {"workflow": "flow.json"}
     assert "API format" in broken_by(tmp_path, declaration, {"nodes": [], "links": []})
     assert "class_type" in broken_by(tmp_path, declaration, {"1": {}})
@@ -118,7 +120,7 @@ def test_one_broken_file_stops_no_other_and_nothing_is_said_of_workflows(tmp_pat
     assert {entry.source for entry in registry.broken} == {"bad.toml", "cut.json", "leaves.py", "empty.py"}
 
 
-def test_a_name_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_a_name_that_is_taken_is_reported(tmp_path: Path) -> None:
     write(tmp_path, {**WHOLE, "name": "Text2Image"})
     registry = build_registry(tmp_path)
     (broken,) = registry.broken

@@ -160,7 +160,7 @@ async def test_a_scope_that_is_missing_is_named(tmp_path: Path, engine: FakeEngi
         assert (await front.http.post("/generate/sync", json=body("x"), headers=bearer("in-secret"))).status_code == 200
 
 
-async def test_a_wrong_key_is_told_apart_from_a_missing_one(tmp_path: Path, engine: FakeEngine) -> None:
+async def test_a_wrong_key_is_distinguished_from_a_missing_one(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine, waits_until_ready=False, **SETTINGS) as front:
         missing = await front.http.get("/result/x")
         assert (missing.status_code, missing.headers["www-authenticate"]) == (401, 'Bearer realm="darkroom"')

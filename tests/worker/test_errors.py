@@ -39,7 +39,7 @@ def test_only_what_can_pass_asks_to_come_back() -> None:
         assert http_status(cls) in (429, 503)
 
 
-def test_vasts_client_is_never_told_to_repeat_a_job_that_failed_for_good() -> None:
+def test_vasts_client_is_never_asked_to_repeat_a_job_that_failed_for_good() -> None:
     assert [http_status_for_vast(status) for status in (500, 504, 502, 503, 422)] == [422, 422, 502, 503, 422]
 
 

@@ -61,7 +61,7 @@ def test_a_broken_body_is_refused_as_the_library_refuses_it(value: Any, place: i
     assert long_json.loads(body) == expected
 
 
-def test_a_number_that_is_none_is_told() -> None:
+def test_a_number_that_is_none_is_reported() -> None:
     def refuse(name: str) -> None:
         raise ValueError(name)
 

@@ -38,7 +38,7 @@ TABLE = Expectation(expected_its=43.0, source="the table")
 NOTHING = Expectation()
 
 
-def test_median_best_and_spread_are_told() -> None:
+def test_median_best_and_spread_are_reported() -> None:
     said = speed_of([run(10), run(12), run(11)])
     assert (said.its_per_second, said.best_its_per_second) == (11, 12)
     assert said.spread == pytest.approx(2 / 11)

@@ -63,7 +63,7 @@ def test_the_list_of_prompts_holds_at_least_fifty_different_ones() -> None:
     assert len(set(prompts)) == len(prompts) >= 50
 
 
-def test_a_gpus_name_is_told_without_torchs_words_around_it() -> None:
+def test_a_gpus_name_is_reported_without_torchs_words_around_it() -> None:
     assert GPU.product == "NVIDIA H200" and CPU.product == "cpu"
     assert DeviceFact(name="NVIDIA A10", kind="cuda").product == "NVIDIA A10"
 

@@ -86,7 +86,7 @@ def test_a_difference_is_completed_by_the_weights_of_its_base(tmp_path: Path, ca
 
 
 @every_family
-def test_a_union_controlnet_tells_how_many_types_it_has(family: ModelFamily, tmp_path: Path) -> None:
+def test_a_union_controlnet_shows_how_many_types_it_has(family: ModelFamily, tmp_path: Path) -> None:
     config = family.scales["small"].denoiser
     weights = drawn(UnionControlNetModel(config, num_types=NUM_TYPES))
     write_safetensors(tmp_path / "c.safetensors", as_diffusers(config, weights))

@@ -46,7 +46,7 @@ def test_both_layouts_of_an_adapter_are_the_same_network(tmp_path: Path) -> None
         assert (one is None and other is None) or torch.equal(one, other)
 
 
-def test_a_light_adapter_tells_its_own_shape(tmp_path: Path) -> None:
+def test_a_light_adapter_shows_its_own_shape(tmp_path: Path) -> None:
     save_file(_weights(LightAdapter(64, CHANNELS, num_blocks=2)), tmp_path / "light.safetensors")
     network = load_controlnet(tmp_path / "light.safetensors", LoadTypes())
     additions = network(torch.rand(2, 1, 64, 64))["input"]
@@ -82,7 +82,7 @@ def test_a_control_of_stable_cascade_adds_to_the_residual_blocks_it_was_trained_
     assert additions[63] is not None and additions[63].shape == (2, 16, 2, 3)
 
 
-def test_a_control_of_stable_cascade_that_reads_latents_tells_its_widths(tmp_path: Path) -> None:
+def test_a_control_of_stable_cascade_that_reads_latents_shows_its_widths(tmp_path: Path) -> None:
     config = CascadeControlConfig(16, 8, latents=LatentBackboneConfig(32, 24, 3))
     save_file(_cascade_weights(config), tmp_path / "super.safetensors")
     network = load_controlnet(tmp_path / "super.safetensors", LoadTypes())

@@ -144,7 +144,7 @@ def test_flags_let_in_all_none_or_the_named_packs() -> None:
     assert wanted_packs(packs, disable_all=True, whitelist=("two.py",)) == packs[1:]
 
 
-def test_an_engine_told_to_load_none_reports_them_as_skipped(tmp_path: Path) -> None:
+def test_an_engine_set_to_load_none_reports_them_as_skipped(tmp_path: Path) -> None:
     write_pack(tmp_path, "one", "raise RuntimeError")
     settings = EngineSettings(base_directory=tmp_path, cpu=True, disable_all_custom_nodes=True)
     with Engine(settings) as engine:

@@ -32,7 +32,7 @@ def pack_with(imports: str, body: str, name: str = "Tried") -> str:
     return "\n".join([*("    " + line for line in imports.splitlines()), NODE.format(name=name, body=body)])
 
 
-def test_progress_of_a_node_is_told_in_both_of_comfyuis_ways(tmp_path: Path) -> None:
+def test_progress_of_a_node_is_reported_in_both_of_comfyuis_ways(tmp_path: Path) -> None:
     body = "bar = ProgressBar(4); bar.update(1); bar.update_absolute(3, 5)"
     body += "; api.execution.set_progress(value=0.5, max_value=1.0); return (value,)"
     imports = "from comfy.utils import ProgressBar\nfrom comfy_api.v0_0_2 import ComfyAPISync\napi = ComfyAPISync()"

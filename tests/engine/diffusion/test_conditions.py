@@ -96,7 +96,7 @@ def test_shares_of_the_way_become_noise_levels() -> None:
     assert (found["timestep_start"], found["timestep_end"]) == (5.0, 2.5)
 
 
-def test_inputs_of_the_network_are_told_the_size_in_pixels_and_the_side() -> None:
+def test_inputs_of_the_network_receive_the_size_in_pixels_and_the_side() -> None:
     found = prepared([{}], [{"width": 1000}])
     assert found["positive"][0]["model_conds"]["size"].cond == (192, 128, "positive")
     assert found["negative"][0]["model_conds"]["size"].cond == (1000, 128, "negative")
@@ -123,7 +123,7 @@ def test_a_control_of_the_positive_side_takes_part_in_plain_negatives_where_it_i
     assert "control" not in prepared([{"control": control}], [{}])["negative"][0]
 
 
-def test_conditioning_keeps_its_options_and_is_told_apart() -> None:
+def test_conditioning_keeps_its_options_and_is_distinguished() -> None:
     tokens = torch.ones(1, 77, 8)
     first, second = convert_conditioning([(tokens, {"strength": 2.0}), (None, {})])
     assert first["cross_attn"] is tokens and first["strength"] == 2.0 and "cross_attn" not in second

@@ -53,7 +53,7 @@ def files(pair: ModelFamily, tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("order", ["lh", "hl"])
-def test_the_text_encoders_of_a_set_are_told_apart_whatever_their_order(
+def test_the_text_encoders_of_a_set_are_distinguished_whatever_their_order(
     pair: ModelFamily, files: dict[str, Path], order: str
 ) -> None:
     text = load_text_encoders([files[slot] for slot in order], LoadTypes(), PAIR_TYPE)

@@ -72,6 +72,6 @@ class Marks:
         (Marks(prediction="epsilon"), EpsDiscrete, False),
     ],
 )
-def test_the_prediction_is_told_by_marks(family: ModelFamily, file: Marks, kind: type, zsnr: bool) -> None:
+def test_the_prediction_is_recognised_by_marks(family: ModelFamily, file: Marks, kind: type, zsnr: bool) -> None:
     found = family.parameterise(Match(1, {}), file)
     assert (found.kind, found.settings["zsnr"]) == (kind, zsnr)

@@ -79,7 +79,7 @@ class OneTensor:
         ("", 0.05, ("v_pred",), VDiscrete),
     ],
 )
-def test_v_prediction_is_told_by_the_spread_of_biases(
+def test_v_prediction_is_recognised_by_the_spread_of_biases(
     family: ModelFamily, variant: str, spread: float, marks: tuple[str, ...], kind: type
 ) -> None:
     match = replace(recognise(TensorIndex(unet_shapes(4))).match, variant=variant)
@@ -229,6 +229,6 @@ def test_depth_is_the_conditioning_s_further_channel_or_even() -> None:
     assert torch.equal(_inputs(model, noise_concat=depth)["c_concat"].cond, depth)
 
 
-def test_lotus_is_told_its_task_by_a_label_of_four_numbers() -> None:
+def test_lotus_receives_its_task_as_a_label_of_four_numbers() -> None:
     labels = _inputs(_denoiser(LotusDenoiser))["y"].cond
     assert torch.allclose(labels, torch.tensor([[0.841471, 0.0, 0.540302, 1.0]]), atol=1e-5)

@@ -148,7 +148,7 @@ class MarkedFile:
         (MarkedFile("edm_mean"), EpsDiscrete, {}, None),
     ],
 )  # fmt: skip
-def test_the_parameterisation_is_told_by_marks(
+def test_the_parameterisation_is_recognised_by_marks(
     family: ModelFamily, file: MarkedFile, kind: type, settings: Mapping[str, float], latent_format: type | None
 ) -> None:
     found = family.parameterise(Match(2, {}), file)

@@ -74,7 +74,7 @@ def read(name: str, number: float = 0.0) -> tuple[Any, ControlReading, Any]:
         ("flux_control_mistoline", HintKind.PIXELS_ACTIVATED, 0, False, False),
     ],
 )
-def test_a_file_for_flux_tells_its_kind(name: str, hint: HintKind, modes: int, mask: bool, latent: bool) -> None:
+def test_a_file_for_flux_shows_its_kind(name: str, hint: HintKind, modes: int, mask: bool, latent: bool) -> None:
     family, reading, config = read(name)
     assert family is FLUX and isinstance(config, DoubleStreamControlConfig)
     assert (config.hint, config.num_modes) == (hint, modes)
@@ -96,7 +96,7 @@ def test_a_shorter_copy_of_stable_diffusion_3_reads_unshifted_latents(name: str,
     [(0, lambda a: a), (1, lambda a: a * 255 * 0.5 + 0.5), (2, lambda a: 1.0 - a)],
     ids=["blur", "canny", "depth"],
 )
-def test_a_number_in_the_file_tells_the_range_of_its_picture(
+def test_a_number_in_the_file_shows_the_range_of_its_picture(
     kind: int, expected: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     _, reading, _ = read("sd35_control_depth", number=kind)

@@ -92,7 +92,7 @@ def test_a_prompt_may_give_the_inputs_that_its_choices_bring(class_type: str, in
         ("Sum", {"values.a": ["1", 0]}, ("return_type_mismatch", "values.a")),
     ],
 )
-def test_what_is_wrong_with_one_is_told_under_its_dotted_name(
+def test_what_is_wrong_with_one_is_reported_under_its_dotted_name(
     class_type: str, inputs: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     assert problems(inputs, class_type) == [expected]

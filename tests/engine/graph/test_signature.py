@@ -90,7 +90,7 @@ def test_a_chain_of_many_nodes_needs_no_recursion() -> None:
     assert len(set(keys_of(dict(reversed(graph.items()))).values())) == 20_000
 
 
-def test_values_are_told_apart_by_type_and_mappings_not_by_order() -> None:
+def test_values_are_distinguished_by_type_and_mappings_not_by_order() -> None:
     assert canonical({"a": 1, "b": [2]}) == canonical({"b": [2], "a": 1})
     assert canonical([1, 2]) != canonical([2, 1])
     with pytest.raises(Unhashable):

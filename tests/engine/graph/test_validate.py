@@ -167,7 +167,7 @@ def test_a_chain_of_many_nodes_needs_no_recursion() -> None:
     assert check_prompt(prompt, CLASSES.get).outputs == ("out",)
 
 
-def test_a_link_to_a_missing_output_is_told() -> None:
+def test_a_link_to_a_missing_output_is_reported() -> None:
     prompt = {"1": node("Source", value=1), "2": node("Show", number=["1", 4])}
     (problem,) = find_problems(prompt, CLASSES.get).node_problems["2"].problems
     assert problem.type == "exception_during_validation"
@@ -267,7 +267,7 @@ def without_traces(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def test_beside_an_unknown_class_every_other_problem_is_told() -> None:
+def test_beside_an_unknown_class_every_other_problem_is_reported() -> None:
     prompt = {
         "1": node("Unheard", value=1),
         "2": node("Add", number=["1", 0], more="much"),
@@ -313,7 +313,7 @@ def test_problems_of_both_kinds_share_the_hundred() -> None:
     assert findings.num_unlisted == 20
 
 
-def test_the_rest_is_told_where_clients_of_comfyui_look() -> None:
+def test_the_rest_is_reported_where_clients_of_comfyui_look() -> None:
     with pytest.raises(PromptRejected) as refused:
         check_prompt({str(index): node("Show") for index in range(150)}, CLASSES.get)
     told = refused.value.as_json()
@@ -360,7 +360,7 @@ def test_a_prompt_over_a_limit_is_refused_before_its_classes_are_asked_for() -> 
     assert refused.value.problem.type == "prompt_too_large"
 
 
-def test_a_link_under_an_unknown_name_is_told_with_the_names_there_are() -> None:
+def test_a_link_under_an_unknown_name_is_reported_with_the_names_there_are() -> None:
     prompt = {"1": node("Source", value=1), "2": node("Show", number=["1", 0], picture=["1", 0])}
     [problem] = find_problems(prompt, CLASSES.get).node_problems["2"].problems
     assert problem.type == "unknown_input" and problem.extra_info["input_name"] == "picture"

@@ -37,7 +37,7 @@ def test_a_buffer_is_read_from_its_beginning(tmp_path: Path) -> None:
             assert container.format.name == "flac"
 
 
-def test_without_the_library_its_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_its_name_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(BadMedia, match="PyAV is missing; expected the package av"), opened_for_reading(tmp_path / "a"):
         pass

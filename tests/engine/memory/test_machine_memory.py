@@ -57,7 +57,7 @@ def test_version_one_groups_are_read_too(tmp_path: Path) -> None:
     assert available_bytes(tmp_path) == 5 * GIB
 
 
-def test_a_kernel_that_tells_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_a_kernel_that_reports_nothing_leaves_nothing(tmp_path: Path) -> None:
     assert available_bytes(tmp_path) == total_bytes(tmp_path) == 0
 
 

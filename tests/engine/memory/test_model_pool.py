@@ -272,7 +272,7 @@ def test_working_memory_is_charged_at_each_block_and_refused_like_weights() -> N
     card.pool.check_integrity()
 
 
-def test_what_an_interrupted_node_did_for_want_of_memory_is_not_told_of_the_next_run() -> None:
+def test_what_an_interrupted_node_did_for_want_of_memory_is_not_reported_of_the_next_run() -> None:
     card = Card(4 * SIZE)
     handle = card.add("a", network(0))
     with handle.in_use():

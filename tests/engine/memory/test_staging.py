@@ -89,7 +89,7 @@ def test_loading_takes_no_more_of_ram_and_of_the_device_than_was_said(
         assert all(torch.equal(weights.current_weight(name), tensors[name].to(wanted)) for name in tensors)
 
 
-def test_a_file_that_has_become_shorter_is_told_as_such(tmp_path: Path) -> None:
+def test_a_file_that_has_become_shorter_is_named_as_such(tmp_path: Path) -> None:
     (weight,) = write(tmp_path, [torch.randn(1000, 1000)])
     (tmp_path / "weights.safetensors").write_bytes(b"")
     device = SimulatedDevice(1 << 30)

@@ -41,7 +41,7 @@ def _sample(store: ModelStore, context: NodeContext, **changes: object) -> torch
     return samples
 
 
-def test_the_same_seed_draws_the_same_picture_and_every_step_is_told(store: ModelStore) -> None:
+def test_the_same_seed_draws_the_same_picture_and_every_step_is_reported(store: ModelStore) -> None:
     steps: list[float] = []
     context = _context(store, steps=steps)
     first = _sample(store, context)

@@ -51,7 +51,7 @@ def shown(bench: Bench, prompt: dict[str, Any], *outputs: str) -> dict[str, Any]
     return {node_id: ui["number"] for node_id, ui in result.outputs.items()}
 
 
-def test_a_run_tells_its_story_in_comfyuis_order(bench: Bench) -> None:
+def test_a_run_reports_its_events_in_comfyuis_order(bench: Bench) -> None:
     result = bench.run(SUM, "4")
     assert result.outputs == {"4": {"number": [5]}}
     assert result.meta == {"4": {"node_id": "4", "display_node": "4", "parent_node": None, "real_node_id": "4"}}
@@ -162,7 +162,7 @@ def test_a_blocked_node_does_not_run_and_nothing_is_said(bench: Bench, calls: Ca
     assert "2" not in calls and bench.of(NodeBlocked) == []
 
 
-def test_a_block_with_a_message_is_told_once(bench: Bench) -> None:
+def test_a_block_with_a_message_is_reported_once(bench: Bench) -> None:
     number = node("Number", value=1)
     prompt = {
         "0": number,
@@ -239,7 +239,7 @@ def test_what_cannot_be_sent_as_json_fails_the_node_that_shows_it(bench: Bench) 
     assert "JSON" in failed.exception_message
 
 
-def test_a_failure_is_told_as_comfyui_tells_it(bench: Bench) -> None:
+def test_a_failure_is_reported_as_by_comfyui(bench: Bench) -> None:
     prompt = {"1": node("Number", value=2), "2": node("Fail", a=["1", 0]), "3": node("Show", a=["2", 0])}
     result = bench.run(prompt, "3")
     assert result.status == "error" and result.outputs == {}
@@ -322,7 +322,7 @@ def test_an_expansion_goes_on_after_a_node_in_it_ran_out_of_memory(tmp_path: Pat
         assert shown(bench, prompt, "4") == {"4": [12]}
 
 
-def test_progress_and_previews_are_told_as_they_come(bench: Bench) -> None:
+def test_progress_and_previews_are_reported_as_they_come(bench: Bench) -> None:
     bench.wants_previews = True
     bench.run({"1": node("Steps", count=2), "2": node("Show", a=["1", 0])}, "2")
     assert [(event.value, event.maximum) for event in bench.of(NodeProgress)] == [(1, 2), (2, 2)]

@@ -32,7 +32,7 @@ def put(path: Path) -> None:
 SHOWN: dict[str, Any] = {"images": [{"filename": "cached_00001_.png", "subfolder": "a", "type": "output"}], "text": "x"}
 
 
-def test_a_run_that_is_told_nothing_reads_every_file(files: RunFiles) -> None:
+def test_a_run_that_has_no_scope_reads_every_file(files: RunFiles) -> None:
     for name in ("x.png [output]", "darkroom/x.png", "a.png"):
         assert files.input_path(name)
 
@@ -66,14 +66,14 @@ def test_a_folder_of_inputs_inside_the_output_folder_stays_readable(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["none.png", "../a.png", "a" * 5000, "a\0b", "sub", None])
-def test_a_name_of_no_file_is_told_without_the_folder(files: RunFiles, name: Any) -> None:
+def test_a_name_of_no_file_is_reported_without_the_folder(files: RunFiles, name: Any) -> None:
     with pytest.raises(BadInputFile, match="no such file; expected the name of a file in the input folder") as raised:
         files.input_path(name)
     assert str(files.folders.input) not in str(raised.value) and len(str(raised.value)) < 400
 
 
 @pytest.mark.parametrize("prefix", ["/etc/x", "a/../../b", "a\0b", "a" * 300, "a/" * 3000 + "b", "b/" + "a" * 300])
-def test_a_name_that_nothing_can_be_saved_under_is_told_without_the_folder(files: RunFiles, prefix: str) -> None:
+def test_a_name_that_nothing_can_be_saved_under_is_reported_without_the_folder(files: RunFiles, prefix: str) -> None:
     with pytest.raises(BadFileName, match="filename_prefix .*; expected a name, or a path") as raised:
         files.save_path(prefix)
     assert str(files.folders.output) not in str(raised.value) and len(str(raised.value)) < 400

@@ -7,7 +7,7 @@ from engine.families import registry
 from tests.engine.server.conftest import Server
 
 
-async def test_every_family_is_told_with_its_defaults(server: Server) -> None:
+async def test_every_family_is_reported_with_its_defaults(server: Server) -> None:
     answer = await (await server.client.get("/api/v1/families")).json()
     assert [entry["name"] for entry in answer] == list(registry.family_names())
     for entry in answer:
@@ -16,7 +16,7 @@ async def test_every_family_is_told_with_its_defaults(server: Server) -> None:
         assert default["width"] > 0 and default["height"] > 0 and default["steps"] > 0 and default["cost"] > 0
 
 
-async def test_the_family_of_a_checkpoint_is_told_by_its_name(server: Server) -> None:
+async def test_the_family_of_a_checkpoint_is_recognised_by_its_name(server: Server) -> None:
     family = registry.families()[-1]
     folder = server.settings.models_path / "checkpoints"
     write_random_checkpoint(folder / "a & b.safetensors", family=family)

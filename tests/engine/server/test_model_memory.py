@@ -26,7 +26,7 @@ async def preload(server: Server, body: Any) -> tuple[int, Any]:
     return response.status, await response.json()
 
 
-async def test_a_preloaded_checkpoint_is_read_and_its_bytes_are_told(server: Server, checkpoint: str) -> None:
+async def test_a_preloaded_checkpoint_is_read_and_its_bytes_are_reported(server: Server, checkpoint: str) -> None:
     status, answer = await preload(server, {"models": [{"name": checkpoint}]})
     assert status == 200 and answer["models"][0]["bytes"] > 10_000_000
 
@@ -46,7 +46,7 @@ async def test_a_body_that_asks_for_no_models_is_refused(server: Server, body: A
     assert status == 400 and answer["error"]["type"] in ("invalid_models", "invalid_keep")
 
 
-async def test_the_figures_of_memory_are_told_as_json_and_for_prometheus(server: Server, checkpoint: str) -> None:
+async def test_the_figures_of_memory_are_reported_as_json_and_for_prometheus(server: Server, checkpoint: str) -> None:
     await preload(server, {"models": [{"name": checkpoint}]})
     memory = await server.get("/api/v1/memory")
     assert memory["state"] == "DISABLED" and memory["device"]["total_bytes"] > memory["device"]["free_bytes"] > 0

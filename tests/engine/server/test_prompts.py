@@ -24,7 +24,7 @@ async def entered(server: Server) -> None:
     assert await asyncio.to_thread(server.gate.entered.wait, 20)
 
 
-async def test_a_prompt_runs_and_its_history_tells_what_it_showed(server: Server) -> None:
+async def test_a_prompt_runs_and_its_history_lists_its_outputs(server: Server) -> None:
     answer = await server.post("/prompt", prompt=shown(4), prompt_id="mine", extra_data={"extra_pnginfo": {"a": 1}})
     assert answer == {"prompt_id": "mine", "number": 0, "node_errors": {}}
     entry = await finished(server, "mine")

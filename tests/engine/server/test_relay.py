@@ -34,7 +34,7 @@ class Listener:
                 self.has_heard_of_all.set()
 
 
-async def test_in_a_large_run_a_node_that_begins_is_told_though_nothing_follows_for_long() -> None:
+async def test_in_a_large_run_a_node_that_begins_is_reported_though_nothing_follows_for_long() -> None:
     clients, listener = Clients(), Listener(WHOLE_UP_TO + 3)
     clients.add(cast(Connection, listener))
     item = QueuedPrompt(0.0, "p", {}, {"client_id": listener.sid}, ())
@@ -57,7 +57,7 @@ async def test_words_of_a_node_go_out_as_comfyuis_binary_message() -> None:
     assert sent == [b"\0\0\0\3\0\0\0\x0212width: 8, height: 4\n batch size: 1"]
 
 
-async def test_that_a_run_only_saves_is_told_to_those_who_asked_for_it() -> None:
+async def test_the_notice_that_a_run_only_saves_is_sent_to_those_who_asked_for_it() -> None:
     for flags, expected in (({}, []), ({"darkroom_saving": True}, ["darkroom_saving"])):
         sent: list[Any] = []
         clients = Clients()

@@ -70,7 +70,7 @@ async def test_the_next_prompt_runs_while_files_are_written(server: Server, disk
     assert list(await server.get("/history")) == ["a", "b", "c"]
 
 
-async def test_executed_is_told_when_the_file_is_there(server: Server, disk: threading.Event) -> None:
+async def test_executed_is_reported_when_the_file_is_there(server: Server, disk: threading.Event) -> None:
     socket = await server.client.ws_connect("/ws?clientId=me")
     await server.post("/prompt", prompt=saved(5), client_id="me", prompt_id="a")
     path = server.settings.output_path / "number_00001_.txt"

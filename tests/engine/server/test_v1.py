@@ -25,7 +25,7 @@ async def test_a_good_workflow_is_valid_and_does_not_run(server: Server) -> None
     assert await server.get("/history") == {} and (await server.get("/queue"))["queue_running"] == []
 
 
-async def test_every_problem_is_told_at_once(server: Server) -> None:
+async def test_every_problem_is_reported_at_once(server: Server) -> None:
     prompt = {**picture("missing.png"), **{f"n{key}": node for key, node in shown(1000).items()}}
     prompt["n2"]["inputs"]["number"] = ["n1", 0]
     answer = await server.post("/api/v1/workflow", prompt=prompt)

@@ -19,7 +19,7 @@ async def until(socket: Any, kind: str, **data: Any) -> list[dict[str, Any]]:
     return seen
 
 
-async def test_a_client_is_told_the_queue_and_its_id(server: Server) -> None:
+async def test_a_client_receives_the_queue_and_its_id(server: Server) -> None:
     socket = await server.client.ws_connect("/ws")
     first = await socket.receive_json()
     assert first["type"] == "status" and first["data"]["status"] == {"exec_info": {"queue_remaining": 0}}
@@ -72,7 +72,7 @@ async def test_feature_flags_are_answered_in_the_first_message_only(server: Serv
     assert all(message["type"] != "feature_flags" for message in await until(socket, "execution_success"))
 
 
-async def test_a_run_is_told_to_its_client_alone(server: Server) -> None:
+async def test_a_run_is_sent_to_its_client_alone(server: Server) -> None:
     mine = await server.client.ws_connect("/ws?clientId=me")
     other = await server.client.ws_connect("/ws?clientId=other")
     await server.post("/prompt", prompt=shown(2), client_id="me", prompt_id="p")
@@ -92,7 +92,7 @@ async def test_a_run_is_told_to_its_client_alone(server: Server) -> None:
     assert all(message["data"].get("prompt_id", "q") == "q" for message in told)
 
 
-async def test_a_client_that_comes_back_is_told_where_its_prompt_is(server: Server) -> None:
+async def test_a_client_that_comes_back_learns_where_its_prompt_is(server: Server) -> None:
     socket = await server.client.ws_connect("/ws?clientId=me")
     await server.post("/prompt", prompt=held(), client_id="me", prompt_id="p")
     await entered(server)
@@ -116,7 +116,7 @@ async def test_a_second_connection_of_a_client_replaces_the_first(server: Server
     assert (await until(second, "executing", node=None))[-1]["data"]["prompt_id"] == "p"
 
 
-async def test_of_a_prompt_without_client_everyone_hears_progress_and_interruption(server: Server) -> None:
+async def test_of_a_prompt_without_client_everyone_receives_progress_and_interruption(server: Server) -> None:
     socket = await server.client.ws_connect("/ws")
     await server.post("/prompt", prompt=held(), prompt_id="p")
     await until(socket, "progress")

@@ -44,7 +44,7 @@ def test_a_file_cut_off_is_named_with_its_first_broken_tensor(faults: FileFaults
     assert found is not None and "cut.safetensors: a file cut off at" in found and "'b'" in found
 
 
-def test_a_page_by_another_name_is_told_from_a_model(faults: FileFaults) -> None:
+def test_a_page_by_another_name_is_distinguished_from_a_model(faults: FileFaults) -> None:
     assert "a web page" in str(faults.find("loras", "page.safetensors"))
 
 

@@ -21,7 +21,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-def test_a_file_that_others_took_the_place_of_is_told_once_and_read_anew(tmp_path: Path, checkpoint: bytes) -> None:
+def test_a_file_that_others_took_the_place_of_is_reported_once_and_read_anew(tmp_path: Path, checkpoint: bytes) -> None:
     path = tmp_path / "checkpoints" / "a.safetensors"
     path.parent.mkdir()
     path.write_bytes(checkpoint)

@@ -55,7 +55,7 @@ async def test_runsync_answers_after_the_wait_that_was_asked_for(front: RunningF
     assert taken["status"] == "IN_PROGRESS" and "output" not in taken
 
 
-async def test_what_goes_wrong_is_told_in_its_words(front: RunningFront) -> None:
+async def test_what_goes_wrong_is_reported_in_its_words(front: RunningFront) -> None:
     failed = (await post(front, "/runsync", {"workflow": fail()})).json()
     assert (failed["status"], failed["error"]) == ("FAILED", "Job processing failed")
     assert failed["output"]["details"] == ["Workflow execution error: Node Type: Fail, Node ID: 1, Message: it broke"]

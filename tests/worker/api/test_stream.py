@@ -57,7 +57,7 @@ def assert_only_forward(events: list[Event]) -> None:
     assert percents == sorted(percents)
 
 
-async def test_a_stream_tells_per_cent_by_node_and_step_and_ends_with_the_result(front: RunningFront) -> None:
+async def test_a_stream_reports_per_cent_by_node_and_step_and_ends_with_the_result(front: RunningFront) -> None:
     front.engine.go_on.set()
     events = await read(front, "/generate/stream", json={"input": {"workflow_json": steps(4), "request_id": "s"}})
     assert_only_forward(events)

@@ -121,7 +121,7 @@ async def test_a_receiver_is_tried_once_and_nothing_is_kept(front: RunningFront,
     assert (await listed(front))["webhooks"] == []
 
 
-async def test_events_are_told_when_they_are_asked_for_and_none_after_the_end(
+async def test_events_are_sent_when_they_are_asked_for_and_none_after_the_end(
     front: RunningFront, receiver: Receiver
 ) -> None:
     hook = {"url": receiver.url, "events": ["started", "progress"], "secret": "mine", "extra_params": {"a": 1}}

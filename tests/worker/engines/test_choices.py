@@ -6,7 +6,7 @@ from worker.engines.choices import MAX_HINTS, with_hints
 from worker.errors import Problem
 
 
-def test_the_nearest_name_is_told_and_of_very_many_problems_only_for_the_first() -> None:
+def test_the_nearest_name_is_reported_and_of_very_many_problems_only_for_the_first() -> None:
     problems = [
         Problem(f"Unknown node class {number}", class_type=f"SaveImag{number}", type="unknown_class")
         for number in range(MAX_HINTS + 5)

@@ -91,7 +91,7 @@ async def test_an_output_that_cannot_be_written_is_no_fault_of_the_engine(client
         await client.view("a.png", "", "output", tmp_path / "missing" / "a.png")
 
 
-async def test_failures_are_told_apart(client: EngineClient) -> None:
+async def test_failures_are_distinguished(client: EngineClient) -> None:
     failed = await client.run(fail(), "p-1", ignore, timeout_seconds=10)
     assert isinstance(failed.error, NodeFailed)
     memory = await client.run({"9": {"class_type": "OutOfMemory", "inputs": {}}}, "p-2", ignore, timeout_seconds=10)

@@ -132,7 +132,7 @@ async def test_what_waits_at_the_only_engine_stays_there(tmp_path: Path, engine:
         assert not pool.is_held(pool.clients[0])
 
 
-async def test_a_prompt_that_was_told_to_stop_keeps_an_engine_busy_only_while_that_is_up() -> None:
+async def test_a_prompt_that_was_cancelled_keeps_an_engine_busy_only_while_that_is_up() -> None:
     pool = EnginePool([EngineClient("http://127.0.0.1:9"), EngineClient("http://127.0.0.1:9")])
     down, stops = pool.clients
     for client in pool.clients:

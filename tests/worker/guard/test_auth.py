@@ -57,7 +57,7 @@ def test_a_key_opens_and_the_master_token_is_none() -> None:
             check(gate, PUBLIC, wrong)
 
 
-def test_a_wrong_key_is_told_apart_from_a_missing_one() -> None:
+def test_a_wrong_key_is_distinguished_from_a_missing_one() -> None:
     gate = gatekeeper("", ("k",))
     with pytest.raises(WrongKey):
         check(gate, PUBLIC, "Bearer wrong")

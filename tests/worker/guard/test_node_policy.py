@@ -54,7 +54,7 @@ def test_rules_forbid_by_class_and_by_pack(rules: dict[str, Any], expected: dict
         assert "KSampler" not in found
 
 
-def test_upper_and_lower_case_are_told_apart() -> None:
+def test_upper_and_lower_case_are_distinguished() -> None:
     assert forbidden(["LoadImage"], denied=("load*",)) == {}
 
 

@@ -88,7 +88,7 @@ async def test_a_name_with_one_private_address_among_public_ones_is_refused() ->
     assert "secret" not in str(caught.value.as_json()) and "10.0.0.5" not in str(caught.value.as_json())
 
 
-async def test_a_name_that_does_not_resolve_is_told_apart() -> None:
+async def test_a_name_that_does_not_resolve_is_distinguished() -> None:
     with pytest.raises(HostUnknown):
         await resolving_to().pin("https://nowhere.example/")
 

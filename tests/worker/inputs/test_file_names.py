@@ -33,7 +33,7 @@ def problems(class_type: str, input_name: str, value: Any, **options: Any) -> li
         *(f"dar\u212aroom/{SHA}.png", f"upload:{SHA}.png", "../output/x.png", "/etc/passwd", "C:\\x.png", "a/../../x"),
     ],
 )
-def test_a_name_of_another_jobs_file_is_told_with_its_node(name: str) -> None:
+def test_a_name_of_another_jobs_file_is_reported_with_its_node(name: str) -> None:
     [problem] = problems("LoadImage", "image", name)
     assert (problem.type, problem.node_id, problem.field) == (FOREIGN_FILE, "7", "image")
     assert "got " in problem.message and "expected a file of the request itself" in problem.message

@@ -49,7 +49,7 @@ def test_leaves_what_is_no_known_node_to_the_graph_check(broken: Any) -> None:
     assert find_references({"1": broken}, OBJECT_INFO) == []
 
 
-def test_tells_base64_from_file_names() -> None:
+def test_distinguishes_base64_from_file_names() -> None:
     data = base64.b64encode(bytes(range(200))).decode()
     assert source_of(data) == source_of(data.replace("+", "-").replace("/", "_")) == "base64"
     for name in ("cat.png", "sub/folder/" + "a" * 80 + ".png", "short", "", ["1", 0], 7, None):

@@ -105,7 +105,7 @@ async def test_a_request_that_is_refused_leaves_its_id_free(place: Place) -> Non
     assert (await place.admission.admit("one", "hash", place.make)).is_new
 
 
-async def test_each_reason_to_come_later_is_told_apart(place: Place) -> None:
+async def test_each_reason_to_come_later_is_distinguished(place: Place) -> None:
     place.free = 10
     with pytest.raises(DiskLow):
         place.admission.check_room()

@@ -12,12 +12,12 @@ def job_at(percent: float) -> Job:
     return job
 
 
-def test_the_start_is_told_once_and_first() -> None:
+def test_the_start_is_reported_once_and_first() -> None:
     assert next_notice(job_at(50), ("started", "progress"), SentNotices(), 0) == "started"
     assert next_notice(job_at(0), ("started",), SentNotices(has_started=True, at_seconds=0), 100) is None
 
 
-def test_progress_is_told_when_there_is_some_and_not_too_often() -> None:
+def test_progress_is_reported_when_there_is_some_and_not_too_often() -> None:
     sent = SentNotices(has_started=True, percent=10, at_seconds=100)
     later = 100 + PROGRESS_SECONDS
     assert next_notice(job_at(20), ("progress",), sent, later) == "progress"

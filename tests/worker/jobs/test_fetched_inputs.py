@@ -125,7 +125,7 @@ async def test_files_go_when_no_job_needs_them(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "darkroom") == []
 
 
-def test_what_cannot_be_fetched_is_told_before_the_job_is_taken(tmp_path: Path) -> None:
+def test_what_cannot_be_fetched_is_reported_before_the_job_is_taken(tmp_path: Path) -> None:
     prompt = {
         "1": load("http://169.254.169.254/latest/meta-data"),
         "2": load("s3://bucket"),
@@ -155,7 +155,7 @@ def test_names_of_other_jobs_files_are_refused_unless_they_are_shared(tmp_path: 
     stage(tmp_path, shares_files=True).check(prompt, INFO, None)
 
 
-def test_an_engine_of_ours_is_told_which_fetched_files_a_job_has(tmp_path: Path) -> None:
+def test_an_engine_of_ours_receives_the_names_of_a_jobs_fetched_files(tmp_path: Path) -> None:
     own = f"darkroom/{'a' * 64}.png"
     prompt, engine = {"1": load(own), "2": load("a.png")}, cast("Any", Engine(None))
     assert stage(tmp_path).scope(prompt, engine) == {"own_files": [own]}

@@ -23,7 +23,7 @@ async def first_call(receiver: Receiver, number: int = 1) -> tuple[dict[str, str
     return headers, json.loads(body)
 
 
-async def test_both_endings_are_told_signed_with_the_extra_parameters(
+async def test_both_endings_are_reported_signed_with_the_extra_parameters(
     tmp_path: Path, engine: FakeEngine, receiver: Receiver
 ) -> None:
     async with running_front(tmp_path, engine, allowed_private_hosts=("127.0.0.1",)) as front:

@@ -218,7 +218,7 @@ async def test_who_only_looks_is_not_held_up_by_a_disk_that_refuses(tmp_path: Pa
         assert (await store._in_thread(lambda: store._read_job("one"))).state is JobState.PROCESSING
 
 
-async def test_a_second_front_is_refused_and_told_who_holds_the_directory(tmp_path: Path) -> None:
+async def test_a_second_front_is_refused_with_the_process_that_holds_the_directory(tmp_path: Path) -> None:
     async with opened(tmp_path):
         with pytest.raises(StateUnusable, match=f"process {os.getpid()}"):
             await JobStore(tmp_path).open()

@@ -170,13 +170,13 @@ def test_lists_model_files_of_every_folder_and_nothing_else(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"short", checkpoint()[:-1], checkpoint() + b"x", b"\xff" * 100, b"{" * 40])
-def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(content)
     assert find_problem(path)
 
 
-def test_a_changed_file_is_told_by_its_recorded_checksum(tmp_path: Path) -> None:
+def test_a_changed_file_is_recognised_by_its_recorded_checksum(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(checkpoint())
     checksum_path(path).write_text(f"{'0' * 64}  a.safetensors\n")

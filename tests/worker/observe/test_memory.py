@@ -62,7 +62,7 @@ def test_a_group_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
     assert write(tmp_path, {**MACHINE, **files}).available_bytes() == 0
 
 
-def test_a_kernel_that_tells_nothing_is_no_error(tmp_path: Path) -> None:
+def test_a_kernel_that_reports_nothing_is_no_error(tmp_path: Path) -> None:
     memory = MachineMemory(tmp_path)
     assert memory.total_bytes() is None and memory.available_bytes() is None
     assert memory.process_bytes(1) is None and memory.num_oom_kills() == 0

@@ -118,7 +118,7 @@ async def test_a_wrong_secret_is_refused_and_not_repeated(seaweed_url: str, tmp_
     assert "planted-secret" not in str(caught.value.as_json())
 
 
-async def test_a_look_at_the_store_tells_what_is_wrong_with_it(seaweed_url: str, moto_url: str) -> None:
+async def test_a_look_at_the_store_shows_what_is_wrong_with_it(seaweed_url: str, moto_url: str) -> None:
     look = uploader().find_problem
     assert (await look(target_at(seaweed_url)), await look(target_at(moto_url))) == (None, None)
     assert "SignatureDoesNotMatch" in str(await look(target_at(seaweed_url, secret="wrong")))

@@ -33,6 +33,6 @@ async def test_it_is_taken_out_and_a_checkpoint_stays() -> None:
     assert not await forget_network(engine, RAN.model_copy(update={"scale": None})) and engine.asked == ["/free"]
 
 
-async def test_an_engine_that_cannot_be_told_so_does_not_undo_what_was_measured() -> None:
+async def test_an_engine_that_cannot_be_notified_does_not_undo_what_was_measured() -> None:
     engine = OwnEngine(EngineUnreachable("Cannot connect to the engine"))
     assert not await forget_network(engine, RAN) and engine.asked == ["/free"]

@@ -60,7 +60,7 @@ def test_a_modifier_is_built_with_its_modifications_and_the_only_checkpoint() ->
     }
 
 
-def test_workflows_of_one_name_and_other_content_are_told_apart(tmp_path: Path) -> None:
+def test_workflows_of_one_name_and_other_content_are_distinguished(tmp_path: Path) -> None:
     models = set()
     for seed in (1, 2):
         file = written(tmp_path / "mine.json", {"1": {"class_type": "Draw", "inputs": {"steps": seed}}})

@@ -300,7 +300,7 @@ async def test_a_bad_engine_that_is_gone_keeps_neither_the_others_closed_nor_who
             assert await status_of(front) == 200
 
 
-async def test_who_asks_is_told_when_no_engine_comes_back(
+async def test_a_caller_learns_when_no_engine_comes_back(
     tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "AWAY_SECONDS", 0.5)
@@ -346,7 +346,7 @@ async def test_a_foreign_engine_with_nothing_to_run_is_skipped_and_serves(tmp_pa
     assert report["verdict"] == "skipped" and "DarkroomRandomCheckpoint" in report["reason"]
 
 
-async def test_a_checkpoint_that_is_named_and_not_measured_is_told(tmp_path: Path, engine: FakeEngine) -> None:
+async def test_a_checkpoint_that_is_named_and_not_measured_is_reported(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine, benchmark="auto", benchmark_checkpoint="missing.safetensors") as front:
         report = await told(front)
     assert "BENCHMARK_CHECKPOINT: missing.safetensors is not there" in report["reason"]
@@ -456,7 +456,7 @@ async def test_a_modifier_that_raises_fails_the_warm_up_and_no_more(tmp_path: Pa
     assert entry["error"] == "ZeroDivisionError: division by zero"
 
 
-async def test_a_foreign_engine_cannot_be_told_to_read_models(tmp_path: Path, engine: FakeEngine) -> None:
+async def test_a_foreign_engine_cannot_be_asked_to_preload_models(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine, preload_models="vae/x.safetensors") as front:
         (entry,) = (await told(front))["preloaded"]
     assert (entry["kind"], entry["name"]) == ("vae", "x.safetensors") and "foreign" in entry["error"]

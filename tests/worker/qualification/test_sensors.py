@@ -125,7 +125,7 @@ def test_bits_have_names() -> None:
     assert reasons_in(0x8000) == ("0x8000",) and reasons_in(0) == ()
 
 
-async def test_what_held_the_clocks_back_while_it_ran_is_told_and_a_power_cap_is_no_harm(nvml: Nvml) -> None:
+async def test_what_held_the_clocks_back_while_it_ran_is_reported_and_a_power_cap_is_no_harm(nvml: Nvml) -> None:
     sensors, missing = opened(uuid="1")
     async with watching(sensors, missing) as log:
         nvml.reasons = 0x40

@@ -120,7 +120,7 @@ def test_a_failed_upload_is_named_and_the_data_still_returned() -> None:
     assert reply["errors"] == ["Error uploading a.png to S3: denied"] and reply["images"][0]["type"] == "base64"
 
 
-def test_a_node_that_failed_is_told_with_its_type_and_id() -> None:
+def test_a_node_that_failed_is_reported_with_its_type_and_id() -> None:
     error = {"code": "node_failed", "node_id": "3", "class_type": "KSampler", "message": "it broke"}
     reply = result_reply(result(status="failed", error=error), is_comfyui_shape=True)
     assert reply == {
@@ -129,7 +129,7 @@ def test_a_node_that_failed_is_told_with_its_type_and_id() -> None:
     }
 
 
-def test_a_workflow_that_is_wrong_is_told_with_every_problem() -> None:
+def test_a_workflow_that_is_wrong_is_reported_with_every_problem() -> None:
     problems = [{"node_id": "1", "message": "no such node"}, {"field": "input.s3", "message": "is wrong"}]
     error = {"code": "request_rejected", "message": "no such node (and 1 more)", "problems": problems}
     reply = result_reply(result(status="failed", error=error), is_comfyui_shape=True)

@@ -399,7 +399,7 @@ async def test_a_session_counts_as_one_request_of_its_cost_until_it_is_closed(va
     assert (await vast.post("/session/health", proof)).json() == {"ok": False}
 
 
-async def test_a_session_tells_what_it_is_and_each_request_adds_one_lifetime(vast: VastFront) -> None:
+async def test_a_session_shows_what_it_is_and_each_request_adds_one_lifetime(vast: VastFront) -> None:
     session_id, proof = await open_session(vast, lifetime=40, on_close_route="/x", on_close_payload={"a": 1})
     known = (await vast.post("/session/get", proof)).json()
     assert known["session_id"] == session_id and known["auth_data"] == proof["session_auth"]

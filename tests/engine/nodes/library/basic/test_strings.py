@@ -81,7 +81,7 @@ def test_flags_are_pythons() -> None:
     assert strings.regex_match(context, string="A", regex_pattern="(", **PLAIN) is False
 
 
-def test_a_replacement_may_be_limited_and_a_broken_pattern_is_told() -> None:
+def test_a_replacement_may_be_limited_and_a_broken_pattern_is_reported() -> None:
     replaced = strings.regex_replace(context, string="aaa", regex_pattern="(a)", replace=r"\1b", count=2)
     assert replaced == "ababa"
     with pytest.raises(re.error):

@@ -65,7 +65,7 @@ def test_pictures_of_odd_size_are_cut_in_the_middle_with_their_mask() -> None:
 
 
 @pytest.mark.parametrize("has_noise_mask", [True, False])
-def test_an_inpainting_network_is_told_mask_and_masked_picture(has_noise_mask: bool) -> None:
+def test_an_inpainting_network_receives_mask_and_masked_picture(has_noise_mask: bool) -> None:
     given: Any = [[torch.zeros(1, 77, 8), {"pooled_output": None}]]
     positive, negative, latent = nodes.inpaint_model_conditioning(
         CONTEXT, positive=given, negative=given, vae=PixelVae(), pixels=torch.ones(1, 16, 16, 3),
@@ -79,7 +79,7 @@ def test_an_inpainting_network_is_told_mask_and_masked_picture(has_noise_mask: b
     assert "concat_mask" not in given[0][1]
 
 
-def test_an_editing_network_is_told_the_picture_and_starts_from_nothing() -> None:
+def test_an_editing_network_receives_the_picture_and_starts_from_nothing() -> None:
     given: Any = [[torch.zeros(1, 77, 8), {}]]
     positive, _, latent = nodes.instruct_pix_to_pix_conditioning(
         CONTEXT, positive=given, negative=given, vae=PixelVae(), pixels=torch.ones(1, 20, 16, 3)

@@ -62,6 +62,8 @@ def test_with_a_minus_the_second_latent_comes_first() -> None:
     ("index", "amount", "expected"),
     [(2, 3, [2, 3, 4]), (11, 5, [11]), (40, 5, [11]), (-3, 2, [9, 10]), (-3, 9, [9, 10, 11]), (-40, 2, [0, 1])],
 )
-def test_a_cut_starts_where_it_is_told_and_ends_with_the_latent(index: int, amount: int, expected: list[int]) -> None:
+def test_a_cut_starts_where_the_index_says_and_ends_with_the_latent(
+    index: int, amount: int, expected: list[int]
+) -> None:
     cut = nodes.latent_cut(context, samples=latent(), dim="x", index=index, amount=amount)["samples"]
     assert cut[0, 0, 0].tolist() == expected
