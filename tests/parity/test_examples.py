@@ -1,0 +1,47 @@
+"""Published workflows, drawn by the engine in this process as ComfyUI draws them.
+
+The cases are those that ComfyUI's own examples and other serverless workers ship, on small models: smaller pictures,
+fewer steps, other words; the README lists where each comes from. A fast share runs with `./test.sh`, the others with
+`./test.sh -m slow tests/parity`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from engine.engine import Engine
+from engine.settings import EngineSettings
+from tests.parity.compare import CASES, INPUTS, find_cases
+from tests.parity.in_process import assert_like_the_reference
+
+EXAMPLES = "examples"
+FAST = (
+    "sdxl_refiner_prompt", "lcm_basic", "sdturbo_sdxlturbo", "edit_models_sdxl_edit_model",
+    "sdxl_revision_text_prompts", "comfyui_api_sdxl_img2img", "comfyui_api_sdxl_refiner", "worker_comfyui_sdxl_turbo",
+)  # fmt: skip
+SLOW = [case.stem for case in find_cases(family=EXAMPLES) if case.stem not in FAST]
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    base = tmp_path_factory.mktemp("examples")
+    shutil.copytree(INPUTS, base / "input")
+    with Engine(EngineSettings(base_directory=base, cpu=True)) as running:
+        yield running
+    shutil.rmtree(base)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_draws_a_published_workflow_as_comfyui_does(engine: Engine, name: str) -> None:
+    assert_like_the_reference(engine, CASES / EXAMPLES / f"{name}.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_draws_the_other_published_workflows_as_comfyui_does(engine: Engine, name: str) -> None:
+    assert_like_the_reference(engine, CASES / EXAMPLES / f"{name}.json")
