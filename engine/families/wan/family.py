@@ -1,0 +1,124 @@
+"""Wan 2.1 (Wan Team 2025, arXiv 2503.20314), text to video: 1.3 and 14 billion weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from engine.adapters.lora_names import LoraTarget, denoiser_keys
+from engine.architectures.t5 import T5Config
+from engine.architectures.video_transformer import (
+    FIRST,
+    MARK,
+    VideoTransformer,
+    VideoTransformerConfig,
+    video_transformer_config,
+)
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.parts.causal_video_vae import (
+    CAUSAL_VIDEO_VAE,
+    FULL,
+    LATENT_CHANNELS,
+    SMALL,
+    CausalVideoLatentFormat,
+)
+from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.t5 import umt5_xxl
+from engine.settings import DtypePolicy
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "model.", "")  # of files of the network alone
+CONTEXT_DIM = 4096
+FLOW = Parameterisation(flow_of, {"shift": 8.0})
+# The layers of the network; those of pictures, controls, sound and cameras have more.
+LAYERS = ("patch_embedding.", "text_embedding.", "time_embedding.", "time_projection.", "blocks.", "head.")
+OF_PICTURES = ".k_img."
+MERGED_BLOCKS = (
+    "patch_embedding.", "time_embedding.", "time_projection.", "text_embedding.", "img_emb.",
+    *(f"blocks.{index}." for index in range(40)), "head.",
+)  # fmt: skip
+
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its last layer; networks that also read pictures, sound or cameras are others."""
+    names = find(index.shapes)
+    if names is None or FIRST not in names or index.shapes[str(names[FIRST])][1] != LATENT_CHANNELS:
+        return None
+    is_other = any(not name.startswith(LAYERS) or OF_PICTURES in name for name in names)
+    return None if is_other else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Return the only one: a flow of shift 8, unless a node sets another."""
+    return FLOW
+
+
+def lora_keys(weight_names: Iterable[str], config: VideoTransformerConfig) -> dict[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of the network."""
+    return {**denoiser_keys(weight_names, {})}
+
+
+FAMILY = ModelFamily(
+    name="wan",
+    label="Wan 2.1",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=video_transformer_config,
+        build=VideoTransformer,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    ),
+    denoiser_type=TextTokensDenoiser,
+    text=(umt5_xxl(),),
+    vae=CAUSAL_VIDEO_VAE,
+    latent_format=CausalVideoLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Wan21", ("wan",), {"ModelMergeWAN2_1": MERGED_BLOCKS}),
+    default=Defaults(width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple", cost=400.0),
+    nodes=(
+        "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingSD3", "CLIPTextEncode", "EmptyHunyuanLatentVideo",
+        "KSampler", "VAEDecode", "SaveAnimatedWEBP",
+    ),
+    memory_usage_factor=2.3,  # of the larger one: its width / 2222
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            VideoTransformerConfig(width=1536, num_blocks=30, inner_width=8960),
+            {
+                "umt5xxl": T5Config(
+                    num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240, vocabulary_size=256384,
+                    is_biased_everywhere=True,
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            VideoTransformerConfig(width=128, num_blocks=3, inner_width=256),
+            {
+                "umt5xxl": T5Config(
+                    num_layers=1, width=CONTEXT_DIM, heads=1, inner_width=64, vocabulary_size=512,
+                    is_biased_everywhere=True,
+                )
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip
