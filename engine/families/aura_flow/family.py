@@ -8,6 +8,7 @@ from engine.architectures.register_transformer import RegisterTransformer, Regis
 from engine.architectures.register_transformer_shapes import MARK, register_transformer_config
 from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.aura_flow.denoiser import AuraFlowDenoiser
 from engine.families.aura_flow.lora_names import lora_keys
 from engine.families.base import (
     ComfyUiNames,
@@ -21,7 +22,6 @@ from engine.families.base import (
     TensorReader,
 )
 from engine.families.parts.autoencoder_kl import FULL, SMALL, LargeKlLatentFormat, autoencoder_kl
-from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import pile_t5
 from engine.settings import DtypePolicy
@@ -79,7 +79,7 @@ FAMILY = ModelFamily(
         saved=partial(saved_behind, PREFIX),
         dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
     ),
-    denoiser_type=TextTokensDenoiser,
+    denoiser_type=AuraFlowDenoiser,
     text=(pile_t5(ENCODING),),
     vae=autoencoder_kl(VAE_PREFIX),
     latent_format=LargeKlLatentFormat,

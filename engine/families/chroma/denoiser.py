@@ -13,6 +13,8 @@ from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
 class ChromaDenoiser(TextTokensDenoiser):
     """Chroma, which reads no pooled output."""
 
+    comfy_name = "Chroma"
+
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         guidance = kwargs.get("guidance")
         number = torch.tensor([0.0 if guidance is None else float(guidance)])

@@ -41,7 +41,8 @@ def prefixes_of(encoding: T5Encoding, home: str) -> tuple[str, ...]:
 
 
 def is_t5(shapes: Shapes) -> bool:
-    return EMBEDDING in shapes
+    """Return True for an encoder with biases in its first layer alone."""
+    return EMBEDDING in shapes and not is_biased_everywhere(shapes)
 
 
 def fits_width(shapes: Shapes, *, width: int, biased_everywhere: bool | None = None) -> bool:

@@ -13,6 +13,8 @@ from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
 class PixArtDenoiser(TextTokensDenoiser):
     """PixArt, alpha or sigma. Networks that read no sizes ignore them."""
 
+    comfy_name = "PixArt"
+
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         """Return the network's inputs. Raises ValueError for a width of 0, which has no aspect ratio."""
         inputs = super().extra_conds(**kwargs)

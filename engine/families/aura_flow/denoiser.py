@@ -1,0 +1,11 @@
+"""AuraFlow's denoiser: text and latent are its only inputs."""
+
+from __future__ import annotations
+
+from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+
+
+class AuraFlowDenoiser(TextTokensDenoiser):
+    """AuraFlow, under ComfyUI's name."""
+
+    comfy_name = "AuraFlow"
