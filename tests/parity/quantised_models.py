@@ -7,6 +7,7 @@ deviation: converters choose them better, which is no matter here.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 import struct
@@ -18,6 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from engine.formats.gguf_file import BLOCK_TYPES
+from engine.formats.quantised.comfy_quant import FLOAT4
 from engine.formats.quantised.gguf_blocks import UNPACK
 
 Tensors = Mapping[str, torch.Tensor]
@@ -45,6 +47,65 @@ def scaled_float8(tensors: Tensors, scopes: tuple[str, ...]) -> dict[str, torch.
         found[name.removesuffix("weight") + "scale_weight"] = scale.reshape(1)
     return found | {f"{scope}scaled_fp8": torch.zeros(0, dtype=torch.float8_e4m3fn) for scope in scopes}
 
+
+# --- ComfyUI's later formats ------------------------------------------------------------------------------------------
+
+
+def comfy_quant(tensors: Tensors, kind: str) -> dict[str, torch.Tensor]:
+    """Return tensors with the linear layers of blocks in a format of ComfyUI's, computed with as they are unpacked."""
+    said = json.dumps({"format": kind, "full_precision_matrix_mult": True}).encode()
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        rows, columns = tensor.shape if tensor.ndim == 2 else (1, 1)
+        if "blocks." not in name or not is_linear(name, tensor) or rows % 32 or columns % 32:
+            found[name] = tensor
+            continue
+        layer = name.removesuffix("weight")
+        for part, value in QUANTISED[kind](tensor.float()).items():
+            found[layer + part] = value
+        found[layer + "comfy_quant"] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
+    return found
+
+
+def _float8(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    scale = weight.abs().max() / FLOAT8_MAX
+    return {"weight": (weight / scale).to(torch.float8_e4m3fn), "weight_scale": scale}
+
+
+def _mxfp8(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    blocks = weight.view(len(weight), -1, 32)
+    exponents = (blocks.abs().amax(2) / FLOAT8_MAX).log2().ceil().clamp(-127, 127)
+    codes = (blocks / 2.0 ** exponents.unsqueeze(2)).to(torch.float8_e4m3fn).view(weight.shape)
+    return {"weight": codes, "weight_scale": tiled((exponents + 127).to(torch.uint8))}
+
+
+def _nvfp4(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    blocks = weight.view(len(weight), -1, 16)
+    whole = weight.abs().max() / (FLOAT8_MAX * FLOAT4[-1])
+    of_blocks = (blocks.abs().amax(2) / FLOAT4[-1] / whole).to(torch.float8_e4m3fn)
+    numbers = blocks / (of_blocks.float() * whole).clamp(min=1e-12).unsqueeze(2)
+    steps = torch.tensor(FLOAT4)
+    codes = torch.bucketize(numbers.abs(), (steps[1:] + steps[:-1]) / 2) | (numbers < 0).long() << 3
+    codes = codes.view(weight.shape).to(torch.uint8)
+    packed = codes[:, ::2] << 4 | codes[:, 1::2]
+    return {"weight": packed, "weight_scale": tiled(of_blocks.view(torch.uint8)).view(torch.float8_e4m3fn),
+            "weight_scale_2": whole}  # fmt: skip
+
+
+def tiled(scales: torch.Tensor) -> torch.Tensor:
+    """Return block scales in the tiles of 128 rows and 4 columns that matrix units take."""
+    rows, columns = scales.shape
+    padded = torch.zeros(-(-rows // 128) * 128, -(-columns // 4) * 4, dtype=scales.dtype)
+    padded[:rows, :columns] = scales
+    tiles = padded.view(len(padded) // 128, 4, 32, -1, 4).permute(0, 3, 2, 1, 4)
+    return tiles.reshape(padded.shape)
+
+
+QUANTISED: Mapping[str, Callable[[torch.Tensor], dict[str, torch.Tensor]]] = {
+    "float8_e4m3fn": _float8,
+    "mxfp8": _mxfp8,
+    "nvfp4": _nvfp4,
+}
 
 # --- GGUF ----------------------------------------------------------------------------------------------------------
 
@@ -176,7 +237,12 @@ def _write_gguf(path: Path, tensors: Tensors, form: Mapping[str, object]) -> Non
     write_gguf(path, named, None if architecture is None else str(architecture), kinds)
 
 
+def _write_comfy_quant(path: Path, tensors: Tensors, form: Mapping[str, object]) -> None:
+    save_file(comfy_quant(tensors, str(form["format"])), path)
+
+
 WRITERS: Mapping[str, Callable[[Path, Tensors, Mapping[str, object]], None]] = {
     "scaled_float8": _write_scaled_float8,
+    "comfy_quant": _write_comfy_quant,
     "gguf": _write_gguf,
 }
