@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import struct
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,6 @@ from engine.memory.plan import Limits
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.state import VramState
 from engine.memory.transfer_streams import TransferStreams
-from tests.parity.quantised_models import write_gguf
 
 RESULTS = Path(__file__).parent / "results" / "quantised_files.json"
 STATUS = Path("/proc/self/status")
@@ -45,6 +45,11 @@ NF4 = (
     -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0, 0.0795803, 0.1609302,
     0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
 )  # fmt: skip
+# Types of GGUF: number, values and bytes of a block, and where its scales are, for values of deviation one.
+BLOCKS: Mapping[str, tuple[int, int, int, Mapping[int, float]]] = {
+    "Q8_0": (8, 32, 34, {0: 1 / 74}),
+    "Q4_K": (12, 256, 144, {0: 1 / 230, 2: 7.5 / 230}),
+}
 
 
 def layers(width: int) -> nn.Sequential:
@@ -103,8 +108,28 @@ def write_four_bits(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def write_blocks(kind: str) -> Callable[[Path, Mapping[str, torch.Tensor]], None]:
+    """Return a writer of GGUF files with random blocks, of the deviation of the weights and without a mean."""
+    number, num_values, num_bytes, scales = BLOCKS[kind]
+
+    def content(tensor: torch.Tensor) -> bytes:
+        if tensor.ndim < 2:
+            return tensor.float().numpy().tobytes()
+        blocks = torch.randint(256, (tensor.numel() // num_values, num_bytes), dtype=torch.uint8)
+        for place, scale in scales.items():
+            scaled = torch.tensor([scale * tensor.float().std()], dtype=torch.float16)
+            blocks[:, place : place + 2] = scaled.view(torch.uint8)
+        return blocks.numpy().tobytes()
+
     def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-        write_gguf(path, tensors, "flux", {".": kind})
+        head, contents, position = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 0), [], 0
+        for name, tensor in tensors.items():
+            data = content(tensor)
+            text, shape = name.encode(), tensor.shape[::-1]
+            head += struct.pack("<Q", len(text)) + text + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+            head += struct.pack("<IQ", number if tensor.ndim > 1 else 0, position)
+            contents.append(data + bytes(-len(data) % 32))
+            position += len(contents[-1])
+        path.write_bytes(b"".join([head + bytes(-len(head) % 32), *contents]))
 
     return write
 
