@@ -182,6 +182,15 @@ class FluxFlow(FluxSchedule, RectifiedFlow):
     """A network of a flow, with the exponential shift."""
 
 
+class ContinuousCosmos(CosmosFlowSchedule, CosmosFlow):
+    """A network of a flow at any noise level, in the variance-exploding form."""
+
+
+def cosmos_flow_of(config: Any) -> ContinuousCosmos:
+    """Make the flow of a model's `sampling_settings`: `sigma_min`, `sigma_max`, `sigma_data`."""
+    return ContinuousCosmos(config)
+
+
 def flow_of(config: Any) -> Flow:
     """Make the flow of a model's `sampling_settings`: `shift` (1: none), `multiplier` of sigma."""
     settings = config.sampling_settings

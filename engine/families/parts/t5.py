@@ -108,6 +108,15 @@ def t5_xxl(encoding: T5Encoding, *, lora_numbers: tuple[int, ...] = (1,), home: 
     return t5_text_encoder(encoding, tokenizer=_tokenizer_with(t5_vocabulary), lora_numbers=lora_numbers, home=home)
 
 
+def first_t5(encoding: T5Encoding) -> TextEncoder:
+    """Describe the largest encoder of the first T5 (Raffel et al. 2020, arXiv 1910.10683), without gated layers."""
+
+    def fits(shapes: Shapes) -> bool:
+        return is_t5(shapes) and not t5_config(shapes).is_gated
+
+    return t5_text_encoder(encoding, fits=fits, tokenizer=_tokenizer_with(t5_vocabulary))
+
+
 def pile_t5(encoding: T5Encoding) -> TextEncoder:
     """Describe Pile-T5-XL (EleutherAI 2024): every layer has a bias of its own."""
     return t5_text_encoder(

@@ -18,8 +18,7 @@ from engine.diffusion.model_sampling import (
     VPrediction,
 )
 from engine.diffusion.model_sampling_variants import (
-    CosmosFlow,
-    CosmosFlowSchedule,
+    ContinuousCosmos,
     DiscreteImageToImage,
     DistilledSchedule,
     Lcm,
@@ -51,10 +50,6 @@ class DistilledLcm(DistilledSchedule, Lcm):
 
 
 class ContinuousEps(ContinuousEdmSchedule, Eps):
-    pass
-
-
-class ContinuousCosmos(CosmosFlowSchedule, CosmosFlow):
     pass
 
 

@@ -1,0 +1,268 @@
+"""A transformer of the patches of a video, steered by text in cross-attention and by time in low-rank modulations.
+
+That of Cosmos-Predict2 (NVIDIA 2025, https://github.com/nvidia-cosmos/cosmos-predict2). `B` batch, `C` channels, `F`
+frames, `h w` latent cells, `P` patches of all frames, `T` tokens, `D` width. Module names are those of the checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.architectures.attention import optimized_attention
+from engine.architectures.call_options import CallOptions
+from engine.architectures.layers import Linear
+from engine.architectures.norms import RmsNorm
+
+HEAD_WIDTH = 128
+PATCH = 2  # cells along both sides; one frame
+NORM_EPS = 1e-6
+THETA = 10000.0
+MAX_PERIOD = 10000
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankDitConfig:
+    """Configuration of the network.
+
+    `in_channels` are those of the latent and what is concatenated to it, without the network's own mask of padding.
+    `stretch` is how many times larger videos than those of the first training stage it knows: frames, rows, columns.
+    """
+
+    width: int
+    num_blocks: int
+    context_dim: int
+    inner_width: int
+    rank: int
+    in_channels: int = 16
+    out_channels: int = 16
+    stretch: tuple[float, float, float] = (1.0, 4.0, 4.0)
+
+    @property
+    def heads(self) -> int:
+        return self.width // HEAD_WIDTH
+
+
+def time_waves(times: torch.Tensor, width: int) -> torch.Tensor:
+    """Return cosines, then sines, of times [B, F] as [B, F, D], float32."""
+    half = width // 2
+    frequencies = torch.exp(-math.log(MAX_PERIOD) * torch.arange(half, dtype=torch.float32, device=times.device) / half)
+    angles = times.float()[..., None] * frequencies
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
+def place_angles(sizes: Sequence[int], stretch: Sequence[float], device: torch.device) -> torch.Tensor:
+    """Return the angles [P, HEAD_WIDTH / 2] of rotary places: frame, row, column (Su et al. 2021, arXiv 2104.09864).
+
+    The base is stretched for larger videos than those of training ("NTK-aware" scaling).
+    """
+    side = HEAD_WIDTH // 6 * 2
+    parts = []
+    for axis, (size, factor) in enumerate(zip(sizes, stretch, strict=True)):
+        width = side if axis else HEAD_WIDTH - 2 * side
+        base = THETA * factor ** (width / (width - 2))
+        frequencies = 1.0 / base ** (torch.arange(0, width, 2, device=device).float() / width)
+        angles = torch.outer(torch.arange(size, dtype=torch.float32, device=device), frequencies)
+        shape = [1, 1, 1, -1]
+        shape[axis] = size
+        parts.append(angles.view(shape).expand(*sizes, -1))
+    return torch.cat(parts, dim=-1).flatten(0, 2)
+
+
+def rotated(x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Rotate the halves of each head of `x` [B, P, heads, width] by angles of which `turns` are cosine and sine."""
+    cosine, sine = turns
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([cosine * first - sine * second, sine * first + cosine * second], dim=-1).to(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: LowRankDitConfig, context_dim: int) -> None:
+        super().__init__()
+        width = config.width
+        self.heads = config.heads
+        self.q_proj = Linear(width, width, bias=False)
+        self.k_proj = Linear(context_dim, width, bias=False)
+        self.v_proj = Linear(context_dim, width, bias=False)
+        self.q_norm, self.k_norm = RmsNorm(HEAD_WIDTH, NORM_EPS), RmsNorm(HEAD_WIDTH, NORM_EPS)
+        self.output_proj = Linear(width, width, bias=False)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor,
+        turns: tuple[torch.Tensor, torch.Tensor] | None,
+        options: CallOptions,
+    ) -> torch.Tensor:
+        """Attend from patches [B, P, D] to a context [B, T, D'] -> [B, P, D]."""
+        q, k, v = (layer(given) for layer, given in ((self.q_proj, x), (self.k_proj, context), (self.v_proj, context)))
+        q, k, v = (item.view(*item.shape[:2], -1, HEAD_WIDTH) for item in (q, k, v))
+        q, k = self.q_norm(q), self.k_norm(k)
+        if turns is not None:
+            q, k = rotated(q, turns), rotated(k, turns)
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))
+        out: torch.Tensor = self.output_proj(
+            optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
+        )
+        return out
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: LowRankDitConfig) -> None:
+        super().__init__()
+        self.layer1 = Linear(config.width, config.inner_width, bias=False)
+        self.layer2 = Linear(config.inner_width, config.width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer2(functional.gelu(self.layer1(x)))
+        return out
+
+
+def _modulation(config: LowRankDitConfig, num_parts: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.SiLU(),
+        Linear(config.width, config.rank, bias=False),
+        Linear(config.rank, num_parts * config.width, bias=False),
+    )
+
+
+def _normed(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Normalise `x` [B, F, h, w, D] and apply shift and scale [B, F, 1, 1, D]."""
+    return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift
+
+
+class Block(nn.Module):
+    """Attention among the patches, then to the text, then a feed-forward layer; each modulated and gated by time."""
+
+    def __init__(self, config: LowRankDitConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config, config.width)
+        self.cross_attn = Attention(config, config.context_dim)
+        self.mlp = FeedForward(config)
+        self.adaln_modulation_self_attn = _modulation(config, 3)
+        self.adaln_modulation_cross_attn = _modulation(config, 3)
+        self.adaln_modulation_mlp = _modulation(config, 3)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        time: torch.Tensor,
+        shared: torch.Tensor,
+        context: torch.Tensor,
+        turns: tuple[torch.Tensor, torch.Tensor],
+        options: CallOptions,
+    ) -> torch.Tensor:
+        """Return `x` [B, F, h, w, D] after the block. `time` [B, F, D]; `shared` [B, F, 3 D] is of all blocks."""
+        shape = x.shape
+        for modulation, layer in (
+            (self.adaln_modulation_self_attn, self.self_attn),
+            (self.adaln_modulation_cross_attn, self.cross_attn),
+            (self.adaln_modulation_mlp, self.mlp),
+        ):
+            shift, scale, gate = (modulation(time) + shared)[:, :, None, None].chunk(3, dim=-1)
+            given = _normed(x, shift, scale)
+            if layer is self.mlp:
+                change = layer(given)
+            else:
+                patches = given.flatten(1, 3)
+                is_self = layer is self.self_attn
+                attended = layer(patches, patches if is_self else context, turns if is_self else None, options)
+                change = attended.view(shape)
+            x = x + gate * change
+        return x
+
+
+class TimeLayers(nn.Module):
+    """Turn the waves of the time into the part of the modulations that all blocks share."""
+
+    def __init__(self, config: LowRankDitConfig) -> None:
+        super().__init__()
+        self.linear_1 = Linear(config.width, config.width, bias=False)
+        self.linear_2 = Linear(config.width, 3 * config.width, bias=False)
+
+    def forward(self, waves: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear_2(functional.silu(self.linear_1(waves)))
+        return out
+
+
+class FinalLayer(nn.Module):
+    def __init__(self, config: LowRankDitConfig) -> None:
+        super().__init__()
+        self.width = config.width
+        self.linear = Linear(config.width, PATCH * PATCH * config.out_channels, bias=False)
+        self.adaln_modulation = _modulation(config, 2)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        """Return the patches [B, F, h, w, 4 C] of `x` [B, F, h, w, D]."""
+        modulation = self.adaln_modulation(time) + shared[..., : 2 * self.width]
+        shift, scale = modulation[:, :, None, None].chunk(2, dim=-1)
+        out: torch.Tensor = self.linear(_normed(x, shift, scale))
+        return out
+
+
+class LowRankDit(nn.Module):
+    """The network: a noisy video [B, C, F, h, w], times, text [B, T, D'] -> its prediction [B, C, F, h, w]."""
+
+    def __init__(self, config: LowRankDitConfig) -> None:
+        super().__init__()
+        self.config = config
+        channels = (config.in_channels + 1) * PATCH * PATCH
+        self.x_embedder = nn.ModuleDict({"proj": nn.ModuleDict({"1": Linear(channels, config.width, bias=False)})})
+        self.t_embedder = nn.ModuleDict({"1": TimeLayers(config)})
+        self.t_embedding_norm = RmsNorm(config.width, NORM_EPS)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_blocks))
+        self.final_layer = FinalLayer(config)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor | None = None,
+        control: object = None,
+        transformer_options: CallOptions | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """Predict; there is no `y` and no `control` for it. `timesteps` is [B], or [B, F] where frames differ.
+
+        Raises ValueError for a latent that is not of whole patches.
+        """
+        options: CallOptions = {} if transformer_options is None else transformer_options
+        frames, height, width = x.shape[2:]
+        if height % PATCH or width % PATCH:
+            raise ValueError(f"latent: {width} x {height} cells; expected multiples of {PATCH} (16 pixels)")
+        patches = self._patches(x)
+        turns = self._turns((frames, height // PATCH, width // PATCH), x.device)
+        times = timesteps[:, None] if timesteps.ndim == 1 else timesteps
+        waves = time_waves(times, self.config.width).to(x.dtype)
+        shared = self.t_embedder["1"](waves)
+        time = self.t_embedding_norm(waves)
+        for block in self.blocks:
+            patches = block(patches, time, shared, context, turns, options)
+        out = self.final_layer(patches, time, shared)
+        return self._cells(out)
+
+    def _patches(self, x: torch.Tensor) -> torch.Tensor:
+        """Embed the patches of a video, with the mask of its padding, of which there is none -> [B, F, h/2, w/2, D]."""
+        x = torch.cat([x, x.new_zeros(x.shape[0], 1, *x.shape[2:])], dim=1)
+        batch, channels, frames, height, width = x.shape
+        x = x.view(batch, channels, frames, height // PATCH, PATCH, width // PATCH, PATCH)
+        x = x.permute(0, 2, 3, 5, 1, 4, 6).flatten(4)
+        out: torch.Tensor = self.x_embedder["proj"]["1"](x)  # type: ignore[index]
+        return out
+
+    def _turns(self, sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = place_angles(sizes, self.config.stretch, device)[None, :, None]
+        return angles.cos(), angles.sin()
+
+    def _cells(self, patches: torch.Tensor) -> torch.Tensor:
+        """Put patches [B, F, h/2, w/2, 4 C] together to [B, C, F, h, w]."""
+        batch, frames, height, width, _ = patches.shape
+        cells = patches.view(batch, frames, height, width, PATCH, PATCH, self.config.out_channels)
+        return cells.permute(0, 6, 1, 2, 4, 3, 5).reshape(batch, -1, frames, height * PATCH, width * PATCH)

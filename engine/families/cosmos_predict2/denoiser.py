@@ -1,0 +1,43 @@
+"""Cosmos-Predict2's time of each frame, where a mask keeps parts of the latent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
+from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+
+
+class CosmosPredict2Denoiser(TextTokensDenoiser):
+    """A network that sees what a mask keeps at time 0, as undisturbed latents."""
+
+    comfy_name = "CosmosPredict2"
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        mask = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
+        if mask is not None:
+            inputs["denoise_mask"] = RegularInput(mask)
+        inputs["fps"] = ConstantInput(kwargs.get("frame_rate"))
+        return inputs
+
+    def process_timestep(
+        self, timestep: torch.Tensor, denoise_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """Return the times [B, F], by the share of each frame that `denoise_mask` [B, C, F, h, w] lets be painted.
+
+        Without a mask of frames they are those given, [B].
+        """
+        if denoise_mask is None or denoise_mask.ndim <= 4:
+            return timestep
+        shares = denoise_mask.mean(dim=[1, 3, 4])
+        return timestep[:, None] * shares
+
+    def scale_latent_inpaint(
+        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
+    ) -> torch.Tensor:
+        """Return the picture without noise, as it is before the input is scaled to its noise level."""
+        level = sigma.reshape([sigma.shape[0]] + [1] * (noise.ndim - 1))
+        return latent_image / (1.0 - level / (level + 1))

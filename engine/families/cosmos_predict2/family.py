@@ -1,0 +1,117 @@
+"""Cosmos-Predict2 (NVIDIA 2025, https://github.com/nvidia-cosmos/cosmos-predict2), text to image, of both sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
+from engine.architectures.low_rank_dit import LowRankDit, LowRankDitConfig
+from engine.architectures.low_rank_dit_shapes import MARK, PATCHES, PICTURE_CHANNELS, low_rank_dit_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.model_sampling_variants import cosmos_flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.comfyui_text_types import comfyui_text_types
+from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser
+from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.t5 import first_t5
+from engine.formats.weight_file import shape_of
+from engine.settings import DtypePolicy
+from engine.text.t5_encoding import T5Encoding
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "net.", "")  # of files of the network alone
+CONTEXT_DIM = 1024
+FLOW = Parameterisation(cosmos_flow_of, {"sigma_data": 1.0, "sigma_max": 80.0, "sigma_min": 0.002})
+ENCODING = T5Encoding(
+    embedding_width=CONTEXT_DIM, min_length=512, masks_padding=True, zeroes_padding=True, returns_mask=True
+)
+# Its text encoder is known by its tensors alone: ComfyUI takes it under any type.
+TEXT_TYPES = tuple(name for name, kind in comfyui_text_types().items() if 1 in kind.files)
+EDGES = ("pos_embedder.", "x_embedder.", "t_embedder.", "t_embedding_norm.")
+
+find = behind_first(PREFIXES, MARK)
+
+
+def merged_blocks(num_blocks: int) -> tuple[str, ...]:
+    return (*EDGES, *(f"blocks.{index}." for index in range(num_blocks)), "final_layer.")
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its feed-forward layers and its first layer, which sees a latent alone."""
+    names = find(index.shapes)
+    if names is None or PATCHES not in names:
+        return None
+    config = low_rank_dit_config({ours: shape_of(theirs, index.shapes) for ours, theirs in names.items()})
+    return Match(2, names) if config.in_channels == PICTURE_CHANNELS else None
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+def lora_keys(weight_names: Iterable[str], config: Any) -> Mapping[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of the network."""
+    names = list(weight_names)
+    layers = (name.removeprefix("diffusion_model.") for name in names if name.endswith(".weight"))
+    own = {name.removesuffix(".weight"): name for name in layers}
+    return {**denoiser_keys(names, {}), **named_by_trainers(own, ("", "transformer."), ("lycoris_",))}
+
+
+FAMILY = ModelFamily(
+    name="cosmos_predict2",
+    label="Cosmos-Predict2",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=low_rank_dit_config,
+        build=LowRankDit,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
+    ),
+    denoiser_type=CosmosPredict2Denoiser,
+    text=(first_t5(ENCODING),),
+    vae=CAUSAL_VIDEO_VAE,
+    latent_format=CausalVideoLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames(
+        "Wan21",
+        TEXT_TYPES,
+        {"ModelMergeCosmosPredict2_2B": merged_blocks(28), "ModelMergeCosmosPredict2_14B": merged_blocks(36)},
+    ),
+    default=Defaults(width=1024, height=1024, steps=35, cfg=4.0, scheduler="karras", cost=40.0),
+    nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
+    memory_usage_factor=0.9,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            LowRankDitConfig(width=2048, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=8192, rank=256),
+            {
+                "t5xxl": T5Config(
+                    num_layers=24, width=CONTEXT_DIM, heads=128, inner_width=65536, is_gated=False, head_width=128
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            LowRankDitConfig(width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32),
+            {"t5xxl": T5Config(num_layers=2, width=64, heads=2, inner_width=128, is_gated=False)},
+            SMALL,
+        ),
+    },
+)  # fmt: skip
