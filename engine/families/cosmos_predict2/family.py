@@ -22,7 +22,6 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.comfyui_text_types import comfyui_text_types
 from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser
 from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
 from engine.families.parts.layouts import behind_first, saved_behind
@@ -39,7 +38,10 @@ ENCODING = T5Encoding(
     embedding_width=CONTEXT_DIM, min_length=512, masks_padding=True, zeroes_padding=True, returns_mask=True
 )
 # Its text encoder is known by its tensors alone: ComfyUI takes it under any type.
-TEXT_TYPES = tuple(name for name, kind in comfyui_text_types().items() if 1 in kind.files)
+TEXT_TYPES = (
+    "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2",
+    "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image",
+)  # fmt: skip
 EDGES = ("pos_embedder.", "x_embedder.", "t_embedder.", "t_embedding_norm.")
 
 find = behind_first(PREFIXES, MARK)
