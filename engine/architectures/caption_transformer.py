@@ -8,7 +8,6 @@ those of the original checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -223,7 +222,7 @@ class CaptionTransformer(nn.Module):
         *,
         c_size: torch.Tensor | None = None,
         c_ar: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         """Return the predicted noise. Raises ValueError for a latent of odd height or width."""
         height, width = x.shape[-2:]

@@ -259,7 +259,7 @@ class CentredDoubleStreamModel(CentredStreams):
         *,
         ref_latents: Sequence[torch.Tensor] = (),
         ref_latents_method: str = "index",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         picture = picture_of(x)
@@ -331,7 +331,7 @@ class CentredDoubleStreamControl(CentredStreams):
         self.controlnet_x_embedder = Linear(config.hint_channels * PATCH * PATCH, config.width)
 
     def forward(
-        self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, hint: torch.Tensor, **kwargs: Any
+        self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, hint: torch.Tensor, **kwargs: object
     ) -> dict[str, list[torch.Tensor]]:
         picture = picture_of(x)
         size = _size_of(picture)

@@ -192,7 +192,7 @@ class DistilledStreamModel(DistilledStreamTrunk):
         *,
         guidance: torch.Tensor | None = None,
         ref_latents: Sequence[torch.Tensor] = (),
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]

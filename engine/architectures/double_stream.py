@@ -395,7 +395,7 @@ class DoubleStreamModel(DoubleStreamTrunk):
         attention_mask: torch.Tensor | None = None,
         ref_latents: Sequence[torch.Tensor] = (),
         ref_latents_method: str = "offset",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]

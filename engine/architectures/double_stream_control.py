@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import torch
 from torch import nn
@@ -102,7 +101,7 @@ class DoubleStreamControl(DoubleStreamTrunk):
         y: torch.Tensor | None = None,
         guidance: torch.Tensor | None = None,
         control_type: Sequence[int] = (),
-        **kwargs: Any,
+        **kwargs: object,
     ) -> dict[str, list[torch.Tensor]]:
         """Return additions [B, P, D] for `x` [B, C, h, w], by a `hint` that is [B, C, h, w] or pixels [B, 3, H, W].
 

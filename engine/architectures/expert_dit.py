@@ -263,7 +263,7 @@ class ExpertDitModel(nn.Module):
         *,
         encoder_hidden_states_llama3: torch.Tensor,
         image_cond: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         height, width = x.shape[-2:]
         padded = pad_to_patches(x if image_cond is None else torch.cat([x, image_cond], dim=-1), PATCH)

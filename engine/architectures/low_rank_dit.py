@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -227,7 +226,7 @@ class LowRankDit(nn.Module):
         y: torch.Tensor | None = None,
         control: object = None,
         transformer_options: CallOptions | None = None,
-        **_: Any,
+        **_: object,
     ) -> torch.Tensor:
         """Predict; there is no `y` and no `control` for it. `timesteps` is [B], or [B, F] where frames differ.
 

@@ -319,7 +319,7 @@ class MmditModel(MmditTrunk):
         y: torch.Tensor,
         control: dict[str, list[torch.Tensor | None]] | None = None,
         transformer_options: Options | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -55,7 +54,7 @@ class MmditControl(MmditTrunk):
         timesteps: torch.Tensor,
         context: torch.Tensor,
         y: torch.Tensor,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Additions:
         """Return additions [B, P, D] for `x` [B, C, h, w] by a `hint` [B, C, h, w].
 
@@ -123,7 +122,7 @@ class PatchControl(nn.Module):
         y: torch.Tensor,
         *,
         borrowed: Mapping[str, torch.Tensor],
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Additions:
         """Return additions [B, P, D] for `x` [B, C, h, w] by a `hint` [B, C, h, w].
 

@@ -10,7 +10,6 @@ checkpoints. The output is the noise minus the picture, as other flow networks g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -253,7 +252,7 @@ class NextDitModel(nn.Module):
         *,
         num_tokens: int | None = None,
         attention_mask: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         if attention_mask is not None and len(set(attention_mask.sum(dim=1).tolist())) > 1:
             rows = range(x.shape[0])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -229,7 +228,7 @@ class ReferenceDitModel(nn.Module):
         transformer_options: Options | None = None,
         *,
         ref_latents: Sequence[torch.Tensor] = (),
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH)

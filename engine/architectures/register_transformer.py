@@ -196,7 +196,7 @@ class RegisterTransformer(nn.Module):
         y: torch.Tensor | None = None,
         control: object = None,
         transformer_options: Options | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]

@@ -172,9 +172,9 @@ class VideoTransformer(nn.Module):
         timesteps: torch.Tensor,
         context: torch.Tensor,
         y: torch.Tensor | None = None,
-        control: Any = None,
+        control: object = None,
         transformer_options: Options | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]

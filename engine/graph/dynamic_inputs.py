@@ -115,7 +115,7 @@ class _Expansion:
             self.places[_empty_group(place)] = place
 
 
-def _names_of(template: Mapping[str, Any]) -> Sequence[str]:
+def _names_of(template: Mapping[str, object]) -> Sequence[str]:
     names = template.get("names")
     if isinstance(names, Sequence) and not isinstance(names, str):
         return [str(name) for name in names[:MAX_GROWN]]

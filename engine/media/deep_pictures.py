@@ -7,13 +7,10 @@ import struct
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-ColorSpace = Literal["sRGB", "HDR", "linear"]
 
 PNG_FORMATS = {1: ("gray16le", "gray16be"), 3: ("rgb48le", "rgb48be"), 4: ("rgba64le", "rgba64be")}
 EXR_FORMATS = {1: "grayf32le", 3: "gbrpf32le", 4: "gbrapf32le"}
@@ -39,7 +36,7 @@ def write_png16(path: Path, image: torch.Tensor, texts: Mapping[str, str]) -> No
     path.write_bytes(encoded[:PNG_HEADER_END] + _png_texts(texts) + encoded[PNG_HEADER_END:])
 
 
-def write_exr(path: Path, image: torch.Tensor, texts: Mapping[str, str], color_space: ColorSpace) -> None:
+def write_exr(path: Path, image: torch.Tensor, texts: Mapping[str, str], color_space: str) -> None:
     """Write `image` [H, W, C] as scene-linear 32-bit floats, with each of `texts` as an attribute of the header.
 
     `color_space` is that of the values given: sRGB (BT.709), HDR (hybrid log-gamma, BT.2020), linear (BT.709). Raises

@@ -91,10 +91,10 @@ class LanguageTokenizer:
             return {self.slot: [list(chunk)]}
         return {self.slot: [[(token, weight) for token, weight, _ in chunk]]}
 
-    def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[Any, str]]:
+    def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[object, str]]:
         return [(pair, self.vocabulary().piece(pair[0])) for pair in token_weight_pair]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {}
 
     def _words(self, part: str, weight: float) -> Iterator[list[tuple[Any, float]]]:

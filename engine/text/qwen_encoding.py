@@ -113,11 +113,11 @@ class QwenEncoder(nn.Module):
         return rows, size
 
 
-def _is_number(token: Any) -> bool:
+def _is_number(token: object) -> bool:
     return not isinstance(token, dict | torch.Tensor)
 
 
-def template_end(tokens: Sequence[Any], num_embedded: int) -> int:
+def template_end(tokens: Sequence[object], num_embedded: int) -> int:
     """Return the place from which the output of `num_embedded` tokens is of the prompt: behind the second turn's start.
 
     -1, the last token, for a prompt without turns, as in ComfyUI.

@@ -106,10 +106,10 @@ class QwenTokenizer:
             return {self.slot: [list(chunk)]}
         return {self.slot: [[(token, weight) for token, weight, _ in chunk]]}
 
-    def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[Any, str]]:
+    def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[object, str]]:
         return [(pair, qwen_vocabulary().id_to_token(pair[0])) for pair in token_weight_pair]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {}
 
     def _words(self, text: str) -> list[list[int]]:

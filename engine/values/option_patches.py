@@ -17,7 +17,7 @@ def move_patches(model_options: dict[str, Any], target: torch.device | torch.dty
             slots[key] = slots[key].to(target)
 
 
-def models_of_patches(model_options: Options) -> list[Any]:
+def models_of_patches(model_options: Options) -> list[object]:
     """Return the models that functions need on the device, which their method `models` returns."""
     found: list[Any] = []
     for slots, key in _places(dict(model_options)):

@@ -24,7 +24,7 @@ class CosmosPredict2Denoiser(TextTokensDenoiser):
         return inputs
 
     def process_timestep(
-        self, timestep: torch.Tensor, denoise_mask: torch.Tensor | None = None, **kwargs: Any
+        self, timestep: torch.Tensor, denoise_mask: torch.Tensor | None = None, **kwargs: object
     ) -> torch.Tensor:
         """Return the times [B, F], by the share of each frame that `denoise_mask` [B, C, F, h, w] lets be painted.
 
@@ -36,7 +36,7 @@ class CosmosPredict2Denoiser(TextTokensDenoiser):
         return timestep[:, None] * shares
 
     def scale_latent_inpaint(
-        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
+        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: object
     ) -> torch.Tensor:
         """Return the picture without noise, as it is before the input is scaled to its noise level."""
         level = sigma.reshape([sigma.shape[0]] + [1] * (noise.ndim - 1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
 
 from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
 from engine.architectures.low_rank_dit import LowRankDit, LowRankDitConfig
@@ -64,7 +63,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
     return FLOW
 
 
-def lora_keys(weight_names: Iterable[str], config: Any) -> Mapping[str, LoraTarget]:
+def lora_keys(weight_names: Iterable[str], config: LowRankDitConfig) -> Mapping[str, LoraTarget]:
     """Return a map from the names used in LoRA files to the weights of the network."""
     names = list(weight_names)
     layers = (name.removeprefix("diffusion_model.") for name in names if name.endswith(".weight"))

@@ -27,9 +27,9 @@ def comfy_switch_node(
     context: NodeContext,
     *,
     switch: Annotated[bool, Flag()],
-    on_false: Annotated[Any, SWITCHED, Lazy()] = None,
-    on_true: Annotated[Any, SWITCHED, Lazy()] = None,
-) -> Annotated[Any, SWITCHED, Out("output")]:
+    on_false: Annotated[object, SWITCHED, Lazy()] = None,
+    on_true: Annotated[object, SWITCHED, Lazy()] = None,
+) -> Annotated[object, SWITCHED, Out("output")]:
     """Pass one of two values on; what the other needs is not computed."""
     return on_true if switch else on_false
 
@@ -37,7 +37,7 @@ def comfy_switch_node(
 @node("CustomCombo", display_name="Custom Combo", category="utilities", python_module=MODULE, takes_any_value=True,
       experimental=True, comfyui_version=VERSION)  # fmt: skip
 def custom_combo(
-    context: NodeContext, *, choice: Annotated[str, OpenCombo()], **others: Any
+    context: NodeContext, *, choice: Annotated[str, OpenCombo()], **others: object
 ) -> tuple[STRING, Annotated[int, Socket("INT"), Out("INDEX")]]:
     """Return a choice among values that the page keeps, and its place among them."""
     index = others.get("index", 0)

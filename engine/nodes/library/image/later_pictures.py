@@ -62,7 +62,7 @@ def save_image_advanced(
     *,
     images: IMAGE,
     filename_prefix: Annotated[str, Text(multiline=False)] = "ComfyUI",
-    format: Annotated[Mapping[str, Any], DynamicChoice(fields=FORMATS)],
+    format: Annotated[Mapping[str, str], DynamicChoice(fields=FORMATS)],
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("IMAGE"), Out("images")]:
@@ -90,7 +90,7 @@ def save_image_advanced(
 def image_compare(
     context: NodeContext,
     *,
-    compare_view: Annotated[Any, ComparedView(extra={"socketless": True})],
+    compare_view: Annotated[object, ComparedView(extra={"socketless": True})],
     image_a: Annotated[torch.Tensor | None, Socket("IMAGE"), Optional()] = None,
     image_b: Annotated[torch.Tensor | None, Socket("IMAGE"), Optional()] = None,
     prompt: Prompt = None,

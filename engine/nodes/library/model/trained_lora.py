@@ -82,7 +82,7 @@ def loss_graph(
     loss: LossMap,
     filename_prefix: Annotated[str, Text()] = "loss_graph",
     prompt: Annotated[object, Hidden("PROMPT")] = None,
-    extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
+    extra_pnginfo: Annotated[Mapping[str, object] | None, Hidden("EXTRA_PNGINFO")] = None,
 ) -> NodeOutput:
     """Plots the loss graph and saves it to the output directory."""  # noqa: D401 - ComfyUI's words
     losses = [float(value) for value in loss.get("loss", ())]
