@@ -8,7 +8,7 @@ import pytest
 
 from misc.measures import Spread, is_open, measures_of, sources_here
 
-MOST_OPEN = {"engine": 0.08}
+MOST_OPEN = {"engine": 0.08, "worker": 0.08}
 
 SOURCE = """
 from typing import Any

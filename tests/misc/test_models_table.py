@@ -21,7 +21,9 @@ def test_the_page_is_current() -> None:
 
 
 def test_every_family_has_a_row_in_both_tables() -> None:
-    rows = [row[0] for row in table_rows((ROOT / "docs" / "models.md").read_text("utf-8"))]
+    page = (ROOT / "docs" / "models.md").read_text("utf-8")
+    generated = page.partition("<!-- models")[2].partition("<!-- end of models")[0]
+    rows = [row[0] for row in table_rows(generated)]
     for family in families():
         assert sum(f"`{family.name}`" in cell for cell in rows) == 2, family.name
 
