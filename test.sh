@@ -29,7 +29,7 @@ tests=0 types=0
 if [ $# -gt 0 ]; then
   fast_tests "$@" || tests=$?
 else
-  beside=(tests/engine tests/parity tests/worker)
+  beside=(tests/engine tests/worker)
   fast_tests "${beside[@]}" >"$said/engine" 2>&1 &
   engine=$!
   fast_tests tests "${beside[@]/#/--ignore=}" || tests=$?

@@ -19,6 +19,7 @@ from engine.formats.weight_file import Names, Part, Transposed, WeightFile, open
 EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG) or SigLIP's (so400m)"
 MARK = "vision_model.embeddings.patch_embedding.weight"
 CLASS_TOKEN = "vision_model.embeddings.class_embedding"
+PATCH_BIAS = "vision_model.embeddings.patch_embedding.bias"  # SigLIP's, which has no token of its class
 PROJECTION = "visual_projection.weight"
 HEADS = 16  # of all four
 SIGLIP_COLOURS = (0.5, 0.5, 0.5)  # mean and deviation
@@ -74,6 +75,8 @@ def vision_config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
     num_layers = 1 + max((int(name.split(".")[3]) for name in layers), default=-1)
     width, _, _, patch_px = shapes["vision_model.embeddings.patch_embedding.weight"]
     num_tokens = shapes["vision_model.embeddings.position_embedding.weight"][0]
+    if CLASS_TOKEN not in names and PATCH_BIAS not in names:
+        raise KeyError(CLASS_TOKEN)
     if CLASS_TOKEN not in names:
         return ClipVisionConfig(
             num_layers=num_layers,

@@ -46,12 +46,24 @@ def write_layout(family: ModelFamily, scale: str, name: str, folder: Path = LAYO
         "file": f"checkpoints/{name}.safetensors",
         "parameters": sum(math.prod(shape) for shape in shapes.values()),
     }
-    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(list(shape))}" for key, shape in shapes.items())
-    start = ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
     path = folder / family.name / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {key: list(shape) for key, shape in shapes.items()} | _vocabularies(family, path)
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(shape)}" for key, shape in tensors.items())
+    start = ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
     path.write_text(f'{{{start},\n "tensors": {{\n{lines}\n }}}}\n', encoding="utf-8")
     return path
+
+
+def _vocabularies(family: ModelFamily, layout: Path) -> dict[str, str]:
+    """Write the tokenizers that the checkpoint holds beside the layout, and return their files by tensor."""
+    files: dict[str, str] = {}
+    for encoder in family.text:
+        if encoder.vocabulary is not None:
+            file = layout.with_name(f"{layout.stem}.{encoder.encoding.slot}.tokenizer")
+            file.write_bytes(encoder.vocabulary.random())
+            files[encoder.vocabulary.in_checkpoint] = file.name
+    return files
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,17 +161,15 @@ def test_loras_of_several_trainers_name_the_same_layer(name: str) -> None:
     assert keys[name] == "diffusion_model.transformer_blocks.1.attn.to_q.weight"
 
 
-def test_a_lora_of_another_family_changes_nothing_and_is_named_in_the_log(
-    values: Values, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lora_of_another_family_is_refused_by_name(values: Values) -> None:
     lora = {
         "diffusion_model.double_blocks.0.img_attn.proj.lora_A.weight": torch.ones(2, 128),
         "diffusion_model.double_blocks.0.img_attn.proj.lora_B.weight": torch.ones(128, 2),
     }
-    with caplog.at_level(logging.WARNING):
-        patched, _ = with_lora(values[0], None, lora, 1.0, 0.0)
-    assert patched is not None and not patched.patches
-    assert "double_blocks.0.img_attn.proj" in caplog.text
+    with pytest.raises(
+        ValueError, match=r"double_blocks\.0\.img_attn\.proj.*expected a LoRA for a model of Qwen-Image"
+    ):
+        with_lora(values[0], None, lora, 1.0, 0.0)
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
