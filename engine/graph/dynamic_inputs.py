@@ -96,6 +96,9 @@ class _Expansion:
                 for inner in _declared_in(option.get("inputs")):
                     self.add(inner, place)
                 return
+        # The choice is the problem, not the inputs that came with it.
+        given = [key for key in self.inputs if key.startswith(f"{name}.")]
+        self.declared.extend(InputSpec(key, ANY_TYPE, {}, "optional") for key in given)
 
     def _add_group(self, item: InputSpec, place: tuple[str, ...]) -> None:
         template = item.options.get("template")

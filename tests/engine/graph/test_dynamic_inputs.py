@@ -82,6 +82,7 @@ def test_a_prompt_may_give_the_inputs_that_its_choices_bring(class_type: str, in
     [
         ("Resize", {}, ("required_input_missing", "way")),
         ("Resize", {"way": "height"}, ("value_not_in_list", "way")),
+        ("Resize", {"way": "height", "way.height": ["2", 0]}, ("value_not_in_list", "way")),
         ("Resize", {"way": "width"}, ("required_input_missing", "way.width")),
         ("Resize", {"way": "width", "way.width": 101}, ("value_bigger_than_max", "way.width")),
         ("Resize", {"way": "width", "way.width": "wide"}, ("invalid_input_type", "way.width")),
