@@ -212,13 +212,19 @@ class TestWhatUsersComplainOf:
 
     def test_a_job_may_go_before_others(self, worker: RunningWorker, running: str) -> None:
         """The front of the queue cannot be reached by API."""
-        for name, priority in (("handed-over", 0), ("ordinary", 0), ("urgent", 10)):
-            start(worker, name, modifier_request(request_id=name, priority=priority))
+        requests = {
+            name: modifier_request(request_id=name, priority=10 if name == "urgent" else 0)
+            for name in ("handed-over", "ordinary", "urgent")
+        }
+        # A picture of its own, which takes a while: else it would be there at once, and end beside the urgent one.
+        requests["ordinary"]["input"]["modifications"] |= {"seed": 99, "steps": 20}
+        for name, request in requests.items():
+            start(worker, name, request)
             until_message(worker, name, "Preprocessing complete")
         listed = [job["id"] for job in worker.get("/queue-info").json()["jobs"]]
         assert listed == [running, "handed-over", "urgent", "ordinary"]
         cancel(worker, running)
         for name in listed[1:]:
-            assert worker.generate(modifier_request(request_id=name, priority=10 if name == "urgent" else 0)).is_success
+            assert worker.generate(requests[name]).is_success
         ended = [worker.get(f"/result/{name}").json()["timings"]["completed_at_ms"] for name in ("urgent", "ordinary")]
         assert ended == sorted(ended)
