@@ -105,7 +105,7 @@ def measure_loads(path: Path, repeats: int) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def measure_calls() -> dict[str, Any]:
+def measure_calls(num_calls: int = NUM_CALLS) -> dict[str, Any]:
     """Seconds of one evaluation with weights in the pool over those of a plain module, medians of calls in turns."""
     plain, _, _ = random_networks("small", 0, LoadTypes())
     pooled, _, _ = random_networks("small", 0, LoadTypes())
@@ -117,7 +117,7 @@ def measure_calls() -> dict[str, Any]:
     )
     seconds: dict[str, list[float]] = {"plain": [], "pooled": []}
     with handle.in_use() as module:
-        for _ in range(NUM_CALLS):
+        for _ in range(num_calls):
             for name, network in (("plain", plain), ("pooled", module)):
                 began_seconds = time.perf_counter()
                 network(*inputs)
