@@ -20,7 +20,8 @@ from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.latent_format import LatentFormat
 from engine.formats.weight_file import Names
 from engine.settings import DtypePolicies, DtypePolicy
-from engine.text.clip_encoding import ClipEncoder, ClipEncoding, Encoded, only_encoder
+from engine.text.chunk_encoding import Encoded
+from engine.text.clip_encoding import ClipEncoder, ClipEncoding, only_encoder
 from engine.text.clip_tokens import BytePairs, ClipTokenizer, FindEmbedding
 
 Shape = tuple[int, ...]

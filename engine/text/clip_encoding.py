@@ -6,32 +6,16 @@ are called `clip_<slot>`, as in ComfyUI, because LoRA files and custom nodes use
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
+from engine.text.chunk_encoding import ChunkEncoder, Encoded, TokenWeights
+
 START_TOKEN, END_TOKEN = 49406, 49407
-log = logging.getLogger(__name__)
-
-TokenWeights = Sequence[tuple[Any, float]]  # (token id or embedding [D] or [n, D], weight)
-NO_OPTIONS: Mapping[str, torch.Tensor] = MappingProxyType({})
-
-
-class Encoded(NamedTuple):
-    """An encoded prompt: conditioning [B, T, D], pooled output [B, D], and further options of the conditioning.
-
-    `pooled` is None for encoders without such an output. `options` are tensors by ComfyUI's names, such as
-    `attention_mask` [B, T].
-    """
-
-    cond: torch.Tensor
-    pooled: torch.Tensor | None
-    options: Mapping[str, torch.Tensor] = NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +44,10 @@ class ClipEncoding:
         return f"clip_{self.slot}"
 
 
-class ClipEncoder(nn.Module):
+class ClipEncoder(ChunkEncoder):
     """An encoder of chunks of tokens. `transformer` is `engine/architectures/clip_text.py::ClipTextModel`."""
 
-    def __init__(self, transformer: Any, encoding: ClipEncoding) -> None:
-        super().__init__()
-        self.config = transformer.config
-        self.num_layers: int = transformer.num_layers
-        self.encoding = encoding
-        self.transformer = transformer
+    encoding: ClipEncoding
 
     def encode(
         self, chunks: Sequence[Sequence[Any]], layer_idx: int | None, project_pooled: bool
@@ -80,7 +59,8 @@ class ClipEncoder(nn.Module):
         embedded = [self._embed(chunk) for chunk in chunks]
         embeds = torch.stack([rows for rows, _ in embedded])
         layer = self._layer(self.encoding.layer if layer_idx is None else layer_idx)
-        ends = torch.tensor([end for _, end in embedded], device=embeds.device)
+        places = [_pooled_place(chunk, num_rows) for chunk, (_, num_rows) in zip(chunks, embedded, strict=True)]
+        ends = torch.tensor(places, device=embeds.device)
         mask = _without_padding(ends, embeds) if self.encoding.masks_padding else None
         last, chosen = self.transformer.text_model(
             embeds, layer, normalises_layer=self.encoding.normalises_layer, mask=mask
@@ -90,6 +70,12 @@ class ClipEncoder(nn.Module):
             pooled = self.transformer.text_projection(pooled)
         return chosen.float(), pooled.float()
 
+    def encode_chunks(self, chunks: Sequence[Sequence[Any]], layer_idx: int | None, *, project_pooled: bool) -> Encoded:
+        return Encoded(*self.encode(chunks, layer_idx, project_pooled))
+
+    def empty(self, length: int) -> list[int]:
+        return [START_TOKEN, END_TOKEN, *[self.encoding.pad_token] * (length - 2)]
+
     def _layer(self, layer_idx: int | None) -> int | None:
         """Return the index of a layer of the network, None for the last one."""
         counted = self.encoding.num_layers or self.num_layers
@@ -98,56 +84,19 @@ class ClipEncoder(nn.Module):
         index = layer_idx % counted
         return index if index < self.num_layers else None
 
-    def encode_token_weights(
-        self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
-    ) -> Encoded:
-        """Return (conditioning [1, T * chunks, D], pooled [1, D] of the first chunk).
 
-        A token of weight w moves along the line from the empty prompt's output at its place: empty + w * (its own -
-        empty).
-        """
-        tokens = [[token for token, _ in chunk] for chunk in chunks]
-        weighted = not chunks or any(weight != 1.0 for chunk in chunks for _, weight in chunk)
-        if weighted:
-            length = max((len(chunk) for chunk in tokens), default=0)
-            tokens = [*tokens, [START_TOKEN, END_TOKEN, *[self.encoding.pad_token] * (length - 2)]]
-        cond, pooled = self.encode(tokens, layer_idx, project_pooled)
-        if not chunks:
-            return Encoded(cond[-1:], pooled[:1])
-        if weighted:
-            empty = cond[-1]
-            weights = torch.tensor([[weight for _, weight in chunk] for chunk in chunks], device=cond.device)
-            weights = weights.unsqueeze(-1)
-            moved = (cond[: len(chunks)] - empty) * weights + empty
-            cond = torch.where(weights != 1.0, moved, cond[: len(chunks)])
-        return Encoded(cond.reshape(1, -1, cond.shape[-1]), pooled[:1])
+def _pooled_place(chunk: Sequence[Any], num_rows: Sequence[int]) -> int:
+    """Return the place of the row whose output is the pooled one.
 
-    def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, int]:
-        """Return the rows [T, D] of a chunk, and the place whose output is the pooled one.
-
-        Embeddings stand for themselves. The place is the first end token's, moved on by the embeddings behind it, as in
-        ComfyUI, which counts them in wherever they are; only a prompt that spells an end token out has any there.
-        """
-        table = self.transformer.get_input_embeddings()
-        width = table.embedding_dim
-        numbers = [self.encoding.pad_token, *(int(token) for token in chunk if not isinstance(token, torch.Tensor))]
-        pad_row, *looked_up = table(torch.tensor(numbers, device=table.weight.device)).unsqueeze(1)  # each [1, D]
-        rows, has_ended, num_counted, left_out = [], False, 0, 0
-        for token in chunk:
-            if isinstance(token, torch.Tensor):
-                if token.shape[-1] == width:
-                    rows.append(token.reshape(-1, width).to(pad_row))
-                    num_counted += rows[-1].shape[0]
-                else:
-                    left_out += max(1, token.numel() // token.shape[-1])
-                continue
-            rows.append(looked_up.pop(0))
-            num_counted += not has_ended
-            has_ended = has_ended or int(token) == END_TOKEN
-        if left_out:
-            log.warning("an embedding is not of the text encoder's width %d and is ignored", width)
-            rows.append(pad_row.expand(left_out, -1))
-        return torch.cat(rows), num_counted - 1
+    It is the first end token's, moved on by the embeddings behind it, as in ComfyUI, which counts them in wherever they
+    are; only a prompt that spells an end token out has any there.
+    """
+    num_counted, has_ended = 0, False
+    for token, num in zip(chunk, num_rows, strict=True):
+        is_number = not isinstance(token, torch.Tensor)
+        num_counted += 0 if is_number and has_ended else num
+        has_ended = has_ended or (is_number and int(token) == END_TOKEN)
+    return num_counted - 1
 
 
 def _without_padding(ends: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import nn
 
-from engine.text.clip_encoding import Encoded, TokenWeights
+from engine.text.chunk_encoding import Encoded, TokenEncoder, TokenWeights, numbers_of, seen_rows
 from engine.text.picture_places import SeenPicture, places_among
 from engine.text.qwen_tokens import NEW_LINE_TOKEN, PAD_TOKEN, START_TOKEN, USER_TOKEN
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +31,13 @@ class QwenEncoding:
         """ComfyUI's name of the encoder."""
         return self.slot
 
+    @property
+    def pad_token(self) -> int:
+        return PAD_TOKEN
 
-class QwenEncoder(nn.Module):
+
+class QwenEncoder(TokenEncoder):
     """An encoder of one chunk of tokens. `transformer` is `picture_language_model.py::PictureLanguageModel`."""
-
-    def __init__(self, transformer: Any, encoding: QwenEncoding) -> None:
-        super().__init__()
-        self.config = transformer.config
-        self.num_layers: int = transformer.num_layers
-        self.encoding = encoding
-        self.transformer = transformer
 
     def encode(self, chunk: Sequence[Any], layer_idx: int | None) -> torch.Tensor:
         """Return the conditioning [1, T, D] of all tokens, float32.
@@ -52,9 +46,21 @@ class QwenEncoder(nn.Module):
         for a picture where the file had no picture encoder.
         """
         is_last = layer_idx is None or abs(layer_idx) > self.num_layers
-        embeds, mask, pictures = self._embed(chunk)
-        positions = places_among(pictures, embeds.shape[1]).to(embeds.device) if pictures else None
-        cond: torch.Tensor = self.transformer.model(embeds, mask, None if is_last else layer_idx, positions=positions)
+        sizes = {}
+        tokens = list(chunk)
+        for place, token in enumerate(tokens):
+            if isinstance(token, dict):
+                tokens[place], sizes[place] = self._see(token)
+        rows, num_rows = self._embed(tokens)
+        firsts = list(accumulate(num_rows, initial=0))
+        pictures = [SeenPicture(firsts[place], *size) for place, size in sizes.items()]
+        numbers = numbers_of(tokens)
+        num_seen = numbers.index(PAD_TOKEN) if PAD_TOKEN in numbers else len(numbers)
+        seen = seen_rows(tokens, num_rows, len(rows), num_seen)
+        mask = None if all(seen) else torch.tensor([seen], dtype=torch.bool, device=rows.device)
+        positions = places_among(pictures, len(rows)).to(rows.device) if pictures else None
+        layer = None if is_last else layer_idx
+        cond: torch.Tensor = self.transformer.model(rows[None], mask, layer, positions=positions)
         return cond.float()
 
     def encode_token_weights(
@@ -68,47 +74,14 @@ class QwenEncoder(nn.Module):
         cond = self.encode(tokens, layer_idx)
         return Encoded(cond[:, template_end(tokens, cond.shape[1]) :], None)
 
-    def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor | None, list[SeenPicture]]:
-        """Return the rows [1, T, D] of a chunk, the mask of the tokens up to the padding [1, T], and its pictures."""
-        table = self.transformer.get_input_embeddings()
-        width: int = table.embedding_dim
-        numbers = [PAD_TOKEN, *(int(token) for token in chunk if _is_number(token))]
-        pad_row, *looked_up = table(torch.tensor(numbers, device=table.weight.device)).unsqueeze(1)  # each [1, D]
-        rows: list[torch.Tensor] = []
-        is_seen: list[bool] = []
-        pictures: list[SeenPicture] = []
-        has_ended, left_out = False, 0
-        for token in chunk:
-            if _is_number(token):
-                has_ended = has_ended or int(token) == PAD_TOKEN
-                rows.append(looked_up.pop(0))
-                is_seen.append(not has_ended)
-                continue
-            if isinstance(token, dict):
-                seen, (num_rows, num_columns) = self._see(token, pad_row)
-                pictures.append(SeenPicture(len(is_seen), num_rows, num_columns))
-            else:
-                seen = token.reshape(-1, token.shape[-1]).to(pad_row)
-            if seen.shape[-1] != width:
-                left_out += seen.shape[0]
-                continue
-            rows.append(seen)
-            is_seen.extend([True] * seen.shape[0])
-        if left_out:
-            log.warning("an embedding is not of the text encoder's width %d and is ignored", width)
-            rows.append(pad_row.expand(left_out, -1))
-            is_seen.extend([False] * left_out)
-        embeds = torch.cat(rows)[None]
-        mask = None if all(is_seen) else torch.tensor([is_seen], device=embeds.device)
-        return embeds, mask, pictures
-
-    def _see(self, token: dict[str, Any], like: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
+    def _see(self, token: dict[str, Any]) -> tuple[torch.Tensor, tuple[int, int]]:
         """Return the rows [N, D] of a picture's token, and how many rows and columns of the picture they are."""
         if token.get("type") != "image" or self.transformer.visual is None:
             raise ValueError(
                 "image: this file of the text encoder has no picture encoder; got a prompt with a picture, expected a "
                 "file with the weights 'visual.*'"
             )
+        like, _ = self._embed([PAD_TOKEN])
         rows, size = self.transformer.visual(token["data"][0, :, :, :3].to(like.device), like.dtype)
         return rows, size
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.options import OptionDict
-from engine.text.clip_encoding import Encoded
+from engine.text.chunk_encoding import Encoded
 from engine.text.clip_tokens import Chunks
 from engine.values.hooks import HookGroup
 from engine.values.module_patcher import ModulePatcher

@@ -31,7 +31,7 @@ from engine.families.parts.double_stream_lora_names import lora_keys, renamed_lo
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
 from engine.settings import DtypePolicy
-from engine.text.clip_encoding import Encoded
+from engine.text.chunk_encoding import Encoded
 from engine.text.clip_l import CLIP_L_ENCODING
 from engine.text.t5_encoding import T5Encoding
 

@@ -18,7 +18,7 @@ from engine.families.parts.clip_g import second_clip_g
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.language_model import language_text_encoder
 from engine.families.parts.t5 import t5_xxl
-from engine.text.clip_encoding import Encoded
+from engine.text.chunk_encoding import Encoded
 from engine.text.clip_l import CLIP_L_ENCODING
 from engine.text.clip_tokens import Weighted
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding

@@ -14,7 +14,8 @@ from torch.nn import functional
 from engine.families.parts.clip_g import second_clip_g
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.t5 import t5_xxl
-from engine.text.clip_encoding import ClipEncoder, Encoded, TokenWeights
+from engine.text.chunk_encoding import Encoded, TokenWeights
+from engine.text.clip_encoding import ClipEncoder
 from engine.text.clip_l import CLIP_L_ENCODING
 from engine.text.t5_encoding import T5Encoding
 

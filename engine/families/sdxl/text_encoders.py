@@ -16,7 +16,7 @@ from engine.families.base import Shapes, Tensors, TextEncoder
 from engine.families.parts.clip_g import clip_g
 from engine.families.parts.clip_text import PROJECTION, clip_text_network, num_layers, transformers_layout
 from engine.families.parts.layouts import saved_behind
-from engine.text.clip_encoding import Encoded
+from engine.text.chunk_encoding import Encoded
 from engine.text.clip_l import CLIP_L_ENCODING
 
 L_PREFIX = "conditioner.embedders.0.transformer."

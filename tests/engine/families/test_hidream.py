@@ -15,7 +15,7 @@ from engine.families.hidream.text_encoders import LLAMA, NUM_TOKENS, ShortT5Toke
 from engine.families.registry import family_named
 from engine.formats.safetensors_file import write_safetensors
 from engine.store.model_store import denoiser
-from engine.text.clip_encoding import Encoded
+from engine.text.chunk_encoding import Encoded
 from engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
 from engine.text.t5_encoding import END_TOKEN, T5Encoding
 

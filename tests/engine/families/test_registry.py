@@ -17,7 +17,7 @@ from engine.families import registry
 from engine.families.base import ComfyUiNames, ModelFamily, TensorIndex
 from engine.formats.safetensors_file import write_safetensors
 from engine.nodes.built_in import built_in_nodes
-from engine.text.clip_encoding import Encoded
+from engine.text.chunk_encoding import Encoded
 from tests.engine.families.test_every_family import saved_index
 from tests.engine.nodes.small_store import small_store
 

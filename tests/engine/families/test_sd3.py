@@ -16,7 +16,7 @@ from engine.families.base import TensorIndex
 from engine.families.registry import family_named, recognise
 from engine.memory.weight_patches import calculate_weight
 from engine.store.model_store import denoiser
-from engine.text.clip_encoding import Encoded
+from engine.text.chunk_encoding import Encoded
 from tests.engine.families.test_every_family import saved_index
 
 FAMILY = family_named("sd3")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.architectures.language_model import GEMMA2, LanguageModel, LanguageModelConfig
-from engine.text.clip_encoding import TokenWeights
+from engine.text.chunk_encoding import TokenWeights
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from engine.text.language_tokens import LanguageTokenizer, qwen2, qwen3
 from engine.text.sentence_pieces import byte_vocabulary, sentence_pieces
