@@ -21,8 +21,9 @@ from engine.diffusion.latent_format import LatentFormat
 from engine.formats.weight_file import Names
 from engine.settings import DtypePolicies, DtypePolicy
 from engine.text.chunk_encoding import Encoded
+from engine.text.chunk_tokens import FindEmbedding
 from engine.text.clip_encoding import ClipEncoder, ClipEncoding, only_encoder
-from engine.text.clip_tokens import BytePairs, ClipTokenizer, FindEmbedding
+from engine.text.clip_tokens import BytePairs, ClipTokenizer
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]

@@ -11,19 +11,19 @@ import heapq
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib import resources
 from typing import Any
 
-from engine.text.prompt_weights import parse_weights
+from engine.text.chunk_tokens import Chunks, ChunkTokenizer, FindEmbedding, Weighted, Word
+from engine.text.clip_encoding import END_TOKEN, START_TOKEN
 
 START_TEXT, END_TEXT = "<|startoftext|>", "<|endoftext|>"
 MAX_LENGTH = 77
 KEPT_WORD_LENGTH, MAX_KEPT_WORDS = 64, 100_000  # of words already encoded
 LONG_WORD = 8  # tokens from which a word may be broken between chunks
 CONTRACTIONS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
-EMBEDDING_PREFIX = "embedding:"
 LONG_RUN_OF_MARKS = re.compile(r"[^\w\s]{256}")  # or of punctuation, which it costs no more than time
 
 # The blocks whose ideographs stand for a word each.
@@ -63,6 +63,14 @@ class BytePairs:
         letters = list(self._letters.values())
         pieces = [*letters, *(letter + "</w>" for letter in letters), *(a + b for a, b in self._merges)]
         return {piece: index for index, piece in enumerate([*pieces, START_TEXT, END_TEXT])}
+
+    @cached_property
+    def _pieces_by_id(self) -> dict[int, str]:
+        return {index: piece for piece, index in self.vocabulary.items()}
+
+    def piece(self, token: int) -> str:
+        """Return the piece of the vocabulary that a token stands for. Raises KeyError."""
+        return self._pieces_by_id[token]
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without start and end."""
@@ -179,17 +187,12 @@ def _kind(letter: str) -> str:
 
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
-FindEmbedding = Callable[[str], tuple[Any, str]]  # name -> (tensor [n, D] or [D] or None, text left over)
-TokenizerOptions = dict[str, Any]  # shortest and longest chunks by key, and what packs add
-Chunks = dict[str, list[list[Any]]]  # slot of an encoder -> chunks of (token, weight)
-Weighted = tuple[Any, float, int]  # token id or embedding row, weight, word id (0: none)
 
-
-class ClipTokenizer:
+class ClipTokenizer(ChunkTokenizer):
     """Prompts -> chunks of 77 tokens with weights, for the encoder of one slot.
 
-    `find_embedding` looks up what stands after `embedding:`; without it the words are ordinary text. `pad_token` fills
-    a chunk behind the end token; None is the end token.
+    Everything between two embeddings stays in one chunk if it is short. `pad_token` fills a chunk behind the end token;
+    None is the end token.
     """
 
     def __init__(
@@ -201,75 +204,25 @@ class ClipTokenizer:
         pairs: BytePairs | None = None,
     ) -> None:
         self.pairs = BytePairs() if pairs is None else pairs
-        self.find_embedding = find_embedding
-        self.slot = slot
-        self._pad_token = pad_token
-
-    @property
-    def start_token(self) -> int:
-        return self.pairs.vocabulary[START_TEXT]
-
-    @property
-    def end_token(self) -> int:
-        return self.pairs.vocabulary[END_TEXT]
+        super().__init__(
+            find_embedding,
+            slot=slot,
+            vocabulary=lambda: self.pairs,
+            pad_token=END_TOKEN if pad_token is None else pad_token,
+            start_token=START_TOKEN,
+            end_token=END_TOKEN,
+            min_length=MAX_LENGTH,
+        )
 
     @property
     def key(self) -> str:
         """ComfyUI's name of the encoder."""
         return f"clip_{self.slot}"
 
-    @property
-    def pad_token(self) -> int:
-        return self.end_token if self._pad_token is None else self._pad_token
-
-    def tokenize_with_weights(
-        self,
-        text: str,
-        return_word_ids: bool = False,
-        tokenizer_options: TokenizerOptions | None = None,
-        disable_weights: bool = False,
-        **kwargs: object,
-    ) -> Chunks:
-        """Return the chunks by slot (`{"l": chunks}`), each 77 of (token, weight), or (token, weight, word id).
-
-        Options as custom nodes set them: `clip_l_min_length`, `clip_l_min_padding` (tokens of padding at the end).
-        """
-        options = tokenizer_options or {}
-        parts = [(text, 1.0)] if disable_weights else parse_weights(text)
-        words = [word for part, weight in parts for word in self._words(part, weight)]
-        chunks = self._chunks(
-            words, options.get(f"clip_{self.slot}_min_padding"), options.get(f"clip_{self.slot}_min_length")
-        )
-        if return_word_ids:
-            return {self.slot: [list(chunk) for chunk in chunks]}
-        return {self.slot: [[(token, weight) for token, weight, _ in chunk] for chunk in chunks]}
-
-    def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[Any, str]]:
-        names = {index: piece for piece, index in self.pairs.vocabulary.items()}
-        return [(pair, names[pair[0]]) for pair in token_weight_pair]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def _words(self, part: str, weight: float) -> Iterator[list[tuple[Any, float]]]:
-        """Yield groups of tokens that should stay in one chunk: here everything between two embeddings."""
-        pieces = re.split(rf" {EMBEDDING_PREFIX}|\n{EMBEDDING_PREFIX}", part)
-        for piece in [pieces[0], *(EMBEDDING_PREFIX + piece for piece in pieces[1:])]:
-            text = piece
-            if piece.startswith(EMBEDDING_PREFIX) and self.find_embedding is not None:
-                rows, text = self.find_embedding(piece[len(EMBEDDING_PREFIX) :].strip("\n"))
-                if rows is not None:
-                    yield [(row, weight) for row in (rows.unsqueeze(0) if rows.ndim == 1 else rows)]
-            if text:
-                yield [(token, weight) for token in self.pairs.encode(text)]
-
-    def _chunks(
-        self, words: list[list[tuple[object, float]]], min_padding: int | None, min_length: int | None
-    ) -> list[list[Weighted]]:
-        start: Weighted = (self.start_token, 1.0, 0)
-        end: Weighted = (self.end_token, 1.0, 0)
+    def _chunks(self, words: Sequence[Word], min_padding: int, min_length: int) -> list[list[Weighted]]:
+        end: Weighted = (END_TOKEN, 1.0, 0)
         pad: Weighted = (self.pad_token, 1.0, 0)
-        chunk = [start]
+        chunk = self._started()
         chunks = [chunk]
         for number, word in enumerate(words, start=1):
             rest: list[Weighted] = [(token, weight, number) for token, weight in word]
@@ -284,10 +237,9 @@ class ClipTokenizer:
                     rest = rest[room:]
                 else:
                     chunk.extend([end, *[pad] * room])
-                chunk = [start]
+                chunk = self._started()
                 chunks.append(chunk)
-        chunk.extend([end, *[pad] * (min_padding or 0)])
-        chunk.extend([pad] * (max(MAX_LENGTH, min_length or 0) - len(chunk)))
+        self._end(chunk, min_padding, max(MAX_LENGTH, min_length))
         return chunks
 
 

@@ -9,19 +9,19 @@ import json
 from functools import lru_cache
 
 from engine.text.clip_tokens import byte_letters
-from engine.text.language_tokens import BytePairVocabulary
+from engine.text.vocabulary import LibraryVocabulary
 
 START_TOKEN, PAD_TOKEN = 128000, 128009
 SPECIAL = {"<|begin_of_text|>": START_TOKEN, "<|eot_id|>": PAD_TOKEN}
 
 
 @lru_cache(maxsize=2)
-def llama_vocabulary(content: bytes) -> BytePairVocabulary:
+def llama_vocabulary(content: bytes) -> LibraryVocabulary:
     """Return the tokenizer of a `tokenizer.json`, built once for the latest ones. Raises ValueError."""
     from tokenizers import Tokenizer  # a prompt for another encoder does without it
 
     try:
-        return BytePairVocabulary(Tokenizer.from_buffer(content))
+        return LibraryVocabulary(Tokenizer.from_buffer(content))
     except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         raise ValueError(
             f"tokenizer: invalid tokenizer.json; got {len(content)} bytes, expected one of the tokenizers library"

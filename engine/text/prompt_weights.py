@@ -30,6 +30,11 @@ def parse_weights(text: str) -> list[tuple[str, float]]:
     return [(part.replace("\0\1", ")").replace("\0\2", "("), weight) for part, weight in parts]
 
 
+def unescaped(text: str) -> str:
+    """Return a text whose brackets have no weights, without the backslashes that keep them text."""
+    return text.replace("\\)", ")").replace("\\(", "(")
+
+
 def nesting_problem(text: str) -> str | None:
     """Return why a prompt's brackets cannot be read, or None."""
     if text.count("(") <= MAX_DEPTH:

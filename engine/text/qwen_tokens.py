@@ -7,15 +7,15 @@ vocabulary is derived from the table. It is loaded at the first prompt.
 from __future__ import annotations
 
 import gzip
-import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import torch
 
-from engine.text.clip_tokens import EMBEDDING_PREFIX, byte_letters
+from engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
+from engine.text.clip_tokens import byte_letters
+from engine.text.vocabulary import LibraryVocabulary
 
 # Behind the pairs, in the order of their ids.
 MARKS = (
@@ -35,8 +35,8 @@ COMPLETE_PROMPTS = ("<|im_start|>", "<|start_header_id|>")  # the beginnings of 
 
 
 @cache
-def qwen_vocabulary(marks: tuple[str, ...] = MARKS) -> Any:
-    """Return Qwen2.5's tokenizer of the tokenizers library, with the marks of a model behind the pairs."""
+def qwen_vocabulary(marks: tuple[str, ...] = MARKS) -> LibraryVocabulary:
+    """Return Qwen2.5's tokenizer, with the marks of a model behind the pairs."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers  # for this encoder alone
 
     packed = resources.files("engine.text").joinpath("qwen2_merges.txt.gz").read_bytes()
@@ -52,10 +52,10 @@ def qwen_vocabulary(marks: tuple[str, ...] = MARKS) -> Any:
         ]
     )
     made.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in marks])
-    return made
+    return LibraryVocabulary(made)
 
 
-class QwenTokenizer:
+class QwenTokenizer(ChunkTokenizer):
     """Prompts -> one chunk of tokens, in the template of a chat. Brackets are text: every weight is 1.
 
     A picture takes the place of a mark `<|image_pad|>`, as `{"type": "image", "data": [1, H, W, 3] of 0..1}`.
@@ -63,58 +63,31 @@ class QwenTokenizer:
     """
 
     def __init__(self, *, slot: str, template: str, picture_template: str) -> None:
-        self.slot = slot
+        super().__init__(None, slot=slot, vocabulary=qwen_vocabulary, pad_token=PAD_TOKEN, min_length=1)
         self.template = template
         self.picture_template = picture_template
-
-    @property
-    def key(self) -> str:
-        """ComfyUI's name of the encoder."""
-        return self.slot
 
     def tokenize_with_weights(
         self,
         text: str,
         return_word_ids: bool = False,
-        tokenizer_options: dict[str, Any] | None = None,
+        tokenizer_options: TokenizerOptions | None = None,
+        disable_weights: bool = True,
         *,
         llama_template: str | None = None,
         images: Sequence[torch.Tensor] = (),
-        **kwargs: Any,
-    ) -> dict[str, list[list[Any]]]:
-        """Return the chunk by slot (`{"qwen25_7b": [chunk]}`), of (token, weight), or (token, weight, word id).
+        **kwargs: object,
+    ) -> Chunks:
+        """Return the chunk by slot, as `ChunkTokenizer.tokenize_with_weights`, whatever `disable_weights` is.
 
-        `llama_template` is a template in place of the tokenizer's. Options as nodes set them: `qwen25_7b_min_length`,
-        `qwen25_7b_min_padding` (tokens of padding at the end).
+        `llama_template` is a template in place of the tokenizer's.
         """
         if not text.startswith(COMPLETE_PROMPTS):
             own = self.picture_template if len(images) else self.template
             text = (own if llama_template is None else llama_template).format(text)
-        options = tokenizer_options or {}
-        chunk: list[tuple[Any, float, int]] = [
-            (token, 1.0, number) for number, word in enumerate(self._words(text), start=1) for token in word
-        ]
-        pad = (PAD_TOKEN, 1.0, 0)
-        chunk.extend([pad] * (options.get(f"{self.slot}_min_padding") or 0))
-        chunk.extend([pad] * (options.get(f"{self.slot}_min_length", 1) - len(chunk)))
-        pictures = iter(images)
-        for place, (token, weight, number) in enumerate(chunk):
-            picture = next(pictures, None) if token == PICTURE_TOKEN else None
-            if picture is not None:
-                chunk[place] = ({"type": "image", "data": picture, "original_type": "image"}, weight, number)
-        if return_word_ids:
-            return {self.slot: [list(chunk)]}
-        return {self.slot: [[(token, weight) for token, weight, _ in chunk]]}
-
-    def untokenize(self, token_weight_pair: list[Any]) -> list[tuple[object, str]]:
-        return [(pair, qwen_vocabulary().id_to_token(pair[0])) for pair in token_weight_pair]
-
-    def state_dict(self) -> dict[str, object]:
-        return {}
-
-    def _words(self, text: str) -> list[list[int]]:
-        """Return the tokens of the text's parts, cut where other tokenizers look for embeddings, as in ComfyUI."""
-        plain = text.replace("\\)", ")").replace("\\(", "(")
-        first, *others = re.split(rf" {EMBEDDING_PREFIX}|\n{EMBEDDING_PREFIX}", plain)
-        parts = [first, *(EMBEDDING_PREFIX + other for other in others)]
-        return [qwen_vocabulary().encode(part, add_special_tokens=False).ids for part in parts if part]
+        chunks = super().tokenize_with_weights(text, return_word_ids, tokenizer_options, disable_weights=True)
+        (chunk,) = chunks[self.slot]
+        places = [place for place, (token, *_) in enumerate(chunk) if token == PICTURE_TOKEN]
+        for place, picture in zip(places, images, strict=False):
+            chunk[place] = ({"type": "image", "data": picture, "original_type": "image"}, *chunk[place][1:])
+        return chunks

@@ -6,19 +6,10 @@ Files of text encoders hold the serialised model as a tensor of bytes. The libra
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Protocol
 
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # kinds of pieces in the format
 FIRST_PIECES = (("<pad>", CONTROL), ("</s>", CONTROL), ("<unk>", UNKNOWN), ("<s>", CONTROL), ("\u2581", NORMAL))
 SCORE_TAG = b"\x15"  # field 2, four bytes
-
-
-class Vocabulary(Protocol):
-    """A tokenizer of texts without special tokens."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def piece(self, token: int) -> str: ...
 
 
 class SentencePieces:

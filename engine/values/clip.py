@@ -8,7 +8,7 @@ import torch
 
 from engine.diffusion.options import OptionDict
 from engine.text.chunk_encoding import Encoded
-from engine.text.clip_tokens import Chunks
+from engine.text.chunk_tokens import Chunks
 from engine.values.hooks import HookGroup
 from engine.values.module_patcher import ModulePatcher
 from engine.values.network_value import NetworkValue

@@ -5,7 +5,7 @@ Each may be left out. `T` tokens, `D` width, `L` layers of Llama.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,12 +19,11 @@ from engine.families.parts.clip_l import clip_l
 from engine.families.parts.language_model import language_text_encoder
 from engine.families.parts.t5 import t5_xxl
 from engine.text.chunk_encoding import Encoded
+from engine.text.chunk_tokens import Weighted, Word
 from engine.text.clip_l import CLIP_L_ENCODING
-from engine.text.clip_tokens import Weighted
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from engine.text.language_tokens import LanguageTokenizer
 from engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
-from engine.text.prompt_weights import parse_weights
 from engine.text.t5_encoding import T5Encoding
 from engine.text.t5_tokens import T5Tokenizer
 
@@ -38,33 +37,16 @@ STATES = "conditioning_llama3"  # ComfyUI's name of Llama's layers in a conditio
 class ShortT5Tokenizer(T5Tokenizer):
     """The tokenizer of a T5 that reads the first 128 tokens alone."""
 
-    def tokenize_with_weights(
-        self,
-        text: str,
-        return_word_ids: bool = False,
-        tokenizer_options: dict[str, Any] | None = None,
-        disable_weights: bool = False,
-        **kwargs: Any,
-    ) -> dict[str, list[list[Any]]]:
-        options = tokenizer_options or {}
-        parts = [(text, 1.0)] if disable_weights else parse_weights(text)
-        words = (word for part, weight in parts for word in self._words(part, weight))
-        end: Weighted = (self.encoding.end_token, 1.0, 0)
-        pad: Weighted = (self.encoding.pad_token, 1.0, 0)
-        chunk: list[Weighted] = []
+    def _chunks(self, words: Sequence[Word], min_padding: int, min_length: int) -> list[list[Weighted]]:
+        chunk = self._started()
         for number, word in enumerate(words, start=1):
             left = NUM_TOKENS - 1 - len(chunk)
             kept = word if len(word) <= left else word[:left] if len(word) >= UNDIVIDED else []
             chunk.extend((token, weight, number) for token, weight in kept)
             if len(word) > left:
-                chunk.append(end)
-                break
-        else:
-            chunk.extend([end, *[pad] * (options.get(f"{self.slot}_min_padding") or 0)])
-            chunk.extend([pad] * (options.get(f"{self.slot}_min_length", self.encoding.min_length) - len(chunk)))
-        if return_word_ids:
-            return {self.slot: [chunk]}
-        return {self.slot: [[(token, weight) for token, weight, _ in chunk]]}
+                return [[*chunk, (self.encoding.end_token, 1.0, 0)]]
+        self._end(chunk, min_padding, min_length)
+        return [chunk]
 
 
 class LayersEncoder(LanguageEncoder):

@@ -14,6 +14,7 @@ from engine.families.parts.t5 import TOKENIZER, lora_keys
 from engine.text import sentence_pieces
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from engine.text.language_tokens import LanguageTokenizer
+from engine.text.vocabulary import TextVocabulary
 
 
 def fits_kind(shapes: Shapes, *, kind: LanguageModelKind, width: int | None = None) -> bool:
@@ -30,7 +31,7 @@ def language_text_encoder(
     *,
     kind: LanguageModelKind,
     fits: Callable[[Shapes], bool] | None = None,
-    vocabulary: Callable[[], sentence_pieces.Vocabulary] | None = None,
+    vocabulary: Callable[[], TextVocabulary] | None = None,
     encoder_type: Callable[[Any, Any], Any] = LanguageEncoder,
 ) -> TextEncoder:
     """Describe a language model of a family whose checkpoints have it behind `text_encoders.`.
@@ -64,7 +65,7 @@ def _of_files() -> Vocabulary:
 
 
 def _tokenizer(
-    encoder: Any, parts: TokenizerParts, *, vocabulary: Callable[[], sentence_pieces.Vocabulary] | None
+    encoder: Any, parts: TokenizerParts, *, vocabulary: Callable[[], TextVocabulary] | None
 ) -> LanguageTokenizer:
     encoding: LanguageEncoding = encoder.encoding
     own = partial(sentence_pieces.sentence_pieces, encoder.vocabulary) if vocabulary is None else vocabulary

@@ -13,6 +13,7 @@ from engine.families.parts.layouts import behind_first, saved_behind
 from engine.text import sentence_pieces
 from engine.text.t5_encoding import T5Encoder, T5Encoding
 from engine.text.t5_tokens import T5Tokenizer, pile_t5_vocabulary, t5_vocabulary
+from engine.text.vocabulary import TextVocabulary
 
 TOKENIZER = "spiece_model"  # the tensor of a serialised tokenizer
 HOME = "text_encoders."  # where most families' checkpoints have their text encoders
@@ -85,7 +86,7 @@ def t5_text_encoder(
     )
 
 
-def _tokenizer_with(vocabulary: Callable[[], sentence_pieces.Vocabulary]) -> Callable[[Any, TokenizerParts], Any]:
+def _tokenizer_with(vocabulary: Callable[[], TextVocabulary]) -> Callable[[Any, TokenizerParts], Any]:
     def tokenizer(encoder: Any, parts: TokenizerParts) -> T5Tokenizer:
         encoding: T5Encoding = encoder.encoding
         return T5Tokenizer(parts.find_embedding(encoding), encoding=encoding, vocabulary=vocabulary)

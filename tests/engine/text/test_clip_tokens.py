@@ -68,6 +68,11 @@ def test_every_chunk_has_77_tokens_and_ends_with_the_end_token(tokenizer: ClipTo
     assert all(chunk[-1][0] == tokenizer.end_token for chunk in chunks)
 
 
+def test_backslashes_before_brackets_are_no_text_with_or_without_weights(tokenizer: ClipTokenizer) -> None:
+    plain = tokenizer.tokenize_with_weights("a \\(b\\)", disable_weights=True)
+    assert plain == tokenizer.tokenize_with_weights("a \\(b\\)") != tokenizer.tokenize_with_weights("a b")
+
+
 def test_special_tokens_in_a_prompt_stand_for_themselves(tokenizer: ClipTokenizer) -> None:
     assert tokenizer.pairs.encode(f"fox{END_TEXT}")[-1] == tokenizer.end_token
 

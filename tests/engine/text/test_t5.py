@@ -59,6 +59,11 @@ def test_brackets_are_weights_unless_they_are_disabled() -> None:
     assert {weight for _, weight in plain} == {1.0} and len(plain) > len(chunk)
 
 
+def test_backslashes_before_brackets_are_no_text_with_or_without_weights() -> None:
+    assert ids("a \\(b\\)", disable_weights=True) == ids("a \\(b\\)") == ids("a (b)", disable_weights=True)
+    assert ids("a \\(b\\)") != ids("a b")
+
+
 def test_an_embedding_stands_between_the_words_and_an_unknown_one_is_text() -> None:
     found = ids("a fox embedding:mine")
     assert [torch.is_tensor(token) for token in found[-3:]] == [True, True, False]

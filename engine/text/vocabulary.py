@@ -1,0 +1,26 @@
+"""The interface of tokenizers of texts, and those of the tokenizers library."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class TextVocabulary(Protocol):
+    """A tokenizer of texts without special tokens."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def piece(self, token: int) -> str: ...
+
+
+class LibraryVocabulary:
+    """A tokenizer of the tokenizers library."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def piece(self, token: int) -> str:
+        return str(self._tokenizer.id_to_token(token))
