@@ -49,8 +49,11 @@ def expanded(rules: NodeRules, inputs: Values) -> NodeRules:
     )
 
 
-def nested(rules: NodeRules, arguments: ValueDict) -> ValueDict:
-    """Return the arguments of a call as the node receives them: inputs of dynamic ones within their mappings."""
+def nested(rules: NodeRules, arguments: ValueDict, *, keyed: bool = False) -> ValueDict:
+    """Return the arguments of a call as the node receives them: inputs of dynamic ones within their mappings.
+
+    With `keyed` each of these is a pair of the value and its dotted name, by which a node asks for a lazy input.
+    """
     if not rules.places:
         return arguments
     flat = dict(arguments)
@@ -59,7 +62,8 @@ def nested(rules: NodeRules, arguments: ValueDict) -> ValueDict:
         inner = result
         for part in place[:-1]:
             inner = inner.setdefault(part, {})
-        inner[place[-1]] = flat.pop(name, {} if _is_empty_group(name) else None)
+        value = flat.pop(name, {} if _is_empty_group(name) else None)
+        inner[place[-1]] = (value, name.removesuffix(".")) if keyed else value
     return {**flat, **result}
 
 
@@ -89,10 +93,10 @@ class _Expansion:
         options = [option for option in _sequence(item.options.get("options")) if isinstance(option, Mapping)]
         shown = {key: value for key, value in item.options.items() if key != "options"}
         self.declared.append(InputSpec(name, [option.get("key") for option in options], shown, item.section))
-        self.places[name] = (*place, item.name)
         chosen = self.inputs.get(name)
         for option in options:
-            if option.get("key") == chosen:
+            if name in self.inputs and option.get("key") == chosen:
+                self.places[name] = (*place, item.name)
                 for inner in _declared_in(option.get("inputs")):
                     self.add(inner, place)
                 return

@@ -42,7 +42,7 @@ class Schedule:
     def __init__(
         self,
         node: Callable[[str], Node],
-        find_rules: Callable[[str], NodeRules],
+        find_rules: Callable[[Node], NodeRules],
         is_known: Callable[[str], bool],
     ) -> None:
         self._node = node
@@ -82,7 +82,7 @@ class Schedule:
             if node_id in self._pending:
                 continue
             node = self._node(node_id)
-            rules = self._find_rules(node.class_type)
+            rules = self._find_rules(node)
             rank = FIRST if rules.is_output or rules.is_async else ANY
             self._pending[node_id] = _Entry(node_id, self._added, rank, rules.is_output)
             self._feeds[node_id] = {}

@@ -117,12 +117,15 @@ class InputCheck:
 
     As in ComfyUI it takes the place of the range and choice checks of what it is given, and its verdict is told of each
     of these inputs. With `comes_last` it is asked only when those checks are content, and its verdict is told once.
+    With `takes_lists` each input is a list of one value. Inputs within dynamic ones come nested, as the node receives
+    them; since they are chosen by their dotted names, only a check that `takes_all` gets their values.
     """
 
     function: Callable[..., Any]
     names: frozenset[str] = frozenset()
     takes_all: bool = False
     comes_last: bool = False
+    takes_lists: bool = False
 
     def takes(self, name: str) -> bool:
         return self.takes_all or name in self.names

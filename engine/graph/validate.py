@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import Explanation, NodeProblems, Problem, PromptRejected
-from engine.graph.dynamic_inputs import expanded
+from engine.graph.dynamic_inputs import expanded, nested
 from engine.graph.problems import (
     bad_link,
     bad_value,
@@ -29,7 +29,7 @@ from engine.graph.problems import (
 )
 from engine.graph.prompt import Node, Prompt, is_link, parse_prompt, undeclared_class, unknown_class
 from engine.graph.size import GraphLimits, check_size
-from engine.graph.spec import InputSpec, NodeRules, Values
+from engine.graph.spec import InputCheck, InputSpec, NodeRules, ValueDict, Values
 
 FindRules = Callable[[str], NodeRules | None]
 Excuses = Callable[[Problem, Mapping[str, Any]], bool]
@@ -402,7 +402,7 @@ class _Walk:
         if "input_types" in check.names:
             asked["input_types"] = linked_types
         try:
-            verdict = check.function(**asked)
+            verdict = check.function(**_as_received(rules, check, asked))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the node's own check
             self._report(frame, check_raised(error, via))
             return
@@ -485,6 +485,14 @@ def is_compatible(given: str | Sequence[object], wanted: str | Sequence[object])
     if not isinstance(given, str) or not isinstance(wanted, str):
         return not isinstance(given, str) and not isinstance(wanted, str) and list(given) == list(wanted)
     return not {item.strip() for item in given.split(",")}.isdisjoint(item.strip() for item in wanted.split(","))
+
+
+def _as_received(rules: NodeRules, check: InputCheck, asked: ValueDict) -> ValueDict:
+    """Return the inputs of a node's check in the shape that the node's call has."""
+    given = {name: [value] for name, value in asked.items()} if check.takes_lists else asked
+    if not rules.places:
+        return given
+    return {name: value for name, value in nested(rules, given).items() if check.takes(name) or name in given}
 
 
 def _is_blocker(verdict: object) -> bool:

@@ -97,13 +97,13 @@ class ClassNode(NodeClass):
         if own is None:
             return None
         declared = inspect.getfullargspec(own)
-        wants_lists = bool(getattr(self.kind, "INPUT_IS_LIST", False))
+        takes_lists = bool(getattr(self.kind, "INPUT_IS_LIST", False))
 
         def function(**inputs: Any) -> Any:
-            verdict = own(**{name: [value] for name, value in inputs.items()} if wants_lists else inputs)
+            verdict = own(**inputs)
             return wait_for(verdict) if inspect.isawaitable(verdict) else verdict
 
-        return InputCheck(function, frozenset(declared.args), declared.varkw is not None)
+        return InputCheck(function, frozenset(declared.args), declared.varkw is not None, takes_lists=takes_lists)
 
 
 async def _awaited(outcome: Awaitable[object], context: NodeContext) -> object:

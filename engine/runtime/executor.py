@@ -182,7 +182,7 @@ class _Run:
             services.signatures,
         )
         self.prompt = self.graph.prompt
-        self.schedule = Schedule(self.prompt.node, self.graph.rules, self.graph.is_known)
+        self.schedule = Schedule(self.prompt.node, self.graph.rules_of, self.graph.is_known)
         self.executed: list[str] = []
         self.shown: dict[str, Mapping[str, Any]] = {}
         self.expansions: dict[str, list[Returned]] = {}
@@ -450,7 +450,7 @@ class _Run:
         for arguments in calls_of(call.inputs, call.rules.input_is_list):
             if blocker_in(arguments, call.rules.input_is_list) is not None:
                 continue
-            names = call.node_class.missing_inputs(call.instance, nested(call.rules, arguments))
+            names = call.node_class.missing_inputs(call.instance, nested(call.rules, arguments, keyed=True))
             if inspect.isawaitable(names):
                 names = await names
             if isinstance(names, (list, tuple)):

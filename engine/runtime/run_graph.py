@@ -76,6 +76,7 @@ class RunGraph:
         self._instances = instances
         classes = RunClasses(find_class, environment)
         self.node_class, self.rules = classes.node_class, classes.rules
+        self._expanded: dict[str, NodeRules] = {}  # of the nodes with dynamic inputs
         self._keys = signatures(prompt.find, classes.rules)
         self._consumers = Consumers() if cache.forgets_within_run else None
         self._told_prompt = prompt.get_original_prompt()
@@ -170,8 +171,14 @@ class RunGraph:
     # --- inputs ---
 
     def rules_of(self, node: Node) -> NodeRules:
-        """Return the rules of a node's class with the inputs that this node has."""
-        return expanded(self.rules(node.class_type), node.inputs)
+        """Return the rules of a node's class with the inputs that this node has, found once a run."""
+        rules = self.rules(node.class_type)
+        if not rules.is_dynamic:
+            return rules
+        found = self._expanded.get(node.id)
+        if found is None:
+            found = self._expanded[node.id] = expanded(rules, node.inputs)
+        return found
 
     def inputs_of(self, node: Node, rules: NodeRules) -> tuple[dict[str, Sequence[Any]], set[str]]:
         """Return the lists of values of a node's inputs, and the names of links without a result yet."""
