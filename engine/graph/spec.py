@@ -25,7 +25,15 @@ ValueDict = dict[str, Any]  # the same, where they are made or changed
 
 # What the engine gives a hidden input; one of any other type is an input that only other nodes set.
 FILLED_IN = frozenset(
-    {"UNIQUE_ID", "PROMPT", "DYNPROMPT", "EXTRA_PNGINFO", "AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG"}
+    {
+        "UNIQUE_ID",
+        "PROMPT",
+        "DYNPROMPT",
+        "EXTRA_PNGINFO",
+        "AUTH_TOKEN_COMFY_ORG",
+        "API_KEY_COMFY_ORG",
+        "COMFY_USAGE_SOURCE",
+    }
 )
 
 
@@ -43,6 +51,7 @@ class InputSpec:
     section: Section = "required"
     is_open: bool = False  # the choices are what is offered; other values may be good too
     is_one_folder: bool = False  # the choices are the files of one folder; names in other folders may be good too
+    is_listed: bool = False  # declared, and so shown, with no options in the place of options; hidden: as a list
 
     @property
     def choices(self) -> Sequence[Any] | None:

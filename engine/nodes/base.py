@@ -526,6 +526,7 @@ class FunctionNode(NodeClass):
             has_fingerprint=self.fingerprint is not None,
             check=self._input_check(environment),
             takes_any_value=self.takes_any_value,
+            undeclared=None if self.takes_any_value else frozenset(),
         )
 
     def instance(self) -> None:

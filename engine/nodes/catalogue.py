@@ -9,7 +9,10 @@ from engine.graph.spec import InputSpec, NodeRules, NodeSpec, Section, ValueDict
 from engine.nodes.base import NodeClass, NodeEnvironment
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
-_FLAGS = ("output_tooltips", "deprecated", "experimental", "api_node", "comfyui_version")
+_FLAGS = (
+    "output_tooltips", "deprecated", "experimental", "api_node", "comfyui_version", "is_input_list",
+    "output_matchtypes", "has_intermediate_output", "dev_only", "price_badge", "search_aliases", "essentials_category",
+)  # fmt: skip
 
 
 class Catalogue(Mapping[str, NodeClass]):
@@ -65,9 +68,10 @@ def object_info(spec: NodeSpec) -> ValueDict:
 
 def _input(item: InputSpec) -> object:
     if item.section == "hidden":
-        return [item.type, dict(item.options)] if item.options else item.type
+        hidden = [item.type, dict(item.options)] if item.options else [item.type]
+        return hidden if item.options or item.is_listed else item.type
     kind = _json_type(item.type)
-    return [kind, dict(item.options)] if item.options else [kind]
+    return [kind, dict(item.options)] if item.options or item.is_listed else [kind]
 
 
 def _json_type(kind: Any) -> Any:

@@ -54,6 +54,7 @@ class ClassNode(NodeClass):
             has_fingerprint=hasattr(self.kind, "IS_CHANGED"),
             check=self._input_check(),
             undeclared=self._undeclared(),
+            takes_any_value=bool(getattr(self.kind, "ACCEPT_ALL_INPUTS", False)),
         )
         optional = declared.get("optional", {})
         if type(optional) is dict:  # noqa: E721 - a pack's own kind of dict may take names that it does not list
@@ -77,7 +78,7 @@ class ClassNode(NodeClass):
         return self.kind.IS_CHANGED(**inputs)
 
     def missing_inputs(self, instance: object, inputs: Mapping[str, object]) -> object:
-        asks = getattr(instance, "check_lazy_status", None)
+        asks = getattr(instance, "LAZY_STATUS", None) or getattr(instance, "check_lazy_status", None)
         return () if asks is None else asks(**inputs)
 
     def call(self, instance: Any, context: NodeContext, inputs: dict[str, Any]) -> Any:
@@ -148,7 +149,7 @@ def _input(name: str, item: Any, section: Section) -> InputSpec:
     if isinstance(item, str):  # a hidden input names only what it wants
         return InputSpec(name, item, {}, section)
     options = item[1] if len(item) > 1 and isinstance(item[1], Mapping) else {}
-    return InputSpec(name, item[0], options, section)
+    return InputSpec(name, item[0], options, section, is_listed=section == "hidden" or len(item) > 1)
 
 
 def _outputs(kind: Any) -> tuple[OutputSpec, ...]:
@@ -175,4 +176,4 @@ def _extra(kind: object) -> dict[str, object]:
         extra["experimental"] = True
     if hasattr(kind, "API_NODE"):
         extra["api_node"] = kind.API_NODE
-    return extra
+    return extra | (kind.LATER_INFO() if hasattr(kind, "LATER_INFO") else {})

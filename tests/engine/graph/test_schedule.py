@@ -27,7 +27,7 @@ CLASSES = {
 
 def schedule_of(prompt: dict[str, Any], known: frozenset[str] = frozenset()) -> Schedule:
     nodes = parse_prompt(prompt)
-    return Schedule(nodes.__getitem__, CLASSES.__getitem__, known.__contains__)
+    return Schedule(nodes.__getitem__, lambda item: CLASSES[item.class_type], known.__contains__)
 
 
 def order_of(schedule: Schedule) -> list[str]:

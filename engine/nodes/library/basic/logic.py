@@ -38,10 +38,9 @@ def comfy_switch_node(
       experimental=True, comfyui_version=VERSION)  # fmt: skip
 def custom_combo(
     context: NodeContext, *, choice: Annotated[str, OpenCombo()], **others: object
-) -> tuple[STRING, Annotated[int, Socket("INT"), Out("INDEX")]]:
-    """Return a choice among values that the page keeps, and its place among them."""
-    index = others.get("index", 0)
-    return choice, index if isinstance(index, int) else 0
+) -> tuple[STRING, Annotated[object, Socket("INT"), Out("INDEX")]]:
+    """Return a choice among values that the page keeps, and its place among them, as given."""
+    return choice, others.get("index", 0)
 
 
 @node("ComfyNotNode", display_name="Not", category=CATEGORY, python_module=MODULE, comfyui_version=VERSION)
