@@ -62,52 +62,47 @@ class CallbacksMP:
 Options = dict[str, Any]
 
 
-def get_all_wrappers(
-    wrapper_type: str, transformer_options: Mapping[str, object], is_model_options: bool = False
-) -> Functions:
-    return wrappers.wrappers_of(wrapper_type, _registry(transformer_options, is_model_options))
+class _Registered:
+    """Functions of one kind in a model's options, by what they are called for and by their packs' keys."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def get_all(self, name: str, transformer_options: Values, is_model_options: bool = False) -> Functions:
+        by_key = self._by_name(transformer_options, is_model_options).get(name, {})
+        return [function for functions in by_key.values() for function in functions]
+
+    def get_with_key(
+        self, name: str, key: str | None, transformer_options: Values, is_model_options: bool = False
+    ) -> Functions:
+        return list(self._by_name(transformer_options, is_model_options).get(name, {}).get(key, ()))
+
+    def add(self, name: str, function: object, transformer_options: Options, is_model_options: bool = False) -> None:
+        self.add_with_key(name, None, function, transformer_options, is_model_options)
+
+    def add_with_key(
+        self,
+        name: str,
+        key: str | None,
+        function: object,
+        transformer_options: Options,
+        is_model_options: bool = False,
+    ) -> None:
+        options = transformer_options
+        registry = options.setdefault("transformer_options", {}) if is_model_options else options
+        registry.setdefault(self._kind, {}).setdefault(name, {}).setdefault(key, []).append(function)
+
+    def _by_name(self, options: Values, is_model_options: bool) -> Mapping[str, Mapping[str | None, Functions]]:
+        registry: Values = options.get("transformer_options", {}) if is_model_options else options
+        found: Mapping[str, Mapping[str | None, Functions]] = registry.get(self._kind, {})
+        return found
 
 
-def get_wrappers_with_key(
-    wrapper_type: str, key: str | None, transformer_options: Mapping[str, object], is_model_options: bool = False
-) -> Functions:
-    return _with_key("wrappers", wrapper_type, key, _registry(transformer_options, is_model_options))
-
-
-def get_all_callbacks(
-    call_type: str, transformer_options: Mapping[str, object], is_model_options: bool = False
-) -> Functions:
-    return wrappers.callbacks_of(call_type, _registry(transformer_options, is_model_options))
-
-
-def get_callbacks_with_key(
-    call_type: str, key: str | None, transformer_options: Mapping[str, object], is_model_options: bool = False
-) -> Functions:
-    return _with_key("callbacks", call_type, key, _registry(transformer_options, is_model_options))
-
-
-def add_wrapper(
-    wrapper_type: str, wrapper: object, transformer_options: Options, is_model_options: bool = False
-) -> None:
-    add_wrapper_with_key(wrapper_type, None, wrapper, transformer_options, is_model_options)
-
-
-def add_wrapper_with_key(
-    wrapper_type: str, key: str | None, wrapper: object, transformer_options: Options, is_model_options: bool = False
-) -> None:
-    _add("wrappers", wrapper_type, key, wrapper, transformer_options, is_model_options)
-
-
-def add_callback(
-    call_type: str, callback: object, transformer_options: Options, is_model_options: bool = False
-) -> None:
-    add_callback_with_key(call_type, None, callback, transformer_options, is_model_options)
-
-
-def add_callback_with_key(
-    call_type: str, key: str | None, callback: object, transformer_options: Options, is_model_options: bool = False
-) -> None:
-    _add("callbacks", call_type, key, callback, transformer_options, is_model_options)
+_WRAPPERS, _CALLBACKS = _Registered("wrappers"), _Registered("callbacks")
+get_all_wrappers, get_wrappers_with_key = _WRAPPERS.get_all, _WRAPPERS.get_with_key
+get_all_callbacks, get_callbacks_with_key = _CALLBACKS.get_all, _CALLBACKS.get_with_key
+add_wrapper, add_wrapper_with_key = _WRAPPERS.add, _WRAPPERS.add_with_key
+add_callback, add_callback_with_key = _CALLBACKS.add, _CALLBACKS.add_with_key
 
 
 def copy_nested_dicts(input_dict: Mapping[str, object]) -> dict[str, object]:
@@ -123,17 +118,3 @@ def merge_nested_dicts(
         return merged
     dict1.update(merged)
     return dict1
-
-
-def _registry(options: Values, is_model_options: bool) -> Values:
-    registry: Mapping[str, Any] = options.get("transformer_options", {}) if is_model_options else options
-    return registry
-
-
-def _with_key(kind: str, name: str, key: str | None, registry: Values) -> Functions:
-    return list(registry.get(kind, {}).get(name, {}).get(key, ()))
-
-
-def _add(kind: str, name: str, key: str | None, function: Any, options: dict[str, Any], is_model_options: bool) -> None:
-    registry = options.setdefault("transformer_options", {}) if is_model_options else options
-    registry.setdefault(kind, {}).setdefault(name, {}).setdefault(key, []).append(function)
