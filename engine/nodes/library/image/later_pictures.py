@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 
 from engine.images.encode import metadata_texts, write_png
-from engine.media.deep_pictures import write_exr, write_png16
+from engine.media.deep_pictures import EXR_FORMATS, PNG_FORMATS, write_exr, write_png16
 from engine.nodes.base import (
     Choice,
     Combo,
@@ -67,8 +67,14 @@ def save_image_advanced(
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("IMAGE"), Out("images")]:
     """Save pictures as PNG of 8 or 16 bits a channel, or as OpenEXR of 32-bit floats, with the prompt in each."""
+    height, width, channels = images.shape[1:]
+    known = EXR_FORMATS if format["format"] == "exr" else PNG_FORMATS
+    if channels not in known:
+        allowed = ", ".join(map(str, known))
+        raise ValueError(
+            f"images: {format['format']} of {channels} channels; got {list(images.shape)}, expected {allowed}"
+        )
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
-    height, width = images.shape[1:3]
     shown = []
     for index, image in enumerate(images.detach().cpu()):
         output = context.files.save_path(

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from engine.engine import Engine, RunRequest, RunResult
 from engine.errors import PromptRejected
 from engine.events import Event, RunFailed
+from engine.images.encode import write_png
+from engine.media.deep_pictures import write_png16
+from engine.nodes.library.image.later_pictures import save_image_advanced
 from engine.settings import EngineSettings
 from tests.engine.graph.declared import node
 from tests.parity.compare import INPUTS
@@ -117,3 +123,27 @@ def test_a_way_to_resize_that_does_not_exist_is_refused_before_anything_runs(eng
     (problem,) = refusal.value.node_problems["3"].problems
     assert problem.type == "value_not_in_list"
     assert "scale width" in problem.details
+
+
+@pytest.mark.parametrize("channels", [2, 5])
+@pytest.mark.parametrize(("form", "depth"), [("png", "8-bit"), ("png", "16-bit"), ("exr", "32-bit float")])
+def test_pictures_of_odd_channels_are_refused_before_one_is_saved(channels: int, form: str, depth: str) -> None:
+    context: Any = None  # nothing is asked of it
+    given = {"format": form, "bit_depth": depth, "input_color_space": "sRGB"}
+    with pytest.raises(ValueError, match=f"images: {form} of {channels} channels; .*expected 1, 3, 4"):
+        save_image_advanced(context, images=torch.zeros(1, 4, 4, channels), filename_prefix="x", format=given)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("depth", ["8-bit", "16-bit"])
+def test_grey_and_transparent_pictures_are_saved(tmp_path: Path, channels: int, depth: str) -> None:
+    image = torch.rand(4, 4, channels)
+    write = partial(write_png, compress_level=1) if depth == "8-bit" else write_png16
+    write(tmp_path / "a.png", image, {})
+    with Image.open(tmp_path / "a.png") as saved:
+        assert len(saved.getbands()) == channels
+
+
+def test_the_place_of_a_choice_may_be_linked(engine: Engine) -> None:
+    prompt = {"3": node("CustomCombo", choice="b", index=["2", 0]), "9": node("PreviewAny", source=["3", 1])}
+    assert list(run(engine, prompt).outputs["9"]["text"]) == ["3"]
