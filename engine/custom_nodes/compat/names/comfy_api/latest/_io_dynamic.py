@@ -10,16 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from engine.custom_nodes.compat.names.comfy_api.latest._io_inputs import (
+    BASE,
+    BASE_END,
     ComfyTypeI,
     ComfyTypeIO,
     Input,
     Output,
     WidgetInput,
     comfytype,
+    parameters,
 )
 from engine.custom_nodes.compat.names.comfy_api.latest._io_types import AnyType
 from engine.graph.dynamic_inputs import MAX_GROWN
-from engine.graph.spec import DYNAMIC_COMBO, GROWING, MATCHED, ValueDict, Values
+from engine.graph.spec import DYNAMIC_COMBO, GROWING, MATCHED, ValueDict
 
 
 def declared_inputs(inputs: Iterable[Any]) -> dict[str, dict[str, Any]]:
@@ -33,6 +36,10 @@ def declared_inputs(inputs: Iterable[Any]) -> dict[str, dict[str, Any]]:
 
 class DynamicInput(Input):
     """An input that stands for others."""
+
+    required = 1
+    raw_link = None
+    advanced = None
 
 
 class DynamicOutput(Output):
@@ -56,20 +63,9 @@ class MatchTemplate:
 
 
 class _MatchInput(Input):
-    def __init__(
-        self,
-        id: str,
-        template: MatchTemplate,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        lazy: bool | None = None,
-        extra_dict: Values | None = None,
-        raw_link: bool | None = None,
-        advanced: bool | None = None,
-    ) -> None:
-        super().__init__(id, display_name, optional, tooltip, lazy, extra_dict, raw_link, advanced)
-        self.template = template
+    takes = parameters("template", *BASE, *BASE_END)
+    required = 1
+    template: MatchTemplate
 
     def as_dict(self) -> dict[str, object]:
         return {**super().as_dict(), "template": self.template.as_dict()}
@@ -148,18 +144,8 @@ class TemplateNames(_GrowingTemplate):
 
 
 class _GrowingInput(DynamicInput):
-    def __init__(
-        self,
-        id: str,
-        template: _GrowingTemplate,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        lazy: bool | None = None,
-        extra_dict: Values | None = None,
-    ) -> None:
-        super().__init__(id, display_name, optional, tooltip, lazy, extra_dict)
-        self.template = template
+    takes = parameters("template", *BASE, "extra_dict")
+    template: _GrowingTemplate
 
     def as_dict(self) -> dict[str, object]:
         return {**super().as_dict(), "template": self.template.as_dict()}
@@ -194,18 +180,8 @@ class Option:
 
 
 class _DynamicComboInput(DynamicInput):
-    def __init__(
-        self,
-        id: str,
-        options: Sequence[Option],
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        lazy: bool | None = None,
-        extra_dict: Values | None = None,
-    ) -> None:
-        super().__init__(id, display_name, optional, tooltip, lazy, extra_dict)
-        self.options = list(options)
+    takes = parameters("options", *BASE, "extra_dict")
+    options: Sequence[Option]
 
     def as_dict(self) -> dict[str, object]:
         return {**super().as_dict(), "options": [option.as_dict() for option in self.options]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -52,31 +53,58 @@ class RemoteOptions:
         return without_none(vars(self))
 
 
+BASE = ("display_name", "optional", "tooltip", "lazy")
+BASE_END = ("extra_dict", "raw_link", "advanced")
+WIDGET_END = ("socketless", "force_input", *BASE_END)
+
+
+def parameters(*names: str) -> tuple[str, ...]:
+    """Return the names of an input's parameters after its id."""
+    return names
+
+
 class Input:
-    """An input that only a link can supply. `io_type` is ComfyUI's type name."""
+    """An input that only a link can supply. `io_type` is ComfyUI's type name.
+
+    A class lists in `takes` the parameters of its constructor after the id, in ComfyUI's order; each becomes an
+    attribute. `shown` are those among the options of `/object_info`, by the option's name.
+    """
 
     io_type: Any = "*"
-    named: ClassVar[Mapping[str, str]] = {}  # attributes among the options, by the option's name
+    takes: ClassVar[tuple[str, ...]] = (*BASE, *BASE_END)
+    defaults: ClassVar[Values] = {"optional": False}  # of the parameters that are not None by default
+    required: ClassVar[int] = 0  # how many of `takes` have no default
+    shown: ClassVar[Mapping[str, str]] = {
+        "display_name": "display_name",
+        "tooltip": "tooltip",
+        "lazy": "lazy",
+        "rawLink": "raw_link",
+        "advanced": "advanced",
+    }
+    id: str
+    display_name: str | None
+    optional: bool
+    tooltip: str | None
+    lazy: bool | None
+    extra_dict: Values | None
 
-    def __init__(
-        self,
-        id: str,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        lazy: bool | None = None,
-        extra_dict: Values | None = None,
-        raw_link: bool | None = None,
-        advanced: bool | None = None,
-    ) -> None:
-        self.id = id
-        self.display_name = display_name
-        self.optional = optional
-        self.tooltip = tooltip
-        self.lazy = lazy
-        self.extra_dict = dict(extra_dict or {})
-        self.rawLink = raw_link
-        self.advanced = advanced
+    def __init__(self, id: Any, *given: Any, **named: Any) -> None:
+        bound = self._signature().bind(id, *given, **named)
+        bound.apply_defaults()
+        vars(self).update(bound.arguments)
+        self.prepare()
+
+    @classmethod
+    def _signature(cls) -> inspect.Signature:
+        def parameter(index: int, name: str) -> inspect.Parameter:
+            default = inspect.Parameter.empty if index < cls.required else cls.defaults.get(name)
+            return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+
+        first = inspect.Parameter("id", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return inspect.Signature([first, *(parameter(index, name) for index, name in enumerate(cls.takes))])
+
+    def prepare(self) -> None:
+        """Derive from the parameters what else the input has. Raises ValueError for what they must not be."""
 
     def get_io_type(self) -> Any:
         return self.io_type
@@ -90,56 +118,33 @@ class Input:
 
     def as_dict(self) -> dict[str, object]:
         """Return the options as `/object_info` lists them."""
-        common = {
-            "display_name": self.display_name,
-            "tooltip": self.tooltip,
-            "lazy": self.lazy,
-            "rawLink": self.rawLink,
-            "advanced": self.advanced,
-        }
-        own = {name: plain(getattr(self, attribute)) for name, attribute in self.named.items()}
-        return without_none({**common, **self.extra_dict, **own})
+        base, own = (
+            {option: plain(getattr(self, name)) for option, name in shown.items()}
+            for shown in (Input.shown, self.shown)
+        )
+        return without_none({**base, **(self.extra_dict or {}), **own})
 
 
 class WidgetInput(Input):
     """An input with a value of its own in the prompt."""
 
-    common: ClassVar[Mapping[str, str]] = {
+    takes = parameters(*BASE, "default", "socketless", "widget_type", "force_input", *BASE_END)
+    shown: ClassVar[Mapping[str, str]] = {
         "default": "default",
         "socketless": "socketless",
         "widgetType": "widget_type",
         "forceInput": "force_input",
     }
+    default: Any = None
+    socketless: bool | None = None
+    widget_type: str | None = None
+    force_input: bool | None = None
 
-    def __init__(
-        self,
-        id: str,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        lazy: bool | None = None,
-        default: Any = None,
-        socketless: bool | None = None,
-        widget_type: str | None = None,
-        force_input: bool | None = None,
-        extra_dict: Values | None = None,
-        raw_link: bool | None = None,
-        advanced: bool | None = None,
-    ) -> None:
-        super().__init__(id, display_name, optional, tooltip, lazy, extra_dict, raw_link, advanced)
-        self.default = plain(default)
-        self.socketless = socketless
-        self.widget_type = widget_type
-        self.force_input = force_input
+    def prepare(self) -> None:
+        self.default = plain(self.default)
 
     def get_io_type(self) -> Any:
         return self.widget_type or self.io_type
-
-    def as_dict(self) -> dict[str, object]:
-        common = {name: getattr(self, attribute) for name, attribute in self.common.items()}
-        options = super().as_dict()
-        own = {name: options.pop(name) for name in self.named if name in options}
-        return {**options, **without_none(common), **own}
 
 
 class Output:
@@ -207,122 +212,48 @@ def socket_type(io_type: str, value_type: Any = Any) -> type[ComfyTypeIO]:
     return made
 
 
+def shown_as(*names: str, **renamed: str) -> dict[str, str]:
+    """Return a widget's options: those of every widget, those under their own names, and those under others."""
+    return {**WidgetInput.shown, **{name: name for name in names}, **renamed}
+
+
 class _BooleanInput(WidgetInput):
-    named = {"label_on": "label_on", "label_off": "label_off"}
-
-    def __init__(
-        self, id: str, *args: Any, label_on: str | None = None, label_off: str | None = None, **more: Any
-    ) -> None:
-        super().__init__(id, *args, **more)
-        self.label_on = label_on
-        self.label_off = label_off
+    takes = parameters(*BASE, "default", "label_on", "label_off", *WIDGET_END)
+    shown = shown_as("label_on", "label_off")
 
 
-class _NumberInput(WidgetInput):
-    named = {
-        "min": "min",
-        "max": "max",
-        "step": "step",
-        "round": "round",
-        "control_after_generate": "control_after_generate",
-        "display": "display_mode",
-        "gradient_stops": "gradient_stops",
-    }
+class _IntInput(WidgetInput):
+    takes = parameters(*BASE, "default", "min", "max", "step", "control_after_generate", "display_mode", *WIDGET_END)
+    shown = shown_as("min", "max", "step", "control_after_generate", display="display_mode")
 
-    def __init__(
-        self,
-        id: str,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        lazy: bool | None = None,
-        default: float | None = None,
-        min: float | None = None,
-        max: float | None = None,
-        step: float | None = None,
-        round: float | None = None,
-        control_after_generate: bool | None = None,
-        display_mode: NumberDisplay | None = None,
-        gradient_stops: list[dict[str, Any]] | None = None,
-        socketless: bool | None = None,
-        force_input: bool | None = None,
-        extra_dict: Values | None = None,
-        raw_link: bool | None = None,
-        advanced: bool | None = None,
-    ) -> None:
-        shown = (socketless, None, force_input, extra_dict, raw_link, advanced)
-        super().__init__(id, display_name, optional, tooltip, lazy, default, *shown)
-        self.min = min
-        self.max = max
-        self.step = step
-        self.round = round
-        self.control_after_generate = control_after_generate
-        self.display_mode = display_mode
-        self.gradient_stops = gradient_stops
+
+class _FloatInput(WidgetInput):
+    takes = parameters(*BASE, "default", "min", "max", "step", "round", "display_mode", "gradient_stops", *WIDGET_END)
+    shown = shown_as("min", "max", "step", "round", "gradient_stops", display="display_mode")
 
 
 class _StringInput(WidgetInput):
-    named = {"multiline": "multiline", "placeholder": "placeholder", "dynamicPrompts": "dynamic_prompts"}
-
-    def __init__(
-        self,
-        id: str,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        lazy: bool | None = None,
-        multiline: bool = False,
-        placeholder: str | None = None,
-        default: str | None = None,
-        dynamic_prompts: bool | None = None,
-        socketless: bool | None = None,
-        force_input: bool | None = None,
-        extra_dict: Values | None = None,
-        raw_link: bool | None = None,
-        advanced: bool | None = None,
-    ) -> None:
-        shown = (socketless, None, force_input, extra_dict, raw_link, advanced)
-        super().__init__(id, display_name, optional, tooltip, lazy, default, *shown)
-        self.multiline = multiline
-        self.placeholder = placeholder
-        self.dynamic_prompts = dynamic_prompts
+    takes = parameters(*BASE, "multiline", "placeholder", "default", "dynamic_prompts", *WIDGET_END)
+    shown = shown_as("multiline", "placeholder", dynamicPrompts="dynamic_prompts")
+    defaults = {**Input.defaults, "multiline": False}
 
 
 class _ComboInput(WidgetInput):
-    named = {
-        "multiselect": "multiselect",
-        "options": "options",
-        "control_after_generate": "control_after_generate",
-        "image_folder": "image_folder",
-    }
+    takes = parameters(
+        "options", *BASE, "default", "control_after_generate", "upload", "image_folder", "remote", "socketless",
+        *BASE_END,
+    )  # fmt: skip
+    shown = shown_as("multiselect", "options", "control_after_generate", "image_folder")
+    options: Any
+    upload: UploadType | None = None
+    image_folder: FolderType | None = None
+    remote: RemoteOptions | None = None
+    multiselect = False
 
-    def __init__(
-        self,
-        id: str,
-        options: Any = None,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        lazy: bool | None = None,
-        default: Any = None,
-        control_after_generate: bool | None = None,
-        upload: UploadType | None = None,
-        image_folder: FolderType | None = None,
-        remote: RemoteOptions | None = None,
-        socketless: bool | None = None,
-        extra_dict: Values | None = None,
-        raw_link: bool | None = None,
-        advanced: bool | None = None,
-    ) -> None:
-        shown = (socketless, None, None, extra_dict, raw_link, advanced)
-        super().__init__(id, display_name, optional, tooltip, lazy, default, *shown)
-        is_enum = isinstance(options, type) and issubclass(options, Enum)
-        self.options = [item.value for item in options] if is_enum else options
-        self.multiselect = False
-        self.control_after_generate = control_after_generate
-        self.upload = upload
-        self.image_folder = image_folder
-        self.remote = remote
+    def prepare(self) -> None:
+        super().prepare()
+        if isinstance(self.options, type) and issubclass(self.options, Enum):
+            self.options = [item.value for item in self.options]
 
     def as_dict(self) -> dict[str, object]:
         options = super().as_dict()
@@ -334,19 +265,21 @@ class _ComboInput(WidgetInput):
 
 
 class _MultiComboInput(_ComboInput):
-    def __init__(
-        self, id: str, options: Any, *args: Any, placeholder: str | None = None, chip: bool | None = None, **more: Any
-    ) -> None:
-        super().__init__(id, options, *args, **more)
-        self.multiselect = True
-        self.placeholder = placeholder
-        self.chip = chip
+    takes = parameters(
+        "options", *BASE, "default", "placeholder", "chip", "control_after_generate", "socketless", *BASE_END,
+    )  # fmt: skip
+    required = 1
+    multiselect = True
+    placeholder: str | None
+    chip: bool | None
 
     def as_dict(self) -> dict[str, object]:
-        return {
-            **super().as_dict(),
-            "multi_select": without_none({"placeholder": self.placeholder, "chip": self.chip}),
-        }
+        shown = without_none({"placeholder": self.placeholder, "chip": self.chip})
+        return {**super().as_dict(), "multi_select": shown}
+
+
+class _WebcamInput(WidgetInput):
+    takes = parameters(*BASE, "default", "socketless", *BASE_END)
 
 
 class _ComboOutput(Output):
@@ -367,36 +300,30 @@ class _ComboOutput(Output):
 class _MultiTypeInput(Input):
     """An input of several types. Given an `Input` instead of an id, clients show its widget."""
 
-    def __init__(
-        self,
-        id: Any,
-        types: Sequence[Any],
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        lazy: bool | None = None,
-        extra_dict: Values | None = None,
-        raw_link: bool | None = None,
-        advanced: bool | None = None,
-    ) -> None:
-        self.shown: Any = None
-        if isinstance(id, Input):
-            self.shown = copy.copy(id)
-            optional = id.optional or optional
-            display_name, tooltip = id.display_name or display_name, id.tooltip or tooltip
-            lazy = id.lazy if id.lazy is not None else lazy
-            if isinstance(self.shown, WidgetInput):
-                self.shown.widget_type = self.shown.get_io_type()
-            id = id.id
-        super().__init__(id, display_name, optional, tooltip, lazy, extra_dict, raw_link, advanced)
-        self.io_types: list[Any] = [item if isinstance(item, type) else type(item) for item in types]
+    takes = parameters("types", *BASE, *BASE_END)
+    required = 1
+    types: Sequence[Any]
+
+    def prepare(self) -> None:
+        self.override: Input | None = None
+        own: Any = self.id
+        if isinstance(own, Input):
+            self.override = copy.copy(own)
+            self.optional = own.optional or self.optional
+            self.display_name = own.display_name or self.display_name
+            self.tooltip = own.tooltip or self.tooltip
+            self.lazy = own.lazy if own.lazy is not None else self.lazy
+            if isinstance(self.override, WidgetInput):
+                self.override.widget_type = self.override.get_io_type()
+            self.id = own.id
+        self.io_types: list[Any] = [item if isinstance(item, type) else type(item) for item in self.types]
 
     def get_io_type(self) -> str:
-        own = [] if self.shown is None else [str(self.shown.get_io_type())]
+        own = [] if self.override is None else [str(self.override.get_io_type())]
         return ",".join(dict.fromkeys([*own, *(str(kind.io_type) for kind in self.io_types)]))
 
     def as_dict(self) -> dict[str, object]:
-        return {**({} if self.shown is None else self.shown.as_dict()), **super().as_dict()}
+        return {**({} if self.override is None else self.override.as_dict()), **super().as_dict()}
 
 
 def widget_type(
@@ -407,12 +334,12 @@ def widget_type(
 
 
 Boolean = widget_type("BOOLEAN", bool, _BooleanInput)
-Int = widget_type("INT", int, _NumberInput)
-Float = widget_type("FLOAT", float, _NumberInput)
+Int = widget_type("INT", int, _IntInput)
+Float = widget_type("FLOAT", float, _FloatInput)
 String = widget_type("STRING", str, _StringInput)
 Combo = widget_type("COMBO", str, _ComboInput, _ComboOutput)
 MultiCombo = widget_type("COMBO", list[str], _MultiComboInput)
-Webcam = widget_type("WEBCAM", str, WidgetInput)
+Webcam = widget_type("WEBCAM", str, _WebcamInput)
 
 
 class MultiType:

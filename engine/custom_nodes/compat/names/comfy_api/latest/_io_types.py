@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar
 
 import torch
 
-from engine.custom_nodes.compat.names.comfy_api.latest._io_inputs import WidgetInput, socket_type, widget_type
-from engine.graph.spec import ValueDict, Values
+from engine.custom_nodes.compat.names.comfy_api.latest._io_inputs import (
+    BASE,
+    WidgetInput,
+    parameters,
+    shown_as,
+    socket_type,
+    widget_type,
+)
+from engine.graph.spec import Values
 from engine.values.video import Audio as AudioInput
 from engine.values.video import VideoInput
 
@@ -79,107 +85,60 @@ File3DSplatAny = socket_type("FILE_3D_SPLAT_ANY")
 File3DPointCloudAny = socket_type("FILE_3D_POINT_CLOUD_ANY")
 
 
+DRAWN = (*BASE[:3], "socketless")  # parameters of the inputs whose widgets the client draws
+
+
 class _DrawnInput(WidgetInput):
-    """An input whose widget the client draws; its value is plain data with a default of its own."""
+    """An input of plain data whose widget the client draws."""
 
-    own_default: Any = None
-
-    def __init__(
-        self,
-        id: str,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        socketless: bool = True,
-        default: Any = None,
-        advanced: bool | None = None,
-    ) -> None:
-        default = self.own_default if default is None else default
-        super().__init__(id, display_name, optional, tooltip, default=default, socketless=socketless, advanced=advanced)
+    takes = parameters(*DRAWN, "default", "advanced")
+    defaults: ClassVar[Values] = {**WidgetInput.defaults, "socketless": True}
+    lazy = None
+    extra_dict = None
+    raw_link = None
+    advanced: bool | None = None
 
 
 class _ComparedInput(_DrawnInput):
-    """The view of two pictures, which has no value."""
+    """A view of two pictures, which has no value."""
+
+    takes = parameters(*DRAWN, "advanced")
 
 
-class _ColorInput(WidgetInput):
-    def __init__(
-        self,
-        id: str,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        socketless: bool = True,
-        advanced: bool | None = None,
-        default: str = "#ffffff",
-    ) -> None:
-        super().__init__(id, display_name, optional, tooltip, default=default, socketless=socketless, advanced=advanced)
+class _ColorInput(_DrawnInput):
+    takes = parameters(*DRAWN, "advanced", "default")
+    defaults = {**_DrawnInput.defaults, "default": "#ffffff"}
 
 
 class _ListInput(_DrawnInput):
-    own_default = ()
-
-    def as_dict(self) -> dict[str, object]:
-        return {**super().as_dict(), "default": list(self.default)}
+    def prepare(self) -> None:
+        self.default = [] if self.default is None else self.default
 
 
 class _CurveInput(_DrawnInput):
-    own_default = ((0.0, 0.0), (1.0, 1.0))
-
     def as_dict(self) -> dict[str, object]:
-        points = [list(point) for point in self.default]
-        return {**super().as_dict(), "default": {"points": points, "interpolation": "monotone_cubic"}}
+        points = [(0.0, 0.0), (1.0, 1.0)] if self.default is None else self.default
+        shown = {"points": [list(point) for point in points], "interpolation": "monotone_cubic"}
+        return {**super().as_dict(), "default": shown}
 
 
-class _BoundingBoxInput(WidgetInput):
-    named = {"component": "component"}
+class _BoundingBoxInput(_DrawnInput):
+    takes = parameters(*DRAWN, "default", "component", "force_input")
+    shown = shown_as("component")
+    component: str | None = None
 
-    def __init__(
-        self,
-        id: str,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        socketless: bool = True,
-        default: Values | None = None,
-        component: str | None = None,
-        force_input: bool | None = None,
-    ) -> None:
-        box = {"x": 0, "y": 0, "width": 512, "height": 512} if default is None else default
-        super().__init__(id, display_name, optional, tooltip, None, box, socketless, None, force_input)
-        self.component = component or None
+    def prepare(self) -> None:
+        self.default = {"x": 0, "y": 0, "width": 512, "height": 512} if self.default is None else self.default
+        self.component = self.component or None
 
 
-class _RangeInput(WidgetInput):
-    named = {
-        name: name
-        for name in ("display", "gradient_stops", "show_midpoint", "midpoint_scale", "value_min", "value_max")
-    }
+class _RangeInput(_DrawnInput):
+    drawn = ("display", "gradient_stops", "show_midpoint", "midpoint_scale", "value_min", "value_max")
+    takes = parameters(*DRAWN, "default", *drawn, "advanced")
+    shown = shown_as(*drawn)
 
-    def __init__(
-        self,
-        id: str,
-        display_name: str | None = None,
-        optional: bool = False,
-        tooltip: str | None = None,
-        socketless: bool = True,
-        default: Mapping[str, float] | None = None,
-        display: str | None = None,
-        gradient_stops: list[ValueDict] | None = None,
-        show_midpoint: bool | None = None,
-        midpoint_scale: str | None = None,
-        value_min: float | None = None,
-        value_max: float | None = None,
-        advanced: bool | None = None,
-    ) -> None:
-        shown = {"min": 0.0, "max": 1.0} if default is None else default
-        super().__init__(id, display_name, optional, tooltip, default=shown, socketless=socketless, advanced=advanced)
-        self.display = display
-        self.gradient_stops = gradient_stops
-        self.show_midpoint = show_midpoint
-        self.midpoint_scale = midpoint_scale
-        self.value_min = value_min
-        self.value_max = value_max
+    def prepare(self) -> None:
+        self.default = {"min": 0.0, "max": 1.0} if self.default is None else self.default
 
 
 ImageCompare = widget_type("IMAGECOMPARE", dict, _ComparedInput)
