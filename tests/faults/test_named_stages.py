@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ async def test_killed_with_one_running_and_others_waiting_only_the_running_one_i
     for name in ("running", "second", "third"):
         await rig.submit(name, draw(name, seconds=0.5))
     await rig.until_begun("running")
-    assert (await rig.until("second", "generating"))["status"] == "generating"
+    while not (await rig.until("second", "processing"))["message"].endswith("Queued for generation."):
+        await asyncio.sleep(0.02)
     await rig.kill_front()
 
     await rig.start()

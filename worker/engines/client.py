@@ -573,7 +573,7 @@ class EngineClient:
         if entry is None:
             place = await self._queue_position(run.prompt_id)
             if place == RUNNING and run.started_at is None:
-                run.started_at = run.reported_at = asyncio.get_running_loop().time()
+                self._on_message("execution_start", {"prompt_id": run.prompt_id})
             if place is not None:
                 return None
             entry = await self.history_entry(run.prompt_id)  # it may have ended between the two questions

@@ -89,7 +89,7 @@ class Expiry:
         await self._inputs.forget_unused(before, config.input_max_bytes)
         for folder in self._temporary_folders:
             await asyncio.to_thread(remove_older, folder, now - TEMPORARY_SECONDS)
-        if not any(job.state is JobState.GENERATING for job in self._store.jobs.values()):
+        if not any(job.is_at_engine or job.state is JobState.GENERATING for job in self._store.jobs.values()):
             self._claimed_outputs.remove_all()
 
     async def _keep_sum_of_outputs(self) -> None:

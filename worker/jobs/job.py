@@ -26,7 +26,7 @@ from worker.outputs.options import OutputOptions
 
 MAX_ATTEMPTS = 2
 
-JobPhase = Literal["preprocess", "generation", "postprocess"]
+JobPhase = Literal["preprocess", "wait", "generation", "postprocess"]
 WebhookEvent = Literal["started", "progress"]
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
@@ -70,6 +70,11 @@ class Stage(StrEnum):
     RUNNING = "running"  # the engine has started it
     DELIVERING = "delivering"
     DONE = "done"
+
+    @property
+    def is_wait_for_engine(self) -> bool:
+        """True before an engine begins with a job whose inputs are there."""
+        return self in (Stage.WAITING, Stage.LOW_MEMORY_RETRY)
 
 
 class IllegalMove(Exception):
@@ -131,38 +136,46 @@ class JobFailure:
 
 @dataclass(slots=True)
 class JobTimes:
-    """Timestamps of events in epoch milliseconds, and durations of the phases in milliseconds."""
+    """Timestamps of events in epoch milliseconds, and durations of the phases in milliseconds.
+
+    `wait_ms` is the time before an engine began, `generation_ms` the time that engines worked, over all attempts.
+    """
 
     queued_at_ms: int
     completed_at_ms: int | None = None
     preprocess_ms: int | None = None
     generation_ms: int | None = None
     postprocess_ms: int | None = None
+    wait_ms: int | None = None
 
     @property
     def phase_ms(self) -> dict[str, int | None]:
         """Duration of each phase; None for a phase that the job did not have."""
         return {
             "preprocess": self.preprocess_ms,
+            "wait": self.wait_ms,
             "generation": self.generation_ms,
             "postprocess": self.postprocess_ms,
         }
 
-    def record(self, phase: JobPhase, milliseconds: int) -> None:
-        """Set the duration of a phase."""
+    def add(self, phase: JobPhase, milliseconds: int) -> None:
+        """Add to the duration of a phase, which a job may pass through several times."""
         match phase:
             case "preprocess":
-                self.preprocess_ms = milliseconds
+                self.preprocess_ms = (self.preprocess_ms or 0) + milliseconds
+            case "wait":
+                self.wait_ms = (self.wait_ms or 0) + milliseconds
             case "generation":
-                self.generation_ms = milliseconds
+                self.generation_ms = (self.generation_ms or 0) + milliseconds
             case "postprocess":
-                self.postprocess_ms = milliseconds
+                self.postprocess_ms = (self.postprocess_ms or 0) + milliseconds
 
     def as_json(self) -> dict[str, int | None]:
         total = None if self.completed_at_ms is None else max(0, self.completed_at_ms - self.queued_at_ms)
         return {
             "queued_at_ms": self.queued_at_ms,
             "preprocess_ms": self.preprocess_ms,
+            "wait_ms": self.wait_ms,
             "generation_ms": self.generation_ms,
             "postprocess_ms": self.postprocess_ms,
             "completed_at_ms": self.completed_at_ms,

@@ -55,11 +55,15 @@ FRESH_SECONDS = 10.0
 MAX_BROKEN = 10
 QUEUED_WORDS = "Preprocessing complete. Queued for generation."
 FAILED_WORDS = {
-    JobState.PENDING: "Preprocessing",
-    JobState.PROCESSING: "Preprocessing",
-    JobState.GENERATING: "Generation",
-    JobState.GENERATED: "Post-processing",
+    Stage.QUEUED: "Preprocessing",
+    Stage.FETCHING: "Preprocessing",
+    Stage.WAITING: "Generation",
+    Stage.LOW_MEMORY_RETRY: "Generation",
+    Stage.RUNNING: "Generation",
+    Stage.DELIVERING: "Post-processing",
 }
+WAITING = "waiting"
+"""State under which jobs that wait for an engine are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +235,11 @@ class Pipeline:
         return self._drain_ended.is_set()
 
     def counts(self) -> dict[str, int]:
-        """Return the number of jobs in each state that is not terminal."""
-        counts = {state.value: 0 for state in JobState if not state.is_terminal}
+        """Return the number of jobs in each state that is not terminal; `waiting` are those that wait for an engine."""
+        counts = {state.value: 0 for state in JobState if not state.is_terminal} | {WAITING: 0}
         for job in self._store.jobs.values():
             if not job.state.is_terminal:
-                counts[job.state.value] += 1
+                counts[WAITING if job.stage.is_wait_for_engine else job.state.value] += 1
         return counts
 
     def check_integrity(self) -> list[str]:
@@ -279,11 +283,11 @@ class Pipeline:
         except JobTimedOut as timed_out:
             ending = (JobState.TIMEOUT, f"Generation failed: {timed_out.message}", JobFailure.of(timed_out))
         except WorkerError as failed:
-            ending = (JobState.FAILED, f"{FAILED_WORDS[job.state]} failed: {failed.message}", JobFailure.of(failed))
+            ending = (JobState.FAILED, f"{FAILED_WORDS[job.stage]} failed: {failed.message}", JobFailure.of(failed))
         except Exception:  # noqa: BLE001 - the job
             log.exception("job failed unexpectedly", job_id=job.id)
             failure = JobFailure(500, "internal_error", "The worker failed; its log has the reason")
-            ending = (JobState.FAILED, f"{FAILED_WORDS[job.state]} failed: internal error", failure)
+            ending = (JobState.FAILED, f"{FAILED_WORDS[job.stage]} failed: internal error", failure)
         await self._end(job, *ending)
 
     async def _generate(self, job: Job) -> None:
@@ -292,14 +296,13 @@ class Pipeline:
         prompt: JsonObject | None = None
         while True:
             try:
-                began = time.monotonic()
                 prompt = prompt or await self._fetch(job)
-                if job.times.preprocess_ms is None:
-                    job.times.record("preprocess", _since(began))
                 self._queue_for_engine(job)
-                began = time.monotonic()
-                outcome, engine = await self._run_on_engine(job, prompt, may_be_there)
-                job.times.record("generation", _since(began))
+                queued_at = time.monotonic()
+                try:
+                    outcome, engine = await self._run_on_engine(job, prompt, may_be_there)
+                finally:
+                    _record_run(job, queued_at, time.monotonic())
                 if not isinstance(outcome.error, OutOfMemory) or not await self._retry_with_less_memory(job, engine):
                     break
                 may_be_there, prompt = False, None
@@ -318,7 +321,7 @@ class Pipeline:
                 job.runs_alone |= lost.is_suspect
                 if lost.was_running:
                     job.last_loss = lost.loss
-                    job.note(QUEUED_WORDS, Stage.RUNNING)
+                    self._move(job, JobState.GENERATING, QUEUED_WORDS, Stage.RUNNING)
                 elif (
                     lost.is_bystander or job.stage is not Stage.RUNNING
                 ):  # else it was lost while it ran, and now once more before it could
@@ -369,7 +372,16 @@ class Pipeline:
 
         Waits for an engine that is starting. Only downloads take a slot.
         """
+        began = time.monotonic()
         engine = await self._pool.any_up()
+        job.times.add("wait", _since(began))
+        began = time.monotonic()
+        try:
+            return await self._fetched(job, engine)
+        finally:
+            job.times.add("preprocess", _since(began))
+
+    async def _fetched(self, job: Job, engine: EngineClient) -> JsonObject:
         object_info = await _object_info(engine)
         if not self._inputs.plan(job.prompt, object_info).pending_files:
             return job.prompt
@@ -377,8 +389,8 @@ class Pipeline:
             return await self._inputs.fetch(job, engine)
 
     def _queue_for_engine(self, job: Job) -> None:
-        if job.state is JobState.PROCESSING:
-            self._move(job, JobState.GENERATING, QUEUED_WORDS, Stage.WAITING)
+        if job.stage is Stage.FETCHING:
+            self._move(job, job.state, QUEUED_WORDS, Stage.WAITING)
 
     async def _run_on_engine(self, job: Job, prompt: JsonObject, may_be_there: bool) -> tuple[RunOutcome, EngineClient]:
         holder = await self._engine_with(job.prompt_id) if may_be_there else None
@@ -405,6 +417,7 @@ class Pipeline:
                 extra_data={**job.request.extra, **self._inputs.scope(prompt, engine)},
                 is_there=holder is not None,
             )
+            self._started(job, began)  # unless a message has reported it
             job.is_at_engine = False
             job.run_seconds = time.monotonic() - max(began, job.began_at)
             return outcome, engine
@@ -451,7 +464,7 @@ class Pipeline:
     async def _deliver(self, job: Job) -> None:
         began = time.monotonic()
         job.outputs = tuple(await self._outputs.deliver(job, self._store.job_directory(job.id)))
-        job.times.record("postprocess", _since(began))
+        job.times.add("postprocess", _since(began))
 
     async def _end(self, job: Job, state: JobState, message: str, failure: JobFailure | None) -> None:
         kept = job.credentials
@@ -501,10 +514,7 @@ class Pipeline:
         progress = job.progress
         progress.begin(job.prompt)
         if kind == "execution_start" and job.stage is not Stage.RUNNING:
-            job.began_at = time.monotonic()
-            job.note(f"Generation started (ComfyUI job: {job.prompt_id})", Stage.RUNNING)
-            self._changed(job)
-            self._on_start(job)
+            self._started(job, time.monotonic())
         elif kind == "execution_cached":
             progress.skip(data.get("nodes") or ())
             self.feed.notify(job.id)
@@ -515,6 +525,13 @@ class Pipeline:
             progress.step(str(data.get("node")), data.get("value", 0), data["max"])
             job.message = f"Progress: {progress.percent:.1f}% ({progress.value:g}/{progress.maximum:g})"
             self.feed.notify(job.id)
+
+    def _started(self, job: Job, at: float) -> None:
+        """Record that an engine has begun with a job at a time of the monotonic clock. No effect if it is known."""
+        if job.stage is not Stage.RUNNING:
+            job.began_at = at
+            self._move(job, JobState.GENERATING, f"Generation started (ComfyUI job: {job.prompt_id})", Stage.RUNNING)
+            self._on_start(job)
 
     def _move(self, job: Job, state: JobState, message: str, stage: Stage) -> None:
         if job.state is not state:
@@ -538,6 +555,15 @@ async def _object_info(engine: EngineClient) -> JsonObject:
         return await engine.object_info()
     except EngineUnreachable as error:
         raise EngineLost(error.message) from None
+
+
+def _record_run(job: Job, queued_at: float, ended_at: float) -> None:
+    """Divide the time of one attempt, from its place in the queue to its end, into wait and generation."""
+    has_begun = job.stage is Stage.RUNNING and job.began_at >= queued_at
+    began_at = job.began_at if has_begun else ended_at
+    job.times.add("wait", round((began_at - queued_at) * 1000))
+    if has_begun:
+        job.times.add("generation", round((ended_at - began_at) * 1000))
 
 
 def _since(began: float) -> int:

@@ -14,12 +14,7 @@ from worker.jobs.job import Job, JobState, Stage
 from worker.jobs.wait_estimate import RunClock, seconds_until_start
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
 
-QUEUE_NAMES = {
-    JobState.PENDING: "preprocessing",
-    JobState.PROCESSING: "preprocessing",
-    JobState.GENERATING: "generation",
-    JobState.GENERATED: "postprocessing",
-}
+QUEUE_NAMES = ("preprocessing", "generation", "postprocessing")
 FRESH_SECONDS = 0.25
 
 
@@ -69,9 +64,9 @@ class QueueInfo:
         return self._run_clock.mean_seconds
 
     def sizes(self) -> dict[str, int]:
-        counts = dict.fromkeys(QUEUE_NAMES.values(), 0)
+        counts = dict.fromkeys(QUEUE_NAMES, 0)
         for job in self._jobs():
-            counts[QUEUE_NAMES[job.state]] += 1
+            counts[_queue_of(job)] += 1
         return {
             "preprocess_queue_size": counts["preprocessing"],
             "generation_queue_size": counts["generation"],
@@ -84,7 +79,7 @@ class QueueInfo:
         `estimated_wait_time` is the seconds until the engine begins with it.
         """
         line = self._fresh_line()
-        stand = line.stands.get(job.id) or _Stand(QUEUE_NAMES.get(job.state, "unknown"), 1, 0.0)
+        stand = line.stands.get(job.id) or _Stand(_queue_of(job), 1, 0.0)
         return {
             "current_queue": stand.queue,
             "position": stand.position,
@@ -134,7 +129,7 @@ class QueueInfo:
         waits = dict(zip((job.id for job in waiting), self._starts(waiting, running), strict=False))
         line = _Line(now)
         for job in sorted(self._jobs(), key=_turn):
-            queue = QUEUE_NAMES[job.state]
+            queue = _queue_of(job)
             line.sizes[queue] = position = line.sizes.get(queue, 0) + 1
             line.stands[job.id] = _Stand(queue, position, waits.get(job.id, 0.0))
         return line
@@ -149,6 +144,15 @@ class QueueInfo:
         now, seconds_of = self._clock(), self._run_clock.seconds_of
         left = [seconds_of(job.cost) - (now - job.began_at) for job in running]
         return seconds_until_start([seconds_of(job.cost) for job in waiting], left, self._num_engines())
+
+
+def _queue_of(job: Job) -> str:
+    """Return the queue of a job; a job that waits for an engine is in the queue for generation."""
+    if job.state is JobState.GENERATED:
+        return "postprocessing"
+    if job.state is JobState.GENERATING or job.stage.is_wait_for_engine:
+        return "generation"
+    return "unknown" if job.state.is_terminal else "preprocessing"
 
 
 def _turn(job: Job) -> tuple[bool, bool, bool, tuple[int, int]]:
