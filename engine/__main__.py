@@ -68,10 +68,11 @@ def write_checkpoint(arguments: Sequence[str]) -> int:
 def serve(arguments: Sequence[str]) -> int:
     from engine.confinement import confine
     from engine.server import flags
-    from engine.server.serve import log, run, set_up_logging
+    from engine.server.log_records import set_up_logging
+    from engine.server.serve import log, run
 
     command = flags.read_flags(arguments)
-    set_up_logging(command.settings.verbose)
+    set_up_logging(command.settings.verbose, command.log_format)
     if command.ignored:
         log.warning("flags without effect here: %s", " ".join(command.ignored))
     show_devices(command.settings)

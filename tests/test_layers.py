@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 OUR_PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc", "tests")
 
 WITHOUT_CIRCLES = ("engine", "worker")
-CORE = ("engine.errors", "engine.events", "engine.settings", "engine.cancel")
+CORE = ("engine.errors", "engine.events", "engine.settings", "engine.cancel", "engine.log_context")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from worker.api import benchmark, documentation, generate, health, jobs, runpod, stream, vast, webhooks
+from worker.api.access_log import AccessLog
 from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import PageHeaders
 from worker.api.results import refuse
@@ -39,6 +40,8 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.state.openapi = DocumentCache()
     app.add_middleware(SmallBodies, limits=services.bodies.structure)
     app.add_middleware(PageHeaders, hsts_seconds=services.hsts_seconds)
+    if services.has_access_log:
+        app.add_middleware(AccessLog)
     app.include_router(documentation.router)
     app.include_router(generate.router)
     app.include_router(stream.router)

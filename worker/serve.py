@@ -25,7 +25,8 @@ from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import raise_open_files
 from worker.listener.server import GuardedServer
 from worker.observe.log_markers import write_marker
-from worker.observe.logs import set_up_logs
+from worker.observe.logs import LogForm, Redaction, set_up_logs
+from worker.observe.prompt_texts import PromptTexts
 from worker.settings.environment import load_settings
 from worker.settings.listener import TlsFiles
 from worker.settings.settings import Settings
@@ -81,12 +82,14 @@ def serve(**overrides: Any) -> int:
         sys.stderr.write(f"Settings: {error.message}\n")
         return EXIT_BAD_SETTING
     settings = loaded.settings
-    set_up_logs(settings.log.format, is_debug=settings.log.is_debug, known_secrets=known_secrets(settings))
+    prompt_texts = PromptTexts()
+    form = LogForm(settings.log.format, settings.log.effective_level, has_colours=not settings.log.no_color)
+    set_up_logs(form, Redaction(known_secrets(settings), prompt_texts))
     log = structlog.get_logger("main")
     for warning in loaded.warnings:
         log.warning(warning)
     try:
-        return run_front(settings)
+        return run_front(settings, prompt_texts)
     except CannotStart as error:
         sys.stderr.write(f"{error}\n")
         write_marker("Application startup failed")
@@ -99,7 +102,7 @@ class CannotStart(Exception):
     """Error when the server could not begin to listen. The message has the reason."""
 
 
-def run_front(settings: Settings) -> int:
+def run_front(settings: Settings, prompt_texts: PromptTexts) -> int:
     """Serve until stopped; return the exit code. Raises CannotStart."""
     server: list[FrontServer] = []
     exit_codes = [0]
@@ -110,7 +113,7 @@ def run_front(settings: Settings) -> int:
 
     try:
         raise_open_files()
-        front = Front(settings, stop)
+        front = Front(settings, stop, prompt_texts=prompt_texts)
         front.take_state_directory()
         certificate = open_certificate(settings.tls_files())
         config, connections = server_config(settings, front), front.services.connections

@@ -75,3 +75,4 @@ class Services:
     metrics_are_open: bool
     outbox: Outbox
     run_clock: RunClock
+    has_access_log: bool = True

@@ -35,6 +35,7 @@ from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.event_notices import EventNotices
 from worker.jobs.expiry import Expiry
 from worker.jobs.job import Credentials, Job
+from worker.jobs.job_log import JobLog
 from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.prompt_rules import PromptRules
@@ -49,6 +50,7 @@ from worker.observe.io_metrics import IoMetrics
 from worker.observe.log_markers import write_marker
 from worker.observe.memory import MachineMemory
 from worker.observe.metrics import Metrics
+from worker.observe.prompt_texts import PromptTexts
 from worker.observe.ttl_cached import TtlCached
 from worker.outputs.links import LinkSigner
 from worker.outputs.public import public_record
@@ -73,12 +75,17 @@ class Front:
     """Owner of everything that lives as long as the server. `lifespan()` starts and stops it."""
 
     def __init__(
-        self, settings: Settings, stop_server: Callable[[int], None], vast_timing: VastTiming | None = None
+        self,
+        settings: Settings,
+        stop_server: Callable[[int], None],
+        vast_timing: VastTiming | None = None,
+        prompt_texts: PromptTexts | None = None,
     ) -> None:
         self._phases = StartUpPhases()
         self._settings = settings
         self._vast_timing = vast_timing or VastTiming()
         self._stop_server = stop_server
+        self._prompt_texts = prompt_texts or PromptTexts()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._memory = MachineMemory()
@@ -186,6 +193,7 @@ class Front:
             metrics_are_open=settings.access.metrics_are_open,
             run_clock=clock,
             outbox=self._outbox,
+            has_access_log=settings.log.has_access_log,
         )
 
     def _build_queue_info(self, clock: RunClock) -> QueueInfo:
@@ -207,6 +215,7 @@ class Front:
             make_webhook=self._webhook,
             on_start=self._job_started,
             on_end=self._job_ended,
+            job_log=JobLog(self._prompt_texts, has_prompts=settings.log.has_prompts),
         )
 
     def _build_caller_quota(self, queue_info: QueueInfo) -> CallerQuota:

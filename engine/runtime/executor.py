@@ -44,6 +44,7 @@ from engine.graph.prompt import Node, is_link
 from engine.graph.schedule import Schedule
 from engine.graph.signature import Signatures
 from engine.graph.spec import NodeRules
+from engine.log_context import logged_as
 from engine.nodes.base import ExecutionBlocker, NodeClass, NodeContext, NodeEnvironment, Returned
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.store import NodeResult, ResultCache
@@ -285,6 +286,12 @@ class _Run:
             self.emit(NodeFinished(self.prompt_id, ref))
             return True
         node = self.prompt.node(node_id)
+        with logged_as(self.prompt_id, ref.real_node_id, node.class_type):
+            return await self._execute(ref, node)
+
+    async def _execute(self, ref: NodeRef, node: Node) -> bool:
+        """Bring a node forward that is not known; True when it is done."""
+        node_id = ref.node_id
         node_class, rules = self.graph.node_class(node.class_type), self.graph.rules_of(node)
         if node_id in self.expansions:
             self._keep(ref, rules, self._resolved(self.expansions.pop(node_id)), None)
@@ -606,7 +613,8 @@ class _Run:
         cause = error.__cause__ if isinstance(error, EngineError) and error.__cause__ is not None else error
         is_cycle = isinstance(error, DependencyCycleError)
         if not is_cycle:
-            log.error("%s (node %s) failed", class_type, node_id, exc_info=error)
+            with logged_as(self.prompt_id, real_id, class_type):
+                log.error("%s (node %s) failed", class_type, node_id, exc_info=error)
         frames = list(error.frames) if isinstance(error, OutOfMemory) else []
         frames = frames or traceback.format_tb(cause.__traceback__)
         tip = OUT_OF_MEMORY_TIP if isinstance(error, OutOfMemory) else ""

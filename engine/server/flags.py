@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from engine.server.log_records import LogFormat
 from engine.settings import (
     CacheSettings,
     CacheStrategy,
@@ -117,6 +118,7 @@ class ServeCommand:
     liveness_fd: int | None
     ignored: tuple[str, ...]
     confinement: Confinement
+    log_format: LogFormat
 
 
 def read_flags(arguments: Sequence[str]) -> ServeCommand:
@@ -126,7 +128,7 @@ def read_flags(arguments: Sequence[str]) -> ServeCommand:
     if (given.tls_keyfile is None) != (given.tls_certfile is None):
         parser.error("--tls-keyfile and --tls-certfile belong together")
     limits = Confinement(given.limit_processes, given.limit_file_bytes, given.limit_memory_bytes)
-    return ServeCommand(_settings(given), given.liveness_fd, tuple(given.ignored), limits)
+    return ServeCommand(_settings(given), given.liveness_fd, tuple(given.ignored), limits, given.log_format)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -194,6 +196,10 @@ def _add_server_flags(group: Group) -> None:
     group.add_argument(
         "--verbose", nargs="?", default="INFO", const="DEBUG", choices=get_args(LogLevel), metavar="LEVEL",
         help=f"lowest level of the log: {', '.join(get_args(LogLevel))}; without a value DEBUG",
+    )  # fmt: skip
+    group.add_argument(
+        "--log-format", default="text", choices=get_args(LogFormat), metavar="FORM",
+        help="form of the log: text, or json for one object a record with level, prompt and node",
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from engine.log_context import logged_as
 from engine.server import messages
 from engine.server.engine_start import EngineStart
 from engine.server.history import History, HistoryEntry
@@ -125,6 +126,10 @@ class PromptRunner:
 
         Never raises but CancelledError: what goes wrong is the run's, and is recorded.
         """
+        with logged_as(item.prompt_id):
+            return await self._run_logged(item, relay, before)
+
+    async def _run_logged(self, item: QueuedPrompt, relay: RunRelay, before: asyncio.Task[None] | None) -> HistoryEntry:
         began_seconds = time.monotonic()
         try:
             engine = await self._start.engine()

@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import ssl
-import sys
 import threading
 
 from aiohttp import web
@@ -162,8 +161,3 @@ async def _when_built(settings: EngineSettings, start: EngineStart) -> None:
         log.info("device: %s", device.name)
         if device.type == "cpu" and not settings.cpu:
             log.warning("no usable GPU was found: everything runs on the CPU")
-
-
-def set_up_logging(level: str) -> None:
-    """Log everything to standard error, one line a record but for tracebacks."""
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

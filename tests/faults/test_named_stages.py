@@ -99,7 +99,7 @@ async def test_killed_with_one_running_and_others_waiting_only_the_running_one_i
     for name in ("running", "second", "third"):
         await rig.submit(name, draw(name, seconds=0.5))
     await rig.until_begun("running")
-    while not (await rig.until("second", "processing"))["message"].endswith("Queued for generation."):
+    while not (await rig.until("second", "processing"))["message"].endswith("Queued for generation."):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await rig.kill_front()
 

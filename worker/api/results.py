@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
+from structlog.contextvars import bind_contextvars
 
 from worker.api.internal_requests import internal_identity
 from worker.autoscaler.vast.envelope import EnvelopeRejected, SignatureRejected
@@ -68,6 +69,8 @@ def check_caller(request: Request, *, has_vast_envelope: bool = False, needs: Sc
         check_page(request)
         caller = _identify(request, has_vast_envelope)
         _count_request(request, caller)
+    if caller.key_name:
+        bind_contextvars(caller=caller.key_name)
     require(caller, needs or (Scope.READ if request.method in ("GET", "HEAD") else Scope.SUBMIT))
     return caller
 
@@ -144,6 +147,7 @@ def not_found(job_id: str) -> JSONResponse:
 
 def refuse(error: WorkerError, job_id: str = "", *, is_vast: bool = False) -> Response:
     """Reply to a request that did not become a job; for Vast's client with exactly the text of Vast's own worker."""
+    bind_contextvars(code=error.code)  # for the access log
     status = http_status(type(error))
     if isinstance(error, EnvelopeRejected):
         return JSONResponse(error.body, status_code=status)

@@ -13,6 +13,7 @@ import structlog
 from fastapi import Request
 from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
+from structlog.contextvars import bind_contextvars
 
 from worker.api.callers import sender_of
 from worker.api.job_making import JobName, build_prompt, make_job
@@ -56,7 +57,7 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
     except ClientDisconnect:
         return Response(status_code=499)
     except Exception:  # noqa: BLE001 - the request: a client that retries every 5xx must get a final answer
-        log.exception("request submission failed", job_id=submission.job_id)
+        log.exception("request submission failed", request_id=submission.job_id)
         error = SubmissionFailed("The worker failed; its log has the reason")
     finally:
         await submission.close()
@@ -110,6 +111,7 @@ class _Submission:
         self.job_id = self._asked_id = clean_id(named) if named else fresh_id()
         if named:
             self.job_id = await id_to_use(self._services.store, self._asked_id, owner)
+        bind_contextvars(request_id=self.job_id)
         return bool(named)
 
     async def _admit(
@@ -131,6 +133,7 @@ class _Submission:
             admitted = await admit()
         except RequestIdTaken:  # just now, by another caller
             self.job_id = own_id(self._asked_id, owner)
+            bind_contextvars(request_id=self.job_id)
             admitted = await admit()
         if admitted.is_new:
             self._begin(admitted.job)

@@ -88,6 +88,7 @@ def engine_command(
         flags.append("--disable-metadata")
     if launch.max_input_pixels != MAX_INPUT_PIXELS and not any(flag.startswith(PIXELS_FLAG) for flag in given):
         flags += [PIXELS_FLAG, str(launch.max_input_pixels)]
+    flags += log_flags(launch.log_level, given)
     flags += precision_flags(launch.precision, processor_flags, given)
     flags += limit_flags(launch.sandbox) if is_sandboxed else []
     return EngineCommand(
@@ -102,6 +103,14 @@ def engine_command(
         folders=LocalFolders(places["input"], places["output"], parent / "temp"),
         sandbox=_sandbox(launch, user, places, parent, given) if is_sandboxed else None,
     )
+
+
+def log_flags(level: str, given: Sequence[str]) -> list[str]:
+    """Return the flags for structured records of at least this level; empty: the engine's own default."""
+    flags = [] if any(flag.startswith("--log-format") for flag in given) else ["--log-format", "json"]
+    if level and not any(flag.startswith("--verbose") for flag in given):
+        flags += ["--verbose", level.upper()]
+    return flags
 
 
 def limit_flags(config: SandboxConfig) -> list[str]:

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -23,6 +23,7 @@ from pydantic import SecretStr
 
 from worker.engines.address import NO_TOKEN, EngineAddress
 from worker.engines.command import EngineCommand
+from worker.engines.engine_log import EngineLog
 from worker.engines.http import EngineHttp
 from worker.engines.loss import Loss, LossReason, RestartBudget, backoff_seconds, reason_of_exit
 from worker.engines.sandbox_start import StatusPipe, prepare, try_sandbox
@@ -32,9 +33,9 @@ from worker.observe.memory import MachineMemory
 
 STOP_SECONDS = 10.0
 DUMP_SECONDS = 0.5  # for the stacks of a process that hangs
+TRACE_SECONDS = 0.5  # for the next line of a traceback
 DEFAULT_RESTARTS = (10, 600.0)  # at most so many within so many seconds
 
-log = structlog.get_logger("engine")
 supervisor_log = structlog.get_logger("engine.supervisor")
 
 
@@ -86,7 +87,7 @@ class EngineProcess:
         self._replaced_for: LossReason | None = None
         self._oom_kills_before = 0
         self._answers = asyncio.Event()
-        self._last_lines: deque[str] = deque(maxlen=20)
+        self._log = EngineLog()
         self.state = ProcessState.STARTING
         self.restarts: Counter[LossReason] = Counter()
         self.last_loss: Loss | None = None
@@ -192,7 +193,7 @@ class EngineProcess:
         self._close_pipe()
         self._replaced_for = None
         self._oom_kills_before = self._memory.num_oom_kills()
-        self._last_lines.clear()
+        self._log.clear()
         read_end, self._pipe = os.pipe()
         listening: socket.socket | None = None
         status: StatusPipe | None = None
@@ -245,17 +246,21 @@ class EngineProcess:
 
     async def _log_output(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        while True:
-            try:
-                line = await process.stdout.readline()
-            except ValueError:  # a line longer than the limit; the rest comes with the next read
-                continue
-            if not line:
-                return
-            text = line.decode(errors="replace").rstrip()
-            if text:
-                self._last_lines.append(text)
-                log.info(text)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(TRACE_SECONDS if self._log.is_in_trace else None):
+                        line = await process.stdout.readline()
+                except TimeoutError:
+                    self._log.flush()
+                    continue
+                except ValueError:  # a line longer than the limit; the rest comes with the next read
+                    continue
+                if not line:
+                    return
+                self._log.add(line.decode(errors="replace").rstrip())
+        finally:
+            self._log.flush()
 
     async def _await_answer(self) -> None:
         process = self._process
@@ -270,7 +275,7 @@ class EngineProcess:
                     asking.cancel()
                     await asyncio.wait({self._reader}, timeout=1)
                     message = f"The engine's process ended with code {process.returncode} before it answered"
-                    raise EngineStartFailed(f"{message}: {self._last_output()}")
+                    raise EngineStartFailed(f"{message}: {self._log.last_output()}")
                 with contextlib.suppress(EngineUnreachable):
                     if asking.result().status == 200:
                         break
@@ -313,7 +318,7 @@ class EngineProcess:
         self.state = ProcessState.RESTARTING
         num_oom_kills = self._memory.num_oom_kills() - self._oom_kills_before
         reason = self._replaced_for or reason_of_exit(code, num_oom_kills)
-        words = "" if reason is LossReason.RECYCLED else self._last_output()
+        words = "" if reason is LossReason.RECYCLED else self._log.last_output()
         self.last_loss = Loss(reason, code, words, self._find_culprit(reason))
         self.restarts[reason] += 1
         log_end = supervisor_log.info if self.last_loss.is_planned else supervisor_log.error
@@ -328,9 +333,6 @@ class EngineProcess:
         loss = self.last_loss
         is_free = loss is not None and (loss.is_planned or loss.prompt_id is not None)
         return is_free or self._budget.take(time.monotonic())
-
-    def _last_output(self) -> str:
-        return " | ".join(list(self._last_lines)[-5:]) or "no output"
 
     async def _end(
         self, process: asyncio.subprocess.Process, *, is_stuck: bool = False, patience_seconds: float = STOP_SECONDS

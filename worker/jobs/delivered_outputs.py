@@ -153,7 +153,7 @@ class DeliveredOutputs:
                 async with self._converting:
                     return await asyncio.to_thread(process_output, record, name, directory, wanted)
             except Exception:  # noqa: BLE001 - one output: it is delivered unchanged
-                log.exception("output processing failed", job_id=job.id)
+                log.exception("output processing failed", request_id=job.id)
                 return dict(record) | {"conversion_error": "the worker failed; its log has the reason"}
 
         names = delivered_names(job.outputs, job.request.output)

@@ -122,10 +122,10 @@ class EventNotices:
         try:
             outcome = await self._sender.deliver(signed_row(self._row(job, target, event), self._config))
         except Exception:  # noqa: BLE001 - a best-effort notice: the job continues without it
-            log.exception("event notice failed", job_id=job.id)
+            log.exception("event notice failed", request_id=job.id)
             return
         if not outcome.is_delivered:
-            log.info("event notice rejected", job_id=job.id, event=event, reason=outcome.error)
+            log.info("event notice rejected", request_id=job.id, event=event, reason=outcome.error)
 
     def _row(self, job: Job, target: WebhookTarget, event: WebhookEvent) -> WebhookRow:
         secret, source = secret_of(job.credentials, self._config, target.url)

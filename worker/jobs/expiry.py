@@ -100,7 +100,7 @@ class Expiry:
         self._measured = {folder.job_id: folder for folder in folders if folder.job_id not in live}
         for job_id in surplus_folders(folders, live, self._config.output_max_bytes):
             if job_id not in self._store.jobs:
-                log.info("output files removed", job_id=job_id)
+                log.info("output files removed", request_id=job_id)
                 await self._remove_folder(job_id)
 
     async def _remove_folder(self, job_id: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from structlog.contextvars import bind_contextvars
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
 from worker.backoff import Backoff
@@ -37,6 +38,7 @@ from worker.errors import (
 )
 from worker.jobs.fair_turns import FairTurns
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
+from worker.jobs.job_log import JobLog
 from worker.jobs.priority_semaphore import PrioritySemaphore
 from worker.jobs.protocols import JobInputs, JobOutputs
 from worker.jobs.store import ChangeUnwritable, JobStore
@@ -121,6 +123,7 @@ class Pipeline:
         make_webhook: Callable[[Job, Credentials | None], WebhookRow | None],
         on_start: Callable[[Job], None],
         on_end: Callable[[Job], None],
+        job_log: JobLog | None = None,
     ) -> None:
         self.feed = JobFeed()
         self._store = store
@@ -131,6 +134,7 @@ class Pipeline:
         self._make_webhook = make_webhook
         self._on_start = on_start
         self._on_end = on_end
+        self._log = job_log or JobLog()
         self._fetching = PrioritySemaphore(limits.num_fetching)
         self._fetch_turns = FairTurns(limits.num_fetching_of_caller, store.turn_ms)
         self._run_turns = FairTurns(limits.num_running_of_caller, store.turn_ms)
@@ -261,6 +265,7 @@ class Pipeline:
 
     async def _run_job(self, job: Job) -> None:
         self._begun.add(job.id)
+        bind_contextvars(request_id=job.id)  # of this task, so of every record of it
         ending: tuple[JobState, str, JobFailure | None]
         try:
             if job.id in self._cancelled:
@@ -285,7 +290,7 @@ class Pipeline:
         except WorkerError as failed:
             ending = (JobState.FAILED, f"{FAILED_WORDS[job.stage]} failed: {failed.message}", JobFailure.of(failed))
         except Exception:  # noqa: BLE001 - the job
-            log.exception("job failed unexpectedly", job_id=job.id)
+            log.exception("job failed unexpectedly", request_id=job.id)
             failure = JobFailure(500, "internal_error", "The worker failed; its log has the reason")
             ending = (JobState.FAILED, f"{FAILED_WORDS[job.stage]} failed: internal error", failure)
         await self._end(job, *ending)
@@ -355,7 +360,7 @@ class Pipeline:
         async def clear(state: RetryCallState) -> None:
             reason = None if state.outcome is None else state.outcome.exception()
             pause = round(COLLECT_BACKOFF(state), 3)
-            log.warning("output collection failed", job_id=job.id, reason=str(reason), retry_in_seconds=pause)
+            log.warning("output collection failed", request_id=job.id, reason=str(reason), retry_in_seconds=pause)
             await asyncio.to_thread(shutil.rmtree, directory, True)
 
         tries = AsyncRetrying(
@@ -402,6 +407,7 @@ class Pipeline:
             self._pool.engine(job.order, only=holder, is_alone=job.runs_alone) as engine,
         ):
             job.is_recovered, job.is_at_engine = False, True
+            self._log.hold(job)
             try:
                 prompt = with_saved_pictures(await self._inputs.place(prompt, engine))
                 if job.needs_less_memory:
@@ -440,7 +446,7 @@ class Pipeline:
         job.needs_less_memory = True
         if not job.begin_retry(QUEUED_WORDS):
             return False
-        log.warning("job retried with less memory", job_id=job.id)
+        log.warning("job retried with less memory", request_id=job.id)
         self._changed(job)
         await engine.free()
         return True
@@ -453,7 +459,7 @@ class Pipeline:
         if not job.begin_retry(QUEUED_WORDS):
             raise self._error_of_loss(job, loss)
         reason, where = loss.reason.value, job.progress.node_id
-        log.warning("job retried after engine loss", job_id=job.id, reason=reason, node_id=where)
+        log.warning("job retried after engine loss", request_id=job.id, reason=reason, node_id=where)
         self._changed(job)
 
     def _error_of_loss(self, job: Job, loss: Loss) -> WorkerError:
@@ -468,6 +474,7 @@ class Pipeline:
 
     async def _end(self, job: Job, state: JobState, message: str, failure: JobFailure | None) -> None:
         kept = job.credentials
+        self._log.hold(job)
         job.end(state, message, int(time.time() * 1000), failure)
         self._inputs.release(job.id)
         self._cancelled.discard(job.id)
@@ -480,8 +487,7 @@ class Pipeline:
         if not job.outputs:
             await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job.id), True)
         self._tasks.pop(job.id, None)
-        shown = job.failure.as_json() if job.failure else {}
-        log.info("job ended", job_id=job.id, state=job.state.value, **shown)
+        self._log.ended(job)
         self._on_end(job)
         self.feed.notify(job.id)
 
@@ -504,7 +510,7 @@ class Pipeline:
         if task.cancelled() and job.id in self._cancelled:  # by the drain, before it could see the mark
             self.start(job)
         elif not task.cancelled() and (error := task.exception()) is not None:
-            log.error("job task failed", job_id=job.id, exc_info=error)
+            log.error("job task failed", request_id=job.id, exc_info=error)
             self._broken = [*self._broken, f"the task of {job.id} ended: {type(error).__name__}"][-MAX_BROKEN:]
         self.feed.notify(job.id)
 
@@ -531,6 +537,7 @@ class Pipeline:
         if job.stage is not Stage.RUNNING:
             job.began_at = at
             self._move(job, JobState.GENERATING, f"Generation started (ComfyUI job: {job.prompt_id})", Stage.RUNNING)
+            self._log.started(job)
             self._on_start(job)
 
     def _move(self, job: Job, state: JobState, message: str, stage: Stage) -> None:

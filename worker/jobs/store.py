@@ -425,7 +425,7 @@ class JobStore:
         self._failures[owner] += 1
         num_tries = self._failures[owner]
         is_over = num_tries >= MAX_TRIES or self._is_closing or bool(part.new)
-        log.error("change not written", job_id=owner, num_tries=num_tries, is_over=is_over, exc_info=error)
+        log.error("change not written", request_id=owner, num_tries=num_tries, is_over=is_over, exc_info=error)
         if not is_over:
             self._refuse(part, error)
             return

@@ -1,4 +1,8 @@
-"""Structured logs, as JSON or for a console, with secrets redacted. Query strings are never logged."""
+"""Structured logs, as JSON or for a console, with secrets and prompts redacted. Query strings are never logged.
+
+Every record has a level, a logger, a time and one of the categories `request`, `execution`, `performance`, `error` and
+`security`; records of a job have its `request_id`.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,39 @@ import logging
 import re
 import sys
 from collections.abc import Collection, MutableMapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import structlog
+from structlog.contextvars import merge_contextvars
+
+from worker.observe.prompt_texts import PromptTexts
 
 SECRET_KEYS = re.compile(r"secret|token|password|authorization|api_?key|access_key|signature|credential", re.IGNORECASE)
 SECRET_IN_TEXT = re.compile(r"(?i)\b(api_key|token|signature|x-amz-[a-z-]{1,64}|secret)=([^&\s\"']+)")
 HIDDEN = "[hidden]"
+PROMPT_FIELDS: Final = frozenset({"message", "reason", "traceback", "exception", "error"})
+"""Fields whose text may repeat a part of a prompt. The event does so too where an engine wrote it."""
+
+PERFORMANCE: Final = ("startup", "readiness", "warm_up", "benchmark", "sensors", "engine.memory", "engine.diffusion")
+SECURITY: Final = ("keys", "tls")
+QUIET_LOGGERS: Final = ("httpx", "httpcore", "websockets", "uvicorn.access", "alembic", "botocore", "filelock")
+
+Record = MutableMapping[str, Any]
 
 
 class Redaction:
-    """Redaction of secrets in log records: values of keys that name one, and the known secrets in any text."""
+    """Redaction of log records: values of keys that name a secret, known secrets in any text, texts of prompts."""
 
-    def __init__(self, known_secrets: Collection[str]) -> None:
+    def __init__(self, known_secrets: Collection[str], prompts: PromptTexts | None = None) -> None:
         self._known = sorted((secret for secret in known_secrets if len(secret) >= 4), key=len, reverse=True)
+        self._prompts = prompts or PromptTexts()
 
-    def __call__(self, _logger: object, _method: str, record: MutableMapping[str, Any]) -> dict[str, object]:
+    def __call__(self, _logger: object, _method: str, record: Record) -> dict[str, object]:
+        is_of_engine = record.get("logger") == "engine"
+        for name, value in record.items():
+            if isinstance(value, str) and (name in PROMPT_FIELDS or (is_of_engine and name == "event")):
+                record[name] = self._prompts.hide(value)
         return {key: HIDDEN if SECRET_KEYS.search(key) else self._clean(value) for key, value in record.items()}
 
     def _clean(self, value: object) -> object:
@@ -36,21 +57,48 @@ class Redaction:
         return SECRET_IN_TEXT.sub(rf"\1={HIDDEN}", value)
 
 
-def set_up_logs(style: Literal["auto", "json", "console"], *, is_debug: bool, known_secrets: Collection[str]) -> None:
+def add_category(_logger: object, _method: str, record: Record) -> Record:
+    """Set the category of a record that has none: by its level, then by its logger."""
+    if "category" not in record:
+        source = str(record.get("source") or record.get("logger") or "")
+        if record.get("level") in ("error", "critical"):
+            record["category"] = "error"
+        elif source.startswith(SECURITY):
+            record["category"] = "security"
+        else:
+            record["category"] = "performance" if source.startswith(PERFORMANCE) else "execution"
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class LogForm:
+    """Form and lowest level of the log. `style` auto: console on a terminal, else JSON."""
+
+    style: Literal["auto", "json", "console"] = "auto"
+    level: str = "info"
+    has_colours: bool = True  # where the log is a terminal
+
+
+def set_up_logs(form: LogForm, redaction: Redaction) -> None:
     """Configure structlog and the standard library's loggers to write one format of line to stderr."""
-    is_console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    renderer: Any = structlog.dev.ConsoleRenderer() if is_console else structlog.processors.JSONRenderer()
+    is_terminal = sys.stderr.isatty()
+    is_console = form.style == "console" or (form.style == "auto" and is_terminal)
+    console = structlog.dev.ConsoleRenderer(colors=is_terminal and form.has_colours)
+    renderer: Any = console if is_console else structlog.processors.JSONRenderer()
+    level = logging.getLevelNamesMapping()[form.level.upper()]
     shared: list[Any] = [
+        merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        Redaction(known_secrets),
+        add_category,
+        redaction,
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if is_debug else logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -62,6 +110,6 @@ def set_up_logs(style: Literal["auto", "json", "console"], *, is_debug: bool, kn
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
-    for name in ("httpx", "httpcore", "websockets", "uvicorn.access", "alembic"):
+    root.setLevel(max(level, logging.INFO))
+    for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -131,6 +131,7 @@ class EngineLaunch(EngineSettings):
     private_directory: Path | None = None
     sandbox: SandboxConfig = SandboxConfig()
     hidden: tuple[Path, ...] = ()
+    log_level: str = ""
 
     @property
     def num_engines(self) -> int | None:

@@ -9,6 +9,8 @@ from pydantic import Field
 
 from worker.settings.section import LOWER, MIB, NaturalInt, Port, PositiveInt, PositiveSeconds, Section, env
 
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+
 
 class ListenerSettings(Section):
     """Address of the HTTP server."""
@@ -110,10 +112,28 @@ class FolderSettings(Section):
 
 
 class LogSettings(Section):
-    """Level and format of the log."""
+    """Level, format and contents of the log ([logs](logs.md))."""
+
+    level: Annotated[LogLevel | None, LOWER, env("LOG_LEVEL")] = None
+    """Lowest level that is logged, of the worker and its engines: `debug`, `info`, `warning`, `error` or `critical`.
+    Empty: `info`."""
 
     is_debug: Annotated[bool, env("DEBUG")] = False
-    """Log more."""
+    """`true` is the same as `LOG_LEVEL=debug`, where that is empty."""
 
     format: Annotated[Literal["auto", "json", "console"], LOWER, env("LOG_FORMAT")] = "auto"
-    """`json`, `console`, or `auto`: console on a terminal."""
+    """`json`, `console`, or `auto`: console on a terminal. Colours are for terminals alone."""
+
+    no_color: Annotated[str, env("NO_COLOR")] = ""
+    """Any value: no colours on terminals either."""
+
+    has_access_log: Annotated[bool, env("ACCESS_LOG")] = True
+    """Log every HTTP request."""
+
+    has_prompts: Annotated[bool, env("LOG_PROMPTS")] = False
+    """`true`: log the prompts of jobs. Otherwise their texts are removed from log records."""
+
+    @property
+    def effective_level(self) -> LogLevel:
+        """Lowest level that is logged."""
+        return self.level or ("debug" if self.is_debug else "info")

@@ -274,6 +274,7 @@ class Settings(BaseSettings):
             private_directory=self.folders.state_path / "engine",
             sandbox=self.sandbox,
             hidden=self._secret_paths(),
+            log_level=self.log.effective_level if self.log.effective_level != "info" else "",
         )
 
     def _engine_limits(self) -> tuple[str, ...]:

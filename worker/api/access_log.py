@@ -1,0 +1,79 @@
+"""ASGI middleware that logs every request: method, path, status, duration, size, client and request id.
+
+A refusal for want of a right is in the category `security`. Probes and `/metrics` are logged at level debug. The query
+string, which holds signatures of links, is never logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Final
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import clear_contextvars
+
+from worker.identity.loopback import direct_host
+
+PROBES: Final = frozenset({"/live", "/ready", "/health", "/metrics"})
+REFUSED: Final = frozenset({401, 403})
+MAX_PATH_LENGTH: Final = 300
+NO_REPLY: Final = 499
+"""Status of a request whose client left before a reply."""
+
+log = structlog.get_logger("access")
+
+
+class AccessLog:
+    """Log of requests; its records have what was bound to the log's context on the way: request id, caller, code."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and log it when its reply has been sent."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, num_bytes, began = NO_REPLY, 0, time.monotonic()
+
+        async def send_and_count(message: Message) -> None:
+            nonlocal status, num_bytes
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                num_bytes += len(message.get("body", b""))
+            await send(message)
+
+        clear_contextvars()  # what the request binds is of its own task
+        try:
+            await self._app(scope, receive, send_and_count)
+        except Exception:
+            status = 500
+            raise
+        finally:
+            shown = {"status": status, "bytes": num_bytes, "seconds": round(time.monotonic() - began, 4)}
+            _log_request(scope, shown)
+
+
+def level_of(path: str, status: int) -> int:
+    """Return the level of a request's record."""
+    if status in REFUSED or (status >= 500 and status != 503):
+        return logging.WARNING
+    return logging.DEBUG if path in PROBES else logging.INFO
+
+
+def _log_request(scope: Scope, shown: dict[str, Any]) -> None:
+    path = (scope.get("raw_path") or scope["path"].encode()).decode("ascii", "backslashreplace")[:MAX_PATH_LENGTH]
+    client = scope.get("client")
+    host = direct_host(client[0] if client else None, (name.decode("latin-1") for name, _ in scope["headers"]))
+    log.log(
+        level_of(path, shown["status"]),
+        "request",
+        category="security" if shown["status"] in REFUSED else "request",
+        method=scope["method"],
+        path=path,
+        client=host or "proxy",
+        **shown,
+    )

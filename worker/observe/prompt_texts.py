@@ -1,0 +1,54 @@
+"""PromptTexts: the texts of recent prompts, which no log record may contain unless LOG_PROMPTS is set.
+
+A text is a literal of a node's input, line by line. Names of files stay visible, and so do numbers. A text is replaced
+where it occurs whole; a node that logs a part of one or another spelling of it is not detected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from worker.json_values import JsonObject, object_at
+
+MIN_LENGTH: Final = 3
+MAX_TEXTS: Final = 1000  # of one prompt, the longest first
+PROMPTS_KEPT: Final = 32
+HIDDEN: Final = "[prompt]"
+
+_FILE_NAME: Final = re.compile(r"[^\s]+\.[A-Za-z0-9]{2,12}")
+
+
+class PromptTexts:
+    """Texts of the prompts that run and of the last ones that have ended, by job."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def hold(self, job_id: str, prompt: JsonObject) -> None:
+        """Remember the texts of a job's prompt until PROMPTS_KEPT others have come."""
+        if prompt:
+            self._held[job_id] = tuple(sorted(set(texts_of(prompt)), key=len, reverse=True)[:MAX_TEXTS])
+            self._held.move_to_end(job_id)
+        while len(self._held) > PROMPTS_KEPT:
+            self._held.popitem(last=False)
+
+    def hide(self, value: str) -> str:
+        """Return a text of a log record without the texts of prompts."""
+        for texts in self._held.values():
+            for text in texts:
+                if text in value:
+                    value = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", HIDDEN, value)
+        return value
+
+
+def texts_of(prompt: JsonObject) -> Iterator[str]:
+    """Yield the lines of the literal texts in a prompt. Pure."""
+    for node_id in prompt:
+        for value in object_at(prompt, node_id, "inputs").values():
+            for line in value.splitlines() if isinstance(value, str) else ():
+                text = line.strip()
+                if len(text) >= MIN_LENGTH and not _FILE_NAME.fullmatch(text) and not text.isdigit():
+                    yield text
