@@ -118,7 +118,7 @@ def run_front(settings: Settings, prompt_texts: PromptTexts) -> int:
         certificate = open_certificate(settings.tls_files())
         config, connections = server_config(settings, front), front.services.connections
         server.append(FrontServer(config, connections, front.begin_to_drain, certificate))
-        structlog.get_logger("main").info("listening", host=settings.listen_host, port=settings.listener.port)
+        structlog.get_logger("main").info("server starting", host=settings.listen_host, port=settings.listener.port)
         server[0].run()
     except (WorkerError, OSError) as error:
         raise CannotStart(str(error)) from error

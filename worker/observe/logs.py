@@ -26,7 +26,11 @@ PROMPT_FIELDS: Final = frozenset({"message", "reason", "traceback", "exception",
 
 PERFORMANCE: Final = ("startup", "readiness", "warm_up", "benchmark", "sensors", "engine.memory", "engine.diffusion")
 SECURITY: Final = ("keys", "tls")
-QUIET_LOGGERS: Final = ("httpx", "httpcore", "websockets", "uvicorn.access", "alembic", "botocore", "filelock")
+QUIET_LOGGERS: Final = (
+    *("httpx", "httpcore", "websockets", "uvicorn.access", "alembic", "botocore", "filelock", "asyncio", "sqlalchemy"),
+    *("multipart", "python_multipart", "urllib3", "tzlocal"),
+)
+"""Loggers of libraries that log only warnings, whatever the level."""
 
 Record = MutableMapping[str, Any]
 
@@ -110,6 +114,6 @@ def set_up_logs(form: LogForm, redaction: Redaction) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(max(level, logging.INFO))
+    root.setLevel(level)
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)

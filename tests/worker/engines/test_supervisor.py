@@ -122,7 +122,8 @@ def test_the_command_says_what_the_front_was_asked(tmp_path: Path) -> None:
     made = engine_command(launch, {}, frozenset({"amx_bf16"}))
     assert made.port == 8188
     assert list(made.arguments) == [
-        *("--base-directory", str(tmp_path), "--cpu", "--disable-metadata", "--bf16-unet", "--lowvram")
+        *("--base-directory", str(tmp_path), "--cpu", "--disable-metadata", "--log-format", "json"),
+        *("--bf16-unet", "--lowvram"),
     ]
 
 
