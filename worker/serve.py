@@ -123,9 +123,10 @@ def run_front(settings: Settings, prompt_texts: PromptTexts) -> int:
     except (WorkerError, OSError) as error:
         raise CannotStart(str(error)) from error
     except SystemExit as left:  # uvicorn exits so when it cannot have the port, after logging the reason
-        raise CannotStart(f"cannot listen on {settings.listen_host}:{settings.listener.port}") from left
+        where = f"{settings.listen_host}:{settings.listener.port}"
+        raise CannotStart(front.start_problem or f"cannot listen on {where}; the log has the reason") from left
     if not server[0].started:
-        raise CannotStart("the log has the reason")
+        raise CannotStart(front.start_problem or "the log has the reason")
     return max(exit_codes)
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -25,7 +26,7 @@ from worker.engines.families import Family, ModelFile, model_files_in
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
 from worker.engines.metrics import EngineMetrics
-from worker.errors import EngineStartFailed, EngineUnreachable, WorkerError
+from worker.errors import EngineStartFailed, EngineUnreachable, StateUnusable, WorkerError
 from worker.external_io import ExternalIo
 from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
@@ -88,6 +89,7 @@ class Front:
         self._prompt_texts = prompt_texts or PromptTexts()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.start_problem = ""  # the reason why the front could not start
         self._memory = MachineMemory()
         self._fleet = EngineFleet(
             settings.engine_launch(),
@@ -112,7 +114,11 @@ class Front:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
-        await self.store.open()
+        try:
+            await self.store.open()
+        except WorkerError as error:
+            self.start_problem = error.message
+            raise
         self._own_key.publish()
         for job in self.store.jobs.values():
             self._external_io.uploads.hold(job.prompt, job.id)  # they cannot be fetched again
@@ -265,8 +271,16 @@ class Front:
         )
 
     def _link_key(self) -> bytes:
-        """Return the key of links; it is created once and kept so that links remain valid after a restart."""
+        """Return the key of links, created once so that links remain valid after a restart. Raises StateUnusable."""
         path = self._settings.folders.state_path / "keys" / "links"
+        try:
+            return self._stored_link_key(path)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StateUnusable(f"{path}: cannot be read or written: {reason}; check STATE_DIRECTORY") from None
+
+    @staticmethod
+    def _stored_link_key(path: Path) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = path.read_bytes() if path.exists() else b""
         if len(key) != LINK_KEY_BYTES:  # none yet, or truncated by a crash: with an empty key every caller could sign

@@ -5,9 +5,11 @@ Blocking; `store.py` calls it on its thread.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from worker.outputs.options import OutputOptions
 
 HEAD_REVISION = "0003"
 """The newest migration. A test compares it with the versions folder."""
+
+WAY_OUT = "restore a backup of the state directory, or move the directory away to begin without its jobs and results"
 
 PACKAGES = Path(__file__).resolve().parents[2]
 
@@ -59,8 +63,41 @@ WEBHOOKS = sa.Table(
 FACTS = sa.Table("facts", METADATA, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Text))
 
 
+def check_database(path: Path) -> None:
+    """Check that a job database can be used, where there is one. Raises StateUnusable with what to do."""
+    if not path.exists():
+        return
+    engine = sa.create_engine(f"sqlite:///{path}", hide_parameters=True)
+    try:
+        with readable(path):
+            revision = _revision(engine)
+    finally:
+        engine.dispose()
+    if revision is not None and not (revision.isdigit() and int(revision) <= int(HEAD_REVISION)):
+        raise StateUnusable(
+            f"{path}: written by a newer version of the worker; got revision {revision} of its tables, expected at "
+            f"most {HEAD_REVISION}. Start that version again, or {WAY_OUT}"
+        )
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Translate errors of a database that is damaged or cannot be opened. Raises StateUnusable with what to do."""
+    try:
+        yield
+    except sa.exc.OperationalError as error:
+        raise StateUnusable(
+            f"{path}: cannot be opened: {error.orig}; expected a file that the worker's user may write, on a local disk"
+        ) from None
+    except sa.exc.DatabaseError as error:
+        raise StateUnusable(f"{path}: damaged: {error.orig}. Stop the worker and {WAY_OUT}") from None
+
+
 def open_engine(path: Path) -> sa.Engine:
-    """Return an SQLAlchemy engine on the file, created and migrated to the newest tables if necessary."""
+    """Return an SQLAlchemy engine on the file, created and migrated to the newest tables if necessary.
+
+    Raises StateUnusable.
+    """
     engine = sa.create_engine(
         f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30}, hide_parameters=True
     )
@@ -90,7 +127,8 @@ def _migrate(path: Path) -> None:
         [sys.executable, "-m", "worker.jobs.migrations", str(path)], capture_output=True, cwd=PACKAGES
     )
     if made.returncode != 0:
-        raise StateUnusable(f"The job database cannot be migrated: {made.stderr.decode(errors='replace')[-500:]}")
+        reason = made.stderr.decode(errors="replace")[-500:]
+        raise StateUnusable(f"{path}: cannot be brought to this version's tables; {WAY_OUT}: {reason}")
 
 
 def whole_row(job: Job) -> dict[str, object]:
@@ -126,7 +164,14 @@ def changing_row(job: Job) -> dict[str, object]:
 
 
 def job_of(row: Any) -> Job:
-    """Return the job that a row of JOBS stores."""
+    """Return the job that a row of JOBS stores. Raises StateUnusable if the row is damaged."""
+    try:
+        return _job_of(row)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StateUnusable(f"job {row.id} in the job database: damaged: {type(error).__name__}: {error}") from None
+
+
+def _job_of(row: Any) -> Job:
     request = json.loads(row.request)
     webhook, output = request.pop("webhook"), OutputOptions.of(request.pop("output", None))
     return Job(

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping
@@ -27,12 +28,23 @@ from filelock import FileLock, Timeout
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from worker.errors import StateUnusable
-from worker.jobs.database import FACTS, JOBS, WEBHOOKS, changing_row, job_of, open_engine, whole_row
+from worker.jobs.database import (
+    FACTS,
+    JOBS,
+    WEBHOOKS,
+    changing_row,
+    check_database,
+    job_of,
+    open_engine,
+    readable,
+    whole_row,
+)
 from worker.jobs.erasure import TRUNCATE_SECONDS, Erasure
 from worker.jobs.job import Job, Stage
 from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, is_due, webhook_update
 from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS, turn_ms_of
 
+DATABASE = "darkroom.db"
 FINISHED_IN_MEMORY = 200
 LAZY_SECONDS = 0.05
 RETRY_SECONDS = 1.0
@@ -163,11 +175,23 @@ class JobStore:
             self.directory.chmod(0o700)
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise StateUnusable(f"{self.directory} is in use by {self._holder()}") from None
+            raise StateUnusable(
+                f"{self.directory} is in use by {self._holder()}. Workers may share BASE_DIRECTORY; each needs a "
+                "STATE_DIRECTORY of its own, on a local disk"
+            ) from None
         except OSError as error:
-            raise StateUnusable(f"{self.directory} cannot be used: {error.strerror}") from None
-        (self.directory / "holder").write_text(f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+            raise StateUnusable(
+                f"{self.directory} cannot be used: {error.strerror}; expected a directory that the worker's user may "
+                "write (STATE_DIRECTORY), on a local disk"
+            ) from None
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        (self.directory / "holder").write_text(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
         (self.directory / "jobs").mkdir(exist_ok=True)
+        try:
+            check_database(self.directory / DATABASE)
+        except StateUnusable:
+            self._lock.release()
+            raise
 
     async def open(self) -> None:
         """Lock the directory, unless that is done, and load the jobs that have not ended. Raises StateUnusable."""
@@ -495,7 +519,11 @@ class JobStore:
         return "another process"
 
     def _load(self) -> None:
-        self._database = open_engine(self.directory / "darkroom.db")
+        with readable(self.directory / DATABASE):
+            self._load_jobs()
+
+    def _load_jobs(self) -> None:
+        self._database = open_engine(self.directory / DATABASE)
         self._connection = self._database.connect()
         self._next_number = (self._connection.execute(sa.select(sa.func.max(JOBS.c.number))).scalar() or 0) + 1
         unfinished = sa.select(JOBS).where(JOBS.c.finished_ms.is_(None)).order_by(JOBS.c.number)

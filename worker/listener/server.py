@@ -152,6 +152,8 @@ class GuardedServer(uvicorn.Server):
         """Start the application, then listen."""
         await super().startup(sockets=[])
         self.started = False  # until we listen
+        if self.should_exit:  # the application could not start
+            return
         try:
             listening = sockets if sockets is not None else await bind(self.config.host, self.config.port)
         except OSError as error:

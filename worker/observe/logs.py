@@ -24,7 +24,7 @@ HIDDEN = "[hidden]"
 PROMPT_FIELDS: Final = frozenset({"message", "reason", "traceback", "exception", "error"})
 """Fields whose text may repeat a part of a prompt. The event does so too where an engine wrote it."""
 
-PERFORMANCE: Final = ("startup", "readiness", "warm_up", "benchmark", "sensors", "engine.memory", "engine.diffusion")
+PERFORMANCE: Final = ("readiness", "warm_up", "benchmark", "sensors", "engine.memory", "engine.diffusion")
 SECURITY: Final = ("keys", "tls")
 QUIET_LOGGERS: Final = (
     *("httpx", "httpcore", "websockets", "uvicorn.access", "alembic", "botocore", "filelock", "asyncio", "sqlalchemy"),
