@@ -45,7 +45,7 @@ async def find_defaults(
     fields = defaults_among(checkpoints, modifications, registry.checkpoint_of(name, {}))
     checkpoint = registry.checkpoint_of(name, {**modifications, **fields})
     file = None if checkpoint is None else ModelFile("checkpoints", checkpoint)
-    found = await engine.families.of([] if file is None else [file])
+    found = await engine.families.of([] if file is None else [file], is_away=engine.is_away)
     return ModifierDefaults(fields, parameters_of(None if file is None else found.get(file)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Mapping
@@ -79,10 +80,24 @@ def _job_request(
 async def _checked_prompt(
     services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
 ) -> tuple[Mapping[str, Any], float]:
-    """Return the prompt of a request, with its files stored, and its cost. Raises RequestRejected, NotReady."""
-    engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
+    """Return the prompt of a request, with its files stored, and its cost.
+
+    While our engine restarts, a prompt is accepted that what was last known of the engine does not refuse. Raises
+    RequestRejected, NotReady, EngineUnreachable.
+    """
+    pool = services.pool
+    if pool.restarts_engines and not pool.clients_serving:
+        with contextlib.suppress(RequestRejected, NotReady):  # the new engine may know more: it is asked below
+            return await _prompt_checked_by(pool.any_client, services, parsed, name, credentials)
+    engine = await pool.any_up_within(ENGINE_WAIT_SECONDS)
+    return await _prompt_checked_by(engine, services, parsed, name, credentials)
+
+
+async def _prompt_checked_by(
+    engine: EngineClient, services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
+) -> tuple[Mapping[str, Any], float]:
     try:
-        object_info = await engine.object_info()
+        object_info = await engine.known_object_info()
         defaults = await _defaults(services, parsed.input, engine, object_info)
         prompt: JsonObject = build_prompt(services, parsed.input, defaults)
         is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
@@ -97,7 +112,7 @@ async def _checked_prompt(
         planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
         await engine.check(planned.prompt, planned.pending_files)
         cost = await _cost(services, prompt, engine)
-        known = await engine.object_info()
+        known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
         if planned.pending_files:
@@ -107,8 +122,8 @@ async def _checked_prompt(
             services.caller_rates.spend_pixel_steps(name.counted_as, work.pixel_steps)
     except RequestRejected as rejected:
         raise _with_modification_fields(services, parsed.input.modifier, rejected) from None
-    except EngineUnreachable as error:  # it disconnected just now
-        raise NotReady(error.message, retry_after_seconds=5) from None
+    except EngineUnreachable:  # it disconnected just now
+        raise services.pool.no_engine() from None
     if parsed.files:
         await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, name.job_id)
     return prompt, cost
@@ -119,7 +134,8 @@ async def _cost(services: Services, prompt: JsonObject, engine: EngineClient) ->
     is_large, cost_of = len(prompt) >= LARGE_GRAPH_NODES, services.platform.cost_of
     if services.platform.workload is not Workload.COMPUTED:
         return cost_of(prompt)
-    families = await engine.families.of(await off_loop(is_large, model_files_in, prompt))
+    files = await off_loop(is_large, model_files_in, prompt)
+    families = await engine.families.of(files, is_away=engine.is_away)
     return await off_loop(is_large, cost_of, prompt, families)
 
 

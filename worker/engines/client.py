@@ -170,7 +170,9 @@ class EngineClient:
         self._runs: dict[str, _Run] = {}
         self._faulty: str | None = None  # the prompt under which the device failed
         self._sending = asyncio.Lock()
+        self.is_away = False  # set by the pool: it does not answer at present
         self._object_info: Mapping[str, Any] | None = None
+        self._last_object_info: Mapping[str, Any] | None = None  # also of an engine that has gone since
         self._reading = asyncio.Lock()
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = False
@@ -221,8 +223,16 @@ class EngineClient:
             return self._object_info
         async with self._reading:  # a thousand requests that come together need it once, not a thousand times
             if self._object_info is None:
-                self._object_info = await self._get("/object_info")
+                self._object_info = self._last_object_info = await self._get("/object_info")
             return self._object_info
+
+    async def known_object_info(self) -> Mapping[str, Any]:
+        """Return the node classes of an engine that may be restarting: those it had last. Raises EngineUnreachable."""
+        if not self.is_away:
+            return await self.object_info()
+        if self._last_object_info is None:
+            raise EngineUnreachable("The engine is starting")
+        return self._last_object_info
 
     async def ask(
         self, method: str, path: str, body: object = None, *, timeout_seconds: float = ASK_SECONDS
@@ -262,13 +272,18 @@ class EngineClient:
     # checking and running
 
     async def check(self, prompt: JsonObject, pending_files: Collection[str] = ()) -> None:
-        """Check a prompt without GPU time. Raises RequestRejected with every problem."""
+        """Check a prompt without GPU time. Raises RequestRejected with every problem.
+
+        While the engine is away, what was last known of it decides.
+        """
         is_large = len(prompt) >= LARGE_GRAPH_NODES
         too_long = await off_loop(is_large, find_long_names, prompt)
         if too_long:
             raise RequestRejected(too_long)
         kinds: Kinds = {}
-        if self.has_check:
+        if self.is_away:
+            found = await off_loop(is_large, find_problems, prompt, await self.known_object_info(), pending_files)
+        elif self.has_check:
             found, kinds = await self._found_by_engine(prompt, pending_files)
         else:
             found = await off_loop(is_large, find_problems, prompt, await self.object_info(), pending_files)
@@ -278,8 +293,8 @@ class EngineClient:
         output_folder = None if self.folders is None else self.folders.output.absolute()
         names = await off_loop(is_large, find_name_problems, prompt, output_folder)
         if found.listed or names:
-            hinted = await asyncio.to_thread(with_hints, [*found.listed, *names], await self.object_info())
-            if any(is_missing_model(problem, kinds) for problem in hinted):
+            hinted = await asyncio.to_thread(with_hints, [*found.listed, *names], await self.known_object_info())
+            if not self.is_away and any(is_missing_model(problem, kinds) for problem in hinted):
                 hinted = with_folders(hinted, kinds, await self._model_folders())
             raise RequestRejected(problems_without_folders(hinted, self._hidden), num_unlisted=found.num_unlisted)
 

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from worker.engines.families import FAMILY_KIND, Family, ModelFile, read_families
 from worker.engines.http import Reply
+from worker.errors import EngineUnreachable
 from worker.json_values import JsonObject
 
 TTL_SECONDS = 30.0  # for which a replaced file may count as of its former family
@@ -46,15 +47,27 @@ class FamilyLookup:
             self._families = self._clock(), found
         return self._families[1]
 
-    async def of(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
-        """Return the families of files; those of no known family are left out. Raises EngineUnreachable."""
+    async def of(self, files: Collection[ModelFile], *, is_away: bool = False) -> dict[ModelFile, Family]:
+        """Return the families of files; those of no known family are left out. Raises EngineUnreachable.
+
+        `is_away`: the engine is not asked, since it is restarting; what is known of it must be enough.
+        """
         if not files:
             return {}
+        if is_away:
+            return self._remembered(files)
         families = {family.name: family for family in await self.families()}
         if not families:
             return {}
         for kind in {file.kind for file in files} - {FAMILY_KIND}:
             await self._learn(kind, [file.name for file in files if file.kind == kind])
+        return {file: families[name] for file in files if (name := self._name_of(file)) in families}
+
+    def _remembered(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
+        is_known = self._families is not None and all(file.kind == FAMILY_KIND or file in self._names for file in files)
+        if self._families is None or not (is_known or not self._families[1]):
+            raise EngineUnreachable("The engine is restarting")
+        families = {family.name: family for family in self._families[1]}
         return {file: families[name] for file in files if (name := self._name_of(file)) in families}
 
     async def checkpoints(self) -> tuple[CheckpointFamily, ...]:

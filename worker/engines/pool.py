@@ -16,10 +16,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from worker.engines.client import EngineClient, EngineLost
-from worker.errors import EngineUnreachable, NotReady
+from worker.errors import EngineUnreachable, NotReady, WorkerError
 
 PROMPTS_PER_ENGINE = 2
 GIVE_UP_SECONDS = 120.0
+FOREIGN_WAIT_SECONDS = 1.0  # for an engine that is not ours
 LOOK_SECONDS = 5.0
 LOOK_DOWN_SECONDS = 0.05
 RELIEVE_AGAIN_SECONDS = 0.5
@@ -128,10 +129,27 @@ class EnginePool:
         return self.any_client
 
     async def any_up_within(self, seconds: float) -> EngineClient:
-        """Return an engine that serves; wait as long as a caller may be kept waiting. Raises NotReady."""
-        if not await self._wait_for_one(seconds, lambda slot: slot.serves):
-            raise NotReady("The engine is restarting", retry_after_seconds=5)
+        """Return an engine that serves; wait as long as a caller may be kept waiting.
+
+        Raises NotReady, or EngineUnreachable where nobody restarts the engines, for which it waits a moment only.
+        """
+        limit = seconds if self.restarts_engines else min(seconds, FOREIGN_WAIT_SECONDS)
+        if not await self._wait_for_one(limit, lambda slot: slot.serves):
+            raise self.no_engine()
         return self.any_client
+
+    @property
+    def restarts_engines(self) -> bool:
+        """True if the engines are ours: a supervisor restarts one that has gone."""
+        return self._give_up_seconds is None
+
+    def no_engine(self) -> WorkerError:
+        """Return the error of a request that no engine can answer now."""
+        if self.restarts_engines:
+            return NotReady("The engine is restarting", retry_after_seconds=5)
+        num_up, num_all = len(self.clients_up), len(self._slots)
+        reason = f"{num_all} of ENGINE_URL asked, none answers" if not num_up else "those that answer are not fit"
+        return EngineUnreachable(f"No engine: {reason}; this worker does not start them")
 
     @property
     def num_waiting(self) -> int:
@@ -145,6 +163,7 @@ class EnginePool:
     def set_up(self, client: EngineClient, is_up: bool) -> None:
         slot = self._slot_of(client)
         slot.is_up = is_up
+        client.is_away = not is_up
         if not slot.is_busy:
             slot.became_idle.set()
         self._wake_waiters()
