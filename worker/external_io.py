@@ -19,7 +19,7 @@ from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.webhook import WebhookSender
 from worker.s3.stores import S3Stores
-from worker.s3.targets import find_write_problem
+from worker.s3.targets import find_missing_key, find_write_problem
 from worker.settings.settings import Settings
 
 
@@ -68,7 +68,7 @@ class ExternalIo:
             if not (asked.get("access_key_id") and asked.get("secret_access_key")):
                 message = "another endpoint than the worker's needs access_key_id and secret_access_key beside it"
                 raise RequestRejected([Problem(message, field="input.s3.access_key_id", type="missing")])
-        if problem := find_write_problem(asked, self._s3_config):
+        if problem := find_missing_key(asked, self._s3_config) or find_write_problem(asked, self._s3_config):
             raise RequestRejected([problem])
 
     def _check_form(self, url: str, field: str) -> None:

@@ -30,6 +30,7 @@ class S3Input(BaseModel):
 
     access_key_id: str = ""
     secret_access_key: str = ""
+    session_token: str = ""
     endpoint_url: str = ""
     bucket_name: str = ""
     region: str = ""

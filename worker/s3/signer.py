@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from worker.s3.credential_chain import DEFAULT_REGION, chain_session
 from worker.s3.targets import AddressingStyle, S3Target
 
 SIGNED_SECONDS = 3600  # from the signature to the first byte of the request
@@ -27,14 +28,17 @@ class S3Signer:
 
     client: Any
     bucket_name: str
+    is_refreshing: bool = False  # `url` may block for a request that renews the credentials
 
     def url(self, operation: str, seconds: int = SIGNED_SECONDS, **parameters: Any) -> str:
         """Return the URL of one request with its signature in it. Raises NotSignable."""
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, ClientError
 
         named = {"Bucket": self.bucket_name, **parameters}
         try:
             return str(self.client.generate_presigned_url(operation, Params=named, ExpiresIn=seconds))
+        except ClientError as error:  # of the service that gives out a role's credentials
+            raise NotSignable(f"credentials refused: {error.response['Error'].get('Code')}") from None
         except (BotoCoreError, ValueError) as error:
             raise NotSignable(type(error).__name__) from None
 
@@ -42,15 +46,22 @@ class S3Signer:
 def make_signer(session: Any, target: S3Target, region: str = "") -> S3Signer:
     """Return the signer of a target; `region`: the one that the store itself named. Raises NotSignable."""
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ProfileNotFound
 
     try:
+        if target.chain is not None:
+            session, keys = chain_session(target), {}
+        else:
+            keys = {
+                "aws_access_key_id": target.access_key_id,
+                "aws_secret_access_key": target.secret_access_key.get_secret_value(),
+                "aws_session_token": target.session_token.get_secret_value() or None,
+            }
         client = session.create_client(
             "s3",
-            aws_access_key_id=target.access_key_id,
-            aws_secret_access_key=target.secret_access_key.get_secret_value(),
+            **keys,
             endpoint_url=target.endpoint_url or None,
-            region_name=region or target.region or "us-east-1",
+            region_name=region or target.region or DEFAULT_REGION,
             config=Config(
                 signature_version="s3v4",
                 request_checksum_calculation="when_required",
@@ -59,9 +70,15 @@ def make_signer(session: Any, target: S3Target, region: str = "") -> S3Signer:
                 s3={"addressing_style": _style_of(target)},
             ),
         )
+    except ProfileNotFound:
+        raise NotSignable("S3_PROFILE: no such profile in AWS's configuration files") from None
+    except NoCredentialsError:
+        raise NotSignable("no credentials found: no profile, web identity, container or instance role") from None
+    except ClientError as error:
+        raise NotSignable(f"credentials refused: {error.response['Error'].get('Code')}") from None
     except (BotoCoreError, ValueError) as error:
         raise NotSignable(f"the endpoint or region is not valid ({type(error).__name__})") from None
-    return S3Signer(client, target.bucket_name)
+    return S3Signer(client, target.bucket_name, is_refreshing=target.chain is not None)
 
 
 def _style_of(target: S3Target) -> AddressingStyle:

@@ -26,7 +26,7 @@ from worker.errors import WorkerError
 from worker.guard.plain_responses import EncodedResponse, ResponseTooLarge, check_is_plain, plain_body, plain_client
 from worker.guard.safe_address import AddressGuard
 from worker.json_values import JsonObject
-from worker.s3.signer import NotSignable, S3Signer, make_signer
+from worker.s3.signer import SIGNED_SECONDS, NotSignable, S3Signer, make_signer
 from worker.s3.targets import S3Target
 
 READ_TIMEOUT_SECONDS = 60.0  # without a byte, either way
@@ -124,7 +124,7 @@ class S3Stores:
     async def link(self, target: S3Target, key: str, seconds: int) -> str:
         """Return a presigned link to an object. Raises StoreFailed."""
         try:
-            return (await self._signer(target)).url("get_object", seconds, Key=key)
+            return await self._url(target, "get_object", seconds, Key=key)
         except NotSignable as error:
             raise StoreFailed(str(error)) from None
 
@@ -252,7 +252,7 @@ class S3Stores:
         return response
 
     async def _send(self, target: S3Target, call: _Call) -> httpx.Response:
-        url = (await self._signer(target)).url(call.operation, **call.parameters)
+        url = await self._url(target, call.operation, **call.parameters)
         http = self._trusted_client() if target.is_trusted else self._guarded
         timeout = httpx.Timeout(READ_TIMEOUT_SECONDS, connect=target.connect_timeout_seconds, pool=None)
         try:
@@ -260,6 +260,13 @@ class S3Stores:
         except (httpx.InvalidURL, UnicodeError):
             raise NotSignable("the endpoint is not an address") from None
         return await http.send(request, stream=True, auth=httpx.Auth())  # the address may hold a name and password
+
+    async def _url(self, target: S3Target, operation: str, seconds: int = SIGNED_SECONDS, **parameters: object) -> str:
+        """Return a signed URL. Raises NotSignable."""
+        signer = await self._signer(target)
+        if signer.is_refreshing:
+            return await asyncio.to_thread(signer.url, operation, seconds, **parameters)
+        return signer.url(operation, seconds, **parameters)
 
     def _trusted_client(self) -> httpx.AsyncClient:
         if self._trusted is None:

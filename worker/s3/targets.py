@@ -14,11 +14,22 @@ from worker.settings.outputs import S3Config
 
 AddressingStyle = Literal["auto", "path", "virtual"]
 EVERYTHING = "*"
+NO_TOKEN = SecretStr("")
+KEY_FIELDS = ("access_key_id", "secret_access_key")
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialChain:
+    """Source of the operator's credentials besides fixed keys; see `credential_chain.py`. Empty: not used."""
+
+    profile: str = ""
+    role_arn: str = ""
+    external_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """S3 bucket with the credentials to use it.
+    """S3 bucket with the credentials to use it: keys, perhaps temporary ones with a session token, or a chain.
 
     `is_trusted`: the endpoint came from the operator, not from a request. `has_operators_key`: the key, or a part of
     it, did; a request's use of it is limited.
@@ -34,6 +45,8 @@ class S3Target:
     addressing_style: AddressingStyle
     is_trusted: bool
     has_operators_key: bool
+    session_token: SecretStr = NO_TOKEN
+    chain: CredentialChain | None = None
 
 
 def choose_target(asked: Mapping[str, Any] | None, config: S3Config, *, bucket: str = "") -> S3Target | None:
@@ -46,12 +59,17 @@ def choose_target(asked: Mapping[str, Any] | None, config: S3Config, *, bucket: 
     own = {key: value for key, value in (asked or {}).items() if value not in (None, "")}
     endpoint = str(own.get("endpoint_url", config.endpoint_url))
     key_id, secret = str(own.get("access_key_id", "")), str(own.get("secret_access_key", ""))
-    has_own_key = bool(key_id and secret)
-    if endpoint == config.endpoint_url and bucket in ("", config.bucket_name):
+    token, has_own_key = SecretStr(str(own.get("session_token", ""))), bool(key_id and secret)
+    chain: CredentialChain | None = None
+    if not has_own_key and endpoint == config.endpoint_url and bucket in ("", config.bucket_name):
+        if config.uses_chain:
+            key_id = secret = ""
+            chain = CredentialChain(config.profile, config.role_arn, config.role_external_id)
         key_id = key_id or config.access_key_id.get_secret_value()
         secret = secret or config.secret_access_key.get_secret_value()
+        token = config.session_token
     bucket = bucket or str(own.get("bucket_name", config.bucket_name))
-    if not (key_id and secret and bucket):
+    if not ((key_id and secret) or chain) or not bucket:
         return None
     return S3Target(
         access_key_id=key_id,
@@ -64,6 +82,21 @@ def choose_target(asked: Mapping[str, Any] | None, config: S3Config, *, bucket: 
         addressing_style=own.get("addressing_style", config.addressing_style),
         is_trusted=endpoint == config.endpoint_url,
         has_operators_key=not has_own_key,
+        session_token=token,
+        chain=chain,
+    )
+
+
+def find_missing_key(asked: Mapping[str, object], config: S3Config) -> Problem | None:
+    """Return the problem of a request that names a store without the credentials for it, or None."""
+    has_place = any(asked.get(name) for name in ("bucket_name", "endpoint_url", "session_token", *KEY_FIELDS))
+    if not has_place or choose_target({**asked, "bucket_name": asked.get("bucket_name") or "any"}, config) is not None:
+        return None
+    missing = [name for name in KEY_FIELDS if not asked.get(name)]
+    return Problem(
+        f"{' and '.join(missing)} missing; the worker has no credentials of its own for this store",
+        field=f"input.s3.{missing[0]}",
+        type="missing",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from worker.object_keys import find_template_problem
 from worker.settings.section import (
@@ -75,10 +75,27 @@ class S3Config(Section):
     """
 
     access_key_id: Annotated[SecretStr, env("S3_ACCESS_KEY_ID")] = SecretStr("")
-    """Access key. Uploads happen when key, secret and bucket are all known."""
+    """Access key. Uploads happen when bucket, key and secret are known, or the bucket and another source of
+    credentials (`S3_CREDENTIALS`)."""
 
     secret_access_key: Annotated[SecretStr, env("S3_SECRET_ACCESS_KEY")] = SecretStr("")
     """Its secret."""
+
+    session_token: Annotated[SecretStr, env("S3_SESSION_TOKEN")] = SecretStr("")
+    """Session token that belongs to temporary keys."""
+
+    credentials: Annotated[Literal["keys", "chain"], LOWER, env("S3_CREDENTIALS")] = "keys"
+    """`keys`: those above. `chain`: AWS's default chain of environment, profile, web identity, container and instance
+    role. Implied by `S3_PROFILE` and `S3_ROLE_ARN`."""
+
+    profile: Annotated[str, env("S3_PROFILE")] = ""
+    """Profile in AWS's configuration files."""
+
+    role_arn: Annotated[str, env("S3_ROLE_ARN")] = ""
+    """Role to assume, with the keys above or those of the chain."""
+
+    role_external_id: Annotated[str, env("S3_ROLE_EXTERNAL_ID")] = ""
+    """External id that the role asks for."""
 
     bucket_name: Annotated[str, env("S3_BUCKET_NAME")] = ""
     """Bucket that outputs are uploaded to."""
@@ -119,6 +136,18 @@ class S3Config(Section):
     """Seconds for all uploads of one job together."""
 
     @property
+    def uses_chain(self) -> bool:
+        """True if the operator's credentials are not the fixed keys alone."""
+        return self.credentials == "chain" or bool(self.profile or self.role_arn)
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> S3Config:
+        has_keys = bool(self.access_key_id.get_secret_value() or self.secret_access_key.get_secret_value())
+        if has_keys and self.uses_chain and not self.role_arn:
+            raise ValueError("S3_CREDENTIALS=chain and S3_PROFILE exclude S3_ACCESS_KEY_ID and S3_SECRET_ACCESS_KEY")
+        return self
+
+    @property
     def missing_names(self) -> tuple[str, ...]:
         """Variables without which the worker has no store of its own; empty where it has one."""
         given = {
@@ -126,7 +155,10 @@ class S3Config(Section):
             "S3_SECRET_ACCESS_KEY": self.secret_access_key.get_secret_value(),
             "S3_BUCKET_NAME": self.bucket_name,
         }
-        return tuple(name for name, value in given.items() if not value)
+        is_keyless = self.uses_chain and not any(list(given.values())[:2])
+        return tuple(
+            name for name, value in given.items() if not value and (name == "S3_BUCKET_NAME" or not is_keyless)
+        )
 
 
 class WebhookConfig(Section):

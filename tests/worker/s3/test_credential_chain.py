@@ -1,0 +1,137 @@
+"""Credentials that are no fixed keys: session tokens, profiles, web identity and roles, against moto's S3 and STS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from pydantic import ValidationError
+
+from worker.guard.safe_address import AddressGuard
+from worker.s3.stores import S3Stores, StoreFailed
+from worker.s3.targets import S3Target, choose_target, find_missing_key
+from worker.settings.outputs import S3Config
+
+BUCKET = "pictures"
+ROLE = "arn:aws:iam::123456789012:role/uploads"
+VARIABLES = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ROLE_ARN", "WEB_IDENTITY_TOKEN_FILE")
+
+
+@pytest.fixture(scope="module")
+def moto_url() -> Iterator[str]:
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    own = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=url, **own).create_bucket(Bucket=BUCKET)
+    yield url
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moto_url: str) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", moto_url)
+
+
+def config(url: str, **settings: str) -> S3Config:
+    return S3Config.model_validate({"bucket_name": BUCKET, "endpoint_url": url, "connect_attempts": 1, **settings})
+
+
+def target_of(settings: S3Config) -> S3Target:
+    target = choose_target(None, settings)
+    assert target is not None and target.has_operators_key
+    return target
+
+
+async def signature_of(target: S3Target, tmp_path: Path) -> dict[str, list[str]]:
+    """Upload a file, and return the query of its link."""
+    path = tmp_path / "a.png"
+    path.write_bytes(b"x")
+    stores = S3Stores(AddressGuard(["127.0.0.1"]))
+    try:
+        await stores.write(target, path, "a.png", "image/png")
+        return parse_qs(urlsplit(await stores.link(target, "a.png", 60)).query)
+    finally:
+        await stores.close()
+
+
+async def test_a_session_token_goes_with_its_keys(moto_url: str, tmp_path: Path) -> None:
+    keys = {"access_key_id": "ASIA1", "secret_access_key": "s", "session_token": "the-token"}
+    query = await signature_of(target_of(config(moto_url, **keys)), tmp_path)
+    assert query["X-Amz-Security-Token"] == ["the-token"]
+    own = {"access_key_id": "MINE", "secret_access_key": "m"}
+    without = choose_target(own, config(moto_url, **keys))
+    with_own = choose_target({**own, "session_token": "my-token"}, config(moto_url, **keys))
+    assert without is not None and without.session_token.get_secret_value() == ""
+    assert with_own is not None and with_own.session_token.get_secret_value() == "my-token"
+    assert "my-token" not in repr(with_own)
+
+
+async def test_a_profile_has_its_own_keys(moto_url: str, tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text("[shop]\naws_access_key_id = SHOP\naws_secret_access_key = s\n")
+    query = await signature_of(target_of(config(moto_url, profile="shop")), tmp_path)
+    assert query["X-Amz-Credential"][0].startswith("SHOP/")
+    with pytest.raises(StoreFailed, match="S3_PROFILE: no such profile"):
+        await signature_of(target_of(config(moto_url, profile="none")), tmp_path)
+
+
+async def test_the_chain_finds_a_web_identity(moto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("a-signed-identity")
+    monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    query = await signature_of(target_of(config(moto_url, credentials="chain")), tmp_path)
+    assert query["X-Amz-Security-Token"] and query["X-Amz-Credential"][0].startswith("ASIA")
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+async def test_a_role_is_assumed_with_the_keys_or_those_of_the_chain(
+    moto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_keys: bool
+) -> None:
+    keys = {"access_key_id": "AKIA1", "secret_access_key": "s"} if has_keys else {}
+    if not has_keys:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA2")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    target = target_of(config(moto_url, role_arn=ROLE, role_external_id="x-1", **keys))
+    query = await signature_of(target, tmp_path)
+    assert query["X-Amz-Security-Token"] and query["X-Amz-Credential"][0].startswith("ASIA")
+
+
+async def test_a_chain_that_finds_nothing_says_so(moto_url: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match="no credentials found"):
+        await signature_of(target_of(config(moto_url, credentials="chain")), tmp_path)
+
+
+def test_keys_and_a_profile_exclude_each_other() -> None:
+    with pytest.raises(ValidationError, match="exclude"):
+        config("", access_key_id="a", secret_access_key="b", profile="shop")
+    assert config("", credentials="chain").missing_names == ()
+    assert config("", role_arn=ROLE, access_key_id="a").missing_names == ("S3_SECRET_ACCESS_KEY",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing"),
+    [
+        ({"bucket_name": "b"}, "access_key_id and secret_access_key missing"),
+        ({"bucket_name": "b", "access_key_id": "a"}, "secret_access_key missing"),
+        ({"endpoint_url": "https://s3.example", "secret_access_key": "a"}, "access_key_id missing"),
+        ({"access_key_id": "a", "secret_access_key": "b"}, None),  # its inputs may be there
+        ({"presign_seconds": 60}, None),
+        ({"access_key_id": "", "bucket_name": ""}, None),
+    ],
+)
+def test_a_store_without_credentials_for_it_is_a_problem(asked: dict[str, object], missing: str | None) -> None:
+    problem = find_missing_key(asked, S3Config())
+    assert (None if problem is None else problem.message.partition(";")[0]) == missing
+    assert (
+        find_missing_key(asked, config("", credentials="chain", bucket_name="own")) is None or "endpoint_url" in asked
+    )
