@@ -15,6 +15,7 @@ from worker.api import benchmark, documentation, generate, health, jobs, runpod,
 from worker.api.access_log import AccessLog
 from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import PageHeaders
+from worker.api.request_metrics import RequestMetrics, expect_routes
 from worker.api.results import refuse
 from worker.api.schemas import problem_of
 from worker.api.small_bodies import SmallBodies
@@ -42,6 +43,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.add_middleware(PageHeaders, hsts_seconds=services.hsts_seconds)
     if services.has_access_log:
         app.add_middleware(AccessLog)
+    app.add_middleware(RequestMetrics, metrics=services.http_metrics)
     app.include_router(documentation.router)
     app.include_router(generate.router)
     app.include_router(stream.router)
@@ -52,6 +54,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.include_router(runpod.router)
     if services.platform.vast is not None:
         vast.attach_vast(app, services, services.platform.vast)
+    expect_routes(services.http_metrics, app.routes)
 
     @app.exception_handler(WorkerError)
     async def _known(_request: Request, error: WorkerError) -> Response:

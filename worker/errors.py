@@ -401,3 +401,13 @@ def http_status(error_class: type[WorkerError]) -> int:
 def http_status_for_vast(status: int) -> int:
     """Return the status for Vast's client, which repeats every 5xx forever: 422 for a job that failed permanently."""
     return 422 if status in (500, 504) else status
+
+
+def error_codes() -> list[str]:
+    """Return the code of every error, sorted."""
+    classes, codes = [WorkerError], set()
+    while classes:
+        found = classes.pop()
+        codes.add(found.code)
+        classes += found.__subclasses__()
+    return sorted(codes)

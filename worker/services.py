@@ -25,7 +25,9 @@ from worker.jobs.queue_info import QueueInfo
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.listener.connections import ConnectionTable
+from worker.observe.http_metrics import HttpMetrics
 from worker.observe.metrics import Metrics
+from worker.observe.scrape import Scrape
 from worker.outputs.links import LinkSigner
 from worker.qualification.state import Qualification
 from worker.settings.engines import SupervisionConfig
@@ -54,6 +56,8 @@ class Services:
     modifiers: ModifierRegistry
     links: LinkSigner
     metrics: Metrics
+    http_metrics: HttpMetrics
+    scrape: Scrape
     guard: RequestGuard
     qualification: Qualification
     outputs: OutputConfig

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import structlog
 
+from benchmark.qualify.verdict import Verdict
+from machine.version import darkroom_version
 from modifiers.registry import ModifierRegistry, build_registry
 from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
@@ -26,7 +28,7 @@ from worker.engines.families import Family, ModelFile, model_files_in
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
 from worker.engines.metrics import EngineMetrics
-from worker.errors import EngineStartFailed, EngineUnreachable, StateUnusable, WorkerError
+from worker.errors import EngineStartFailed, EngineUnreachable, StateUnusable, WorkerError, error_codes
 from worker.external_io import ExternalIo
 from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
@@ -35,7 +37,7 @@ from worker.jobs.admission import Admission, Gate, free_bytes_of
 from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.event_notices import EventNotices
 from worker.jobs.expiry import Expiry
-from worker.jobs.job import Credentials, Job
+from worker.jobs.job import Credentials, Job, JobState, JobTimes
 from worker.jobs.job_log import JobLog
 from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
@@ -47,15 +49,19 @@ from worker.jobs.webhook_rows import WebhookRow
 from worker.json_values import JsonObject
 from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import fitting, num_open_files
+from worker.observe.gpu_metrics import GpuMetrics
+from worker.observe.http_metrics import HttpMetrics
 from worker.observe.io_metrics import IoMetrics
 from worker.observe.log_markers import write_marker
+from worker.observe.machine_metrics import MachineMetrics
 from worker.observe.memory import MachineMemory
-from worker.observe.metrics import Metrics
+from worker.observe.metrics import EndedJob, LabelValues, Metrics, Waiting
 from worker.observe.prompt_texts import PromptTexts
+from worker.observe.scrape import Scrape
 from worker.observe.ttl_cached import TtlCached
 from worker.outputs.links import LinkSigner
 from worker.outputs.public import public_record
-from worker.qualification.phases import StartUpPhases
+from worker.qualification.phases import Phase, StartUpPhases
 from worker.qualification.qualifier import Qualifier
 from worker.qualification.readiness import Readiness
 from worker.qualification.state import Qualification
@@ -161,8 +167,9 @@ class Front:
         available_bytes = TtlCached(self._memory.available_bytes)
         admission = Admission(self.store, gate, limits, queue_info, free_bytes, available_bytes)
         pipeline = self._build_pipeline(limits)
-        engine_metrics = EngineMetrics(self._fleet.reports, self._memory)
-        metrics = Metrics(pipeline.counts, engine_metrics, *self._io_metrics.counters)
+        http_metrics, (metrics, scrape) = HttpMetrics(), self._build_metrics(pipeline, queue_info)
+        for collector in http_metrics.collectors:
+            metrics.registry.register(collector)
         return Services(
             store=self.store,
             pool=pool,
@@ -175,6 +182,8 @@ class Front:
             modifiers=self._modifiers(),
             links=LinkSigner(self._link_key(), settings.outputs.link_seconds),
             metrics=metrics,
+            http_metrics=http_metrics,
+            scrape=scrape,
             guard=self._external_io.guard,
             qualification=Qualification(self._benchmark_now),
             outputs=settings.outputs,
@@ -201,6 +210,33 @@ class Front:
             outbox=self._outbox,
             has_access_log=settings.log.has_access_log,
         )
+
+    def _build_metrics(self, pipeline: Pipeline, queue_info: QueueInfo) -> tuple[Metrics, Scrape]:
+        settings = self._settings
+        engines, gpus = EngineMetrics(self._fleet.reports), GpuMetrics()
+        folders = {"state": settings.folders.state_path, "base": settings.engine_launch().base_directory}
+        machine = MachineMetrics(self._memory, {**folders, "inputs": self._external_io.input_directory})
+        metrics = Metrics(
+            LabelValues(
+                states=[state.value for state in JobState if state.is_terminal],
+                stages=list(JobTimes(0).phase_ms),
+                codes=error_codes(),
+                verdicts=[verdict.value for verdict in Verdict],
+                phases=[phase.value for phase in Phase],
+            ),
+            darkroom_version(),
+            pipeline.counts,
+            lambda: Waiting(*queue_info.waiting()),
+            engines,
+            machine,
+            gpus,
+            *self._io_metrics.collectors,
+        )
+
+        async def ask_engines() -> None:
+            engines.show(await self._fleet.metrics_texts())
+
+        return metrics, Scrape([ask_engines, gpus.read, machine.read, self._outbox.show_counts])
 
     def _build_queue_info(self, clock: RunClock) -> QueueInfo:
         return QueueInfo(
@@ -375,6 +411,8 @@ class Front:
 
     def _job_started(self, job: Job) -> None:
         self.services.platform.autoscaler.job_started(job.id)
+        if job.attempt == 1:  # else the first run is in it
+            self.services.metrics.job_started(time.time() - job.times.queued_at_ms / 1000)
         self._notices.follow(job)
 
     def _link(self, base: str, job_id: str, path: str) -> str:
@@ -383,7 +421,16 @@ class Front:
     def _job_ended(self, job: Job) -> None:
         self.services.platform.autoscaler.job_ended(job.id, job.state)
         self._notices.leave(job)
-        self.services.metrics.job_ended(job.state.value, job.times.phase_ms)
+        self.services.metrics.job_ended(
+            EndedJob(
+                job.state.value,
+                job.times.phase_ms,
+                ((job.times.completed_at_ms or job.times.queued_at_ms) - job.times.queued_at_ms) / 1000,
+                job.run_seconds,
+                len(job.outputs),
+                None if job.failure is None else job.failure.code,
+            )
+        )
         self.services.caller_quota.job_ended(job)
         if job.run_seconds is not None:
             self.services.run_clock.add(job.run_seconds, job.cost)

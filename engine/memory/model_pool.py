@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -193,6 +194,7 @@ class ModelPool:
         for key, device in devices.items():
             coming = [entry for entry in entries if id(entry.resident.device) == key]
             for entry in coming:
+                self._counters.uses[entry.weights_level] += 1
                 entry.resident.working_bytes = working_bytes
             coming_bytes = sum(entry.missing_bytes for entry in coming) + working_bytes
             self._make_room_in_ram(coming_bytes, in_ram=not device.has_own_memory)
@@ -204,8 +206,7 @@ class ModelPool:
     def _bring_to_cpu(self, entries: Sequence[PoolEntry]) -> None:
         for entry in entries:
             if entry.resident.loaded_bytes < entry.resident.size_bytes:
-                self._counters.loads += 1
-                entry.resident.load()
+                self._load(entry)
             entry.resident.apply_patches()
             if entry.resident.casts:
                 entry.resident.streams.open(1, entry.resident.block_bytes)
@@ -235,10 +236,20 @@ class ModelPool:
         growth = {key: plan.weights[key] - entry.resident.loaded_bytes for key, entry in by_id.items()}
         for key in sorted(by_id, key=lambda key: growth[key]):  # first those that have to shrink
             resident = by_id[key].resident
-            self._counters.loads += resident.loaded_bytes < min(plan.weights[key], resident.size_bytes)
-            resident.load(plan.weights[key])
+            if resident.loaded_bytes < min(plan.weights[key], resident.size_bytes):
+                self._load(by_id[key], plan.weights[key])
+            else:
+                resident.load(plan.weights[key])
         if plan.num_buffers:
             streams.open(plan.num_buffers, plan.buffer_bytes)
+
+    def _load(self, entry: PoolEntry, room: int | None = None) -> None:
+        """Load weights, and count the load with its duration."""
+        began_seconds = time.monotonic()
+        entry.resident.load(room)
+        self._counters.loads += 1
+        by_role = self._counters.load_seconds
+        by_role.get(entry.role, by_role["other"]).add(time.monotonic() - began_seconds)
 
     def _offload_in_use(self, device: DeviceMemory, besides: Sequence[PoolEntry], num_bytes: int) -> int:
         """Offload blocks of other models in use, which are streamed from then on; return the bytes freed."""
@@ -388,6 +399,8 @@ class ModelPool:
             self._counters.evicted_bytes,
             self._counters.dropped,
             self._counters.leaks,
+            dict(self._counters.load_seconds),
+            dict(self._counters.uses),
         )
 
     def peak_bytes(self, device: DeviceMemory) -> int | None:

@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass
 
 from engine.memory.plan import LoadRequest, ResidentModel
-from engine.memory.pool_report import ModelReport
+from engine.memory.pool_report import ModelReport, WeightsLevel
 from engine.memory.residency import Residency
 from engine.memory.resident import Origin, Resident
 
@@ -33,6 +33,13 @@ class PoolEntry:
     @property
     def missing_bytes(self) -> int:
         return self.resident.size_bytes - self.resident.loaded_bytes
+
+    @property
+    def weights_level(self) -> WeightsLevel:
+        """The slowest place that weights have to come from before the next use."""
+        if not self.missing_bytes:
+            return "device"
+        return "ram" if self.resident.ram_bytes else "file"
 
     @property
     def can_be_evicted(self) -> bool:

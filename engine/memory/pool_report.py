@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.memory.durations import DurationHistogram
+
+MODEL_ROLES = ("unet", "text_encoder", "vae", "other")  # by which loads are counted; any further role is `other`
+WeightsLevel = Literal["device", "ram", "file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,10 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class PoolReport:
-    """Figures of the pool for metrics. Those that start with `num_` are counters since the engine's start."""
+    """Figures of the pool for metrics. Those that start with `num_` are counters since the engine's start.
+
+    `load_seconds` has the durations of loads by role, `uses` the uses of models by where their weights were.
+    """
 
     models: tuple[ModelReport, ...]
     num_loads: int
@@ -33,6 +43,8 @@ class PoolReport:
     evicted_bytes: int
     num_dropped: int
     num_leaks: int
+    load_seconds: Mapping[str, DurationHistogram] = field(default_factory=dict)
+    uses: Mapping[WeightsLevel, int] = field(default_factory=dict)
 
     @property
     def num_models(self) -> int:
@@ -63,3 +75,7 @@ class PoolCounters:
     evicted_bytes: int = 0
     dropped: int = 0
     leaks: int = 0
+    load_seconds: dict[str, DurationHistogram] = field(
+        default_factory=lambda: {role: DurationHistogram() for role in MODEL_ROLES}
+    )
+    uses: dict[WeightsLevel, int] = field(default_factory=lambda: {"device": 0, "ram": 0, "file": 0})

@@ -24,6 +24,7 @@ from engine.server.history import History
 from engine.server.origin import PageRules, allow_origin, refuse_other_pages
 from engine.server.packs import PackRoutes
 from engine.server.queue import PromptQueue
+from engine.server.run_figures import RunFigures
 from engine.server.runner import PromptRunner
 from engine.server.services import SERVICES, Services, services
 from engine.server.token import require_token
@@ -39,9 +40,10 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     """Build ComfyUI's HTTP and WebSocket API over the engine that `start` builds. Called on a running event loop."""
     app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024), middlewares=_guards(settings))
     queue, history, clients = PromptQueue(), History(), Clients()
-    runner = PromptRunner(queue, history, clients, start)
+    figures = RunFigures()
+    runner = PromptRunner(queue, history, clients, start, figures)
     packs = PackRoutes(settings, queue, clients)
-    app[SERVICES] = Services(settings, start, queue, history, clients, runner, packs)
+    app[SERVICES] = Services(settings, start, queue, history, clients, runner, packs, figures)
     start.then(packs.load)
     routes = [
         web.get("/ws", get_ws),

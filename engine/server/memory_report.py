@@ -1,4 +1,4 @@
-"""`/api/v1/preload`: models read before the first prompt that names them. `/api/v1/memory`, `/metrics`: its figures."""
+"""`/api/v1/preload`: models read before the first prompt that names them. `/api/v1/memory`, `/metrics`: figures."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from aiohttp import web
 
 from engine.errors import CallerError, OutOfMemory, Problem
 from engine.graph.spec import ValueDict
+from engine.server.machine import system
 from engine.server.requests import problem_response, read_object
 from engine.server.services import services
 
 if TYPE_CHECKING:
     from engine.engine import MemoryReport
-    from engine.server.metrics import MemoryMetrics
+    from engine.server.metrics import MemoryFigures
 
 
 async def post_preload(request: web.Request) -> web.Response:
@@ -45,6 +46,7 @@ async def post_preload(request: web.Request) -> web.Response:
             told[-1]["bytes"] = await asyncio.wrap_future(engine.preload(kind, name, keep=body.get("keep", True)))
         except (CallerError, OutOfMemory) as error:
             told[-1] |= {"error": str(error), "code": error.code}
+            services(request).figures.count_failure(error.code)
         told[-1]["seconds"] = round(time.monotonic() - began_seconds, 3)
     is_good = all("error" not in entry for entry in told)
     return web.json_response({"models": told}, status=200 if is_good else 422)
@@ -69,13 +71,24 @@ async def get_memory(request: web.Request) -> web.Response:
 
 
 async def get_metrics(request: web.Request) -> web.Response:
-    """Send the same figures in Prometheus' text format."""
-    engine = await services(request).start.engine()
+    """Send the figures of memory, models, runs and sampling in Prometheus' text format."""
+    parts = services(request)
+    engine = await parts.start.engine()
     report = await asyncio.to_thread(engine.memory_report)
     # Not imported above: prometheus-client takes a tenth of the time until the server answers.
-    from engine.server.metrics import METRICS_TYPE, exposition
+    from engine.server.metrics import METRICS_TYPE, EngineMetrics, exposition
 
-    return web.Response(body=exposition(_metrics(report)), headers={"Content-Type": METRICS_TYPE})
+    metrics = EngineMetrics(_figures(report), parts.figures, _info(report))
+    return web.Response(body=exposition(metrics), headers={"Content-Type": METRICS_TYPE})
+
+
+def _info(report: MemoryReport) -> dict[str, str]:
+    about = system()
+    return {
+        "version": str(about["darkroom_version"] or "source"),
+        "torch": str(about["pytorch_version"]),
+        "device": report.device.name,
+    }
 
 
 def memory_json(report: MemoryReport) -> ValueDict:
@@ -120,14 +133,15 @@ def _counts(report: MemoryReport) -> dict[str, int]:
     }
 
 
-def _metrics(report: MemoryReport) -> MemoryMetrics:
-    from engine.server.metrics import MemoryMetrics
+def _figures(report: MemoryReport) -> MemoryFigures:
+    from engine.server.metrics import MemoryFigures
 
     gauges: dict[str, int | None] = {f"device_{name}": value for name, value in _device_figures(report).items()}
     gauges |= {"pinned_bytes": report.pinned_bytes, "pinned_limit_bytes": report.pinned_limit_bytes}
     gauges |= {"ram_available_bytes": report.ram_available_bytes, "ram_total_bytes": report.ram_total_bytes}
     gauges |= {"models": report.pool.num_models, "models_ram_bytes": report.pool.ram_bytes}
-    return MemoryMetrics(gauges, _counts(report), report.relief_steps)
+    uses = {str(level): count for level, count in report.pool.uses.items()}
+    return MemoryFigures(gauges, _counts(report), report.relief_steps, report.pool.load_seconds, uses)
 
 
 ROUTES = (

@@ -1,48 +1,117 @@
-"""Figures of model memory as Prometheus metrics."""
+"""Figures of one engine as Prometheus metrics: its memory, models, runs and sampling."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from engine.memory.durations import DurationHistogram
+from engine.server.run_figures import RunFigures
+
 METRICS_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-PREFIX = "darkroom_memory_"
+
+GAUGES = {
+    "device_total_bytes": "Memory of the device",
+    "device_free_bytes": "Free memory of the device",
+    "device_models_bytes": "Device memory of models",
+    "device_buffers_bytes": "Device memory of the buffers that weights are streamed through",
+    "device_allocated_bytes": "Device memory of all tensors",
+    "device_unaccounted_bytes": "Device memory of tensors that are neither models nor their buffers",
+    "device_peak_bytes": "Highest device memory of all tensors since the start",
+    "pinned_bytes": "Page-locked RAM",
+    "pinned_limit_bytes": "Highest page-locked RAM that the engine takes",
+    "ram_available_bytes": "RAM that is left, control groups counted",
+    "ram_total_bytes": "RAM of the machine, or the lowest limit of a control group",
+    "models": "Models that are loaded or kept to be loaded",
+    "models_ram_bytes": "RAM of models",
+}
+COUNTERS = {
+    "loads": "Loads of a model's weights",
+    "evictions": "Evictions of a model from the device",
+    "evicted_bytes": "Weights evicted from the device",
+    "dropped_from_ram": "Models dropped from RAM, to be read again",
+    "leaks": "Models that were released and still exist",
+    "blocks_brought": "Blocks of weights transferred to the device while a model computed",
+    "brought_bytes": "Weights transferred to the device while a model computed",
+}
 
 
-class MemoryMetrics(Collector):
-    """One report: `gauges` and `counts` by name, and how often each of the `relief_steps` was taken.
+@dataclass(frozen=True, slots=True)
+class MemoryFigures:
+    """Figures by the names of the tables above. A gauge of None is not reported: the device does not have it."""
 
-    A gauge of None is left out.
-    """
+    gauges: Mapping[str, int | None]
+    counters: Mapping[str, int]
+    relief_steps: Mapping[str, int]
+    load_seconds: Mapping[str, DurationHistogram]
+    uses: Mapping[str, int]
 
-    def __init__(
-        self, gauges: Mapping[str, int | None], counts: Mapping[str, int], relief_steps: Mapping[str, int]
-    ) -> None:
-        self._gauges = gauges
-        self._counts = counts
-        self._relief_steps = relief_steps
+
+class EngineMetrics(Collector):
+    """One report of the engine. `info` has the versions and the device."""
+
+    def __init__(self, memory: MemoryFigures, runs: RunFigures, info: Mapping[str, str]) -> None:
+        self._memory = memory
+        self._runs = runs
+        self._info = info
 
     def collect(self) -> Iterator[Metric]:
-        for name, value in self._gauges.items():
+        yield InfoMetricFamily("darkroom_engine", "Versions of the engine, and its device", value=self._info)
+        yield from self._of_memory()
+        yield from self._of_models()
+        yield from self._of_runs()
+
+    def _of_memory(self) -> Iterator[Metric]:
+        for name, about in GAUGES.items():
+            value = self._memory.gauges.get(name)
             if value is not None:
-                yield GaugeMetricFamily(f"{PREFIX}{name}", _about(name), value=value)
-        for name, count in self._counts.items():
-            yield CounterMetricFamily(f"{PREFIX}{name}", _about(name), value=count)
-        steps = CounterMetricFamily(f"{PREFIX}relief_steps", "Steps taken when memory was short", labels=["step"])
-        for step, count in self._relief_steps.items():
-            steps.add_metric([step], count)
-        yield steps
+                yield GaugeMetricFamily(f"darkroom_memory_{name}", about, value=value)
+        for name, about in COUNTERS.items():
+            yield CounterMetricFamily(f"darkroom_memory_{name}", about, value=self._memory.counters[name])
+        steps = self._memory.relief_steps
+        yield _counter("darkroom_memory_relief_steps", "Steps taken when memory was short", "step", steps)
+
+    def _of_models(self) -> Iterator[Metric]:
+        loads = HistogramMetricFamily("darkroom_model_load_seconds", "Loads of a model's weights", labels=["role"])
+        for role, durations in self._memory.load_seconds.items():
+            loads.add_metric([role], durations.buckets(), durations.sum_seconds)
+        yield loads
+        about = "Uses of models, by where their weights were: on the device, in RAM, or in the file only"
+        yield _counter("darkroom_model_uses", about, "level", self._memory.uses)
+
+    def _of_runs(self) -> Iterator[Metric]:
+        runs = self._runs
+        yield _counter("darkroom_runs", "Runs of prompts, by their end", "outcome", runs.runs)
+        yield _counter("darkroom_run_failures", "Failed runs, by the error's code", "code", runs.failures)
+        yield _counter("darkroom_nodes", "Nodes executed, and nodes whose result was cached", "outcome", runs.nodes)
+        yield CounterMetricFamily("darkroom_sampling_steps", "Sampling steps", value=runs.num_steps)
+        about = "Sampling steps but the first of each node, whose time includes loading the model"
+        yield CounterMetricFamily("darkroom_sampling_timed_steps", about, value=runs.num_timed_steps)
+        about = "Time of the timed sampling steps"
+        yield CounterMetricFamily("darkroom_sampling_step_seconds", about, value=runs.step_seconds)
+        about = "Speed of the last node that sampled; 0 before the first"
+        yield GaugeMetricFamily("darkroom_sampling_steps_per_second", about, value=runs.steps_per_second)
 
 
-def _about(name: str) -> str:
-    return f"Model memory: {name.replace('_', ' ')}"
+def _counter(name: str, about: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, about, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family
 
 
-def exposition(metrics: MemoryMetrics) -> bytes:
+def exposition(metrics: EngineMetrics) -> bytes:
     """Return the metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(metrics)

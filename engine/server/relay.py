@@ -17,6 +17,7 @@ from engine.server import messages
 from engine.server.messages import Message
 from engine.server.progress import PER_SECOND, ProgressBoard
 from engine.server.queue import QueuedPrompt
+from engine.server.run_figures import RunFigures
 from engine.server.websocket import Clients
 
 
@@ -27,7 +28,9 @@ class RunRelay:
     `is_past_nodes` is set when the next run may begin.
     """
 
-    def __init__(self, item: QueuedPrompt, clients: Clients, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, item: QueuedPrompt, clients: Clients, loop: asyncio.AbstractEventLoop, figures: RunFigures | None = None
+    ) -> None:
         self.history_messages: list[tuple[str, Mapping[str, Any]]] = []
         self.current_node: str | None = None
         self.num_events = 0
@@ -35,6 +38,8 @@ class RunRelay:
         self.is_past_nodes = asyncio.Event()
         self._is_open = False
         self._client_id = item.client_id
+        self._prompt = item.prompt
+        self._figures = figures or RunFigures()
         self._clients = clients
         self._loop = loop
         self._board = ProgressBoard(item.prompt_id)
@@ -45,6 +50,7 @@ class RunRelay:
 
     def on_event(self, event: Event) -> None:
         """Queue an event for the event loop. Called on the GPU thread."""
+        self._figures.on_event(event, self._prompt)
         self._inbox.append(event)
         if not self._is_awake:
             self._is_awake = True

@@ -14,6 +14,7 @@ from engine.server.history import History, HistoryEntry
 from engine.server.messages import Message
 from engine.server.queue import PromptQueue, QueuedPrompt
 from engine.server.relay import RunRelay
+from engine.server.run_figures import RunFigures
 from engine.server.websocket import Clients
 
 if TYPE_CHECKING:
@@ -27,12 +28,15 @@ log = logging.getLogger(__name__)
 class PromptRunner:
     """The only one to start prompts. Every change of the queue goes through here, so that clients hear of it."""
 
-    def __init__(self, queue: PromptQueue, history: History, clients: Clients, start: EngineStart) -> None:
+    def __init__(
+        self, queue: PromptQueue, history: History, clients: Clients, start: EngineStart, figures: RunFigures
+    ) -> None:
         self.num_events = 0
         self._queue = queue
         self._history = history
         self._clients = clients
         self._start = start
+        self._figures = figures
         self._has_work = asyncio.Event()
         self._relay: RunRelay | None = None
         self._last_number = 0
@@ -94,7 +98,7 @@ class PromptRunner:
                     self._has_work.clear()
                     await self._has_work.wait()
                     continue
-                relay = RunRelay(item, self._clients, asyncio.get_running_loop())
+                relay = RunRelay(item, self._clients, asyncio.get_running_loop(), self._figures)
                 before = asyncio.create_task(self._run_to_end(item, relay, before))
                 await self._until_next_may_start(before, relay)
         finally:

@@ -10,6 +10,7 @@ from engine.server.engine_start import EngineStart
 from engine.server.history import History
 from engine.server.packs import PackRoutes
 from engine.server.queue import PromptQueue
+from engine.server.run_figures import RunFigures
 from engine.server.runner import PromptRunner
 from engine.server.websocket import Clients
 from engine.settings import EngineSettings
@@ -24,6 +25,7 @@ class Services:
     clients: Clients
     runner: PromptRunner
     packs: PackRoutes
+    figures: RunFigures
 
 
 SERVICES = web.AppKey("services", Services)

@@ -69,7 +69,7 @@ def drawn(worker: RunningWorker, modifier: str, **modifications: Any) -> Image.I
 
 
 def cost_done(worker: RunningWorker) -> float:
-    found = re.search(r"^darkroom_cost_done_total ([\d.e+]+)$", worker.get("/metrics").text, re.MULTILINE)
+    found = re.search(r"^darkroom_done_cost_units_total ([\d.e+]+)$", worker.get("/metrics").text, re.MULTILINE)
     assert found is not None
     return float(found.group(1))
 

@@ -73,6 +73,7 @@ async def metrics(request: Request) -> Response:
     services = services_of(request)
     if not services.metrics_are_open:
         check_operator(request)
+    await services.scrape.read()
     services.metrics.qualified(services.qualification.report, services.qualification.phases)
     is_ready = services.gate.is_open and bool(services.pool.clients_serving)
     return Response(services.metrics.text(is_ready=is_ready), media_type="text/plain; version=0.0.4")

@@ -19,10 +19,14 @@ class PlainAutoscaler:
             return Gauge(name, text, registry=registry)
 
         self._costs: dict[str, float] = {}
-        self._load = gauge("darkroom_load", "Cost of the jobs here; 100 is one 512x512 picture of 20 guided steps")
-        self._speed = gauge("darkroom_speed", "Cost done in a second; 0 until the worker is qualified")
-        self._error = gauge("darkroom_error", "1 while the worker cannot serve and needs somebody to look")
-        self._done = Counter("darkroom_cost_done", "Cost of the jobs completed", registry=registry)
+        self._load = gauge(
+            "darkroom_pending_cost_units", "Cost of the jobs here; 100 is one 512x512 picture of 20 guided steps"
+        )
+        self._speed = gauge(
+            "darkroom_speed_cost_units_per_second", "Cost done in a second; 0 until the worker is qualified"
+        )
+        self._error = gauge("darkroom_operator_needed", "1 while the worker cannot serve and needs somebody to look")
+        self._done = Counter("darkroom_done_cost_units", "Cost of the jobs completed", registry=registry)
 
     async def start(self) -> None:
         pass

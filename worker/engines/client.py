@@ -248,6 +248,11 @@ class EngineClient:
             await http.close()
         return reply.status, reply.json_object()
 
+    async def metrics_text(self) -> str | None:
+        """Return the engine's own metrics in Prometheus' text format; None from an engine that has none."""
+        reply = await self._request("GET", "/metrics")
+        return reply.body.decode() if reply.status == 200 else None
+
     def forget_object_info(self) -> None:
         self._object_info = None
 

@@ -140,6 +140,15 @@ class EngineFleet:
         taken = self.pool.prompts_by_url
         return [engine.report(self._bytes_of(engine), taken[engine.client.url]) for engine in self.engines]
 
+    async def metrics_texts(self) -> dict[int, str]:
+        """Return the metrics that the engines report themselves, by their index; without those that are not up."""
+        up = [(index, engine) for index, engine in enumerate(self.engines) if engine.is_up]
+        texts = await asyncio.gather(
+            *(engine.client.metrics_text() for _, engine in up),
+            return_exceptions=True,  # one that does not answer
+        )
+        return {index: text for (index, _), text in zip(up, texts, strict=True) if isinstance(text, str)}
+
     # making
 
     def _foreign_engines(self, launch: EngineLaunch) -> list[WatchedEngine]:

@@ -1,58 +1,88 @@
-"""Metrics of the engines and of memory for `/metrics`, read on each scrape."""
+"""Metrics of the engines for `/metrics`: what the front knows of each, and what each reports itself.
+
+The label `engine` is the engine's place in the list, which stays the same over restarts; `darkroom_engine_address_info`
+has its address.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from machine.processor import process_seconds
+from worker.engines.loss import LossReason
 from worker.engines.watch import EngineReport, EngineState
-from worker.observe.memory import MachineMemory
 
 UP = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)
+OURS = "darkroom_"
 
 
 class EngineMetrics(Collector):
-    def __init__(self, reports: Callable[[], Sequence[EngineReport]], memory: MachineMemory) -> None:
+    """Metrics of every engine. Those that an engine reports itself are set by `show`."""
+
+    def __init__(self, reports: Callable[[], Sequence[EngineReport]]) -> None:
         self._reports = reports
-        self._memory = memory
+        self._reported: dict[int, list[Metric]] = {}
 
     def describe(self) -> Iterable[Metric]:
         return ()  # no engine has reported yet at registration
 
+    def show(self, texts: Mapping[int, str]) -> None:
+        """Replace the metrics that engines have reported, in Prometheus' text format, by their index."""
+        self._reported = {
+            index: [family for family in text_string_to_metric_families(text) if family.name.startswith(OURS)]
+            for index, text in texts.items()
+        }
+
     def collect(self) -> Iterable[Metric]:
-        up = _gauge("darkroom_engine_up", "1 when the engine takes prompts", "engine")
-        prompts = _gauge("darkroom_engine_prompts", "Prompts that the engine has", "engine")
-        age = _gauge("darkroom_engine_heartbeat_age_seconds", "Since the last sign of life", "engine")
-        quiet = _gauge("darkroom_engine_seconds_without_progress", "Of the running prompt", "engine")
-        size = _gauge("darkroom_engine_memory_bytes", "Anonymous and shared memory of the process", "engine")
+        yield from self._known_here()
+        yield from self._reported_by_engines()
+
+    def _known_here(self) -> Iterable[Metric]:
+        up = _gauge("darkroom_engine_up", "1 when the engine takes prompts")
+        state = _gauge("darkroom_engine_state", "1 at the engine's state", "state")
+        address = _gauge("darkroom_engine_address_info", "1; address of the engine", "address")
+        prompts = _gauge("darkroom_engine_prompts", "Prompts that the engine has")
+        age = _gauge("darkroom_engine_heartbeat_age_seconds", "Time since the engine's last sign of life")
+        quiet = _gauge("darkroom_engine_seconds_without_progress", "Time since the running prompt's last progress")
+        size = _gauge("darkroom_engine_memory_bytes", "Anonymous and shared memory of the engine's process")
+        spent = CounterMetricFamily(
+            "darkroom_engine_cpu_seconds", "Processor time of the engine's process", labels=["engine"]
+        )
         restarts = CounterMetricFamily(
             "darkroom_engine_restarts", "Engines replaced, by reason", labels=["engine", "reason"]
         )
-        for engine in self._reports():
-            up.add_metric([engine.url], 1 if engine.state in UP else 0)
-            prompts.add_metric([engine.url], engine.num_prompts)
+        for index, engine in enumerate(self._reports()):
+            name = str(index)
+            up.add_metric([name], 1 if engine.state in UP else 0)
+            address.add_metric([name, engine.url], 1)
+            prompts.add_metric([name], engine.num_prompts)
+            for each in EngineState:
+                state.add_metric([name, each.value], engine.state is each)
             for family, value in (
                 (age, engine.heartbeat_age_seconds),
-                (quiet, engine.quiet_seconds),
+                (quiet, engine.quiet_seconds or 0),
                 (size, engine.memory_bytes),
+                (spent, None if engine.pid is None else process_seconds(engine.pid)),
             ):
                 if value is not None:
-                    family.add_metric([engine.url], value)
-            for reason, count in engine.restarts.items():
-                restarts.add_metric([engine.url, reason.value], count)
-        return [up, prompts, age, quiet, size, restarts, *self._memory_left()]
+                    family.add_metric([name], value)
+            for reason in LossReason:
+                restarts.add_metric([name, reason.value], engine.restarts.get(reason, 0))
+        return [up, state, address, prompts, age, quiet, size, spent, restarts]
 
-    def _memory_left(self) -> Iterable[Metric]:
-        for name, about, value in (
-            ("darkroom_front_memory_bytes", "Of this process", self._memory.process_bytes(os.getpid())),
-            ("darkroom_memory_available_bytes", "Left of the container or the machine", self._memory.available_bytes()),
-        ):
-            if value is not None:
-                yield GaugeMetricFamily(name, about, value=value)
+    def _reported_by_engines(self) -> Iterable[Metric]:
+        merged: dict[str, Metric] = {}
+        for index, families in self._reported.items():
+            for family in families:
+                into = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    into.add_sample(sample.name, {"engine": str(index), **sample.labels}, sample.value)
+        return merged.values()
 
 
-def _gauge(name: str, about: str, label: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, about, labels=[label])
+def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, about, labels=["engine", *labels])

@@ -175,10 +175,10 @@ class DeliveredOutputs:
                     presign_seconds=upload.presign_seconds,
                     until=upload.until,
                 )
-                self._io_metrics.output_uploaded(is_good=True)
+                self._io_metrics.output_uploaded(await asyncio.to_thread(_size_of, path))
                 return {"url": link}
         except WorkerError as failed:
-            self._io_metrics.output_uploaded(is_good=False)
+            self._io_metrics.upload_failed()
             log.warning("upload failed", key=upload.key, reason=failed.message)
             return {"upload_error": failed.message}
 
@@ -226,3 +226,7 @@ def _with_links(record: OutputRecord, added: Mapping[int, OutputRecord]) -> Outp
     if "thumbnail" in record:
         linked["thumbnail"] = record["thumbnail"] | added.get(id(record["thumbnail"]), {})
     return linked
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size

@@ -137,11 +137,17 @@ class Outbox:
     ) -> tuple[list[WebhookRow], dict[str, int]]:
         """Return the newest entries created before a time, and the number of entries in each state."""
         rows = [WebhookRow(**row._mapping) for row in await self._store.read(webhooks_query(state, limit, before_ms))]
+        return rows, await self.counts()
+
+    async def counts(self) -> dict[str, int]:
+        """Return the number of entries in each state."""
         counts = dict.fromkeys((state.value for state in WebhookState), 0)
-        counts |= {
-            str(state): int(count) for state, count in map(tuple, await self._store.read(webhook_counts_query()))
-        }
-        return rows, counts
+        found = map(tuple, await self._store.read(webhook_counts_query()))
+        return counts | {str(state): int(count) for state, count in found}
+
+    async def show_counts(self) -> None:
+        """Set the gauges of entries by state."""
+        self._io_metrics.webhooks_kept(await self.counts())
 
     async def redeliver(self, webhook_id: str, secret: str | None = None, url: str = "") -> WebhookRow:
         """Make an entry due now, with a fresh set of tries; `secret` and `url` replace erased ones.
@@ -183,7 +189,7 @@ class Outbox:
 
     async def redeliver_dead(self) -> int:
         """Make every dead entry due now and return their number."""
-        _, counts = await self.page(WebhookState.DEAD, 1)
+        counts = await self.counts()
         await self._store.write(revive_all(int(time.time() * 1000)))
         self.wake()
         return counts[WebhookState.DEAD]

@@ -16,6 +16,7 @@ from worker.priority import MAX_PRIORITY, MIN_PRIORITY
 
 QUEUE_NAMES = ("preprocessing", "generation", "postprocessing")
 FRESH_SECONDS = 0.25
+WAITING_STAGES = frozenset({Stage.QUEUED, Stage.FETCHING, Stage.WAITING, Stage.LOW_MEMORY_RETRY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,11 @@ class QueueInfo:
             "generation_queue_size": counts["generation"],
             "postprocess_queue_size": counts["postprocessing"],
         }
+
+    def waiting(self) -> tuple[int, float]:
+        """Return the number of jobs that no engine has begun, and the age of the oldest in seconds; 0 without one."""
+        since_ms = [job.times.queued_at_ms for job in self._jobs() if job.stage in WAITING_STAGES]
+        return len(since_ms), max(0.0, time.time() - min(since_ms) / 1000) if since_ms else 0.0
 
     def position_of(self, job: Job) -> dict[str, object]:
         """Return the position of a job; 1 is the job whose turn it is.

@@ -48,6 +48,7 @@ from worker.engines.families import Family, model_files_in
 from worker.errors import SettingsInvalid, WorkerError
 from worker.jobs.cost import cost_of
 from worker.json_values import JsonObject
+from worker.observe.gpu_sensors import GpuSensors
 from worker.qualification.benchmark_cache import BenchmarkCache, CachedBenchmark
 from worker.qualification.expectation import (
     PastRun,
@@ -60,7 +61,7 @@ from worker.qualification.expectation import (
 from worker.qualification.facts import EngineFacts, fact_of, read_facts
 from worker.qualification.own_workload import find_own_workload
 from worker.qualification.runs import run_timed
-from worker.qualification.sensors import GpuSensors, SensorLog, open_sensors, watching
+from worker.qualification.sensors import SensorLog, open_sensors, watching
 from worker.settings.qualification import BenchmarkConfig
 
 PROJECT = Path(__file__).resolve().parents[2]

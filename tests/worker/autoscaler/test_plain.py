@@ -23,16 +23,20 @@ def test_load_speed_and_errors_are_to_be_read_from_the_metrics() -> None:
     plain.loaded(20.0)
     plain.error_set("broken")
     assert figures(registry) == {
-        "darkroom_load": 150.0,
-        "darkroom_speed": 20.0,
-        "darkroom_error": 1.0,
-        "darkroom_cost_done_total": 0.0,
+        "darkroom_pending_cost_units": 150.0,
+        "darkroom_speed_cost_units_per_second": 20.0,
+        "darkroom_operator_needed": 1.0,
+        "darkroom_done_cost_units_total": 0.0,
     }
     plain.error_cleared()
     plain.job_ended("a", JobState.COMPLETED)
     plain.job_ended("b", JobState.FAILED)
     told = figures(registry)
-    assert (told["darkroom_load"], told["darkroom_cost_done_total"], told["darkroom_error"]) == (0.0, 100.0, 0.0)
+    assert (
+        told["darkroom_pending_cost_units"],
+        told["darkroom_done_cost_units_total"],
+        told["darkroom_operator_needed"],
+    ) == (0.0, 100.0, 0.0)
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, float("inf"), float("nan")])

@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from worker.qualification.sensors import (
-    GpuSensors,
-    Reading,
-    SensorLog,
-    SensorsMissing,
-    open_sensors,
-    reasons_in,
-    watching,
-)
+from worker.observe.gpu_sensors import GpuSensors, Reading, SensorsMissing, reasons_in
+from worker.qualification.sensors import SensorLog, open_sensors, watching
 
 
 class Nvml(ModuleType):
