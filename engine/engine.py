@@ -434,6 +434,7 @@ class Engine:
                 self.resolved.device,
                 recent=self._recent,
                 make_room=self.memory.make_room_to_read,
+                on_read=self.memory.file_read,
             ),
             open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files, self._max_pixels, _free_bytes),
             file_is_there=self._file_is_there,

@@ -12,6 +12,7 @@ from typing import Any
 from engine.memory import machine_memory
 from engine.memory.device import Device, DeviceReport, dtype_of, find_device
 from engine.memory.device_facts import DeviceFacts
+from engine.memory.durations import DurationHistogram
 from engine.memory.model_pool import ModelPool
 from engine.memory.offload.host_weights import WeightSource
 from engine.memory.offload.module_weights import ModuleWeights
@@ -70,6 +71,8 @@ class MemoryReport:
     ram_available_bytes: int
     ram_total_bytes: int
     relief_steps: dict[str, int]
+    read_seconds: DurationHistogram
+    num_failed_reads: int
 
     @property
     def unaccounted_bytes(self) -> int | None:
@@ -99,6 +102,8 @@ class ModelMemory:
             if self.device.has_own_memory
             else self._cpu_streams
         )
+        self._read_seconds = DurationHistogram()
+        self._num_failed_reads = 0
         self._pinned = PinnedMemory(self.device, _pinned_limit(settings.memory, self.device))
         self._steps = {step.value: 0 for step in ReliefStep}
 
@@ -129,6 +134,13 @@ class ModelMemory:
             compute_dtype=self._compute_dtype(role, module),
         )
         return self.pool.add(weights, role, is_borrowed=is_borrowed)
+
+    def file_read(self, seconds: float | None) -> None:
+        """Count a model file that was read and built, by its duration; None: it could not be."""
+        if seconds is None:
+            self._num_failed_reads += 1
+        else:
+            self._read_seconds.add(seconds)
 
     def make_room_to_read(self, file_bytes: int) -> None:
         """Drop idle models from RAM, where models compute there, until a file of that size can be read."""
@@ -185,6 +197,8 @@ class ModelMemory:
             ram_available_bytes=machine_memory.available_bytes(),
             ram_total_bytes=machine_memory.total_bytes(),
             relief_steps=dict(self._steps),
+            read_seconds=self._read_seconds,
+            num_failed_reads=self._num_failed_reads,
         )
 
     def weights_room_bytes(self) -> int:

@@ -46,7 +46,6 @@ async def post_preload(request: web.Request) -> web.Response:
             told[-1]["bytes"] = await asyncio.wrap_future(engine.preload(kind, name, keep=body.get("keep", True)))
         except (CallerError, OutOfMemory) as error:
             told[-1] |= {"error": str(error), "code": error.code}
-            services(request).figures.count_failure(error.code)
         told[-1]["seconds"] = round(time.monotonic() - began_seconds, 3)
     is_good = all("error" not in entry for entry in told)
     return web.json_response({"models": told}, status=200 if is_good else 422)
@@ -141,7 +140,14 @@ def _figures(report: MemoryReport) -> MemoryFigures:
     gauges |= {"ram_available_bytes": report.ram_available_bytes, "ram_total_bytes": report.ram_total_bytes}
     gauges |= {"models": report.pool.num_models, "models_ram_bytes": report.pool.ram_bytes}
     uses = {str(level): count for level, count in report.pool.uses.items()}
-    return MemoryFigures(gauges, _counts(report), report.relief_steps, report.pool.load_seconds, uses)
+    return MemoryFigures(
+        gauges,
+        _counts(report) | {"failed_reads": report.num_failed_reads},
+        report.relief_steps,
+        report.read_seconds,
+        report.pool.load_seconds,
+        uses,
+    )
 
 
 ROUTES = (

@@ -54,6 +54,7 @@ class MemoryFigures:
     gauges: Mapping[str, int | None]
     counters: Mapping[str, int]
     relief_steps: Mapping[str, int]
+    read_seconds: DurationHistogram
     load_seconds: Mapping[str, DurationHistogram]
     uses: Mapping[str, int]
 
@@ -67,7 +68,7 @@ class EngineMetrics(Collector):
         self._info = info
 
     def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily("darkroom_engine", "Versions of the engine, and its device", value=self._info)
+        yield InfoMetricFamily("darkroom_engine", "Versions of the engine, and its device", value=dict(self._info))
         yield from self._of_memory()
         yield from self._of_models()
         yield from self._of_runs()
@@ -83,7 +84,16 @@ class EngineMetrics(Collector):
         yield _counter("darkroom_memory_relief_steps", "Steps taken when memory was short", "step", steps)
 
     def _of_models(self) -> Iterator[Metric]:
-        loads = HistogramMetricFamily("darkroom_model_load_seconds", "Loads of a model's weights", labels=["role"])
+        reads = HistogramMetricFamily(
+            "darkroom_model_read_seconds", "Reads of a model file, until its networks are built"
+        )
+        reads.add_metric([], self._memory.read_seconds.buckets(), self._memory.read_seconds.sum_seconds)
+        yield reads
+        yield CounterMetricFamily(
+            "darkroom_model_read_failures", "Model files not read", value=self._memory.counters["failed_reads"]
+        )
+        about = "Loads of a model's weights to its device"
+        loads = HistogramMetricFamily("darkroom_model_load_seconds", about, labels=["role"])
         for role, durations in self._memory.load_seconds.items():
             loads.add_metric([role], durations.buckets(), durations.sum_seconds)
         yield loads

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
@@ -86,7 +88,7 @@ class ModelStore:
     """Loader of models by kind and name.
 
     A file that is still in use, or held by `recent`, is not read again unless it changed on disk. `make_room(bytes of a
-    file)` is called before a file is read.
+    file)` is called before a file is read, `on_read(seconds)` when its networks are built, None when that failed.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class ModelStore:
         *,
         recent: RecentModels | None = None,
         make_room: Callable[[int], None] = lambda num_bytes: None,
+        on_read: Callable[[float | None], None] = lambda seconds: None,
     ) -> None:
         self._folders = folders
         self._keep = keep
@@ -110,6 +113,7 @@ class ModelStore:
         self._kept: dict[tuple[str, str], list[WeightHandle]] = {}
         self._recent = RecentModels(0) if recent is None else recent
         self._make_room = make_room
+        self._on_read = on_read
 
     def checkpoint(self, name: str) -> tuple[Model, Clip | None, Vae | None]:
         """Load a checkpoint. CLIP or VAE are None where the file has none, as in ComfyUI.
@@ -121,9 +125,9 @@ class ModelStore:
         parts = self._parts.get(file, CHECKPOINT_PARTS)
         handles = self._known(file, parts)
         if handles is None:
-            self._make_room(file.num_bytes)
-            loaded = load_checkpoint(path, self._types)
-            networks = (self._denoiser(loaded.denoiser), loaded.text_encoder, loaded.vae)
+            with self._reading(file):
+                loaded = load_checkpoint(path, self._types)
+                networks = (self._denoiser(loaded.denoiser), loaded.text_encoder, loaded.vae)
             found = {part: item for part, item in zip(CHECKPOINT_PARTS, networks, strict=True) if item is not None}
             parts = self._parts[file] = tuple(found)
             handles = self._take(file, parts, tuple(found.values()))
@@ -395,9 +399,22 @@ class ModelStore:
         file = _state_of(path)
         handles = self._known(file, (part,))
         if handles is None:
-            self._make_room(file.num_bytes)
-            handles = self._take(file, (part,), (load(),), on_cpu=on_cpu)
+            with self._reading(file):
+                network = load()
+            handles = self._take(file, (part,), (network,), on_cpu=on_cpu)
         return handles[0]
+
+    @contextmanager
+    def _reading(self, file: FileState) -> Iterator[None]:
+        """Make room for a file, and report the time of the block, or its failure."""
+        self._make_room(file.num_bytes)
+        began_seconds = time.monotonic()
+        try:
+            yield
+        except Exception:
+            self._on_read(None)
+            raise
+        self._on_read(time.monotonic() - began_seconds)
 
     def _known(self, file: FileState, parts: tuple[Any, ...]) -> list[WeightHandle] | None:
         handles = [self._handles.get((file, part)) for part in parts]

@@ -52,5 +52,5 @@ def expect_routes(metrics: HttpMetrics, routes: Iterable[BaseRoute]) -> None:
     for route in routes:
         if isinstance(route, APIRoute):
             codes = [route.status_code or 200, *(int(code) for code in route.responses if str(code).isdigit())]
-            for method in sorted(route.methods):
+            for method in sorted(route.methods or ()):
                 metrics.expect(method, route.path, dict.fromkeys(codes))
