@@ -25,6 +25,7 @@ from worker.jobs.envelope import refusal
 from worker.services import Services
 
 MAX_PATH_LENGTH = 200
+PARTS = (documentation, generate, stream, jobs, health, benchmark, webhooks, runpod)
 
 log = structlog.get_logger("api")
 
@@ -44,17 +45,11 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     if services.has_access_log:
         app.add_middleware(AccessLog)
     app.add_middleware(RequestMetrics, metrics=services.http_metrics)
-    app.include_router(documentation.router)
-    app.include_router(generate.router)
-    app.include_router(stream.router)
-    app.include_router(jobs.router)
-    app.include_router(health.router)
-    app.include_router(benchmark.router)
-    app.include_router(webhooks.router)
-    app.include_router(runpod.router)
+    for part in PARTS:
+        app.include_router(part.router)
+        expect_routes(services.http_metrics, part.router.routes)
     if services.platform.vast is not None:
         vast.attach_vast(app, services, services.platform.vast)
-    expect_routes(services.http_metrics, app.routes)
 
     @app.exception_handler(WorkerError)
     async def _known(_request: Request, error: WorkerError) -> Response:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import structlog
 
-from benchmark.qualify.verdict import Verdict
 from machine.version import darkroom_version
 from modifiers.registry import ModifierRegistry, build_registry
 from worker.autoscaler.platform import build_platform
@@ -64,7 +63,7 @@ from worker.outputs.public import public_record
 from worker.qualification.phases import Phase, StartUpPhases
 from worker.qualification.qualifier import Qualifier
 from worker.qualification.readiness import Readiness
-from worker.qualification.state import Qualification
+from worker.qualification.state import VERDICTS, Qualification
 from worker.qualification.warm_up import WarmUp
 from worker.services import Services
 from worker.settings.environment import trusted_proxies
@@ -221,7 +220,7 @@ class Front:
                 states=[state.value for state in JobState if state.is_terminal],
                 stages=list(JobTimes(0).phase_ms),
                 codes=error_codes(),
-                verdicts=[verdict.value for verdict in Verdict],
+                verdicts=VERDICTS,
                 phases=[phase.value for phase in Phase],
             ),
             darkroom_version(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -16,7 +17,6 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from engine.memory.durations import DurationHistogram
 from engine.server.run_figures import RunFigures
 
 METRICS_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -47,6 +47,15 @@ COUNTERS = {
 }
 
 
+class Durations(Protocol):
+    """A histogram of durations."""
+
+    @property
+    def sum_seconds(self) -> float: ...
+
+    def buckets(self) -> list[tuple[str, float]]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
     """Figures by the names of the tables above. A gauge of None is not reported: the device does not have it."""
@@ -54,8 +63,8 @@ class MemoryFigures:
     gauges: Mapping[str, int | None]
     counters: Mapping[str, int]
     relief_steps: Mapping[str, int]
-    read_seconds: DurationHistogram
-    load_seconds: Mapping[str, DurationHistogram]
+    read_seconds: Durations
+    load_seconds: Mapping[str, Durations]
     uses: Mapping[str, int]
 
 

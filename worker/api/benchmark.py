@@ -7,19 +7,26 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.declared import refusals
+from worker.api.replies import Benchmark
 from worker.api.results import check_operator, refuse, services_of
 from worker.errors import WorkerError
 
-router = APIRouter()
+router = APIRouter(tags=["worker"])
 
 
-@router.get("/benchmark")
+@router.get("/benchmark", operation_id="get_benchmark", response_model=None, responses={200: {"model": Benchmark}})
 async def benchmark(request: Request) -> dict[str, Any]:
     """Return the last benchmark with its verdict, the warm-up's entries and the duration of each start-up phase."""
     return services_of(request).qualification.as_json()
 
 
-@router.post("/benchmark", response_model=None)
+@router.post(
+    "/benchmark",
+    operation_id="run_benchmark",
+    response_model=Benchmark,
+    responses=refusals(401, 403, 503),
+)
 async def run_benchmark(request: Request) -> Response:
     """Run the benchmark now and return its report; jobs wait meanwhile. For an operator."""
     services = services_of(request)

@@ -16,10 +16,12 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import BaseRoute
 
+from machine.version import darkroom_version
 from modifiers.modifier import Choices
 from modifiers.registry import ModifierRegistry
 from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import policy_for
+from worker.api.replies import StreamEvent
 from worker.api.results import services_of
 from worker.api.schemas import GenerateRequest
 from worker.demo_model import suited_example
@@ -36,6 +38,23 @@ GENERATE_ROUTES = ("/generate", "/generate/sync", "/generate/stream")
 SCRIPT, STYLE, ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"
 OWN_WORKFLOW = "A workflow of your own"
 DRAWN_FIRST = "Text2Image"
+REFERENCE = "#/components/schemas/{model}"
+FRAMEWORK_ERROR = "HTTPValidationError"
+GENERATE_FORM = {
+    "type": "object",
+    "title": "GenerateForm",
+    "description": "A request and the files that it names, each as `upload:` and the part's name.",
+    "properties": {"input": {"type": "string", "description": "The JSON body."}},
+    "additionalProperties": {"type": "string", "format": "binary"},
+    "required": ["input"],
+}
+TAGS = {
+    "generate": "Create a job: a modifier with a few parameters, or a workflow of your own.",
+    "jobs": "Results, streams, outputs and cancellation of jobs.",
+    "worker": "Probes, metrics, modifiers and the benchmark.",
+    "webhooks": "The outbox of webhooks, for operators.",
+    "RunPod's form": "RunPod's request and reply formats.",
+}
 
 
 @router.get("/", response_class=HTMLResponse)
@@ -91,14 +110,30 @@ async def openapi(request: Request) -> Response:
 
 
 def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, object]]) -> dict[str, object]:
-    document = get_openapi(title=TITLE, version="1", description=SUMMARY, routes=routes)
+    document = get_openapi(title=TITLE, version=darkroom_version(), description=SUMMARY, routes=routes)
     for path in GENERATE_ROUTES:
         document["paths"][path]["post"]["requestBody"] = _request_body(examples)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    about = "A key of API_KEYS, where the worker has any"
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": about}}
     document["security"] = [{"key": []}, {}]  # /docs then accepts a key, and requires none
-    schemas |= GenerateRequest.model_json_schema(ref_template="#/components/schemas/{model}").pop("$defs")
+    document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
+    for model in (GenerateRequest, StreamEvent):
+        schema = model.model_json_schema(ref_template=REFERENCE)
+        schemas |= {**schema.pop("$defs"), model.__name__: schema}
+    schemas["GenerateForm"] = GENERATE_FORM
+    _forget_framework_errors(document)
     return document
+
+
+def _forget_framework_errors(document: dict[str, Any]) -> None:
+    """Remove the framework's own form of a refusal, which no route sends."""
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if FRAMEWORK_ERROR in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
+    for name in (FRAMEWORK_ERROR, "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
 
 
 def examples_of(
@@ -127,19 +162,12 @@ def _drawn_first(modifiers: ModifierRegistry, choices: Choices) -> dict[str, obj
 
 
 def _request_body(examples: dict[str, dict[str, object]]) -> dict[str, object]:
-    schema = GenerateRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
+    schema = {"$ref": REFERENCE.format(model=GenerateRequest.__name__)}
     shown = {name: {"summary": name, "value": body} for name, body in examples.items()}
-    parts = {
-        "type": "object",
-        "properties": {"input": {"type": "string", "description": "The JSON body."}},
-        "additionalProperties": {"type": "string", "format": "binary"},
-        "required": ["input"],
-    }
     return {
         "required": True,
         "content": {
             "application/json": {"schema": schema, **({"examples": shown} if shown else {})},
-            "multipart/form-data": {"schema": parts},
+            "multipart/form-data": {"schema": {"$ref": REFERENCE.format(model="GenerateForm")}},
         },
     }

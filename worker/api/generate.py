@@ -6,21 +6,29 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 
+from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
+from worker.api.replies import Result
 from worker.api.results import reply_with, services_of
-from worker.api.schemas import Result
 from worker.api.stream import stream_of
 from worker.api.submission import submit
 from worker.jobs.job import Job
 from worker.services import Services
 
-router = APIRouter()
+router = APIRouter(tags=["generate"])
 
-_ANSWERS: dict[int | str, dict[str, Any]] = {422: {"model": Result}, 503: {"model": Result}, 429: {"model": Result}}
+_REPLAYED: dict[int | str, dict[str, Any]] = {200: {"model": Result, "description": "The job has ended already"}}
 
 
-@router.post("/generate", status_code=202, response_model=Result, responses=_ANSWERS)
+@router.post(
+    "/generate",
+    operation_id="generate",
+    status_code=202,
+    response_model=Result,
+    responses=_REPLAYED | SUBMISSION | refusals(499, 504),
+    openapi_extra=SUBMISSION_HEADERS,
+)
 async def generate(request: Request) -> Response:
     """Submit a job and reply at once; poll `/result/{id}` for its state."""
     submitted = await submit(request)
@@ -33,7 +41,13 @@ async def generate(request: Request) -> Response:
     return await reply_with(admitted.job, request, status=202)
 
 
-@router.post("/generate/sync", response_model=Result, responses=_ANSWERS)
+@router.post(
+    "/generate/sync",
+    operation_id="generate_sync",
+    response_model=Result,
+    responses=SUBMISSION | refusals(499, 504),
+    openapi_extra=SUBMISSION_HEADERS,
+)
 async def generate_sync(request: Request) -> Response:
     """Submit a job and reply when it has ended. A disconnect starts a grace period, then the job is cancelled."""
     submitted = await submit(request)
@@ -47,7 +61,13 @@ async def generate_sync(request: Request) -> Response:
     return await reply_with(admitted.job, request, is_vast=is_vast)
 
 
-@router.post("/generate/stream", responses=_ANSWERS)
+@router.post(
+    "/generate/stream",
+    operation_id="generate_stream",
+    response_class=StreamingResponse,
+    responses=EVENT_STREAM | SUBMISSION,
+    openapi_extra=SUBMISSION_HEADERS,
+)
 async def generate_stream(request: Request) -> Response:
     """Submit a job and stream its changes as server-sent events, the result last."""
     submitted = await submit(request)

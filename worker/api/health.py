@@ -7,6 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.declared import PLAIN_TEXT, refusals
+from worker.api.replies import Health, Liveness, ModifierEntry, Readiness
 from worker.api.results import check_operator, services_of
 from worker.demo_model import suited_example
 from worker.engines.choices import choices_in
@@ -15,18 +17,23 @@ from worker.engines.watch import EngineState
 from worker.errors import EngineUnreachable
 from worker.modifier_defaults import checkpoints_of, find_all_defaults
 
-router = APIRouter()
+router = APIRouter(tags=["worker"])
 
 
 @router.head("/live", include_in_schema=False)
-@router.get("/live")
+@router.get("/live", operation_id="get_live", response_model=Liveness)
 async def live() -> dict[str, str]:
     """Liveness probe: reply 200 while the process responds."""
     return {"status": "alive"}
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready")
+@router.get(
+    "/ready",
+    operation_id="get_ready",
+    response_model=Readiness,
+    responses={503: {"model": Readiness, "description": "Not ready, with the reason"}},
+)
 async def ready(request: Request) -> JSONResponse:
     """Readiness probe: reply 200 when the worker accepts and runs jobs."""
     services = services_of(request)
@@ -38,7 +45,12 @@ async def ready(request: Request) -> JSONResponse:
 
 
 @router.head("/health", include_in_schema=False)
-@router.get("/health")
+@router.get(
+    "/health",
+    operation_id="get_health",
+    response_model=Health,
+    responses={503: {"model": Health, "description": "Unhealthy: `problems` has the reasons"}},
+)
 async def health(request: Request) -> JSONResponse:
     """Reply 503 when the worker makes no progress and should be replaced; `problems` lists the reasons."""
     services = services_of(request)
@@ -67,7 +79,12 @@ async def health(request: Request) -> JSONResponse:
     return JSONResponse(body, status_code=503 if problems else 200)
 
 
-@router.get("/metrics")
+@router.get(
+    "/metrics",
+    operation_id="get_metrics",
+    response_class=Response,
+    responses=PLAIN_TEXT | refusals(401, 403),
+)
 async def metrics(request: Request) -> Response:
     """Return Prometheus metrics; for operators only where METRICS_OPEN is off."""
     services = services_of(request)
@@ -79,7 +96,12 @@ async def metrics(request: Request) -> Response:
     return Response(services.metrics.text(is_ready=is_ready), media_type="text/plain; version=0.0.4")
 
 
-@router.get("/modifiers")
+@router.get(
+    "/modifiers",
+    operation_id="list_modifiers",
+    response_model=None,
+    responses={200: {"model": list[ModifierEntry]}},
+)
 async def modifiers(request: Request) -> list[dict[str, Any]]:
     """Return every modifier with the JSON schema of its modifications and an example.
 

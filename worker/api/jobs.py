@@ -11,18 +11,24 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
+from worker.api.declared import ENDINGS, FILE, refusals
+from worker.api.replies import Cancellation, QueueInfoReply, Result
 from worker.api.results import check_caller, not_found, refuse, reply_with, services_of
-from worker.api.schemas import Result
 from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
 from worker.files.kinds import HEAD_BYTES
 from worker.jobs.job import JobState
 from worker.jobs.ownership import find_job, id_in_path
 from worker.outputs.collect import media_type_of
 
-router = APIRouter()
+router = APIRouter(tags=["jobs"])
 
 
-@router.get("/result/{job_id}", response_model=Result)
+@router.get(
+    "/result/{job_id}",
+    operation_id="get_result",
+    response_model=Result,
+    responses=refusals(401, 403, 404, 429, *ENDINGS),
+)
 async def result(job_id: str, request: Request) -> Response:
     """Return the result of a job, or its progress."""
     job = await find_job(services_of(request).store, job_id, check_caller(request))
@@ -31,7 +37,12 @@ async def result(job_id: str, request: Request) -> Response:
     return await reply_with(job, request)
 
 
-@router.post("/cancel/{job_id}")
+@router.post(
+    "/cancel/{job_id}",
+    operation_id="cancel",
+    response_model=Cancellation,
+    responses=refusals(401, 403, 404, 429, 503),
+)
 async def cancel(job_id: str, request: Request) -> JSONResponse:
     """Cancel a job within one sampling step, at any stage. Cancelling twice, or too late, is no error."""
     services = services_of(request)
@@ -46,7 +57,9 @@ async def cancel(job_id: str, request: Request) -> JSONResponse:
     return JSONResponse({"message": message, "status": job.state.value})
 
 
-@router.get("/queue-info")
+@router.get(
+    "/queue-info", operation_id="get_queue_info", response_model=None, responses={200: {"model": QueueInfoReply}}
+)
 async def queue_info(request: Request) -> dict[str, Any]:
     """Return the number of jobs at each stage and the estimated wait of a new one, from the last jobs' durations.
 
@@ -67,7 +80,12 @@ async def queue_info(request: Request) -> dict[str, Any]:
 
 
 @router.head("/outputs/{job_id}/{file_name:path}", include_in_schema=False)
-@router.get("/outputs/{job_id}/{file_name:path}")
+@router.get(
+    "/outputs/{job_id}/{file_name:path}",
+    operation_id="get_output",
+    response_class=FileResponse,
+    responses=FILE | refusals(403, 404),
+)
 async def output(job_id: str, file_name: str, request: Request, expires: str = "", signature: str = "") -> Response:
     """Return one output file, by the signed link in its job's result."""
     services = services_of(request)

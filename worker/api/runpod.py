@@ -16,7 +16,9 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.declared import SUBMISSION, refusals
 from worker.api.internal_requests import acting_as
+from worker.api.replies import RunPodError, RunPodStatus
 from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.autoscaler.runpod.shapes import InputRefused, result_reply, translate
 from worker.errors import Problem, RequestRejected, WorkerError
@@ -34,6 +36,28 @@ MAX_WAIT_MS: Final = 300_000
 COMFYUI_MARK: Final = "comfyui-"
 """Prefix of the ids of jobs whose reply has worker-comfyui's shape."""
 
+_REFUSALS: Final = {code: {**declared, "model": RunPodStatus} for code, declared in SUBMISSION.items()}
+_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "title": "RunPodRequest",
+                    "required": ["input"],
+                    "properties": {
+                        "input": {
+                            "type": "object",
+                            "description": "`/generate`'s input, or worker-comfyui's: `workflow`, `images`",
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
+
 ENDED: Final[Mapping[JobState, str]] = {
     JobState.COMPLETED: "COMPLETED",
     JobState.FAILED: "FAILED",
@@ -42,14 +66,26 @@ ENDED: Final[Mapping[JobState, str]] = {
 }
 
 
-@router.post("/run")
+@router.post(
+    "/run",
+    operation_id="runpod_run",
+    response_model=RunPodStatus,
+    responses=_REFUSALS,
+    openapi_extra=_BODY,
+)
 async def run(request: Request) -> Response:
     """Submit a job and return its id at once; poll `/status/{id}` for its state."""
     job = await _submit(request)
     return job if isinstance(job, Response) else FiniteJSONResponse(await _shown(job, request))
 
 
-@router.post("/runsync")
+@router.post(
+    "/runsync",
+    operation_id="runpod_runsync",
+    response_model=RunPodStatus,
+    responses=_REFUSALS,
+    openapi_extra=_BODY,
+)
 async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
     """Submit a job and reply when it has ended, or after `wait` milliseconds with its current state."""
     job = await _submit(request)
@@ -63,8 +99,14 @@ async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
     return FiniteJSONResponse(await _shown(job, request))
 
 
-@router.get("/status/{job_id}")
+@router.get(
+    "/status/{job_id}",
+    operation_id="runpod_status",
+    response_model=RunPodStatus,
+    responses=refusals(401, 403, 429) | refusals(404, model=RunPodError),
+)
 async def status(job_id: str, request: Request) -> Response:
+    """Return the status of a job, and its output once it has ended."""
     job = await find_job(services_of(request).store, job_id, check_caller(request))
     if job is None:
         return JSONResponse({"error": "request does not exist"}, status_code=404)

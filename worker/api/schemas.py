@@ -120,18 +120,6 @@ class GenerateRequest(BaseModel):
     input: GenerateInput
 
 
-class Result(BaseModel):
-    """Response of every generate route and of `/result`."""
-
-    id: str
-    message: str
-    status: str
-    comfyui_response: dict[str, Any] = Field(default_factory=dict)
-    output: list[dict[str, Any]] = Field(default_factory=list)
-    timings: dict[str, int | None] = Field(default_factory=dict)
-    error: dict[str, Any] | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
     """Request whose form is valid. `raw` is the `input` object as it came, for its hash."""

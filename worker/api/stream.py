@@ -17,26 +17,27 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from worker import finite_json
+from worker.api.declared import EVENT_STREAM, refusals
 from worker.api.results import check_caller, not_found, public_outputs, services_of
-from worker.api.schemas import Result
 from worker.jobs.envelope import result_of
 from worker.jobs.job import Job
 from worker.jobs.ownership import find_job
 from worker.services import Services
 
-router = APIRouter()
+router = APIRouter(tags=["jobs"])
 
 KEEP_ALIVE_SECONDS = 15.0
 LOOK_SECONDS = 2.0  # polling interval of the place in the queue, which changes without the job
 MIN_PAUSE_SECONDS = 0.02  # limits the event rate of a graph of thousands of small nodes
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {}}, "description": "Changes and progress, the result last"},
-    404: {"model": Result},
-}
 
 
-@router.get("/stream/{job_id}", responses=_ANSWERS, response_class=StreamingResponse)
+@router.get(
+    "/stream/{job_id}",
+    operation_id="stream",
+    response_class=StreamingResponse,
+    responses=EVENT_STREAM | refusals(401, 403, 404, 429),
+)
 async def stream(job_id: str, request: Request) -> Response:
     """Attach to a job as server-sent events: a snapshot, every change, the result last."""
     job = await find_job(services_of(request).store, job_id, check_caller(request))

@@ -11,6 +11,8 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from worker.api.declared import refusals
+from worker.api.replies import ReceiverTested, Redelivered, WebhookEntry, WebhookPage
 from worker.api.results import check_operator, services_of
 from worker.guard.safe_address import shown_url
 from worker.jobs.webhook_rows import WebhookRow, WebhookState
@@ -23,7 +25,7 @@ def _caller_may(request: Request) -> None:
     check_operator(request)
 
 
-router = APIRouter(dependencies=[Depends(_caller_may)])
+router = APIRouter(tags=["webhooks"], dependencies=[Depends(_caller_may)], responses=refusals(401, 403, 422))
 
 
 class Redelivery(BaseModel):
@@ -45,7 +47,7 @@ class ReceiverTest(BaseModel):
     timeout: float | None = Field(default=None, gt=0, le=600)
 
 
-@router.get("/webhooks")
+@router.get("/webhooks", operation_id="list_webhooks", response_model=None, responses={200: {"model": WebhookPage}})
 async def webhooks(
     request: Request,
     state: WebhookState | None = None,
@@ -57,13 +59,13 @@ async def webhooks(
     return {"counts": counts, "webhooks": [_shown(row) for row in rows]}
 
 
-@router.post("/webhooks/redeliver")
+@router.post("/webhooks/redeliver", operation_id="redeliver_dead_webhooks", response_model=Redelivered)
 async def redeliver_dead(request: Request) -> dict[str, int]:
     """Schedule every dead webhook for delivery now, with its full number of tries."""
     return {"redelivered": await services_of(request).outbox.redeliver_dead()}
 
 
-@router.post("/webhooks/test")
+@router.post("/webhooks/test", operation_id="test_webhook", response_model=ReceiverTested)
 async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
     """Send a test notice once and return the outcome of its delivery."""
     services = services_of(request)
@@ -75,7 +77,13 @@ async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
     return JSONResponse({"delivered": outcome.is_delivered, "error": outcome.error or None})
 
 
-@router.post("/webhooks/{webhook_id}/redeliver", status_code=202)
+@router.post(
+    "/webhooks/{webhook_id}/redeliver",
+    operation_id="redeliver_webhook",
+    status_code=202,
+    response_model=None,
+    responses={**refusals(404, 409), 202: {"model": WebhookEntry}},
+)
 async def redeliver(webhook_id: str, request: Request, asked: Redelivery | None = None) -> dict[str, Any]:
     """Schedule one webhook for delivery now, in any state, with its full number of tries."""
     asked = asked or Redelivery()

@@ -27,6 +27,8 @@ class HttpMetrics:
             buckets=SECONDS,
             registry=None,
         )
+        for method in ("GET", "POST"):
+            self.expect(method, NO_ROUTE, (404, 405))
 
     @property
     def collectors(self) -> tuple[Collector, ...]:

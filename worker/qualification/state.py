@@ -12,6 +12,8 @@ from worker.qualification.qualifier import Qualified
 BAD = (Verdict.FAILED, Verdict.FAULTY, Verdict.THROTTLED, Verdict.SLOW, Verdict.UNSTABLE)
 """Verdicts, the worst first."""
 
+VERDICTS = tuple(verdict.value for verdict in Verdict)
+
 
 @dataclass(slots=True)
 class Qualification:

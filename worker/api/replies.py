@@ -1,0 +1,329 @@
+"""Bodies of the replies, as the OpenAPI document shows them. Fields that a body lacks are null or left out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from worker.engines.watch import EngineState
+from worker.jobs.job import JobState
+from worker.jobs.webhook_rows import WebhookState
+from worker.qualification.state import VERDICTS
+
+
+class Reply(BaseModel):
+    """Base of the replies. Later versions may add fields."""
+
+    model_config = ConfigDict(extra="allow", json_schema_serialization_defaults_required=False)
+
+
+# jobs
+
+
+class ProblemEntry(Reply):
+    """One problem of a request: its field, or its node and input, and what is allowed there."""
+
+    message: str
+    field: str | None = None
+    node_id: str | None = None
+    class_type: str | None = None
+    type: str | None = None
+    allowed: Any = None
+    extra: dict[str, Any] | None = None
+
+
+class ErrorEntry(Reply):
+    """The reason of a refusal or a failure. `code` is stable; the other fields depend on it."""
+
+    code: str
+    message: str
+    status: int | None = Field(default=None, description="HTTP status, in the result of a job that failed.")
+    problems: list[ProblemEntry] | None = None
+    request_id: str | None = None
+    node_id: str | None = None
+    class_type: str | None = None
+
+
+class Thumbnail(Reply):
+    """The thumbnail of a picture."""
+
+    filename: str
+    width: int
+    height: int
+    local_path: str | None = None
+    url: str | None = None
+    upload_error: str | None = None
+    data: str | None = None
+    mimetype: str | None = None
+    error: str | None = None
+
+
+class OutputFile(Reply):
+    """One output of a job: a file, or a text or a value that a node shows."""
+
+    filename: str
+    node_id: str
+    type: str = Field(description="The engine's folder (`output`, `temp`), or `text` or `value`.")
+    output_type: str
+    subfolder: str = ""
+    local_path: str = ""
+    url: str | None = Field(default=None, description="Where the file can be fetched, without a key.")
+    data: str | None = Field(default=None, description="The file as base64, where the request asks for it.")
+    mimetype: str | None = None
+    text: str | None = None
+    value: Any = None
+    thumbnail: Thumbnail | None = None
+    error: str | None = None
+    upload_error: str | None = Field(default=None, description="Why the file is not in the store; `url` serves it.")
+    conversion_error: str | None = None
+    metadata_error: str | None = None
+    thumbnail_error: str | None = None
+
+
+class Timings(Reply):
+    """Times of a job: `_at_ms` are epoch milliseconds, the others durations. Null: not yet, or not at all."""
+
+    queued_at_ms: int | None = None
+    preprocess_ms: int | None = None
+    generation_ms: int | None = None
+    postprocess_ms: int | None = None
+    completed_at_ms: int | None = None
+    total_ms: int | None = None
+
+
+class Result(Reply):
+    """Reply of every route that creates or shows a job, and of every refusal, which has `error`."""
+
+    id: str = Field(description="The job's id; empty where a refused request had none.")
+    message: str
+    status: JobState
+    comfyui_response: dict[str, Any] = Field(default_factory=dict)
+    output: list[OutputFile] = Field(default_factory=list)
+    timings: Timings = Field(default_factory=Timings)
+    error: ErrorEntry | None = None
+
+
+class Progress(Reply):
+    """Progress of a run: `percent` of the whole, `value` of `max` of the running node."""
+
+    percent: float
+    node_id: str | None = None
+    node_class: str | None = None
+    value: float
+    max: float
+
+
+class QueuePosition(Reply):
+    """Place of a job in its queue; 1 is next."""
+
+    current_queue: str
+    position: int
+    queue_size: int
+    estimated_wait_time: float
+
+
+class QueueSizes(Reply):
+    """Number of jobs before, in and after generation."""
+
+    preprocess_queue_size: int
+    generation_queue_size: int
+    postprocess_queue_size: int
+
+
+class Cancellation(Reply):
+    """Outcome of a cancellation: the state in which the job has ended."""
+
+    message: str
+    status: JobState
+
+
+class ListedJob(QueuePosition):
+    """A job that has not ended."""
+
+    id: str
+    owner: str | None = None
+    status: JobState
+    priority: int
+    queued_at_ms: int
+    percent: float
+
+
+class QueueInfoReply(QueueSizes):
+    """The queue, and the wait of a job that is sent now. `jobs` is absent for a caller without a key."""
+
+    estimated_wait_seconds: float
+    estimated_wait_seconds_by_priority: dict[str, float]
+    seconds_per_job: float
+    engines: int
+    jobs: list[ListedJob] | None = None
+
+
+# the worker
+
+
+class Liveness(Reply):
+    """The process responds."""
+
+    status: Literal["alive"]
+
+
+class Readiness(Reply):
+    """True state of the readiness probe; `reason` says why the worker takes no jobs."""
+
+    status: Literal["ready", "not ready"]
+    reason: str | None = None
+
+
+class Loss(Reply):
+    """The last end of an engine's process."""
+
+    reason: str
+    message: str
+
+
+class Backend(Reply):
+    """One engine."""
+
+    url: str
+    healthy: bool
+    state: EngineState
+    prompts: int
+    pid: int | None
+    heartbeat_age_seconds: float | None
+    running: str | None
+    node: str | None
+    seconds_without_progress: float | None
+    memory_bytes: int | None
+    restarts: dict[str, int]
+    last_loss: Loss | None
+
+
+class GpuHealth(Reply):
+    """State of the accelerators."""
+
+    unrecoverable: bool
+    reason: str | None
+
+
+class FloorState(Reply):
+    """Free amount of a resource, and the floor under which no job is accepted."""
+
+    free_bytes: int | None
+    floor_bytes: int
+    low: bool
+
+
+class Health(Reply):
+    """Health of the worker. `problems` lists why it should be replaced."""
+
+    status: Literal["healthy", "degraded", "unhealthy"]
+    cache_type: str
+    queues: QueueSizes
+    backends_healthy: str
+    gpu: GpuHealth
+    backends: list[Backend]
+    ready: bool
+    restarts: int
+    disk: FloorState
+    memory: FloorState
+    problems: list[str] | None = None
+
+
+class ModifierEntry(Reply):
+    """One modifier, or a file that defines none, with the reason in `error`."""
+
+    name: str
+    source: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(default=None, alias="schema", description="JSON schema")
+    example: dict[str, Any] | None = None
+    error: str | None = None
+
+
+class Benchmark(Reply):
+    """Report of the last benchmark; docs/benchmark.md has every field."""
+
+    verdict: Annotated[str, Field(json_schema_extra={"enum": list(VERDICTS)})]
+    reason: str | None = None
+    error: str | None = None
+    is_running: bool
+    num_tries: int
+    next_try_in_seconds: float | None
+    phases: dict[str, float]
+    its_per_second: float | None = None
+    workload_per_second: float | None = None
+
+
+class StreamEvent(Reply):
+    """The `data` of an event of a job's stream. The last one has `result`."""
+
+    request_id: str
+    status: str = Field(description="The job's status; `queued` in the first event, `final_result` in the last.")
+    message: str | None = None
+    attempt: int | None = None
+    progress: Progress | None = None
+    queue_info: QueueSizes | None = None
+    queue_position: QueuePosition | None = None
+    output_count: int | None = None
+    result: Result | None = None
+    timestamp: float
+    elapsed_time: float | None = None
+
+
+# webhooks
+
+
+class WebhookEntry(Reply):
+    """A webhook on disk, without its secrets."""
+
+    id: str
+    request_id: str
+    url: str
+    state: WebhookState
+    attempts: int
+    created_ms: int
+    tried_ms: int | None
+    next_try_ms: int | None
+    last_error: str | None
+    is_signed: bool
+
+
+class WebhookPage(Reply):
+    """Webhooks, the newest first, and the number in each state."""
+
+    counts: dict[str, int]
+    webhooks: list[WebhookEntry]
+
+
+class Redelivered(Reply):
+    """Number of webhooks that are due now."""
+
+    redelivered: int
+
+
+class ReceiverTested(Reply):
+    """Outcome of a test of a webhook's receiver."""
+
+    delivered: bool
+    error: str | None
+
+
+# RunPod's form
+
+
+class RunPodStatus(Reply):
+    """A job in RunPod's form; the times are milliseconds."""
+
+    id: str
+    status: Literal["IN_QUEUE", "IN_PROGRESS", "COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"]
+    delayTime: int | None = None
+    executionTime: int | None = None
+    output: Any = None
+    error: str | None = None
+
+
+class RunPodError(Reply):
+    """A refusal in RunPod's form."""
+
+    error: str
