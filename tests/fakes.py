@@ -76,6 +76,7 @@ class FakeEngine:
         self.frees: list[dict[str, Any]] = []
         self.history: dict[str, Any] = {}
         self.uploaded: list[str] = []
+        self.traceparents: list[str] = []  # of the prompts it was sent; empty for none
         self.url = ""
         self.num_described = 0  # how often it was asked for its nodes
         self.is_silent = False  # tells nothing on its sockets
@@ -169,6 +170,7 @@ class FakeEngine:
         return web.json_response(OBJECT_INFO)
 
     async def _prompt(self, request: web.Request) -> web.Response:
+        self.traceparents.append(request.headers.get("traceparent", ""))
         body = await request.json()
         await asyncio.sleep(self.seconds_to_take)
         prompt_id = body.get("prompt_id") or str(uuid.uuid4())

@@ -16,6 +16,7 @@ from worker.api.access_log import AccessLog
 from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import PageHeaders
 from worker.api.request_metrics import RequestMetrics, expect_routes
+from worker.api.request_tracing import RequestTracing
 from worker.api.results import refuse
 from worker.api.schemas import problem_of
 from worker.api.small_bodies import SmallBodies
@@ -44,6 +45,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.add_middleware(PageHeaders, hsts_seconds=services.hsts_seconds)
     if services.has_access_log:
         app.add_middleware(AccessLog)
+    app.add_middleware(RequestTracing, tracer=services.tracer)
     app.add_middleware(RequestMetrics, metrics=services.http_metrics)
     for part in PARTS:
         app.include_router(part.router)

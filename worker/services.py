@@ -28,6 +28,7 @@ from worker.listener.connections import ConnectionTable
 from worker.observe.http_metrics import HttpMetrics
 from worker.observe.metrics import Metrics
 from worker.observe.scrape import Scrape
+from worker.observe.tracing import Tracer
 from worker.outputs.links import LinkSigner
 from worker.qualification.state import Qualification
 from worker.settings.engines import SupervisionConfig
@@ -58,6 +59,7 @@ class Services:
     metrics: Metrics
     http_metrics: HttpMetrics
     scrape: Scrape
+    tracer: Tracer
     guard: RequestGuard
     qualification: Qualification
     outputs: OutputConfig

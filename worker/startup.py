@@ -38,6 +38,7 @@ from worker.jobs.event_notices import EventNotices
 from worker.jobs.expiry import Expiry
 from worker.jobs.job import Credentials, Job, JobState, JobTimes
 from worker.jobs.job_log import JobLog
+from worker.jobs.job_spans import JobSpans
 from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.prompt_rules import PromptRules
@@ -57,6 +58,7 @@ from worker.observe.memory import MachineMemory
 from worker.observe.metrics import EndedJob, LabelValues, Metrics, Waiting
 from worker.observe.prompt_texts import PromptTexts
 from worker.observe.scrape import Scrape
+from worker.observe.tracer import build_tracer
 from worker.observe.ttl_cached import TtlCached
 from worker.outputs.links import LinkSigner
 from worker.outputs.public import public_record
@@ -111,10 +113,15 @@ class Front:
         self._io_metrics = IoMetrics()
         self._own_key = OwnKey(settings.folders.state_path)
         self._external_io = ExternalIo(settings, self._io_metrics, self._own_key.secret)
-        self._outbox = Outbox(self.store, self._external_io.webhook_sender, settings.webhook, self._io_metrics)
+        self._tracer = build_tracer(settings.tracing)
+        self._spans = JobSpans(self._tracer)
+        sender = self._external_io.webhook_sender
+        self._outbox = Outbox(self.store, sender, settings.webhook, self._io_metrics, self._tracer)
         self.services = self._build_services()
         self._readiness = self._build_readiness()
-        self._notices = EventNotices(self.services.pipeline.feed, self._external_io.webhook_sender, settings.webhook)
+        self._notices = EventNotices(
+            self.services.pipeline.feed, sender, settings.webhook, traceparent_of=self._spans.traceparent_of
+        )
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -183,6 +190,7 @@ class Front:
             metrics=metrics,
             http_metrics=http_metrics,
             scrape=scrape,
+            tracer=self._tracer,
             guard=self._external_io.guard,
             qualification=Qualification(self._benchmark_now),
             outputs=settings.outputs,
@@ -257,6 +265,7 @@ class Front:
             on_start=self._job_started,
             on_end=self._job_ended,
             job_log=JobLog(self._prompt_texts, has_prompts=settings.log.has_prompts),
+            spans=self._spans,
         )
 
     def _build_caller_quota(self, queue_info: QueueInfo) -> CallerQuota:
@@ -473,6 +482,8 @@ class Front:
         await self._fleet.stop(is_immediate=self.services.pipeline.has_drain_ended)
         await self.services.platform.close()
         await self._external_io.close()
+        self._spans.close()
+        await asyncio.to_thread(self._tracer.close)
         self._own_key.withdraw()
         with contextlib.suppress(WorkerError):
             await self.store.close()

@@ -73,6 +73,7 @@ def _job_request(
         extra={"extra_pnginfo": given.extra_data.extra_pnginfo} if given.extra_data else {},
         base_url=parsed.base_url,
         caller=counted_as,
+        traceparent=parsed.traceparent,
         output=OutputOptions.of(given.output.model_dump() if given.output else None),
     )
 

@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from worker.api.declared import SUBMISSION, refusals
 from worker.api.internal_requests import acting_as
 from worker.api.replies import RunPodError, RunPodStatus
+from worker.api.request_tracing import traceparent_of
 from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.autoscaler.runpod.shapes import InputRefused, result_reply, translate
 from worker.errors import Problem, RequestRejected, WorkerError
@@ -28,6 +29,7 @@ from worker.guard.json_body import nested_too_deeply
 from worker.jobs.envelope import result_of
 from worker.jobs.job import Job, JobState, Stage
 from worker.jobs.ownership import find_job
+from worker.observe.tracing import trace_headers
 
 router = APIRouter(tags=["RunPod's form"])
 
@@ -136,8 +138,9 @@ async def _submit(request: Request) -> Job | Response:
     transport = httpx.ASGITransport(app=acting_as(request.app, caller), raise_app_exceptions=False)
     try:
         async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), timeout=None) as front:
+            headers = {"content-type": "application/json", **trace_headers(traceparent_of(request))}
             content = await asyncio.to_thread(lambda: json.dumps(translated.body).encode())
-            taken = await front.post("/generate", content=content, headers={"content-type": "application/json"})
+            taken = await front.post("/generate", content=content, headers=headers)
     except (httpx.InvalidURL, UnicodeError):  # UnicodeError: from a name with invalid punycode
         return refuse(RequestRejected([Problem("is not a host's name or address", field="Host")]), job_id)
     answer = _answer_of(taken)

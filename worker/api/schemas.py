@@ -131,6 +131,7 @@ class ParsedRequest:
     wants_engine_response: bool
     base_url: str
     files: Mapping[str, ReceivedFile] = field(default_factory=dict)
+    traceparent: str = ""
 
 
 def parse_generate(payload: JsonObject) -> GenerateInput:

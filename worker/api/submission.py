@@ -18,6 +18,7 @@ from structlog.contextvars import bind_contextvars
 from worker.api.callers import sender_of
 from worker.api.job_making import JobName, build_prompt, make_job
 from worker.api.multipart import Received, is_multipart, read_multipart
+from worker.api.request_tracing import traceparent_of
 from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
 from worker.autoscaler.autoscaler import Caller
@@ -239,4 +240,5 @@ def _parse(
         wants_base64=parsed.return_outputs_as_base64 or is_true(header("x-return-outputs-as-base64")),
         wants_engine_response=is_true(header("x-include-comfyui-response")),
         base_url=str(request.base_url).rstrip("/"),
+        traceparent=traceparent_of(request),
     )

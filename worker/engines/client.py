@@ -44,6 +44,7 @@ from worker.errors import (
     RequestRejected,
 )
 from worker.json_values import JsonObject
+from worker.observe.tracing import trace_headers
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 
 LOOK_SECONDS = 5.0
@@ -325,18 +326,21 @@ class EngineClient:
         extra_data: Mapping[str, object] | None = None,
         is_there: bool = False,
         is_own: bool = False,
+        traceparent: str = "",
     ) -> RunOutcome:
         """Run a prompt to its end. `timeout_seconds` counts from its start in the engine.
 
         Raises RequestRejected (the engine's 400), EngineLost (also when its device failed), EngineUnreachable,
         JobTimedOut. When cancelled, the prompt is taken from the engine's queue or interrupted; `stops` has it until it
         has stopped. `is_there`: it was sent before, only await it. `is_own`: it is the front's own, and an engine that
-        is lost meanwhile is lost by itself.
+        is lost meanwhile is lost by itself. `traceparent` goes to the engine in the prompt's request.
         """
         run = _Run(prompt_id, on_message, has_events=not is_there, is_own=is_own)
         self.stops.forget(prompt_id)
         self._runs[prompt_id] = run
-        sending = None if is_there else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}))
+        sending = (
+            None if is_there else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}, traceparent))
+        )
         try:
             if sending is not None:
                 await self._send(run, sending)
@@ -515,14 +519,14 @@ class EngineClient:
 
     # inside
 
-    async def _submit(self, prompt: JsonObject, prompt_id: str, extra_data: JsonObject) -> None:
+    async def _submit(self, prompt: JsonObject, prompt_id: str, extra_data: JsonObject, traceparent: str) -> None:
         body = {"prompt": prompt, "prompt_id": prompt_id, "client_id": self.client_id}
         if extra_data:
             body["extra_data"] = dict(extra_data)
         content = await off_loop(len(prompt) >= LARGE_GRAPH_NODES, _encoded, body)
         try:
             async with self._sending:  # two at once might overtake each other
-                response = await self._http.request("POST", "/prompt", content)
+                response = await self._http.request("POST", "/prompt", content, headers=trace_headers(traceparent))
         except EngineUnreachable as error:
             raise EngineLost(error.message, was_running=False) from None
         answer = response.json_object()

@@ -13,7 +13,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +98,16 @@ class EngineHttp:
         self._max_answer_bytes = max_answer_bytes
         self._idle: list[_Connection] = []
 
-    async def request(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Reply:
-        async with self._exchange(method, path, body, content_type) as (head, connection, _):
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        content_type: str = "application/json",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        async with self._exchange(method, path, body, content_type, headers or {}) as (head, connection, _):
             body_read = bytearray()
             async for piece in _body(connection.reader, head):
                 body_read += piece
@@ -110,7 +118,7 @@ class EngineHttp:
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
         """Request a path by GET. Yields the status and the body piece by piece."""
-        async with self._exchange("GET", path, b"", "") as (head, connection, limit):
+        async with self._exchange("GET", path, b"", "", {}) as (head, connection, limit):
             yield head.status, self._in_time(_body(connection.reader, head), limit)
 
     async def _in_time(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> AsyncIterator[bytes]:
@@ -126,13 +134,13 @@ class EngineHttp:
 
     @asynccontextmanager
     async def _exchange(
-        self, method: str, path: str, body: bytes, content_type: str
+        self, method: str, path: str, body: bytes, content_type: str, headers: Mapping[str, str]
     ) -> AsyncIterator[tuple[_Head, _Connection, asyncio.Timeout]]:
         connection: _Connection | None = None
         try:
             async with asyncio.timeout(self._timeout_seconds + len(body) / SLOWEST_BYTES_PER_SECOND) as limit:
                 connection = await self._connect()
-                connection.writer.write(self._head_of(method, path, body, content_type) + body)
+                connection.writer.write(self._head_of(method, path, body, content_type, headers) + body)
                 await connection.writer.drain()
                 head = _parse_head(await connection.reader.readuntil(b"\r\n\r\n"))
                 yield head, connection, limit
@@ -163,8 +171,9 @@ class EngineHttp:
                 opened = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=MAX_HEAD_BYTES)
         return _Connection(*opened)
 
-    def _head_of(self, method: str, path: str, body: bytes, content_type: str) -> bytes:
-        lines = [f"{method} {self._prefix}{path} HTTP/1.1", *self._common_lines]
+    def _head_of(self, method: str, path: str, body: bytes, content_type: str, headers: Mapping[str, str]) -> bytes:
+        own = (f"{name}: {value}" for name, value in headers.items())
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", *self._common_lines, *own]
         if method == "POST":
             lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode()

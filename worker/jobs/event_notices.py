@@ -74,11 +74,13 @@ class EventNotices:
         sender: Sender,
         config: WebhookConfig,
         clock: Callable[[], float] = time.monotonic,
+        traceparent_of: Callable[[Job], str] = lambda job: job.request.traceparent,
     ) -> None:
         self._feed = feed
         self._sender = sender
         self._config = config
         self._clock = clock
+        self._traceparent_of = traceparent_of
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, job: Job) -> None:
@@ -143,4 +145,5 @@ class EventNotices:
             created_ms=now_ms,
             next_at_ms=now_ms,
             secret_source=source,
+            traceparent=self._traceparent_of(job),
         )

@@ -115,6 +115,7 @@ class JobRequest:
     output: OutputOptions = field(default_factory=OutputOptions)
     base_url: str = ""  # the URL that the caller used: the prefix of links in its webhook
     caller: str = ""  # the caller whose limits apply; empty: no limits
+    traceparent: str = ""  # the trace that the job belongs to; empty: none
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from worker.jobs.webhook_rows import (
     webhooks_query,
 )
 from worker.observe.io_metrics import IoMetrics
+from worker.observe.tracing import Attribute, PassingTracer, Tracer
 from worker.outputs.webhook import DeliveryOutcome
 from worker.settings.outputs import WebhookConfig
 
@@ -105,12 +106,18 @@ WEBHOOK_FIELDS = frozenset({"id", "status", "message", "output", "timings", "err
 
 class Outbox:
     def __init__(
-        self, store: JobStore, sender: Sender, config: WebhookConfig, io_metrics: IoMetrics | None = None
+        self,
+        store: JobStore,
+        sender: Sender,
+        config: WebhookConfig,
+        io_metrics: IoMetrics | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._store = store
         self._sender = sender
         self._config = config
         self._io_metrics = io_metrics or IoMetrics()
+        self._tracer = tracer or PassingTracer()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: dict[str, asyncio.Task[None]] = {}
@@ -250,7 +257,8 @@ class Outbox:
 
     async def _send(self, row: WebhookRow) -> None:
         try:
-            tried = after_try(row, await self._sender.deliver(signed_row(row, self._config)), int(time.time() * 1000))
+            outcome = await self._deliver(row)
+            tried = after_try(row, outcome, int(time.time() * 1000))
             self._io_metrics.webhook_tried(tried.state)
             log.info(
                 "webhook tried", webhook_id=row.id, state=tried.state, attempts=tried.attempts, reason=tried.last_error
@@ -259,6 +267,20 @@ class Outbox:
         except Exception:  # noqa: BLE001 - one webhook: it is still pending, and is retried later
             log.exception("webhook delivery failed", webhook_id=row.id)
             await asyncio.sleep(FAULT_SECONDS)
+
+    async def _deliver(self, row: WebhookRow) -> DeliveryOutcome:
+        """Try once, in the trace of the request that the webhook's job came from."""
+        job = await self._store.find(row.job_id)
+        parent = "" if job is None else job.request.traceparent
+        about: dict[str, Attribute] = {
+            "darkroom.webhook_id": row.id,
+            "darkroom.request_id": row.job_id,
+            "darkroom.attempt": row.attempts + 1,
+        }
+        span = self._tracer.start("webhook", parent, about, "client")
+        outcome = await self._sender.deliver(signed_row(replace(row, traceparent=span.traceparent), self._config))
+        span.end(error=outcome.error)
+        return outcome
 
 
 def after_try(row: WebhookRow, outcome: DeliveryOutcome, now_ms: int) -> WebhookRow:

@@ -39,6 +39,7 @@ from worker.errors import (
 from worker.jobs.fair_turns import FairTurns
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.job_log import JobLog
+from worker.jobs.job_spans import JobSpans
 from worker.jobs.priority_semaphore import PrioritySemaphore
 from worker.jobs.protocols import JobInputs, JobOutputs
 from worker.jobs.store import ChangeUnwritable, JobStore
@@ -124,6 +125,7 @@ class Pipeline:
         on_start: Callable[[Job], None],
         on_end: Callable[[Job], None],
         job_log: JobLog | None = None,
+        spans: JobSpans | None = None,
     ) -> None:
         self.feed = JobFeed()
         self._store = store
@@ -135,6 +137,7 @@ class Pipeline:
         self._on_start = on_start
         self._on_end = on_end
         self._log = job_log or JobLog()
+        self._spans = spans or JobSpans()
         self._fetching = PrioritySemaphore(limits.num_fetching)
         self._fetch_turns = FairTurns(limits.num_fetching_of_caller, store.turn_ms)
         self._run_turns = FairTurns(limits.num_running_of_caller, store.turn_ms)
@@ -422,6 +425,7 @@ class Pipeline:
                 timeout_seconds=self._limits.job_timeout_seconds,
                 extra_data={**job.request.extra, **self._inputs.scope(prompt, engine)},
                 is_there=holder is not None,
+                traceparent=self._spans.traceparent_of(job),
             )
             self._started(job, began)  # unless a message has reported it
             job.is_at_engine = False
@@ -488,6 +492,7 @@ class Pipeline:
             await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job.id), True)
         self._tasks.pop(job.id, None)
         self._log.ended(job)
+        self._spans.ended(job)
         self._on_end(job)
         self.feed.notify(job.id)
 
@@ -519,6 +524,7 @@ class Pipeline:
     def _on_message(self, job: Job, kind: str, data: Mapping[str, Any]) -> None:
         progress = job.progress
         progress.begin(job.prompt)
+        self._spans.on_message(job, kind, data)
         if kind == "execution_start" and job.stage is not Stage.RUNNING:
             self._started(job, time.monotonic())
         elif kind == "execution_cached":
@@ -548,6 +554,7 @@ class Pipeline:
         self._changed(job)
 
     def _changed(self, job: Job) -> None:
+        self._spans.changed(job)
         self._store.save_soon(job)
         self.feed.notify(job.id)
 

@@ -47,7 +47,7 @@ class SecretSource(StrEnum):
 class WebhookRow:
     """One entry of the outbox. `is_trusted`: the address came from the operator, not from a request.
 
-    `secret` is the request's, until the webhook has been delivered.
+    `secret` is the request's, until the webhook has been delivered. `traceparent` is set for a try and not stored.
     """
 
     id: str
@@ -64,6 +64,7 @@ class WebhookRow:
     last_error: str = ""
     secret_source: str = SecretSource.REQUEST
     tried_ms: int | None = None
+    traceparent: str = ""
 
     def __repr__(self) -> str:
         return f"WebhookRow({self.id}, {self.state}, attempts={self.attempts})"
@@ -85,9 +86,12 @@ class WebhookRow:
         return is_erased(self.url)
 
 
+STORED = tuple(name for name in WebhookRow.__slots__ if name != "traceparent")
+
+
 def webhook_insert(row: WebhookRow) -> Write:
     """Return the write that inserts an entry into the outbox, for `JobStore.save` with the job's last change."""
-    return sa.insert(WEBHOOKS), {name: getattr(row, name) for name in WebhookRow.__slots__}
+    return sa.insert(WEBHOOKS), {name: getattr(row, name) for name in STORED}
 
 
 def webhook_update(row: WebhookRow) -> Write:

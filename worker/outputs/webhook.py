@@ -25,6 +25,7 @@ from standardwebhooks.webhooks import Webhook
 from worker.backoff import Backoff, retry_after_seconds
 from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port
+from worker.observe.tracing import trace_headers
 
 LONGEST_WAIT_SECONDS = 4 * 3600.0
 BACKOFF = Backoff(first_seconds=1.0, longest_seconds=LONGEST_WAIT_SECONDS, factor=3.0, jitter=0.25)
@@ -49,6 +50,8 @@ class OutboxRow(Protocol):
     def is_trusted(self) -> bool: ...
     @property
     def attempts(self) -> int: ...
+    @property
+    def traceparent(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ def headers_of(row: OutboxRow, at_seconds: int) -> dict[str, str]:
         "User-Agent": "darkroom",
         "webhook-id": row.id,
         "webhook-timestamp": str(at_seconds),
+        **trace_headers(row.traceparent),
     }
     if row.secret:
         headers["X-Webhook-Signature"] = sign(row.secret, row.body)

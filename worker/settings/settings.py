@@ -51,6 +51,7 @@ from worker.settings.platforms import (
 )
 from worker.settings.qualification import BenchmarkConfig, WarmUpConfig
 from worker.settings.section import by_section, variables_of
+from worker.settings.tracing import TracingConfig
 
 VAST_MAX_WAIT_SECONDS = 10.0
 
@@ -134,6 +135,8 @@ class Settings(BaseSettings):
     """RunPod"""
     log: LogSettings = LogSettings()
     """Log"""
+    tracing: TracingConfig = TracingConfig()
+    """Traces"""
 
     @classmethod
     def settings_customise_sources(

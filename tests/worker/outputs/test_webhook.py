@@ -35,6 +35,7 @@ class Row:
     timeout_seconds: float = 5.0
     is_trusted: bool = True
     attempts: int = 0
+    traceparent: str = ""
     id: str = "msg_1"
     body: bytes = BODY
 
