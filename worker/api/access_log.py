@@ -14,6 +14,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import clear_contextvars
 
+from worker.api.internal_requests import IDENTITY
 from worker.identity.loopback import direct_host
 
 PROBES: Final = frozenset({"/live", "/ready", "/health", "/metrics"})
@@ -33,7 +34,7 @@ class AccessLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and log it when its reply has been sent."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or IDENTITY in scope:  # one that the front makes itself is part of another
             await self._app(scope, receive, send)
             return
         status, num_bytes, began = NO_REPLY, 0, time.monotonic()

@@ -13,6 +13,7 @@ from typing import Any
 
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import UnknownModifier
+from worker.api.request_warnings import RequestWarning, find_size_warnings
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
 from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
@@ -41,18 +42,27 @@ class JobName:
     counted_as: str
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedPrompt:
+    """A prompt that may run, its cost, and warnings about its contents."""
+
+    prompt: Mapping[str, Any]
+    cost: float
+    warnings: tuple[RequestWarning, ...] = ()
+
+
 async def make_job(services: Services, parsed: ParsedRequest, name: JobName, digest: str) -> Job:
     """Create a job whose prompt has passed the policy and the graph check, its random values drawn."""
     webhook = _webhook(services, parsed.input)
     credentials = _credentials(services, parsed.input)
-    prompt, cost = await _checked_prompt(services, parsed, name, credentials)
+    made = await _checked_prompt(services, parsed, name, credentials)
     return Job(
         id=name.job_id,
         number=services.store.take_number(),
         body_hash=digest,
-        cost=cost,
-        request=_job_request(services, parsed, webhook, name.counted_as),
-        prompt=prompt,
+        cost=made.cost,
+        request=_job_request(services, parsed, webhook, name.counted_as, made.warnings),
+        prompt=made.prompt,
         times=JobTimes(queued_at_ms=int(time.time() * 1000)),
         credentials=credentials,
         owner=name.owner,
@@ -61,7 +71,11 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
 
 
 def _job_request(
-    services: Services, parsed: ParsedRequest, webhook: WebhookTarget | None, counted_as: str
+    services: Services,
+    parsed: ParsedRequest,
+    webhook: WebhookTarget | None,
+    counted_as: str,
+    warnings: tuple[RequestWarning, ...],
 ) -> JobRequest:
     given = parsed.input
     return JobRequest(
@@ -74,14 +88,15 @@ def _job_request(
         base_url=parsed.base_url,
         caller=counted_as,
         traceparent=parsed.traceparent,
+        warnings=(*parsed.warnings, *warnings),
         output=OutputOptions.of(given.output.model_dump() if given.output else None),
     )
 
 
 async def _checked_prompt(
     services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
-) -> tuple[Mapping[str, Any], float]:
-    """Return the prompt of a request, with its files stored, and its cost.
+) -> CheckedPrompt:
+    """Return the prompt of a request, with its files stored.
 
     While our engine restarts, a prompt is accepted that what was last known of the engine does not refuse. Raises
     RequestRejected, NotReady, EngineUnreachable.
@@ -96,7 +111,7 @@ async def _checked_prompt(
 
 async def _prompt_checked_by(
     engine: EngineClient, services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
-) -> tuple[Mapping[str, Any], float]:
+) -> CheckedPrompt:
     try:
         object_info = await engine.known_object_info()
         defaults = await _defaults(services, parsed.input, engine, object_info)
@@ -127,7 +142,20 @@ async def _prompt_checked_by(
         raise services.pool.no_engine() from None
     if parsed.files:
         await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, name.job_id)
-    return prompt, cost
+    return CheckedPrompt(prompt, cost, _size_warnings(services, parsed.input.modifier, prompt, known))
+
+
+def _size_warnings(
+    services: Services, modifier: str, prompt: JsonObject, object_info: JsonObject
+) -> tuple[RequestWarning, ...]:
+    """Return the warnings about sizes in a prompt, with the modification's field where one set the size."""
+    found = find_size_warnings(prompt, object_info)
+    is_known = modifier in services.modifiers.names()
+    warnings = []
+    for node_id, name, warning in found:
+        field = services.modifiers.get(modifier).field_at(node_id, name) if is_known else None
+        warnings.append(warning if field is None else {**warning, "field": f"input.modifications.{field}"})
+    return tuple(warnings)
 
 
 async def _cost(services: Services, prompt: JsonObject, engine: EngineClient) -> float:

@@ -48,7 +48,7 @@ async def cancel(job_id: str, request: Request) -> JSONResponse:
     services = services_of(request)
     job = await find_job(services.store, job_id, check_caller(request))
     if job is None:
-        return JSONResponse({"error": "Request ID not found"}, status_code=404)
+        return not_found(job_id)
     if not services.pipeline.cancel(job):
         message = f"Request has already ended ({job.state.value})"
         return JSONResponse({"message": message, "status": job.state.value})

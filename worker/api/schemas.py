@@ -132,6 +132,7 @@ class ParsedRequest:
     base_url: str
     files: Mapping[str, ReceivedFile] = field(default_factory=dict)
     traceparent: str = ""
+    warnings: tuple[Mapping[str, Any], ...] = ()
 
 
 def parse_generate(payload: JsonObject) -> GenerateInput:
@@ -167,6 +168,8 @@ def problem_of(entry: Any) -> Problem:
     message = str(entry["msg"]).removeprefix("Value error, ")
     context = entry.get("ctx") or {}
     bounds = {name: context[name] for name in ("gt", "ge", "lt", "le", "expected") if name in context}
+    if entry["type"] == "missing" and entry["loc"] == ("input",):
+        message = 'input: missing; expected the request inside it: {"input": {"modifier": ...}}'
     if entry["type"] == "extra_forbidden":
         message = "is not one of the options"
         bounds = {"options": list(OutputInput.model_fields)} if "output" in entry["loc"] else {}

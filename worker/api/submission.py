@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
@@ -19,6 +20,7 @@ from worker.api.callers import sender_of
 from worker.api.job_making import JobName, build_prompt, make_job
 from worker.api.multipart import Received, is_multipart, read_multipart
 from worker.api.request_tracing import traceparent_of
+from worker.api.request_warnings import RequestWarning, find_form_warnings, id_warning
 from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
 from worker.autoscaler.autoscaler import Caller
@@ -78,6 +80,7 @@ class _Submission:
         self._parsed: ParsedRequest | None = None
         self._received = Received(b"")
         self._has_made_job = False
+        self._id_warnings: list[RequestWarning] = []
 
     async def run(self) -> Admitted:
         """Return the job, new or earlier. Raises WorkerError, RecursionError, ClientDisconnect."""
@@ -99,6 +102,7 @@ class _Submission:
             wishes = parsed.wants_base64, parsed.wants_engine_response
             digest = await _apart(size_bytes, body_hash, parsed.raw, *wishes, is_large=size_bytes >= LARGE_BODY_BYTES)
             is_named = await self._choose_id(parsed, envelope, digest, identity.key_name)
+            parsed = replace(parsed, warnings=(*parsed.warnings, *self._id_warnings))
             return await self._admit(parsed, digest, identity.key_name, counted_as, is_named=is_named)
 
     def _open_envelope(self, body: JsonObject) -> Envelope:
@@ -108,8 +112,10 @@ class _Submission:
     async def _choose_id(self, parsed: ParsedRequest, envelope: Envelope | None, digest: str, owner: str) -> bool:
         """Set the ids of the job. Returns True if the request names one, so that it may be a repetition."""
         named = parsed.input.request_id or self._request.headers.get("idempotency-key", "")
-        named = named or await _repeated_id(self._services, envelope, digest)
+        place = "input.request_id" if parsed.input.request_id else "Idempotency-Key"
+        asked, named = named, named or await _repeated_id(self._services, envelope, digest)
         self.job_id = self._asked_id = clean_id(named) if named else fresh_id()
+        self._id_warnings = id_warning(asked, self._asked_id, place) if asked else []
         if named:
             self.job_id = await id_to_use(self._services.store, self._asked_id, owner)
         bind_contextvars(request_id=self.job_id)
@@ -241,4 +247,5 @@ def _parse(
         wants_engine_response=is_true(header("x-include-comfyui-response")),
         base_url=str(request.base_url).rstrip("/"),
         traceparent=traceparent_of(request),
+        warnings=tuple(find_form_warnings(payload)),
     )

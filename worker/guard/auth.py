@@ -21,6 +21,9 @@ from worker.identity.loopback import direct_host, is_loopback, is_own_name
 from worker.settings.access import AuthConfig
 
 MAX_SHOWN_HOST: Final = 100
+OTHER_SCHEMES: Final = frozenset({"basic", "digest", "token", "apikey", "key"})
+FOREIGN_KEY_HEADERS: Final = ("x-api-key", "api-key", "x-auth-token")
+"""Headers in which other services take their keys."""
 
 Headers = Sequence[tuple[str, str]]
 
@@ -55,8 +58,8 @@ class Gatekeeper:
             self._check_host(headers)
             return Identity("", address, CUSTOMER_SCOPES)
         if secret:
-            raise WrongKey("The API key is unknown")
-        raise Unauthorized("An API key is needed: Authorization: Bearer <key>")
+            raise WrongKey("Authorization: this API key is none of the worker's; it may have been replaced")
+        raise Unauthorized(_missing_key(headers))
 
     def _known(self, secret: str, address: str) -> Identity | None:
         key = self._ring.find(secret)
@@ -93,6 +96,21 @@ def require(caller: Identity, scope: Scope) -> None:
         message = f"key {caller.key_name}: scope {scope.value} missing; it has {'+'.join(sorted(caller.scopes))}"
         raise ScopeMissing(message, scope=scope.value)
     raise Unauthorized("This is for the worker's operator: an API key is needed, or to come from the machine itself")
+
+
+def _missing_key(headers: Headers) -> str:
+    """Return the message for a request without a bearer token, which names what came in its place."""
+    names = {name for name, _ in headers}
+    scheme = next((value.partition(" ")[0] for name, value in headers if name == "authorization"), "")
+    if scheme.lower() == "bearer":
+        got = "; got an empty one"
+    elif scheme.lower() in OTHER_SCHEMES:
+        got = f"; got the scheme {scheme}"
+    elif "authorization" in names:
+        got = "; got another scheme or none"  # perhaps the bare key, which is not repeated
+    else:
+        got = next((f"; got the header {name}" for name in FOREIGN_KEY_HEADERS if name in names), "")
+    return f"An API key is needed, expected Authorization: Bearer <key>{got}"
 
 
 def _bearer(headers: Headers) -> str:

@@ -173,6 +173,7 @@ def job_of(row: Any) -> Job:
 
 def _job_of(row: Any) -> Job:
     request = json.loads(row.request)
+    request["warnings"] = tuple(request.get("warnings", ()))
     webhook, output = request.pop("webhook"), OutputOptions.of(request.pop("output", None))
     return Job(
         id=row.id,

@@ -116,6 +116,7 @@ class JobRequest:
     base_url: str = ""  # the URL that the caller used: the prefix of links in its webhook
     caller: str = ""  # the caller whose limits apply; empty: no limits
     traceparent: str = ""  # the trace that the job belongs to; empty: none
+    warnings: tuple[Mapping[str, Any], ...] = ()  # what of the request has no effect, or another one than it seems
 
 
 @dataclass(frozen=True, slots=True)

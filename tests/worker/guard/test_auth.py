@@ -126,3 +126,20 @@ def test_a_missing_scope_is_named() -> None:
     assert caught.value.fields == {"scope": "admin"}
     with pytest.raises(Unauthorized, match="operator"):
         require(Identity("", PUBLIC, CUSTOMER_SCOPES), Scope.ADMIN)
+
+
+@pytest.mark.parametrize(
+    ("header", "shown"),
+    [
+        (("authorization", "Basic c2VjcmV0"), "got the scheme Basic"),
+        (("authorization", "hunter"), "got another scheme or none"),
+        (("authorization", "Bearer "), "got an empty one"),
+        (("x-api-key", "hunter"), "got the header x-api-key"),
+        (("accept", "*/*"), "Bearer <key>$"),
+    ],
+)
+def test_a_refusal_names_what_came_instead_of_a_key_and_not_the_key(header: tuple[str, str], shown: str) -> None:
+    with pytest.raises(Unauthorized, match=shown) as caught:
+        gatekeeper("", ("k",)).check(PUBLIC, [header])
+    assert "hunter" not in caught.value.message and "c2VjcmV0" not in caught.value.message
+    assert "Authorization: Bearer <key>" in caught.value.message
