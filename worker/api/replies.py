@@ -45,6 +45,15 @@ class ErrorEntry(Reply):
     class_type: str | None = None
 
 
+class WarningEntry(Reply):
+    """What of an accepted request has no effect, or another one than it seems."""
+
+    message: str
+    field: str | None = None
+    node_id: str | None = None
+    type: str | None = None
+
+
 class Thumbnail(Reply):
     """The thumbnail of a picture."""
 
@@ -86,6 +95,7 @@ class Timings(Reply):
 
     queued_at_ms: int | None = None
     preprocess_ms: int | None = None
+    wait_ms: int | None = None
     generation_ms: int | None = None
     postprocess_ms: int | None = None
     completed_at_ms: int | None = None
@@ -101,6 +111,7 @@ class Result(Reply):
     comfyui_response: dict[str, Any] = Field(default_factory=dict)
     output: list[OutputFile] = Field(default_factory=list)
     timings: Timings = Field(default_factory=Timings)
+    warnings: list[WarningEntry] = Field(default_factory=list)
     error: ErrorEntry | None = None
 
 
