@@ -1,6 +1,7 @@
 """The engine: executes a graph of nodes and returns pictures.
 
-`Engine` and its argument types are imported on first access, so that `import engine` does not require torch.
+`Engine`, its argument types and the error for a prompt that it refuses are imported on first access, so that
+`import engine` does not require torch.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+    from engine.errors import PromptRejected
     from engine.runtime.request import RunRequest, RunResult
     from engine.settings import EngineSettings
 
-__all__ = ["Engine", "EngineSettings", "RunRequest", "RunResult"]
+__all__ = ["Engine", "EngineSettings", "PromptRejected", "RunRequest", "RunResult"]
 
 _HOMES = {
     "Engine": "engine.engine",
     "EngineSettings": "engine.settings",
+    "PromptRejected": "engine.errors",
     "RunRequest": "engine.runtime.request",
     "RunResult": "engine.runtime.request",
 }

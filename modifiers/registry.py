@@ -48,6 +48,14 @@ class UnknownModifier(Exception):
         super().__init__(f"unknown modifier {name!r}; known: {', '.join(known)}{hint}")
 
 
+class ModifierUnusable(UnknownModifier):
+    """Error for the name of a modifier whose file defines none; the message has the reason."""
+
+    def __init__(self, name: str, known: tuple[str, ...], broken: BrokenModifier) -> None:
+        super().__init__(name, known)
+        self.args = (f"modifier {name!r} cannot be used: {broken.source}: {broken.reason}",)
+
+
 class ModifierRegistry:
     """Modifiers and their workflows, by the name that requests use, and the files that define none."""
 
@@ -59,7 +67,7 @@ class ModifierRegistry:
         return tuple(self._found)
 
     def get(self, name: str) -> type[Modifier]:
-        """Return the modifier class of a name. Raises UnknownModifier."""
+        """Return the modifier class of a name. Raises UnknownModifier, ModifierUnusable."""
         return self._lookup(name).modifier
 
     def checkpoint_of(self, name: str, modifications: Mapping[str, Any]) -> str | None:
@@ -111,6 +119,9 @@ class ModifierRegistry:
 
     def _lookup(self, name: str) -> FoundModifier:
         if name not in self._found:
+            broken = next((entry for entry in self.broken if entry.name.lower() == name.lower()), None)
+            if broken is not None:
+                raise ModifierUnusable(name, self.names(), broken)
             raise UnknownModifier(name, self.names())
         return self._found[name]
 

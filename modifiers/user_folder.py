@@ -44,10 +44,20 @@ def read_folder(folder: Path) -> list[FoundModifier | BrokenModifier]:
         try:
             found += _read_file(path)
         except BadDeclaration as error:
-            found.append(BrokenModifier(path.stem, path.name, str(error)))
+            found.append(BrokenModifier(_name_of(path), path.name, str(error)))
         except Exception as error:  # noqa: BLE001 - a user's modifier file: whatever it does, the worker starts
-            found.append(BrokenModifier(path.stem, path.name, f"{type(error).__name__}: {error}"))
+            found.append(BrokenModifier(_name_of(path), path.name, f"{type(error).__name__}: {error}"))
     return found
+
+
+def _name_of(path: Path) -> str:
+    """Return the name that a file declares for its modifier, else the file's, for a file that cannot be used."""
+    try:
+        raw = _parsed_toml(path) if path.suffix == ".toml" else _parsed_json(path) if path.suffix == ".json" else {}
+    except (BadDeclaration, OSError, ValueError):
+        raw = {}
+    declared = raw.get("name") if isinstance(raw, dict) else None
+    return declared if isinstance(declared, str) and declared else path.stem
 
 
 def _read_file(path: Path) -> Iterator[FoundModifier]:

@@ -30,13 +30,15 @@ from worker.identity.loopback import is_loopback
 from worker.identity.own_key import read_own_key
 from worker.models_command import commands as model_commands
 from worker.settings.environment import child_environment, load_settings
+from worker.version import version
 from worker.worker_client import worker_client
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="A serverless GPU worker for node-graph images.")
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(model_commands, name="models")
 key_commands = typer.Typer(no_args_is_help=True, help="API keys of callers.")
 app.add_typer(key_commands, name="keys")
 EXIT_BAD_SETTING = 2
+API_KEY_VARIABLE = "DARKROOM_API_KEY"
 INSECURE = "take whatever certificate an https worker shows"
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -52,6 +54,21 @@ class _Worker:
     def no_answer(self, error: Exception) -> str:
         hint = "; --insecure takes any certificate" if "certificate" in str(error).lower() else ""
         return f"{self.url} does not answer: {error}{hint}"
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"darkroom {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def darkroom(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Run and use a serverless GPU worker for node-graph images."""
 
 
 @app.command()
@@ -85,7 +102,7 @@ def generate(
     seed: int | None = None,
     checkpoint: Annotated[str | None, typer.Option(help="file name below models/checkpoints")] = None,
     priority: Annotated[int, typer.Option(min=-10, max=10, help="higher ones are made first")] = 0,
-    api_key: Annotated[str, typer.Option(help="for a worker that asks for one")] = "",
+    api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
     """Generate pictures from PROMPT with Text2Image, show the progress and save them."""
@@ -96,6 +113,8 @@ def generate(
     console = Console(stderr=True)
     worker = _worker_at(url, is_insecure=insecure)
     result = _result_of(worker, request, api_key or worker.own_key, console)
+    for warning in result.get("warnings") or ():
+        console.print(f"[yellow]{escape(str(warning.get('message')))}[/yellow]")
     if result.get("status") != "completed":
         console.print(f"[red]{escape(str(result.get('message')))}[/red]")
         for problem in (result.get("error") or {}).get("problems", ()):
@@ -133,7 +152,7 @@ def _fetched(url: str, worker: _Worker) -> bytes:
 def benchmark(
     url: Annotated[str, typer.Option(help="a worker that runs; else the local one, else one is started")] = "",
     last: Annotated[bool, typer.Option("--last", help="show what was measured last, run nothing")] = False,
-    api_key: Annotated[str, typer.Option(help="for a worker on another machine")] = "",
+    api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker on another machine")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
     """Run the start-up benchmark now and show its report; exit code 1 means that the machine did not pass."""

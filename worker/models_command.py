@@ -9,7 +9,7 @@ import typer
 
 from worker.models.errors import ModelBroken, ModelsError
 from worker.models.fetch import fetch_model
-from worker.models.files import find_problem, list_models
+from worker.models.files import BUILT_IN_FOLDER, find_problem, list_models
 from worker.models.known import known_model, known_models
 from worker.settings.environment import load_settings
 
@@ -40,11 +40,13 @@ def known_command() -> None:
 
 @commands.command("list")
 def list_command(base_directory: BaseDirectory = None) -> None:
-    """List every model file below models/, with its size."""
+    """List every model file below models/ with its size, and those that come with the engine."""
     folder = _models_directory(base_directory)
     models = list_models(folder)
     for model in models:
         typer.echo(f"{model.size_bytes / 1e6:10.1f} MB  {model.name}")
+    for model in list_models(BUILT_IN_FOLDER):
+        typer.echo(f"{model.size_bytes / 1e6:10.1f} MB  {model.name}  (built in)")
     if not models:
         typer.echo(f"No model files below {folder}", err=True)
 
@@ -52,11 +54,16 @@ def list_command(base_directory: BaseDirectory = None) -> None:
 @commands.command("verify")
 def verify_command(base_directory: BaseDirectory = None) -> None:
     """Check every model file: its structure, and its checksum where one was recorded. Exit code 4: one is broken."""
-    num_broken = 0
-    for model in list_models(_models_directory(base_directory)):
+    num_broken, folder = 0, _models_directory(base_directory)
+    models = list_models(folder)
+    for model in models:
         problem = find_problem(model.path)
         num_broken += problem is not None
         typer.echo(f"{'BROKEN' if problem else 'good':8}{model.name}{f': it {problem}' if problem else ''}")
+    if models:
+        typer.echo(f"{len(models)} checked, {num_broken} broken", err=True)
+    else:
+        typer.echo(f"No model files below {folder}", err=True)
     if num_broken:
         raise typer.Exit(ModelBroken.exit_code)
 

@@ -41,8 +41,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def list_packs(given: argparse.Namespace) -> int:
     settings = EngineSettings(base_directory=given.base_directory)
-    for pack in find_packs([settings.custom_nodes_path]):
+    packs = find_packs([settings.custom_nodes_path])
+    for pack in packs:
         sys.stdout.write(f"{pack.name}\t{pack.path}\n")
+    if not packs:
+        sys.stderr.write(f"no custom nodes in {settings.custom_nodes_path.absolute()}\n")
     return 0
 
 

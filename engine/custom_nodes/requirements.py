@@ -14,10 +14,13 @@ KEPT = ("torch", "torchvision", "torchaudio", "numpy")
 
 
 def install(pack: Path, constraints: Path | None = None, *, dry_run: bool = False) -> int:
-    """Install a pack's `requirements.txt` with pip. Refuse, with 1, if that would change torch or numpy.
+    """Install a pack's `requirements.txt` with pip. Refuse, with 1, a folder that is none, and a change of torch.
 
     pip's plan is checked before it is carried out. A conflict is reported by pip and changes nothing.
     """
+    if not pack.is_dir():
+        sys.stderr.write(f"{pack}: no such folder; expected that of a pack, such as custom_nodes/{pack.name}\n")
+        return 1
     requirements = pack / "requirements.txt"
     if not requirements.is_file():
         sys.stdout.write(f"{pack.name} asks for nothing: it has no requirements.txt\n")

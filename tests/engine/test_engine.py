@@ -112,3 +112,11 @@ def test_models_that_nodes_have_saved_are_found_again(engine: Engine, tmp_path: 
     for kind, folder in (("checkpoints", "checkpoints"), ("text_encoders", "clip"), ("vae", "vae")):
         assert f"sub/{folder}.safetensors" in engine.folders.names(kind)
     assert engine.folders.path("loras", "sub/loras.safetensors") == tmp_path / "output/loras/sub/loras.safetensors"
+
+
+def test_what_the_library_needs_is_importable_from_its_package() -> None:
+    import engine
+    from engine.errors import PromptRejected
+
+    assert engine.PromptRejected is PromptRejected
+    assert all(getattr(engine, name) is not None for name in engine.__all__)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modifiers.modifier import RANDOM_INT, ModificationsRejected
-from modifiers.registry import build_registry
+from modifiers.registry import ModifierUnusable, UnknownModifier, build_registry
 from modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
 
 WORKFLOW = {
@@ -130,3 +130,15 @@ def test_a_name_that_is_taken_is_reported(tmp_path: Path) -> None:
 
 def test_no_folder_is_no_fault(tmp_path: Path) -> None:
     assert build_registry(tmp_path / "none").broken == ()
+
+
+def test_a_broken_modifier_is_reported_as_broken_and_not_as_unknown(tmp_path: Path) -> None:
+    (tmp_path / "file.toml").write_text('name = "Poster"\nworkflow = "gone.json"\n')
+    (tmp_path / "postcard.py").write_text("1 / 0")
+    registry = build_registry(tmp_path)
+    with pytest.raises(ModifierUnusable, match=r"'Poster' cannot be used: file\.toml: there is no workflow file"):
+        registry.build("Poster", {})
+    with pytest.raises(ModifierUnusable, match=r"postcard\.py: ZeroDivisionError"):
+        registry.get("Postcard")
+    with pytest.raises(UnknownModifier, match="unknown modifier 'Plakat'"):
+        registry.get("Plakat")

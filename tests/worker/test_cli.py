@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -96,3 +98,46 @@ async def test_a_setting_that_does_not_parse_is_named(tmp_path: Path) -> None:
     assert (code, "WORKER_PORT" in stderr, "Traceback" in stderr) == (2, True, False)
     missing = await invoked("generate", "a fox", USE_SSL="true", SSL_CERTFILE=str(tmp_path / "none.crt"))
     assert isinstance(missing.exception, SettingsInvalid) and "SSL_CERTFILE" in str(missing.exception)
+
+
+async def test_the_version_is_that_of_the_distribution() -> None:
+    shown = await invoked("--version")
+    assert (shown.exit_code, shown.output) == (0, f"darkroom {metadata.version('darkroom')}\n")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["project"]["version"] == metadata.version("darkroom")
+
+
+async def test_lists_that_are_empty_say_so(tmp_path: Path) -> None:
+    base = ("--base-directory", str(tmp_path))
+    listed, verified = await invoked("models", "list", *base), await invoked("models", "verify", *base)
+    for shown in (listed, verified):
+        assert (shown.exit_code, shown.stderr) == (0, f"No model files below {tmp_path}/models\n")
+    assert "darkroom-emoji.safetensors  (built in)" in listed.stdout
+    code, _, stderr = await darkroom("nodes", "list", *base)
+    assert (code, stderr) == (0, f"no custom nodes in {tmp_path}/custom_nodes\n")
+
+
+async def test_verified_models_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "cut.safetensors").write_bytes(b"x")
+    verified = await invoked("models", "verify", "--base-directory", str(tmp_path))
+    assert (verified.exit_code, verified.stderr) == (4, "1 checked, 1 broken\n")
+
+
+async def test_a_pack_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    code, stdout, stderr = await darkroom("nodes", "install", str(tmp_path / "missing"))
+    assert (code, stdout) == (1, "") and "no such folder" in stderr
+
+
+async def test_the_key_of_a_worker_comes_from_a_variable_too(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    keys: dict[str, Any] = {"api_keys": "hush-hush", "trust_loopback": False}
+    async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine, **keys) as front:
+        refused = await invoked("generate", "a fox", "--url", front.url)
+        taken = await invoked("generate", "a fox", "--url", front.url, DARKROOM_API_KEY="hush-hush")
+    assert "API key" in refused.output and "KSampler" in taken.output, (refused.output, taken.output)
+
+
+async def test_internal_commands_are_not_shown() -> None:
+    _, stdout, _ = await darkroom("nodes", "--help")
+    assert "trial" not in stdout and "install" in stdout

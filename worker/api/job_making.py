@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from modifiers.modifier import ModificationsRejected
-from modifiers.registry import UnknownModifier
+from modifiers.registry import ModifierUnusable, UnknownModifier
 from worker.api.request_warnings import RequestWarning, find_size_warnings
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
 from worker.engines.client import EngineClient
@@ -195,7 +195,8 @@ def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDe
     try:
         return defaults.build(services.modifiers, parsed.modifier, parsed.modifications)
     except UnknownModifier as error:
-        problem = Problem(str(error), field="input.modifier", type="unknown_modifier", allowed=list(error.known))
+        kind = "broken_modifier" if isinstance(error, ModifierUnusable) else "unknown_modifier"
+        problem = Problem(str(error), field="input.modifier", type=kind, allowed=list(error.known))
         raise RequestRejected([problem]) from None
     except ModificationsRejected as error:
         problems = [

@@ -33,6 +33,9 @@ IGNORED_NAMES: Final = frozenset(
 OTHERS_NAMES: Final = frozenset({"SSL_CERT_FILE"})
 """Names that other programs read and that resemble a misspelled one of ours."""
 
+CLIENT_NAMES: Final = frozenset({"DARKROOM_API_KEY"})
+"""Names that the commands read which send requests to a worker."""
+
 OUR_PREFIXES: Final = (
     "ADMIN_API_",
     "API_KEY",
@@ -72,14 +75,14 @@ def private_names(environment: Collection[str]) -> frozenset[str]:
     RunPod's variables hold addresses with keys.
     """
     of_runpod = {name.upper() for name in environment if name.upper().startswith(RUNPOD_PREFIX)}
-    ours = known_names() | IGNORED_NAMES
+    ours = known_names() | IGNORED_NAMES | CLIENT_NAMES
     return frozenset(ours | {f"{name}_FILE" for name in ours} | of_runpod) - OTHERS_NAMES
 
 
 def find_name_problems(names: Collection[str]) -> list[str]:
     """Return warnings for names that are accepted without effect, and for unknown ones that resemble ours."""
     ours = known_names() | IGNORED_NAMES
-    known = ours | OTHERS_NAMES
+    known = ours | OTHERS_NAMES | CLIENT_NAMES
     warnings = [f"{name} is set and has no effect here" for name in sorted(names) if name in IGNORED_NAMES]
     for name in sorted(names):
         if name in known or name.startswith((VAST_PORT_PREFIX, RUNPOD_PREFIX)):
