@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from pydantic import BaseModel
+
 from names.nearest import nearest_name
 from worker.api.schemas import GenerateInput, S3Input, WebhookInput
 from worker.json_values import JsonObject, object_at
@@ -18,7 +20,7 @@ MAX_WARNINGS: Final = 20
 MAX_NAME_LENGTH: Final = 100
 LATENT_CELL_PX: Final = 8
 SIDES: Final = ("width", "height")
-NESTED: Final = {"s3": S3Input, "webhook": WebhookInput}
+NESTED: Final[Mapping[str, type[BaseModel]]] = {"s3": S3Input, "webhook": WebhookInput}
 
 
 def find_form_warnings(payload: JsonObject) -> list[RequestWarning]:

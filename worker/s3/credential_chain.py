@@ -23,7 +23,7 @@ def chain_session(target: S3Target) -> Any:
 
     chain = target.chain
     assert chain is not None
-    session = Session(profile=chain.profile or None)
+    session: Any = Session(profile=chain.profile or None)
     if target.access_key_id:  # fixed keys that may assume the role
         session.set_credentials(
             target.access_key_id,

@@ -14,7 +14,7 @@ from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import running_front
 from worker.api.access_log import level_of
 
-KEYS = {"api_keys": "shop:shops-own-secret", "trust_loopback": False, "access_log": True}
+KEYS: dict[str, Any] = {"api_keys": "shop:shops-own-secret", "trust_loopback": False, "access_log": True}
 
 
 def requests_in(records: Sequence[MutableMapping[str, Any]], path: str) -> list[MutableMapping[str, Any]]:

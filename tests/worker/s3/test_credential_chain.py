@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import boto3
@@ -27,7 +28,7 @@ def moto_url() -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
-    own = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+    own: Any = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
     boto3.client("s3", endpoint_url=url, **own).create_bucket(Bucket=BUCKET)
     yield url
     server.stop()
