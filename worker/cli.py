@@ -182,6 +182,14 @@ def benchmark(
     raise typer.Exit(0 if report["verdict"] in ("pass", "skipped") else 1)
 
 
+@app.command()
+def doctor(is_json: Annotated[bool, typer.Option("--json", help="print a list of checks as JSON")] = False) -> None:
+    """Check the machine and the settings, and say what to do; exit code 1 means that a check failed."""
+    from worker import doctor_command  # the stores' modules take half a second; the other commands need none
+
+    raise typer.Exit(doctor_command.show_checks(doctor_command.examine_here(), is_json=is_json))
+
+
 @key_commands.callback()
 def keys() -> None:
     """Manage API keys of callers."""

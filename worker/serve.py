@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -89,7 +89,7 @@ def serve(**overrides: Any) -> int:
     for warning in loaded.warnings:
         log.warning(warning)
     try:
-        return run_front(settings, prompt_texts)
+        return run_front(settings, prompt_texts, loaded.warnings)
     except CannotStart as error:
         sys.stderr.write(f"{error}\n")
         write_marker("Application startup failed")
@@ -102,7 +102,7 @@ class CannotStart(Exception):
     """Error when the server could not begin to listen. The message has the reason."""
 
 
-def run_front(settings: Settings, prompt_texts: PromptTexts) -> int:
+def run_front(settings: Settings, prompt_texts: PromptTexts, warnings: Sequence[str] = ()) -> int:
     """Serve until stopped; return the exit code. Raises CannotStart."""
     server: list[FrontServer] = []
     exit_codes = [0]
@@ -113,7 +113,7 @@ def run_front(settings: Settings, prompt_texts: PromptTexts) -> int:
 
     try:
         raise_open_files()
-        front = Front(settings, stop, prompt_texts=prompt_texts)
+        front = Front(settings, stop, prompt_texts=prompt_texts, setting_warnings=warnings)
         front.take_state_directory()
         certificate = open_certificate(settings.tls_files())
         config, connections = server_config(settings, front), front.services.connections

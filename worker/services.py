@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from modifiers.registry import ModifierRegistry
 from worker.autoscaler.platform import Platform
+from worker.doctor.check import Check
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
 from worker.engines.pool import EnginePool
@@ -60,6 +61,7 @@ class Services:
     http_metrics: HttpMetrics
     scrape: Scrape
     tracer: Tracer
+    examine: Callable[[], Awaitable[list[Check]]]
     guard: RequestGuard
     qualification: Qualification
     outputs: OutputConfig

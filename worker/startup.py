@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from modifiers.registry import ModifierRegistry, build_registry
 from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.autoscaler.vast.timing import VastTiming
+from worker.doctor.examination import examine
 from worker.engines.client import EngineClient
 from worker.engines.families import Family, ModelFile, model_files_in
 from worker.engines.fleet import EngineFleet
@@ -88,9 +89,11 @@ class Front:
         stop_server: Callable[[int], None],
         vast_timing: VastTiming | None = None,
         prompt_texts: PromptTexts | None = None,
+        setting_warnings: Sequence[str] = (),
     ) -> None:
         self._phases = StartUpPhases()
         self._settings = settings
+        self._setting_warnings = setting_warnings
         self._vast_timing = vast_timing or VastTiming()
         self._stop_server = stop_server
         self._prompt_texts = prompt_texts or PromptTexts()
@@ -191,6 +194,7 @@ class Front:
             http_metrics=http_metrics,
             scrape=scrape,
             tracer=self._tracer,
+            examine=lambda: examine(settings, self._setting_warnings, is_within_worker=True),
             guard=self._external_io.guard,
             qualification=Qualification(self._benchmark_now),
             outputs=settings.outputs,

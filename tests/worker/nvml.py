@@ -25,6 +25,9 @@ class Nvml(ModuleType):
     def nvmlSystemGetDriverVersion(self) -> str:
         return "580.65"
 
+    def nvmlSystemGetCudaDriverVersion(self) -> int:
+        return 13000
+
     def nvmlDeviceGetCount(self) -> int:
         return 2
 

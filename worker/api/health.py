@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,13 +12,17 @@ from worker.api.declared import PLAIN_TEXT, refusals
 from worker.api.replies import Health, Liveness, ModifierEntry, Readiness
 from worker.api.results import check_operator, services_of
 from worker.demo_model import suited_example
+from worker.doctor.check import Check, failed
 from worker.engines.choices import choices_in
 from worker.engines.health import engine_as_json, find_worker_problems
 from worker.engines.watch import EngineState
 from worker.errors import EngineUnreachable
 from worker.modifier_defaults import checkpoints_of, find_all_defaults
+from worker.services import Services
 
 router = APIRouter(tags=["worker"])
+
+PACKS_SECONDS = 5.0
 
 
 @router.head("/live", include_in_schema=False)
@@ -32,16 +37,49 @@ async def live() -> dict[str, str]:
     "/ready",
     operation_id="get_ready",
     response_model=Readiness,
-    responses={503: {"model": Readiness, "description": "Not ready, with the reason"}},
+    responses=refusals(401, 403) | {503: {"model": Readiness, "description": "Not ready, with the reason"}},
 )
-async def ready(request: Request) -> JSONResponse:
-    """Readiness probe: reply 200 when the worker accepts and runs jobs."""
+async def ready(request: Request, verbose: str | None = None) -> JSONResponse:
+    """Readiness probe: reply 200 when the worker accepts and runs jobs.
+
+    `verbose` (any value) adds every check of `darkroom doctor`; for operators.
+    """
     services = services_of(request)
+    if verbose is None:
+        return _readiness(services, None)
+    check_operator(request)
+    checks = [*await services.examine(), *await _broken_pack_checks(services)]
+    return _readiness(services, [check.as_json() for check in checks])
+
+
+def _readiness(services: Services, checks: list[dict[str, str]] | None) -> JSONResponse:
+    more = {} if checks is None else {"checks": checks}
     low = [floor.name for floor in services.floors() if floor.is_reached]
     if services.gate.is_open and services.pool.clients_serving and not low:
-        return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "ready", **more})
     reason = services.gate.reason or (f"Too little {low[0]} is left" if low else "No engine is up")
-    return JSONResponse({"status": "not ready", "reason": reason}, status_code=503, headers={"Retry-After": "5"})
+    body = {"status": "not ready", "reason": reason, **more}
+    return JSONResponse(body, status_code=503, headers={"Retry-After": "5"})
+
+
+async def _broken_pack_checks(services: Services) -> list[Check]:
+    """Return a failed check for each pack of custom nodes that an engine of ours could not load."""
+    checks = []
+    for engine in services.pool.clients_serving:
+        if engine.has_check:
+            try:
+                _, answer = await engine.ask("GET", "/api/v1/nodes", timeout_seconds=PACKS_SECONDS)
+            except EngineUnreachable:
+                continue
+            for pack in _broken_packs(answer):
+                remedy = "`darkroom nodes check` shows the trace; `darkroom nodes install` what it needs"
+                checks.append(failed(f"pack {pack['name']}", str(pack["error"]).splitlines()[0][:300], remedy))
+    return checks
+
+
+def _broken_packs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    packs = answer.get("packs")
+    return [pack for pack in packs if pack.get("error")] if isinstance(packs, list) else []
 
 
 @router.head("/health", include_in_schema=False)

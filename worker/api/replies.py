@@ -179,11 +179,21 @@ class Liveness(Reply):
     status: Literal["alive"]
 
 
+class CheckEntry(Reply):
+    """One check of `darkroom doctor`, with what to do about it."""
+
+    name: str
+    status: Literal["good", "warning", "failed", "skipped"]
+    detail: str
+    remedy: str
+
+
 class Readiness(Reply):
     """True state of the readiness probe; `reason` says why the worker takes no jobs."""
 
     status: Literal["ready", "not ready"]
     reason: str | None = None
+    checks: list[CheckEntry] | None = None
 
 
 class Loss(Reply):

@@ -151,3 +151,21 @@ def list_gpus() -> list[GpuName]:
         ]
     except nvml.NVMLError as error:
         raise SensorsMissing(f"NVML: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDriver:
+    """Version of the driver, and of the newest CUDA that it supports."""
+
+    version: str
+    cuda_version: str
+
+
+def read_driver() -> GpuDriver:
+    """Return the versions of the driver. Raises SensorsMissing."""
+    nvml = _library()
+    try:
+        cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
+        return GpuDriver(_text(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}")
+    except nvml.NVMLError as error:
+        raise SensorsMissing(f"NVML: {error}") from None
