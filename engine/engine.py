@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -177,12 +177,18 @@ class Engine:
         return None if path is None else read_metadata(path, MAX_SHOWN_HEADER_BYTES)
 
     def families(self) -> list[dict[str, object]]:
-        """Return the families of models: name, label, default parameters, and the nodes of a plain workflow."""
+        """Return the families of models: name, label, default parameters, and the nodes of a plain workflow.
+
+        `variants` has the default parameters of variants of the network that have others than the family.
+        """
         return [
             {
                 "name": family.name,
                 "label": family.label,
-                "default": asdict(family.default),
+                "default": registry.described_defaults(family, family.default),
+                "variants": {
+                    name: registry.described_defaults(family, item) for name, item in family.variant_defaults.items()
+                },
                 "nodes": list(family.nodes),
                 "scales": list(family.scales),
             }

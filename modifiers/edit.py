@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from modifiers.example_picture import EXAMPLE_PICTURE
+from modifiers.model_files import ModelFileFields, Shift
 from modifiers.modifier import (
     LEFT_OUT,
     RANDOM_INT,
     Choices,
     Guidance,
     Into,
-    Modifier,
     Name,
     OfFamily,
     Seed,
     Steps,
-    no_boolean,
     with_ancestors_only,
 )
 
-Shift = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(no_boolean)]
 # Nodes of the workflow.
 SAMPLER, SAVED, CHECKPOINT = "3", "9", "4"
 ENCODERS = ("6", "7")
@@ -36,7 +34,7 @@ SCALED_FOR_ENCODER, SCALED = "19", "11"
 START = "12"
 
 
-class Edit(Modifier):
+class Edit(ModelFileFields):
     """Change a picture after an instruction. The size is that of `input_image`, at about a megapixel.
 
     The checkpoint must be of a family that edits by instructions, such as Qwen-Image-Edit or Flux.1 Kontext. Steps,

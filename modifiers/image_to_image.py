@@ -8,14 +8,15 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from modifiers.example_picture import EXAMPLE_PICTURE
-from modifiers.modifier import LEFT_OUT, RANDOM_INT, Denoise, Guidance, Into, Modifier, Name, OfFamily, Seed, Steps
+from modifiers.model_files import NetworkFields
+from modifiers.modifier import LEFT_OUT, RANDOM_INT, Denoise, Guidance, Into, Name, OfFamily, Seed, Steps
 
 
-class PictureFields(Modifier):
+class PictureFields(NetworkFields):
     """Parameters of redrawing a picture. The size is that of `input_image`.
 
-    Steps, `cfg_scale`, sampler and scheduler that are left out are those of the checkpoint's family of models. For the
-    engine's default family, and where the engine does not say, they are those of the workflow.
+    Steps, `cfg_scale`, sampler, scheduler and shift that are left out are those of the model's family. For the engine's
+    default family, and where the engine does not say, they are those of the workflow.
     """
 
     input_image: Annotated[

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from modifiers.example_picture import EXAMPLE_PICTURE
 from modifiers.image_to_image import PictureFields
-from modifiers.modifier import Denoise, Into, Name, no_boolean, with_ancestors_only
+from modifiers.modifier import Denoise, Into, Name, OfFamily, no_boolean, with_ancestors_only
 
 Grow = Annotated[int, Field(ge=0, le=64), BeforeValidator(no_boolean)]
 
@@ -17,7 +17,9 @@ Grow = Annotated[int, Field(ge=0, le=64), BeforeValidator(no_boolean)]
 class Inpaint(PictureFields):
     """Redraw the masked part of a picture after a text.
 
-    Without `mask_image` the transparent part of `input_image` is redrawn. The size is that of `input_image`.
+    Without `mask_image` the transparent part of `input_image` is redrawn. The size is that of `input_image`. A network
+    that is made for painting gets mask and picture as inputs of its own; `masked_content` and `grow_mask_by` are then
+    without effect.
     """
 
     workflow_file: ClassVar[str] = "inpaint.json"
@@ -45,10 +47,23 @@ class Inpaint(PictureFields):
         Grow, Into("12", "grow_mask_by"), Field(description="Pixels by which the mask grows (erase only).")
     ] = 6
     denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="How much changes below the mask.")] = 1.0
+    inpaint_method: Annotated[
+        Literal["latent", "conditioning"],
+        OfFamily("inpaint"),
+        Field(
+            description="conditioning: the network sees the mask and the picture around it (networks that are made for "
+            "that, such as Flux.1 Fill); latent: any other network draws on the latent below the mask."
+        ),
+    ] = "latent"
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
         prompt = super().fill(workflow)
         mask = ["10", 1] if self.mask_image is None else ["11", 0]
         prompt["12"]["inputs"]["mask"] = prompt["15"]["inputs"]["mask"] = mask
-        prompt["3"]["inputs"]["latent_image"] = ["12" if self.masked_content == "erase" else "15", 0]
+        if self.inpaint_method == "conditioning":
+            prompt["16"]["inputs"]["mask"] = mask
+            outputs = ("positive", "negative", "latent_image")
+            prompt["3"]["inputs"] |= {name: ["16", slot] for slot, name in enumerate(outputs)}
+        else:
+            prompt["3"]["inputs"]["latent_image"] = ["12" if self.masked_content == "erase" else "15", 0]
         return with_ancestors_only(prompt, "9")

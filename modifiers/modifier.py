@@ -160,6 +160,10 @@ class Modifier(BaseModel):
                 prompt[place.node_id]["inputs"][place.input_name] = value
         return prompt
 
+    def make(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the prompt as it is sent: that of `fill`, with what changes whole nodes of it."""
+        return self.fill(workflow)
+
     @classmethod
     def choice_fields(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Sequence[str]]:
         """Return the fields with one of the engine's choices (a model file, a sampler), and those choices."""

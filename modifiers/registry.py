@@ -34,6 +34,7 @@ MODIFIERS: tuple[type[Modifier], ...] = (
 )
 BUILT_IN = "built in"
 CHECKPOINT_FIELD = "ckpt_name"
+NETWORK_FIELD = "unet_name"
 FAMILY_NOTE = "Left out: what suits the family of models that the checkpoint is of."
 
 
@@ -84,6 +85,11 @@ class ModifierRegistry:
         found = modifications.get(CHECKPOINT_FIELD) or own or kept
         return found if isinstance(found, str) else None
 
+    def network_of(self, name: str, modifications: Mapping[str, Any]) -> str | None:
+        """Return the file that modifications name in place of a checkpoint, or None. Raises UnknownModifier."""
+        found = modifications.get(NETWORK_FIELD) if NETWORK_FIELD in self._lookup(name).modifier.model_fields else None
+        return found if isinstance(found, str) and found else None
+
     def describe(
         self, choices: Choices | None = None, families: Mapping[str, Mapping[str, Any]] | None = None
     ) -> list[dict[str, Any]]:
@@ -115,7 +121,7 @@ class ModifierRegistry:
         UnknownModifier, or ModificationsRejected with every problem.
         """
         entry = self._lookup(name)
-        return entry.modifier.parse(modifications, defaults, family).fill(entry.workflow)
+        return entry.modifier.parse(modifications, defaults, family).make(entry.workflow)
 
     def _lookup(self, name: str) -> FoundModifier:
         if name not in self._found:

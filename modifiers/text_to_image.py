@@ -7,13 +7,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from modifiers.model_files import NetworkFields
 from modifiers.modifier import (
     LEFT_OUT,
     RANDOM_INT,
     Denoise,
     Guidance,
     Into,
-    Modifier,
     Name,
     OfFamily,
     Pixels,
@@ -24,11 +24,11 @@ from modifiers.modifier import (
 Prompt = Annotated[str, Into("6", "text"), Field(description="What to draw.")]
 
 
-class TextToImageFields(Modifier):
+class TextToImageFields(NetworkFields):
     """Parameters of generating from text, each with the default that clients rely on.
 
-    Size, steps, `cfg_scale`, sampler and scheduler that are left out are those of the checkpoint's family of models.
-    For the engine's default family, and where the engine does not say, they are those of the workflow.
+    Size, steps, `cfg_scale`, sampler, scheduler and shift that are left out are those of the model's family. For the
+    engine's default family, and where the engine does not say, they are those of the workflow.
     """
 
     workflow_file: ClassVar[str] = "text_to_image.json"

@@ -42,9 +42,11 @@ async def find_defaults(
     modifications: Mapping[str, Any],
 ) -> ModifierDefaults:
     """Return the defaults of a modifier for a request. Raises UnknownModifier and EngineUnreachable."""
-    fields = defaults_among(checkpoints, modifications, registry.checkpoint_of(name, {}))
+    network = registry.network_of(name, modifications)
+    fields = {} if network else defaults_among(checkpoints, modifications, registry.checkpoint_of(name, {}))
     checkpoint = registry.checkpoint_of(name, {**modifications, **fields})
     file = None if checkpoint is None else ModelFile("checkpoints", checkpoint)
+    file = ModelFile("diffusion_models", network) if network else file
     found = await engine.families.of([] if file is None else [file], is_away=engine.is_away)
     return ModifierDefaults(fields, parameters_of(None if file is None else found.get(file)))
 
@@ -57,5 +59,10 @@ async def find_all_defaults(
 
 
 def parameters_of(family: Family | None) -> Mapping[str, object] | None:
-    """Return the default parameters of a family; None where the workflows' own stand."""
-    return None if family is None or family.is_default else family.default.as_json()
+    """Return the default parameters of a family; None where the workflows' own stand.
+
+    Of the default family they are only those of its networks, not those of a picture.
+    """
+    if family is None:
+        return None
+    return family.default.of_network() if family.is_default else family.default.as_json()

@@ -207,7 +207,9 @@ class Defaults:
     """Default parameters of a picture; `cost` is relative to a picture of the default family.
 
     `edit` says how a network of the family changes a picture after an instruction: by a text encoder that sees the
-    picture too (`encoder`), or by the picture's latent alone (`references`); None where none does.
+    picture too (`encoder`), or by the picture's latent alone (`references`); None where none does. `inpaint` is set for
+    a network that sees the mask and the picture around it. `guidance` is what the network itself is given, `shift` that
+    of the noise levels; None: what stands in the network's own settings.
     """
 
     width: int
@@ -218,6 +220,9 @@ class Defaults:
     scheduler: str = "normal"
     cost: float = 1.0
     edit: Literal["encoder", "references"] | None = None
+    inpaint: Literal["conditioning"] | None = None
+    guidance: float | None = None
+    shift: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +266,8 @@ class ModelFamily:
     `detect` looks for the family's denoising network in a file, alone or in a checkpoint; it is pure. `parameterise`
     may read tensors; `parameterisation` is that of a model without a file. `variants` are the forms of the network that
     see more than the noisy latent: their names, and the `concat_keys` of `Denoiser`. `variant_types` gives the denoiser
-    types of those that differ in it. `denoiser_lora_keys` maps the
+    types of those that differ in it, `variant_defaults` the default parameters of those that have others.
+    `denoiser_lora_keys` maps the
     names used in LoRA files to the weights of the network, given their names and its configuration.
     `renamed_lora` gives the tensors of LoRA files with other conventions the common names.
     `control_networks` are kinds of ControlNets beside those of `controls`, `model_patches` further networks that nodes
@@ -289,6 +295,7 @@ class ModelFamily:
     denoiser_type: type[Denoiser] = Denoiser
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     variant_types: Mapping[str, type[Denoiser]] = field(default_factory=dict)
+    variant_defaults: Mapping[str, Defaults] = field(default_factory=dict)
     combine_text: Callable[[Mapping[str, Encoded]], Encoded] = only_encoder
     controls: ControlModels | None = None
     control_networks: tuple[ControlNetwork, ...] = ()

@@ -6,14 +6,16 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 
 from engine import families as package
 from engine.diffusion.latent_format import LatentFormat
+from engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
 from engine.families.base import (
     ControlModels,
     ControlNetwork,
+    Defaults,
     Match,
     ModelFamily,
     Network,
@@ -80,6 +82,21 @@ def tiny_autoencoders() -> dict[str, LatentFormat]:
     formats = (family.latent_format for family in families())
     named = {item.taesd_decoder_name: item for item in reversed([*formats]) if item.taesd_decoder_name is not None}
     return {name.removesuffix("_decoder"): named[name]() for name in sorted(named)}
+
+
+def described_defaults(family: ModelFamily, defaults: Defaults) -> dict[str, object]:
+    """Return default parameters of a family for `/api/v1/families`: with the nodes that they are set by."""
+    kind, settings = family.parameterisation.kind, family.parameterisation.settings
+    shift_by = None
+    if kind is flux_flow_of or (kind is flow_of and settings.get("multiplier") == 1.0):
+        shift_by = "ModelSamplingAuraFlow"
+    elif kind is flow_of:
+        shift_by = "ModelSamplingSD3"
+    return {
+        **asdict(defaults),
+        "shift_by": shift_by,
+        "text_type": next(iter(family.comfyui.text_types), None),
+    }
 
 
 def labels() -> str:

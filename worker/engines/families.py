@@ -6,7 +6,7 @@ Which families there are, and what each needs for a picture, is the engine's: th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from worker.json_values import JsonObject
@@ -21,6 +21,7 @@ LOADER_INPUTS: Final[Mapping[str, str]] = {
 }
 """Names of inputs by which nodes load a denoising network, and the kind of file each names."""
 
+NETWORK_PARAMETERS: Final = ("edit", "inpaint", "guidance", "shift", "shift_by", "text_type")
 GUIDED_PASSES: Final = 2
 CFG_WITHOUT_GUIDANCE: Final = 1.0
 
@@ -44,6 +45,15 @@ class PictureDefaults:
     sampler_name: str
     scheduler: str
     edit: str | None = None  # how its networks edit pictures by an instruction
+    inpaint: str | None = None  # how they paint below a mask
+    guidance: float | None = None  # that the network itself is given
+    shift: float | None = None  # of the noise levels
+    shift_by: str | None = None  # the node that shifts them
+    text_type: str | None = None  # of the nodes that load text encoders
+
+    def of_network(self) -> dict[str, object]:
+        """Return the parameters that depend on the kind of network, by name."""
+        return {name: value for name in NETWORK_PARAMETERS if (value := getattr(self, name)) is not None}
 
     def as_json(self) -> dict[str, object]:
         """Return the parameters that the family has, by name."""
@@ -59,12 +69,20 @@ class PictureDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of models. `pixel_cost` is the cost of a pixel, step and pass relative to the default family's."""
+    """A family of models. `pixel_cost` is the cost of a pixel, step and pass relative to the default family's.
+
+    `variants` are the parameters of variants of its network that have others.
+    """
 
     name: str
     default: PictureDefaults
     is_default: bool = False
     pixel_cost: float = 1.0
+    variants: Mapping[str, PictureDefaults] = field(default_factory=dict)
+
+    def variant(self, name: str) -> Family:
+        """Return the family with the parameters of a variant of its network."""
+        return replace(self, default=self.variants[name]) if name in self.variants else self
 
 
 def read_families(answer: object) -> tuple[Family, ...]:
@@ -83,6 +101,7 @@ def read_families(answer: object) -> tuple[Family, ...]:
             default=defaults,
             is_default=place == 0,
             pixel_cost=_read_cost(item["default"]) * unit / defaults.work,
+            variants=_read_variants(item.get("variants")),
         )
         for place, (item, defaults) in enumerate(found)
     )
@@ -97,16 +116,25 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             cfg=float(described["cfg"]),
             sampler_name=str(described["sampler_name"]),
             scheduler=str(described["scheduler"]),
-            edit=_read_edit(described),
+            **{name: _text(described.get(name)) for name in ("edit", "inpaint", "shift_by", "text_type")},
+            **{name: _number(described.get(name)) for name in ("guidance", "shift")},
         )
     except (LookupError, TypeError, ValueError):
         return None
     return defaults if defaults.work > 0 else None
 
 
-def _read_edit(described: JsonObject) -> str | None:
-    edit = described.get("edit")
-    return edit if isinstance(edit, str) else None
+def _read_variants(described: object) -> dict[str, PictureDefaults]:
+    items = described.items() if isinstance(described, Mapping) else ()
+    return {str(name): defaults for name, item in items if (defaults := _read_defaults(item)) is not None}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _read_cost(described: JsonObject) -> float:

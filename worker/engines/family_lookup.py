@@ -37,7 +37,7 @@ class FamilyLookup:
         self._ask = ask
         self._clock = clock
         self._families: tuple[float, tuple[Family, ...]] | None = None
-        self._names: dict[ModelFile, tuple[float, str]] = {}  # the family's name, empty for none
+        self._names: dict[ModelFile, tuple[float, str, str]] = {}  # read at, the family's name (or ""), its variant
 
     async def families(self) -> tuple[Family, ...]:
         """Return the families, the default one first; empty for an engine without them. Raises EngineUnreachable."""
@@ -48,9 +48,10 @@ class FamilyLookup:
         return self._families[1]
 
     async def of(self, files: Collection[ModelFile], *, is_away: bool = False) -> dict[ModelFile, Family]:
-        """Return the families of files; those of no known family are left out. Raises EngineUnreachable.
+        """Return the families of files, each with the parameters of the file's variant of the network.
 
-        `is_away`: the engine is not asked, since it is restarting; what is known of it must be enough.
+        Files of no known family are left out. Raises EngineUnreachable. `is_away`: the engine is not asked, since it
+        is restarting; what is known of it must be enough.
         """
         if not files:
             return {}
@@ -61,14 +62,18 @@ class FamilyLookup:
             return {}
         for kind in {file.kind for file in files} - {FAMILY_KIND}:
             await self._learn(kind, [file.name for file in files if file.kind == kind])
-        return {file: families[name] for file in files if (name := self._name_of(file)) in families}
+        return self._among(files, families)
 
     def _remembered(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
         is_known = self._families is not None and all(file.kind == FAMILY_KIND or file in self._names for file in files)
         if self._families is None or not (is_known or not self._families[1]):
             raise EngineUnreachable("The engine is restarting")
         families = {family.name: family for family in self._families[1]}
-        return {file: families[name] for file in files if (name := self._name_of(file)) in families}
+        return self._among(files, families)
+
+    def _among(self, files: Collection[ModelFile], families: Mapping[str, Family]) -> dict[ModelFile, Family]:
+        named = {file: self._name_of(file) for file in files}
+        return {file: families[name].variant(variant) for file, (name, variant) in named.items() if name in families}
 
     async def checkpoints(self) -> tuple[CheckpointFamily, ...]:
         """Return all checkpoints of the engine, read anew; empty without families. Raises EngineUnreachable."""
@@ -79,7 +84,7 @@ class FamilyLookup:
             name, size = str(item.get("name")), item.get("size_bytes")
             scale = item.get("scale")
             family = str(item.get("family") or "")
-            self._keep(ModelFile("checkpoints", name), family)
+            self._keep(ModelFile("checkpoints", name), family, str(item.get("variant") or ""))
             found.append(
                 CheckpointFamily(
                     name, family, None if scale is None else str(scale), size if isinstance(size, int) else None
@@ -92,10 +97,11 @@ class FamilyLookup:
         families = {family.name: family for family in await self.families()}
         return {item.name: families.get(item.family) for item in await self.checkpoints()}
 
-    def _name_of(self, file: ModelFile) -> str:
+    def _name_of(self, file: ModelFile) -> tuple[str, str]:
+        """Return the names of a file's family and variant, empty where they are unknown."""
         if file.kind == FAMILY_KIND:
-            return file.name
-        return self._names.get(file, (0.0, ""))[1]
+            return file.name, ""
+        return self._names.get(file, (0.0, "", ""))[1:]
 
     async def _learn(self, kind: str, names: Iterable[str]) -> None:
         """Ask for the files whose family is unknown or may have changed."""
@@ -103,9 +109,10 @@ class FamilyLookup:
         unknown = _that_fit(name for name, known in kept if known is None or self._is_old(known[0]))
         described = await self._described(kind, unknown) if unknown else None
         if described is not None:
-            families = {str(item.get("name")): str(item.get("family") or "") for item in described}
+            found = {str(item.get("name")): item for item in described}
             for name in unknown:
-                self._keep(ModelFile(kind, name), families.get(name, ""))
+                item = found.get(name, {})
+                self._keep(ModelFile(kind, name), str(item.get("family") or ""), str(item.get("variant") or ""))
 
     async def _described(self, kind: str, names: Collection[str] = ()) -> list[JsonObject] | None:
         """Return the engine's descriptions of files, of all of a kind without names; None where it has none."""
@@ -113,11 +120,11 @@ class FamilyLookup:
         listed = reply.json_object().get("checkpoints") if reply.status == 200 else None
         return [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else None
 
-    def _keep(self, file: ModelFile, name: str) -> None:
+    def _keep(self, file: ModelFile, name: str, variant: str) -> None:
         self._names.pop(file, None)
         while len(self._names) >= MAX_KEPT:
             del self._names[next(iter(self._names))]  # the oldest
-        self._names[file] = self._clock(), name
+        self._names[file] = self._clock(), name, variant
 
     def _is_old(self, read_at: float) -> bool:
         return self._clock() - read_at > TTL_SECONDS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from engine.architectures.clip_text import ClipTextConfig
-from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamModel
+from engine.architectures.double_stream import PATCH, DoubleStreamConfig, DoubleStreamModel
 from engine.architectures.double_stream_shapes import GUIDANCE, MARK, double_stream_config
 from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
@@ -30,6 +31,7 @@ from engine.families.parts.double_stream_diffusers_names import file_layout
 from engine.families.parts.double_stream_lora_names import lora_keys, renamed_lora
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
+from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
 from engine.text.chunk_encoding import Encoded
 from engine.text.clip_l import CLIP_L_ENCODING
@@ -43,6 +45,8 @@ CONTEXT_DIM, LABEL_DIM = 4096, 768
 DEV = Parameterisation(flux_flow_of, {"shift": 1.15})
 SCHNELL = Parameterisation(flow_of, {"shift": 1.0, "multiplier": 1.0})
 NUM_DOUBLE, NUM_SINGLE = 19, 38
+MASKED_CHANNELS = 16 + 16 + 64  # of a network that paints: noisy latent, picture, pixels of the mask
+DEFAULT = Defaults(width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=20.0, edit="references")
 MERGED_BLOCKS = (
     "img_in.", "time_in.", "guidance_in", "vector_in.", "txt_in.",
     *(f"double_blocks.{index}." for index in range(NUM_DOUBLE)),
@@ -57,7 +61,10 @@ find_diffusers = file_layout({})
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the transformer by its first block and by the layers before and behind the blocks."""
     names = find(index.shapes) or find_diffusers(index.shapes)
-    return None if names is None or any(name not in names for name in NEEDED) else Match(2, names)
+    if names is None or any(name not in names for name in NEEDED):
+        return None
+    paints = shape_of(names["img_in.weight"], index.shapes)[1] >= MASKED_CHANNELS * PATCH**2
+    return Match(2, names, "inpaint" if paints else "")
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
@@ -92,9 +99,10 @@ FAMILY = ModelFamily(
     renamed_lora=renamed_lora,
     model_patches=(STYLE_PROJECTOR,),
     control_networks=control_networks(FluxLatentFormat()),
-    variants={"": ()},
+    variants={"": (), "inpaint": ()},
+    variant_defaults={"inpaint": replace(DEFAULT, steps=20, guidance=30.0, edit=None, inpaint="conditioning")},
     comfyui=ComfyUiNames("Flux", ("flux",), {"ModelMergeFlux1": MERGED_BLOCKS}),
-    default=Defaults(width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=20.0, edit="references"),
+    default=DEFAULT,
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptySD3LatentImage", "FluxGuidance", "KSampler", "VAEDecode"),
     memory_usage_factor=3.1,
     parameterisation=DEV,

@@ -90,7 +90,9 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("hidream",)),
-    default=Defaults(width=1024, height=1024, steps=28, cfg=1.0, sampler_name="lcm", scheduler="normal", cost=30.0),
+    default=Defaults(
+        width=1024, height=1024, steps=28, cfg=1.0, sampler_name="lcm", scheduler="normal", cost=30.0, shift=6.0,
+    ),
     nodes=(
         "UNETLoader", "QuadrupleCLIPLoader", "VAELoader", "CLIPTextEncode", "ModelSamplingSD3", "EmptySD3LatentImage",
         "KSampler", "VAEDecode",

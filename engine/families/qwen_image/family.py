@@ -84,7 +84,9 @@ FAMILY = ModelFamily(
     model_patches=(BLOCKWISE,),
     variants={"": ()},
     comfyui=ComfyUiNames("Wan21", ("qwen_image",), {"ModelMergeQwenImage": MERGED_BLOCKS}),
-    default=Defaults(width=1328, height=1328, steps=20, cfg=2.5, scheduler="simple", cost=100.0, edit="encoder"),
+    default=Defaults(
+        width=1328, height=1328, steps=20, cfg=2.5, scheduler="simple", cost=100.0, edit="encoder", shift=3.1,
+    ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingAuraFlow", "CLIPTextEncode", "EmptySD3LatentImage",
         "KSampler", "VAEDecode",

@@ -5,6 +5,7 @@ It includes the inpainting, InstructPix2Pix and v-prediction variants.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from engine.architectures.clip_text import ClipTextConfig
@@ -36,6 +37,7 @@ CONTEXT_DIM = 768
 OTHERS_CONTEXT_DIMS = (1024, 1280, 2048)  # of text encoders that no network of this family reads
 PROJECTED_TOKENS = "cc_projection.weight"  # beside a network that takes other tokens than a prompt's
 VARIANTS_BY_CHANNELS = {4: "", 8: "edit", 9: "inpaint"}
+DEFAULT = Defaults(width=512, height=512, steps=20, cfg=7.5)
 
 
 def _is_ours(traits: UnetTraits) -> bool:
@@ -85,7 +87,8 @@ FAMILY = ModelFamily(
     controls=unet_controls(_is_ours, token_width=CONTEXT_DIM),
     comfyui=ComfyUiNames("SD15", ("stable_diffusion",), {"ModelMergeSD1": MERGED_BLOCKS}),
     takes_hypernetworks=True,
-    default=Defaults(width=512, height=512, steps=20, cfg=7.5),
+    default=DEFAULT,
+    variant_defaults={"inpaint": replace(DEFAULT, inpaint="conditioning")},
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     scales={
         "full": Scale(unet_config(), {"l": ClipTextConfig(num_layers=12, width=768, heads=12, inner_width=3072)}, FULL),

@@ -51,6 +51,7 @@ CONTEXT_DIM = 1024
 HEAD_CHANNELS = 64
 OTHERS_CONTEXT_DIMS = (768, 1280, 2048)  # of text encoders that no network of this family reads
 VARIANTS_BY_CHANNELS = {4: "", 5: "depth", 9: "inpaint"}
+DEFAULT = Defaults(width=768, height=768, steps=20, cfg=7.5, cost=2.6)
 UPSCALE_CHANNELS = 7  # the noisy latent and a picture
 LOTUS_LABEL_DIM = 4
 # Networks trained to predict v are known by how far the biases of this norm are spread: ComfyUI's rule.
@@ -153,7 +154,8 @@ FAMILY = ModelFamily(
     controls=unet_controls(_takes_no_labels, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),
     comfyui=ComfyUiNames("SD15", ("stable_diffusion",), {"ModelMergeSD2": MERGED_BLOCKS}),
     takes_hypernetworks=True,
-    default=Defaults(width=768, height=768, steps=20, cfg=7.5, cost=2.6),
+    default=DEFAULT,
+    variant_defaults={"inpaint": replace(DEFAULT, width=512, height=512, inpaint="conditioning")},
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     parameterisation=Parameterisation(VDiscrete),
     scales={

@@ -8,6 +8,7 @@ v-prediction with or without a zero terminal signal-to-noise ratio, CosXL, and P
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from engine.architectures.clip_text import ClipTextConfig
@@ -35,6 +36,7 @@ CONTEXT_DIM, POOLED_WIDTH = 2048, 1280
 LABEL_DIM = POOLED_WIDTH + NUM_NUMBERS * 256
 HEAD_CHANNELS = 64
 VARIANTS_BY_CHANNELS = {4: "", 8: "edit", 9: "inpaint"}
+DEFAULT = Defaults(width=1024, height=1024, steps=25, cfg=7.0, sampler_name="dpmpp_2m", scheduler="karras", cost=6.0)
 NUM_MERGED_BLOCKS = 9  # on either side
 # Names of tensors by which files of other parameterisations than the first one's are known.
 PLAYGROUND_MARKS = ("edm_mean", "edm_std")
@@ -113,9 +115,8 @@ FAMILY = ModelFamily(
         "SDXL", ("sdxl",), {"ModelMergeSDXL": MERGED_BLOCKS},
         {"": "stable-diffusion-xl-v1-base", **dict.fromkeys(("edit", "edit_scaled"), "stable-diffusion-xl-v1-edit")},
     ),
-    default=Defaults(
-        width=1024, height=1024, steps=25, cfg=7.0, sampler_name="dpmpp_2m", scheduler="karras", cost=6.0
-    ),
+    default=DEFAULT,
+    variant_defaults={"inpaint": replace(DEFAULT, inpaint="conditioning")},
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=0.8,
     parameterisation=Parameterisation(EpsDiscrete),
