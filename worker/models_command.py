@@ -10,7 +10,7 @@ import typer
 from worker.models.errors import ModelBroken, ModelsError
 from worker.models.fetch import fetch_model
 from worker.models.files import BUILT_IN_FOLDER, find_problem, list_models
-from worker.models.known import known_model, known_models
+from worker.models.known import known_files, known_models, known_sets
 from worker.settings.environment import load_settings
 
 commands = typer.Typer(no_args_is_help=True, help="Fetch, list and verify model files.")
@@ -22,9 +22,13 @@ def fetch_command(
     name: Annotated[str, typer.Argument(help="a name that `known` lists")],
     base_directory: BaseDirectory = None,
 ) -> None:
-    """Download a known model. Exit code 3: the hub is out of reach; 4: the file is broken; 5: it broke off."""
+    """Download a known model, each of its files that is not there.
+
+    Exit code 3: the hub is out of reach; 4: a file is broken; 5: it broke off.
+    """
     try:
-        fetch_model(known_model(name), _models_directory(base_directory), typer.echo)
+        for known in known_files(name):
+            fetch_model(known, _models_directory(base_directory), typer.echo)
     except ModelsError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(error.exit_code) from None
@@ -34,8 +38,10 @@ def fetch_command(
 def known_command() -> None:
     """List the models that `fetch` knows, with their sizes."""
     for name, model in known_models().items():
-        size = f"{(model.size_bytes or 0) / 1e6:10.1f} MB"
-        typer.echo(f"{size}  {name:14}{model.label} ({model.repository})")
+        size = f"{model.size_bytes / 1e6:10.1f} MB" if model.size_bytes else f"{'unknown':>13}"
+        typer.echo(f"{size}  {name:22}{model.label} ({model.repository})")
+    for name, item in known_sets().items():
+        typer.echo(f"{len(item.files):7} files  {name:22}{item.label} ({', '.join(item.files)})")
 
 
 @commands.command("list")

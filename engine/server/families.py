@@ -11,7 +11,7 @@ from engine.server.services import services
 
 
 async def get_families(request: web.Request) -> web.Response:
-    """Answer `[{"name", "label", "default", "nodes", "scales"}]`, the default family first."""
+    """Answer `[{"name", "label", "default", "variants", "nodes", "scales"}]`, the default family first."""
     engine = await services(request).start.engine()
     return web.json_response(engine.families())
 

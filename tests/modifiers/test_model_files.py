@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from engine.engine import Engine
-from engine.families.registry import families
+from engine.families.base import TensorIndex
+from engine.families.registry import families, family_named
 from engine.runtime.request import RunRequest
 from engine.settings import EngineSettings
 from modifiers.modifier import ModificationsRejected
@@ -185,6 +188,17 @@ def test_a_network_that_paints_is_shown_the_mask(engine: Engine, family: str) ->
     assert guided == ([30.0] if family == "flux" else [])
 
 
+@pytest.mark.parametrize(("in_channels", "variant"), [(16, ""), (32, ""), (96, "inpaint")])
+def test_a_network_that_paints_is_told_by_its_first_layer(in_channels: int, variant: str) -> None:
+    flux = family_named("flux")
+    with torch.device("meta"):
+        network = flux.denoiser.build(replace(flux.scales["small"].denoiser, in_channels=in_channels))
+    shapes = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
+    found = flux.detect(TensorIndex(shapes))
+    assert found is not None and found.variant == variant
+
+
+@pytest.mark.slow
 def test_fill_paints_from_its_files(engine: Engine) -> None:
     """The family, its variant and the type of the text encoders are those that the engine reads from the file."""
     text = Path("tests/parity/cases/flux/flux_fill_inpaint.json").read_text("utf-8")

@@ -41,7 +41,7 @@ def fetch_model(
 
     Raises HubUnreachable, DownloadBroke, ModelBroken.
     """
-    target = models_directory / known.folder / known.file_name
+    target = models_directory / known.folder / known.local_name
     if target.is_file():
         say(f"{target} is here already")
         return target

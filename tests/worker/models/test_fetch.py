@@ -20,7 +20,7 @@ from worker.models import fetch
 from worker.models.errors import DownloadBroke, HubUnreachable, ModelBroken, UnknownModel
 from worker.models.fetch import fetch_model
 from worker.models.files import checksum_path, find_problem, list_models
-from worker.models.known import KnownModel, known_model, known_models
+from worker.models.known import KnownModel, known_files, known_models, known_sets
 from worker.models_command import commands
 
 SMALL = KnownModel("A small model", "someone/small", "small.safetensors", "checkpoints")
@@ -132,15 +132,32 @@ def test_a_hub_that_never_answers_is_out_of_reach_after_the_limit(
 
 def test_an_unknown_model_lists_the_known_ones() -> None:
     with pytest.raises(UnknownModel, match="got 'sdxl-refinr', expected .*sdxl-vae.*; did you mean sdxl-refiner"):
-        known_model("sdxl-refinr")
+        known_files("sdxl-refinr")
 
 
 @pytest.mark.parametrize("name", known_models())
-def test_a_known_model_names_one_file_with_its_size_and_checksum(name: str) -> None:
-    known = known_model(name)
+def test_a_known_file_has_its_size_and_checksum_or_is_part_of_a_set(name: str) -> None:
+    (known,) = known_files(name)
     assert known.label and known.repository.count("/") == 1 and known.file_name.endswith(".safetensors")
-    assert known.folder in ("checkpoints", "vae") and known.size_bytes is not None and known.size_bytes > 10**8
-    assert known.sha256 is not None and len(known.sha256) == 64 and int(known.sha256, 16) > 0
+    assert known.folder in ("checkpoints", "vae", "diffusion_models", "text_encoders")
+    if known.sha256 is None:
+        assert known.size_bytes is None and any(name in item.files for item in known_sets().values())
+    else:
+        assert known.size_bytes is not None and known.size_bytes > 10**8
+        assert len(known.sha256) == 64 and int(known.sha256, 16) > 0
+
+
+@pytest.mark.parametrize("name", known_sets())
+def test_a_model_of_several_files_has_all_that_draws(name: str) -> None:
+    found = known_files(name)
+    assert sorted(item.folder for item in found) == ["diffusion_models", "text_encoders", "vae"]
+    assert known_sets()[name].label and "/" not in "".join(item.local_name for item in found)
+
+
+def test_a_file_below_folders_of_its_repository_lies_in_its_own_folder(hub: Any, tmp_path: Path) -> None:
+    known = replace(SMALL, file_name="split_files/vae/small.safetensors", folder="vae")
+    path = fetch_model(known, tmp_path, lambda _: None, endpoint=hub.url)
+    assert path == tmp_path / "vae" / "small.safetensors" and checksum_path(path).read_text().startswith(hub.sha256)
 
 
 def test_the_checkpoint_that_modifiers_draw_with_is_a_known_model() -> None:
