@@ -69,7 +69,7 @@ def check_settings(warnings: Sequence[str]) -> Check:
 
 async def _run(name: str, check: Callable[[], Check] | Callable[[], Awaitable[Check]]) -> Check:
     try:
-        found = await asyncio.to_thread(check)
+        found: Check | Awaitable[Check] = await asyncio.to_thread(check)
         return found if isinstance(found, Check) else await found
     except Exception as error:  # noqa: BLE001 - one check: the others are shown without it
         log.warning("check failed", check=name, exc_info=error)

@@ -171,12 +171,21 @@ class EngineClient:
         self._runs: dict[str, _Run] = {}
         self._faulty: str | None = None  # the prompt under which the device failed
         self._sending = asyncio.Lock()
-        self.is_away = False  # set by the pool: it does not answer at present
+        self._is_away = False  # does not answer at present
         self._object_info: Mapping[str, Any] | None = None
         self._last_object_info: Mapping[str, Any] | None = None  # also of an engine that has gone since
         self._reading = asyncio.Lock()
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = False
+
+    @property
+    def is_away(self) -> bool:
+        """True while the engine does not answer, by the word of whoever watches it."""
+        return self._is_away
+
+    def mark_away(self, is_away: bool) -> None:
+        """Note whether the engine answers at present; while it does not, what is known of it is used unasked."""
+        self._is_away = is_away
 
     async def start(self) -> None:
         """Start to listen on the engine's socket; a lost connection is made again."""

@@ -116,8 +116,12 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             cfg=float(described["cfg"]),
             sampler_name=str(described["sampler_name"]),
             scheduler=str(described["scheduler"]),
-            **{name: _text(described.get(name)) for name in ("edit", "inpaint", "shift_by", "text_type")},
-            **{name: _number(described.get(name)) for name in ("guidance", "shift")},
+            edit=_text(described.get("edit")),
+            inpaint=_text(described.get("inpaint")),
+            shift_by=_text(described.get("shift_by")),
+            text_type=_text(described.get("text_type")),
+            guidance=_number(described.get("guidance")),
+            shift=_number(described.get("shift")),
         )
     except (LookupError, TypeError, ValueError):
         return None

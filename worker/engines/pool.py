@@ -163,7 +163,7 @@ class EnginePool:
     def set_up(self, client: EngineClient, is_up: bool) -> None:
         slot = self._slot_of(client)
         slot.is_up = is_up
-        client.is_away = not is_up
+        client.mark_away(not is_up)
         if not slot.is_busy:
             slot.became_idle.set()
         self._wake_waiters()
