@@ -39,7 +39,7 @@ async def examine(settings: Settings, warnings: Sequence[str], *, is_within_work
     async def clock() -> Check:
         return check_clock(await clock_skews(settings), is_synchronised=is_clock_synchronised())
 
-    checks: dict[str, Callable[[], Check] | Callable[[], Awaitable[Check]]] = {
+    checks: dict[str, Callable[[], Check | Awaitable[Check]]] = {
         "settings": lambda: check_settings(warnings),
         "device": lambda: check_device(is_cpu=is_cpu or is_foreign, read_gpus=list_gpus),
         "driver": lambda: check_driver(
@@ -67,7 +67,7 @@ def check_settings(warnings: Sequence[str]) -> Check:
     return good("settings", "All variables are known and parse")
 
 
-async def _run(name: str, check: Callable[[], Check] | Callable[[], Awaitable[Check]]) -> Check:
+async def _run(name: str, check: Callable[[], Check | Awaitable[Check]]) -> Check:
     try:
         found: Check | Awaitable[Check] = await asyncio.to_thread(check)
         return found if isinstance(found, Check) else await found

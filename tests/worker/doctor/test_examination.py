@@ -69,7 +69,7 @@ async def test_a_worker_shows_its_checks_at_ready(front: RunningFront) -> None:
 
 
 async def test_the_checks_are_for_operators_and_hold_no_secret(tmp_path: Path, engine: FakeEngine) -> None:
-    settings = {"api_keys": "shop:planted-secret:submit", "admin_api_keys": "ops:planted-other"}
+    settings: dict[str, Any] = {"api_keys": "shop:planted-secret:submit", "admin_api_keys": "ops:planted-other"}
     settings |= {"webhook_url": "http://user:planted-password@127.0.0.1:9/hook?token=planted-token"}
     async with running_front(tmp_path, engine, waits_until_ready=True, **settings) as front:
         assert (await front.http.get("/ready")).status_code == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ async def test_spans_of_request_job_stages_nodes_and_webhook_arrive_in_one_trace
     tmp_path: Path, engine: FakeEngine, receiver: Receiver
 ) -> None:
     async with running_otlp_receiver() as otlp:
-        settings = {
+        settings: dict[str, Any] = {
             "otel_exporter_otlp_endpoint": otlp.url,
             "otel_exporter_otlp_headers": "x-team=pictures%20and%20more",
             "allowed_private_hosts": ("127.0.0.1",),
@@ -117,4 +118,4 @@ async def test_a_trace_that_its_caller_does_not_sample_is_not_exported(tmp_path:
 def test_without_the_extra_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.observe.tracer._is_installed", lambda: False)
     with pytest.raises(SettingsInvalid, match=r"darkroom\[otel\]"):
-        build_tracer(TracingConfig(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318"))
+        build_tracer(TracingConfig(endpoint="http://127.0.0.1:4318"))
