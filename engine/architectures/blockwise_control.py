@@ -11,11 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.architectures.double_stream import PATCH, patches_of
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
-from engine.architectures.mmdit import pad_to_patches
 from engine.architectures.norms import RmsNorm
+from engine.architectures.patches import PATCH, pad_to_patches, patches_of
 
 MARK = "controlnet_blocks.0.y_rms.weight"
 FIRST = "img_in.weight"

@@ -16,10 +16,10 @@ from torch.nn import functional
 from engine.architectures.attention import optimized_attention
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d, Linear
+from engine.architectures.patches import PATCH, picture_channels_last
 
 HEAD_WIDTH = 72
 TIME_WIDTH = 256  # of the sinusoids of time and sizes
-PATCH = 2  # cells a side
 CELL_PX = 8
 BASE_CELLS = 64  # a side: the sizes at which networks were trained are multiples of it
 NORM_EPS = 1e-6
@@ -241,9 +241,7 @@ class CaptionTransformer(nn.Module):
         for block in self.blocks:
             tokens = block(tokens, text, parts, transformer_options)
         out: torch.Tensor = self.final_layer(tokens, time)  # [B, T, 4 * C]
-        cells = out.view(-1, rows, columns, PATCH, PATCH, self.config.out_channels)
-        whole = cells.permute(0, 5, 1, 3, 2, 4).reshape(-1, self.config.out_channels, height, width)
-        return whole[:, : self.config.in_channels]
+        return picture_channels_last(out, height, width)[:, : self.config.in_channels]
 
     def _sizes(self, x: torch.Tensor, size: torch.Tensor | None, aspect: torch.Tensor | None) -> torch.Tensor:
         """Return the embedded size and aspect ratio of the picture [B, D]."""

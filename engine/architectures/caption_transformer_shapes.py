@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from engine.architectures.caption_transformer import BASE_CELLS, PATCH, CaptionTransformerConfig
+from engine.architectures.caption_transformer import BASE_CELLS, CaptionTransformerConfig
 from engine.architectures.latent_unet_shapes import Shapes, count_children
+from engine.architectures.patches import PATCH
 
 MARK = "t_block.1.weight"
 CAPTIONS = "y_embedder.y_proj.fc1.weight"

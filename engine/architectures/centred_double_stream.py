@@ -13,7 +13,7 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,24 +22,16 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
-from engine.architectures.double_stream import (
-    HEAD_WIDTH,
-    PATCH,
-    TIME_FACTOR,
-    TIME_WIDTH,
-    modulated,
-    patches_of,
-    reference_corners,
-    rotated,
-    rotations,
-)
+from engine.architectures.block_calls import BlockFunction
+from engine.architectures.double_stream import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, modulated, reference_corners
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Linear
-from engine.architectures.mmdit import pad_to_patches
 from engine.architectures.norms import RmsNorm
+from engine.architectures.patches import PATCH, pad_to_patches, patches_of
+from engine.architectures.rotary import rotated, rotations
+from engine.architectures.sinusoids import sinusoids_scaled_last
 
 Streams = tuple[torch.Tensor, torch.Tensor]  # text and picture, each [B, T, D]
-BlockFunction = Callable[[dict[str, Any]], dict[str, torch.Tensor]]  # a block as custom nodes call it
 Control = dict[str, list[torch.Tensor | None]]
 
 CONTROLLED_BLOCKS = 60  # of the published network; a control's blocks are spread over them
@@ -110,10 +102,7 @@ class TimeEmbedder(nn.Module):
         self.timestep_embedder = nn.ModuleDict(layers)
 
     def forward(self, times: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        half = TIME_WIDTH // 2
-        steps = torch.arange(half, dtype=torch.float32, device=times.device)
-        angles = TIME_FACTOR * (times[:, None].float() * torch.exp(-math.log(10000) * steps / half))
-        sinusoids = torch.cat([torch.cos(angles), torch.sin(angles)], dim=-1).to(dtype)
+        sinusoids = sinusoids_scaled_last(times, TIME_WIDTH, TIME_FACTOR).to(dtype)
         first = functional.silu(self.timestep_embedder["linear_1"](sinusoids))
         out: torch.Tensor = self.timestep_embedder["linear_2"](first)
         return out

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.architectures.centred_double_stream import CentredDoubleStreamConfig
-from engine.architectures.double_stream import PATCH
 from engine.architectures.latent_unet_shapes import Shapes, count_children
+from engine.architectures.patches import PATCH
 
 MARK = "txt_norm.weight"
 BLOCK = "transformer_blocks.0.img_mlp.net.0.proj.weight"

@@ -18,23 +18,20 @@ from torch.nn import functional
 from engine.architectures.double_stream import (
     HEAD_WIDTH,
     NORM_EPS,
-    PATCH,
     TIME_FACTOR,
     Control,
     DoubleBlockLayers,
     Embedder,
     Modulation,
     SingleBlockLayers,
-    patches_of,
-    picture_of,
     places_of,
-    rotations,
     run_blocks,
 )
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
-from engine.architectures.mmdit import pad_to_patches
 from engine.architectures.norms import ScaleRmsNorm
+from engine.architectures.patches import PATCH, pad_to_patches, patches_of, picture_of
+from engine.architectures.rotary import rotations
 
 NUM_MODULATIONS = 344  # of 38 single blocks, 19 double ones and the last layer; always made, whatever the depth
 TIME_WIDTH, NUMBER_WIDTH = 16, 32  # of the sinusoids of time and of guidance, of those of a modulation's number

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.architectures.distilled_stream import DistilledStreamConfig
-from engine.architectures.double_stream import PATCH
 from engine.architectures.latent_unet_shapes import Shapes, count_children
+from engine.architectures.patches import PATCH
 
 MARK = "distilled_guidance_layer.norms.0.scale"
 

@@ -12,7 +12,7 @@ index)`, called with the block's inputs and `{"original_block": ...}`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,23 +21,30 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
+from engine.architectures.block_calls import BlockFunction
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
-from engine.architectures.mmdit import pad_to_patches
 from engine.architectures.norms import ScaleRmsNorm
-
-BlockFunction = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]  # a block as custom nodes call it
+from engine.architectures.patches import PATCH, pad_to_patches, patches_of, picture_of
+from engine.architectures.rotary import rotated, rotations
 
 HEAD_WIDTH = 128
-AXES = (16, 56, 56)  # channels of a head that rotate by picture, row and column
-THETA = 10000
 TIME_WIDTH = 256  # of the sinusoids of time and guidance
 TIME_FACTOR = 1000.0
-PATCH = 2  # cells a side
 NORM_EPS = 1e-6
 LARGEST_HALF = 65504.0
 Control = dict[str, list[torch.Tensor | None]]
 Modulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
+
+
+class LastConfig(Protocol):
+    """Sizes of the last layer."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def out_channels(self) -> int: ...
 
 
 class BlockConfig(Protocol):
@@ -79,33 +86,6 @@ class DoubleStreamConfig:
 
 
 # --- places ----------------------------------------------------------------------------------------------------------
-
-
-def rotations(places: torch.Tensor, axes: Sequence[int] = AXES, theta: float = THETA) -> torch.Tensor:
-    """Return the rotation of each pair of channels at places [B, T, axes]: matrices [B, 1, T, pairs, 2, 2], float32."""
-    parts = []
-    for axis, channels in enumerate(axes):
-        steps = torch.linspace(
-            0, (channels - 2) / channels, steps=channels // 2, dtype=torch.float64, device=places.device
-        )
-        angles = places[..., axis].float()[..., None] * (1.0 / theta**steps)  # [B, T, pairs], float64
-        cos, sin = torch.cos(angles), torch.sin(angles)
-        parts.append(torch.stack([cos, -sin, sin, cos], dim=-1).view(*cos.shape, 2, 2))
-    return torch.cat(parts, dim=-3).float().unsqueeze(1)
-
-
-def rotated(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
-    """Rotate the pairs of neighbouring channels of `x` [B, H, T, 128]."""
-    pairs = x.to(rotation.dtype).reshape(*x.shape[:-1], -1, 1, 2)
-    turned: torch.Tensor = rotation[..., 0] * pairs[..., 0] + rotation[..., 1] * pairs[..., 1]
-    return turned.reshape(x.shape).to(x.dtype)
-
-
-def patches_of(latent: torch.Tensor) -> torch.Tensor:
-    """Return the patches of a latent [B, C, h, w] as tokens [B, rows * columns, C * 4], channels outermost."""
-    batch, channels, height, width = latent.shape
-    cells = latent.view(batch, channels, height // PATCH, PATCH, width // PATCH, PATCH)
-    return cells.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * PATCH * PATCH)
 
 
 def places_of(latent: torch.Tensor, *, index: int = 0, row: int = 0, column: int = 0) -> torch.Tensor:
@@ -316,7 +296,7 @@ class SingleBlock(SingleBlockLayers):
 
 
 class FinalLayer(nn.Module):
-    def __init__(self, config: DoubleStreamConfig) -> None:
+    def __init__(self, config: LastConfig) -> None:
         super().__init__()
         self.linear = Linear(config.width, PATCH * PATCH * config.out_channels)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 2 * config.width))
@@ -480,13 +460,6 @@ def run_blocks(
             x = replacement({"img": x, "vec": vec, **shared}, {"original_block": _single_function(block)})["img"]
         x = _with_control(x, control, "output", index, first=num_tokens)
     return x[:, num_tokens:]
-
-
-def picture_of(tokens: torch.Tensor, like: torch.Tensor, channels: int) -> torch.Tensor:
-    """Return the patches [B, T, channels * 4] as a latent [B, channels, h, w] of the size of `like`."""
-    rows, columns = like.shape[-2] // PATCH, like.shape[-1] // PATCH
-    cells = tokens.view(-1, rows, columns, channels, PATCH, PATCH)
-    return cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, rows * PATCH, columns * PATCH)
 
 
 def _with_control(x: torch.Tensor, control: Control | None, place: str, index: int, *, first: int = 0) -> torch.Tensor:

@@ -15,17 +15,10 @@ from enum import Enum
 import torch
 from torch import nn
 
-from engine.architectures.double_stream import (
-    PATCH,
-    DoubleStreamConfig,
-    DoubleStreamTrunk,
-    finite,
-    patches_of,
-    places_of,
-    rotations,
-)
+from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamTrunk, finite, places_of
 from engine.architectures.layers import Conv2d, Linear
-from engine.architectures.mmdit import pad_to_patches
+from engine.architectures.patches import PATCH, pad_to_patches, patches_of
+from engine.architectures.rotary import rotations
 
 STEERED_DOUBLE, STEERED_SINGLE = 19, 38  # blocks of the transformer that is steered, whatever its depth
 HINT_CHANNELS = 16

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from engine.architectures.double_stream import PATCH, DoubleStreamConfig
+from engine.architectures.double_stream import DoubleStreamConfig
 from engine.architectures.double_stream_control import HINT_CHANNELS, DoubleStreamControlConfig, HintKind
 from engine.architectures.double_stream_shapes import GUIDANCE
 from engine.architectures.latent_unet_shapes import Shapes, count_children
+from engine.architectures.patches import PATCH
 
 PIXELS_MARK = "input_hint_block.0.weight"
 ACTIVATED_MARK = "input_cond_block.encoder.0.weight"

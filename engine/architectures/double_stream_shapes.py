@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from engine.architectures.double_stream import PATCH, DoubleStreamConfig
+from engine.architectures.double_stream import DoubleStreamConfig
 from engine.architectures.latent_unet_shapes import Shapes, count_children
+from engine.architectures.patches import PATCH
 
 MARK = "double_blocks.0.img_attn.norm.key_norm.scale"
 GUIDANCE = "guidance_in.in_layer.weight"

@@ -19,12 +19,13 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
-from engine.architectures.double_stream import modulated, rotated, rotations
+from engine.architectures.double_stream import FinalLayer, modulated
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
-from engine.architectures.mmdit import pad_to_patches
-from engine.architectures.next_dit import PATCH, patches_of, picture_of, picture_places
+from engine.architectures.next_dit import picture_places
 from engine.architectures.norms import RmsNorm
+from engine.architectures.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from engine.architectures.rotary import rotated, rotations
 
 HEAD_WIDTH = 128
 AXES = (64, 32, 32)  # channels of a head that rotate by picture, row and column
@@ -191,18 +192,6 @@ class DoubleBlock(nn.Module):
         return img, txt
 
 
-class LastLayer(nn.Module):
-    def __init__(self, config: ExpertDitConfig) -> None:
-        super().__init__()
-        self.linear = Linear(config.width, PATCH * PATCH * config.out_channels)
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 2 * config.width))
-
-    def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
-        shift, scale = self.adaLN_modulation(vec)[:, None].chunk(2, dim=-1)
-        out: torch.Tensor = self.linear(modulated(x, shift, scale))
-        return out
-
-
 class Wrapped(nn.Module):
     """A layer behind a name of the original checkpoints."""
 
@@ -241,7 +230,7 @@ class ExpertDitModel(nn.Module):
         self.single_stream_blocks = nn.ModuleList(
             Wrapped("block", SingleBlock(config)) for _ in range(config.num_single)
         )
-        self.final_layer = LastLayer(config)
+        self.final_layer = FinalLayer(config)
         text_widths = [config.language_dim] * (config.num_double + config.num_single) + [config.text_dim]
         self.caption_projection = nn.ModuleList(
             Wrapped("linear", Linear(width, config.width, bias=False)) for width in text_widths
@@ -269,7 +258,7 @@ class ExpertDitModel(nn.Module):
         padded = pad_to_patches(x if image_cond is None else torch.cat([x, image_cond], dim=-1), PATCH)
         vec = self.t_embedder(timestep_embedding(timesteps, SINUSOID_WIDTH).to(x.dtype)) + self.p_embedder(y)
         layers, text = self._texts(context, encoder_hidden_states_llama3)
-        img = self.x_embedder(patches_of(padded))
+        img = self.x_embedder(patches_channels_last(padded))
         pe = self._rotations(padded, text.shape[1] + layers[0].shape[1])
         num_cells, num_tokens = img.shape[1], text.shape[1]
         for block, layer in zip(self.double_stream_blocks, layers, strict=False):
@@ -280,7 +269,7 @@ class ExpertDitModel(nn.Module):
             joined = block(torch.cat([tokens, layer], dim=1), vec, pe, transformer_options)
             tokens = joined[:, : num_cells + num_tokens]
         drawn = self.final_layer(tokens[:, :num_cells], vec)
-        return -picture_of(drawn, *padded.shape[-2:])[..., :height, :width]
+        return -picture_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
 
     def _texts(self, context: torch.Tensor, states: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return what each block sees of the language model [B, T, D], and the text of all blocks [B, T, D]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.architectures.expert_dit import ExpertDitConfig
 from engine.architectures.latent_unet_shapes import Shapes, count_children
-from engine.architectures.next_dit import PATCH
+from engine.architectures.patches import PATCH
 
 MARK = "caption_projection.0.linear.weight"
 FIRST = "double_stream_blocks.0.block."

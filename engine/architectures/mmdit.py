@@ -10,16 +10,17 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
+from engine.architectures.block_calls import two_stream_call
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.norms import RmsNorm
+from engine.architectures.patches import pad_to_patches, picture_channels_last
 
 HEAD_WIDTH = 64
 TIME_WIDTH = 256  # of the sinusoids of the time
@@ -60,12 +61,6 @@ def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torc
     """Normalise `x` [B, T, D] and apply shift and scale [B, D]: adaLN of Peebles and Xie 2022, arXiv 2212.09748."""
     normed = functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
     return torch.addcmul(shift.unsqueeze(1), normed, 1 + scale.unsqueeze(1))
-
-
-def pad_to_patches(x: torch.Tensor, patch_size: int) -> torch.Tensor:
-    """Pad a latent [B, C, h, w] to whole patches by wrapping around."""
-    below, right = (-x.shape[-2] % patch_size, -x.shape[-1] % patch_size)
-    return functional.pad(x, (0, right, 0, below), mode="circular") if below or right else x
 
 
 class Embedder(nn.Module):
@@ -327,7 +322,8 @@ class MmditModel(MmditTrunk):
         patches = self.x_embedder(padded) + self.places(padded).to(x)  # [B, P, D]
         c = self.vector(timesteps, y, x.dtype)  # [B, D]
         patches = self._blocks(patches, self.text(context), c, control, options)
-        out = self._picture(self.final_layer(patches, c), padded)
+        tokens = self.final_layer(patches, c)
+        out = picture_channels_last(tokens, padded.shape[-2], padded.shape[-1], self.config.patch_size)
         return out[..., :height, :width]
 
     def _blocks(
@@ -346,25 +342,8 @@ class MmditModel(MmditTrunk):
                 context, x = block(context, x, c, options)
             else:
                 given = {"img": x, "txt": context, "vec": c, "transformer_options": options}
-                out = replacement(given, {"original_block": _as_function(block)})
+                out = replacement(given, {"original_block": two_stream_call(block)})
                 context, x = out["txt"], out["img"]
             if index < len(additions) and (addition := additions[index]) is not None:
                 x = x + addition.to(x.dtype)
         return x
-
-    def _picture(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Return the patches [B, P, patch * patch * C] as a latent [B, C, h, w]."""
-        patch = self.config.patch_size
-        rows, columns = like.shape[-2] // patch, like.shape[-1] // patch
-        cells = tokens.view(-1, rows, columns, patch, patch, self.config.out_channels)
-        return cells.permute(0, 5, 1, 3, 2, 4).reshape(-1, self.config.out_channels, rows * patch, columns * patch)
-
-
-def _as_function(block: nn.Module) -> Any:
-    """Return a block in the form in which custom nodes call it."""
-
-    def original(args: dict[str, Any]) -> dict[str, torch.Tensor | None]:
-        text, picture = block(args["txt"], args["img"], args["vec"], args["transformer_options"])
-        return {"txt": text, "img": picture}
-
-    return original

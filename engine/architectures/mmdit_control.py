@@ -24,8 +24,8 @@ from engine.architectures.mmdit import (
     PatchEmbedder,
     StreamBlock,
     computed_places,
-    pad_to_patches,
 )
+from engine.architectures.patches import pad_to_patches
 
 Additions = dict[str, list[torch.Tensor]]
 

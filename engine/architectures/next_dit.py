@@ -16,16 +16,15 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
-from engine.architectures.double_stream import rotated, rotations
+from engine.architectures.double_stream import finite
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
-from engine.architectures.mmdit import pad_to_patches
 from engine.architectures.norms import RmsNorm
+from engine.architectures.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from engine.architectures.rotary import rotated, rotations
 
-PATCH = 2  # cells a side
 SINUSOID_WIDTH = 256  # of the time
 LAST_NORM_EPS = 1e-6
-LARGEST_HALF = 65504.0
 PAD_MULTIPLE = 32  # tokens
 
 
@@ -62,27 +61,9 @@ class NextDitConfig:
         return self.width // self.heads
 
 
-def finite(x: torch.Tensor) -> torch.Tensor:
-    """Return float16 numbers without overflows, others as they are."""
-    return x.nan_to_num(nan=0.0, posinf=LARGEST_HALF, neginf=-LARGEST_HALF) if x.dtype == torch.float16 else x
-
-
 def scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Multiply `x` [B, T, D] by one plus the scale [B, D]."""
     return x * (1 + scale.unsqueeze(1))
-
-
-def patches_of(latent: torch.Tensor) -> torch.Tensor:
-    """Return the patches of a latent [B, C, h, w] as tokens [B, rows * columns, 4 * C], channels innermost."""
-    batch, channels, height, width = latent.shape
-    cells = latent.view(batch, channels, height // PATCH, PATCH, width // PATCH, PATCH)
-    return cells.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, PATCH * PATCH * channels)
-
-
-def picture_of(tokens: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Return the latent [B, C, h, w] of these patches."""
-    cells = tokens.view(tokens.shape[0], height // PATCH, width // PATCH, PATCH, PATCH, -1)
-    return cells.permute(0, 5, 1, 3, 2, 4).reshape(tokens.shape[0], -1, height, width)
 
 
 def text_places(num_tokens: int, first: int, device: torch.device) -> torch.Tensor:
@@ -276,7 +257,7 @@ class NextDitModel(nn.Module):
         first = text.shape[1]
         cells = padded.shape[-2] * padded.shape[-1] // PATCH**2
         drawn = self.final_layer(tokens[:, first : first + cells], time)
-        return -picture_of(drawn, *padded.shape[-2:])[..., :height, :width]
+        return -picture_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
 
     def _text(
         self, context: torch.Tensor, num_tokens: int | None, mask: torch.Tensor | None, options: Options | None
@@ -304,7 +285,7 @@ class NextDitModel(nn.Module):
         self, padded: torch.Tensor, index: int, time: torch.Tensor, options: Options | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the refined picture [B, T, D] and its rotations. Filling tokens have the place of no text or row."""
-        picture = self.x_embedder(patches_of(padded))
+        picture = self.x_embedder(patches_channels_last(padded))
         places = picture_places(padded.shape[-2] // PATCH, padded.shape[-1] // PATCH, index, padded.device)
         if self.config.pads_tokens:
             picture = filled_up(picture, self.x_pad_token)

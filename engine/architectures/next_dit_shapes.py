@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine.architectures.latent_unet_shapes import Shapes, count_children
-from engine.architectures.next_dit import PATCH, NextDitConfig
+from engine.architectures.next_dit import NextDitConfig
+from engine.architectures.patches import PATCH
 
 MARK = "noise_refiner.0.attention.k_norm.weight"
 TIME_LAYER = "layers.0.adaLN_modulation.0.weight"  # the first of a block's modulation where no SiLU comes before it

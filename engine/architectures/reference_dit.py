@@ -9,7 +9,6 @@ minus the picture, as other flow networks give it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,12 +17,13 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
-from engine.architectures.double_stream import rotated, rotations
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Linear
-from engine.architectures.mmdit import pad_to_patches
-from engine.architectures.next_dit import PATCH, SINUSOID_WIDTH, patches_of, picture_of, picture_places, scaled
+from engine.architectures.next_dit import SINUSOID_WIDTH, picture_places, scaled
 from engine.architectures.norms import RmsNorm
+from engine.architectures.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from engine.architectures.rotary import rotated, rotations
+from engine.architectures.sinusoids import sinusoids_scaled_last
 
 NORM_EPS = 1e-5
 LAST_NORM_EPS = 1e-6
@@ -140,18 +140,6 @@ class TimedBlock(RefinerBlock):
         return out
 
 
-def sinusoids(time: torch.Tensor) -> torch.Tensor:
-    """Embed numbers [B] from 0 to 1 as sinusoids [B, 256] of falling frequency, cosines first.
-
-    Angles are multiplied last, as in ComfyUI: with other noise levels than the network's they are so large that their
-    rounding shows.
-    """
-    half = SINUSOID_WIDTH // 2
-    steps = torch.arange(half, dtype=torch.float32, device=time.device)
-    angles = TIME_FACTOR * (time[:, None].float() * torch.exp(-math.log(10000) * steps / half))
-    return torch.cat([angles.cos(), angles.sin()], dim=-1)
-
-
 class TimeLayers(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -172,7 +160,9 @@ class TimeTextEmbedder(nn.Module):
 
     def forward(self, time: torch.Tensor, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the time [B, time width] of numbers from 0 to 1, and the text [B, T, D]."""
-        return self.timestep_embedder(sinusoids(time).to(text.dtype)), self.caption_embedder(text)
+        return self.timestep_embedder(
+            sinusoids_scaled_last(time, SINUSOID_WIDTH, TIME_FACTOR).to(text.dtype)
+        ), self.caption_embedder(text)
 
 
 class LastLayer(nn.Module):
@@ -237,7 +227,7 @@ class ReferenceDitModel(nn.Module):
         text_pe, *picture_pes = self._places(text.shape[1], [*references, padded])
         for block in self.context_refiner:
             text = block(text, text_pe, transformer_options)
-        picture = self.x_embedder(patches_of(padded))
+        picture = self.x_embedder(patches_channels_last(padded))
         for block in self.noise_refiner:
             picture = block(picture, picture_pes[-1], time, transformer_options)
         seen = self._references(references, picture_pes[:-1], time, transformer_options)
@@ -245,7 +235,7 @@ class ReferenceDitModel(nn.Module):
         for layer in self.layers:
             tokens = layer(tokens, pe, time, transformer_options)
         drawn = self.norm_out(tokens[:, -picture.shape[1] :], time)
-        return -picture_of(drawn, *padded.shape[-2:])[..., :height, :width]
+        return -picture_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
 
     def _references(
         self,
@@ -265,7 +255,8 @@ class ReferenceDitModel(nn.Module):
                 f"reference latents: too many; got {len(references)}, expected at most {self.config.num_references}"
             )
         parts = [
-            self.ref_image_patch_embedder(patches_of(item)) + self.image_index_embedding[index].to(item.dtype)
+            self.ref_image_patch_embedder(patches_channels_last(item))
+            + self.image_index_embedding[index].to(item.dtype)
             for index, item in enumerate(references)
         ]
         tokens, pe = torch.cat(parts, dim=1), torch.cat([*pes], dim=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.architectures.latent_unet_shapes import Shapes, count_children
-from engine.architectures.next_dit import PATCH
+from engine.architectures.patches import PATCH
 from engine.architectures.reference_dit import ReferenceDitConfig
 
 MARK = "time_caption_embed.timestep_embedder.linear_1.bias"

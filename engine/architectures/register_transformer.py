@@ -10,7 +10,6 @@ functions by `("double_block", index)` or `("single_block", index)`, called with
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +18,15 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
+from engine.architectures.block_calls import BlockFunction, two_stream_call
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
-from engine.architectures.mmdit import pad_to_patches
-
-BlockFunction = Callable[[dict[str, Any]], dict[str, torch.Tensor]]  # a block as custom nodes call it
+from engine.architectures.patches import PATCH, pad_to_patches, patches_of, picture_channels_last
 
 HEAD_WIDTH = 256
 TIME_WIDTH = 256  # of the sinusoids of the time
 TIME_FACTOR = 1000.0
 NUM_REGISTERS = 8
-PATCH = 2  # cells a side
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +199,13 @@ class RegisterTransformer(nn.Module):
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH)
         rows, columns = padded.shape[-2] // PATCH, padded.shape[-1] // PATCH
-        picture = self.init_x_linear(_patches(padded)) + self._places(rows, columns).to(x)
+        picture = self.init_x_linear(patches_of(padded)) + self._places(rows, columns).to(x)
         text = self.cond_seq_linear(context)
         registers = self.register_tokens.to(text).expand(text.shape[0], -1, -1)
         time = self.t_embedder(timesteps, x.dtype)
         tokens = self._blocks(torch.cat([registers, text], dim=1), picture, time, options)
         out = self.final_linear(modulated(tokens, *self.modF.parts(time)))  # [B, T, 4 * C]
-        cells: torch.Tensor = out.view(-1, rows, columns, PATCH, PATCH, self.config.out_channels)
-        whole = cells.permute(0, 5, 1, 3, 2, 4).reshape(-1, self.config.out_channels, rows * PATCH, columns * PATCH)
-        return whole[..., :height, :width]
+        return picture_channels_last(out, *padded.shape[-2:])[..., :height, :width]
 
     def _places(self, rows: int, columns: int) -> torch.Tensor:
         """Return the learned places [1, T, D] of a latent's patches, from the middle of the square.
@@ -236,7 +231,7 @@ class RegisterTransformer(nn.Module):
                 text, picture = layer(text, picture, time, options)
             else:
                 given = {"img": picture, "txt": text, **shared}
-                out = replacement(given, {"original_block": _double_function(layer)})
+                out = replacement(given, {"original_block": two_stream_call(layer)})
                 text, picture = out["txt"], out["img"]
         x: torch.Tensor = torch.cat([text, picture], dim=1)
         for index, layer in enumerate(self.single_layers):
@@ -246,23 +241,6 @@ class RegisterTransformer(nn.Module):
             else:
                 x = replacement({"img": x, **shared}, {"original_block": _single_function(layer)})["img"]
         return x[:, text.shape[1] :]
-
-
-def _patches(latent: torch.Tensor) -> torch.Tensor:
-    """Return the patches of a latent [B, C, h, w] as tokens [B, T, C * 4], channels outermost."""
-    batch, channels, height, width = latent.shape
-    cells = latent.reshape(batch, channels, height // PATCH, PATCH, width // PATCH, PATCH)
-    return cells.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * PATCH * PATCH)
-
-
-def _double_function(layer: nn.Module) -> BlockFunction:
-    """Return a block of two streams in the form in which custom nodes call it."""
-
-    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
-        text, picture = layer(args["txt"], args["img"], args["vec"], args["transformer_options"])
-        return {"txt": text, "img": picture}
-
-    return original
 
 
 def _single_function(layer: nn.Module) -> BlockFunction:

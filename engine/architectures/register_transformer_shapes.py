@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from engine.architectures.latent_unet_shapes import Shapes, count_children
-from engine.architectures.register_transformer import PATCH, RegisterTransformerConfig
+from engine.architectures.patches import PATCH
+from engine.architectures.register_transformer import RegisterTransformerConfig
 
 MARK = "cond_seq_linear.weight"
 FEED_FORWARD = ("double_layers.0.mlpX.c_fc1.weight", "single_layers.0.mlp.c_fc1.weight")

@@ -10,7 +10,6 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +18,17 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
-from engine.architectures.double_stream import rotated, rotations
+from engine.architectures.block_calls import BlockFunction
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
-
-BlockFunction = Callable[[dict[str, Any]], dict[str, torch.Tensor]]  # a block as custom nodes call it
+from engine.architectures.patches import PATCH
+from engine.architectures.rotary import rotated, rotations
+from engine.architectures.sinusoids import sinusoids_of_powers
 
 HEAD_WIDTH = 128
 AXES = (44, 42, 42)  # channels of a head that rotate by frame, row and column
-PATCH = 2  # cells a side, of one frame
 TIME_WIDTH = 256  # of the sinusoids of the time
 NORM_EPS = 1e-6
 NUM_MODULATIONS = 6
@@ -70,14 +69,6 @@ def video_places(frames: int, rows: int, columns: int) -> torch.Tensor:
     """Return the places [1, frames * rows * columns, 3] of a video's patches."""
     axes = torch.meshgrid(torch.arange(frames), torch.arange(rows), torch.arange(columns), indexing="ij")
     return torch.stack(axes, dim=-1).flatten(0, 2)[None].float()
-
-
-def sinusoids(times: torch.Tensor) -> torch.Tensor:
-    """Return cosines and sines [B, 256] of times [B], float32."""
-    half = TIME_WIDTH // 2
-    steps = torch.pow(10000, -torch.arange(half, device=times.device, dtype=torch.float32).div(half))
-    angles = torch.outer(times.float(), steps)
-    return torch.cat([torch.cos(angles), torch.sin(angles)], dim=1)
 
 
 class Attention(nn.Module):
@@ -181,7 +172,7 @@ class VideoTransformer(nn.Module):
         padded = functional.pad(x, (0, -width % PATCH, 0, -height % PATCH, 0, 0), mode="circular")
         cells = self.patch_embedding(padded)  # [B, D, F, rows, columns]
         grid = cells.shape[2:]
-        vec = self.time_embedding(sinusoids(timesteps).to(cells.dtype))  # [B, D]
+        vec = self.time_embedding(sinusoids_of_powers(timesteps, TIME_WIDTH).to(cells.dtype))  # [B, D]
         shared = {
             "txt": self.text_embedding(context),
             "vec": self.time_projection(vec).view(vec.shape[0], 1, NUM_MODULATIONS, -1),

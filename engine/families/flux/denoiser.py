@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from engine.architectures.double_stream import PATCH
+from engine.architectures.patches import PATCH
 from engine.diffusion.conditions import (
     BatchedInput,
     ConstantInput,

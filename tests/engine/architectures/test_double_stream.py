@@ -8,16 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.double_stream import (
-    DoubleStreamConfig,
-    DoubleStreamModel,
-    patches_of,
-    places_of,
-    reference_corners,
-    rotated,
-    rotations,
-)
+from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamModel, places_of, reference_corners
 from engine.architectures.double_stream_shapes import double_stream_config
+from engine.architectures.patches import patches_of
+from engine.architectures.rotary import rotated, rotations
 
 CONFIG = DoubleStreamConfig(
     width=128, num_double=2, num_single=2, context_dim=24, label_dim=12, in_channels=4, out_channels=4

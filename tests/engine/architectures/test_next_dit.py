@@ -9,12 +9,11 @@ from engine.architectures.next_dit import (
     NextDitConfig,
     NextDitModel,
     filled_up,
-    patches_of,
-    picture_of,
     picture_places,
     text_places,
 )
 from engine.architectures.next_dit_shapes import FLOAT32_EPS, next_dit_config
+from engine.architectures.patches import patches_channels_last, picture_channels_last
 
 LUMINA = NextDitConfig(
     width=192, heads=2, key_heads=1, inner_width=64, num_layers=1, context_dim=24, time_width=40, time_inner=48,
@@ -46,10 +45,10 @@ def inputs(height: int = 6, width: int = 8, batch: int = 1) -> tuple[torch.Tenso
 
 def test_patches_have_channels_innermost_and_become_the_picture_again() -> None:
     latent = torch.arange(2 * 4 * 6.0).view(1, 2, 4, 6)
-    tokens = patches_of(latent)
+    tokens = patches_channels_last(latent)
     assert tokens.shape == (1, 6, 8)
     assert torch.equal(tokens[0, 4], latent[0, :, 2:4, 2:4].permute(1, 2, 0).flatten())
-    assert torch.equal(picture_of(tokens, 4, 6), latent)
+    assert torch.equal(picture_channels_last(tokens, 4, 6), latent)
 
 
 def test_text_counts_on_the_first_axis_and_the_picture_stands_behind_it() -> None:

@@ -1,0 +1,33 @@
+"""Rotary places (Su et al. 2021, arXiv 2104.09864) of pairs of neighbouring channels, on several axes.
+
+`B` batch, `H` heads, `T` tokens, `W` channels of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+AXES = (16, 56, 56)  # channels of a head that rotate by picture, row and column
+THETA = 10000
+
+
+def rotations(places: torch.Tensor, axes: Sequence[int] = AXES, theta: float = THETA) -> torch.Tensor:
+    """Return the rotation of each pair of channels at places [B, T, axes]: matrices [B, 1, T, pairs, 2, 2], float32."""
+    parts = []
+    for axis, channels in enumerate(axes):
+        steps = torch.linspace(
+            0, (channels - 2) / channels, steps=channels // 2, dtype=torch.float64, device=places.device
+        )
+        angles = places[..., axis].float()[..., None] * (1.0 / theta**steps)  # [B, T, pairs], float64
+        cos, sin = torch.cos(angles), torch.sin(angles)
+        parts.append(torch.stack([cos, -sin, sin, cos], dim=-1).view(*cos.shape, 2, 2))
+    return torch.cat(parts, dim=-3).float().unsqueeze(1)
+
+
+def rotated(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """Rotate the pairs of neighbouring channels of `x` [B, H, T, W]."""
+    pairs = x.to(rotation.dtype).reshape(*x.shape[:-1], -1, 1, 2)
+    turned: torch.Tensor = rotation[..., 0] * pairs[..., 0] + rotation[..., 1] * pairs[..., 1]
+    return turned.reshape(x.shape).to(x.dtype)
