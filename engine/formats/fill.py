@@ -6,6 +6,7 @@ file: nothing is held twice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 
@@ -109,15 +110,17 @@ def _layout(weight: torch.Tensor, dtype: torch.dtype, to: Destination) -> torch.
 def check_tensors(network: nn.Module, file: WeightFile, names: Names) -> None:
     """Raise `BadModelFile` for the first weight of an empty network that the file lacks or has in another shape.
 
-    Only names and shapes are read. Weights that have values already, and files of quantised ones, are not looked at.
+    Only names and shapes are read. Weights that have values already are not looked at. Quantised values may be stored
+    in another shape of as many.
     """
-    if isinstance(file, QuantisedFile):
-        return
+    packed = set(file.packed) if isinstance(file, QuantisedFile) else set()
     wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
     _check_names(file, wanted, names)
     for name, weight in wanted.items():
         item, expected = names[name], tuple(weight.shape)
         shape = shape_of(item, file.shapes)
+        if isinstance(item, str) and item in packed and math.prod(shape) == math.prod(expected):
+            continue
         if shape != expected and _squeezed(shape) != _squeezed(expected):
             tensor = item if isinstance(item, str) else name
             raise BadModelFile(file.path.name, f"{tensor!r} of shape {list(shape)}", f"shape {list(expected)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -16,7 +17,7 @@ WORKING_BYTES_PER_VALUE = 16  # of the integers and numbers between codes and va
 
 
 @dataclass(frozen=True)
-class Packing:
+class Packing(ABC):
     """Base of all packings. `shape` is that of the values.
 
     `scales` are the names of the layer's buffers with the scales, in the type of which they are kept.
@@ -39,9 +40,9 @@ class Packing:
         """Return the packing of values of another shape of as many."""
         return replace(self, shape=shape)
 
+    @abstractmethod
     def unpack(self, codes: torch.Tensor, scales: Mapping[str, torch.Tensor], values: torch.Tensor) -> None:
         """Write the values of `codes` to `values`."""
-        raise NotImplementedError
 
     @property
     def can_pack(self) -> bool:
@@ -49,8 +50,11 @@ class Packing:
         return False
 
     def before_rounding(self, values: torch.Tensor) -> torch.Tensor:
-        """Return what is rounded to the codes' type, float32, for patched `values`, where `can_pack`."""
-        raise NotImplementedError
+        """Return what is rounded to the codes' type, float32, for patched `values`.
+
+        Raises TypeError for a packing that cannot pack (`can_pack`).
+        """
+        raise TypeError(f"{type(self).__name__}: patched values are not packed again; expected a packing that can")
 
     def with_numbers(self, numbers: Mapping[str, torch.Tensor]) -> Self:
         """Return the packing with numbers of its own, read from small tensors of the file."""

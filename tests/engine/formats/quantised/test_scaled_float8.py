@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from engine.formats.fill import Destination, fill
+from engine.errors import BadModelFile
+from engine.formats.fill import Destination, check_tensors, fill
 from engine.formats.quantised.open_model import open_model
 from engine.formats.quantised.quantised_file import QuantisedFile
 from engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
@@ -49,6 +51,20 @@ def test_a_file_is_seen_without_marks_and_scales(tmp_path: Path) -> None:
         "0.weight": (8, 8), "0.bias": (8,), "1.weight": (8,), "1.bias": (8,), "2.weight": (8, 8), "2.bias": (8,),
     }  # fmt: skip
     torch.testing.assert_close(file.tensor("0.weight"), file.file.tensor("0.weight").float() * 0.01)
+
+
+def test_a_missing_or_misshapen_tensor_is_refused_before_anything_is_filled(tmp_path: Path) -> None:
+    file = open_model(written(tmp_path))
+    names = {name: name for name in file.shapes}
+    with torch.device("meta"):
+        network = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+        wider = nn.Sequential(nn.Linear(9, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+    check_tensors(network, file, names)
+    check_tensors(nn.Sequential(nn.Conv2d(2, 8, 2, device="meta")), file, names)  # as many values
+    with pytest.raises(BadModelFile, match=r"'0.weight' of shape \[8, 8\]; expected shape \[8, 9\]"):
+        check_tensors(wider, file, names)
+    with pytest.raises(BadModelFile, match="'2.bias' is missing"):
+        check_tensors(network, file, {name: name for name in file.shapes if name != "2.bias"})
 
 
 def test_linear_layers_are_kept_as_float8_and_all_else_as_wanted(tmp_path: Path) -> None:
