@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from engine.architectures.tiles import run_in_tiles
@@ -98,12 +100,16 @@ class Vae(NetworkValue):
         if self.patcher.memory_savings.tiles:
             tile = self._tile_cells(self._decode_bytes_per_cell())
             return self.decode_tiled(samples_in, tile_x=tile, tile_y=tile, overlap=tile // 4)
+        height, width = samples_in.shape[2:]
+        return self._decoded(samples_in, self._decode_bytes_per_cell() * height * width * self.vae_dtype.itemsize)
+
+    def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
+        """Decode latents that take `item_bytes` of working memory each, as many at once as memory allows."""
         dtype = self.vae_dtype
-        item_bytes = self._decode_bytes_per_cell() * samples_in.shape[2] * samples_in.shape[3] * dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
             pictures = [
                 self.process_output(network.decode(part.to(self.device, dtype)).to(self.output_device).float())
-                for part in self._batches(samples_in, item_bytes)
+                for part in self._batches(samples, item_bytes)
             ]
         return torch.cat(pictures).movedim(1, -1)
 
@@ -125,8 +131,12 @@ class Vae(NetworkValue):
             tile = self._tile_cells(self._encode_bytes_per_pixel() * self.downscale_ratio**2) * self.downscale_ratio
             return self.encode_tiled(pixel_samples, tile_x=tile, tile_y=tile, overlap=tile // 8)
         pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
+        height, width = pixels.shape[2:]
+        return self._encoded(pixels, self._encode_bytes_per_pixel() * height * width * self.vae_dtype.itemsize)
+
+    def _encoded(self, pixels: torch.Tensor, item_bytes: int) -> torch.Tensor:
+        """Encode pictures that take `item_bytes` of working memory each, as many at once as memory allows."""
         dtype = self.vae_dtype
-        item_bytes = self._encode_bytes_per_pixel() * pixels.shape[2] * pixels.shape[3] * dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
             latents = [
                 network.encode(self.process_input(part).to(self.device, dtype)).to(self.output_device).float()
@@ -148,18 +158,12 @@ class Vae(NetworkValue):
 
         Sizes are in cells. `tile_t` and `overlap_t` are for videos.
         """
-        dtype, ratio = self.vae_dtype, self.upscale_ratio
-        item_bytes = self._decode_bytes_per_cell() * _tile_area(samples, tile_x, tile_y) * dtype.itemsize
+        item_bytes = self._decode_bytes_per_cell() * _tile_area(samples, tile_x, tile_y) * self.vae_dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
-
-            def decode(tile: torch.Tensor) -> torch.Tensor:
-                pictures: torch.Tensor = network.decode(tile.to(self.device, dtype)).float()
-                return pictures
-
             passes = [
                 run_in_tiles(
-                    samples, decode, tile=shape, overlap=overlap, scale=ratio, out_channels=self.output_channels,
-                    output_device=self.output_device,
+                    samples, partial(self._decode_tile, network), tile=shape, overlap=overlap,
+                    scale=self.upscale_ratio, out_channels=self.output_channels, output_device=self.output_device,
                 )
                 for shape in _tile_shapes(tile_x, tile_y)
             ]  # fmt: skip
@@ -177,22 +181,25 @@ class Vae(NetworkValue):
     ) -> torch.Tensor:
         """Encode pictures to latents on the CPU as `decode_tiled` does, sizes in pixels."""
         pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
-        dtype = self.vae_dtype
-        item_bytes = self._encode_bytes_per_pixel() * _tile_area(pixels, tile_x, tile_y) * dtype.itemsize
+        item_bytes = self._encode_bytes_per_pixel() * _tile_area(pixels, tile_x, tile_y) * self.vae_dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
-
-            def encode(tile: torch.Tensor) -> torch.Tensor:
-                latents: torch.Tensor = network.encode(self.process_input(tile).to(self.device, dtype)).float()
-                return latents
-
             passes = [
                 run_in_tiles(
-                    pixels, encode, tile=shape, overlap=overlap, scale=1 / self.downscale_ratio,
-                    out_channels=self.latent_channels, output_device=self.output_device,
+                    pixels, partial(self._encode_tile, network), tile=shape, overlap=overlap,
+                    scale=1 / self.downscale_ratio, out_channels=self.latent_channels,
+                    output_device=self.output_device,
                 )
                 for shape in _tile_shapes(tile_x, tile_y)
             ]  # fmt: skip
         return sum(passes[1:], start=passes[0]) / len(passes)
+
+    def _decode_tile(self, network: Network, tile: torch.Tensor) -> torch.Tensor:
+        pictures: torch.Tensor = network.decode(tile.to(self.device, self.vae_dtype)).float()
+        return pictures
+
+    def _encode_tile(self, network: Network, tile: torch.Tensor) -> torch.Tensor:
+        latents: torch.Tensor = network.encode(self.process_input(tile).to(self.device, self.vae_dtype)).float()
+        return latents
 
     def _decode_bytes_per_cell(self) -> int:
         num_bytes: int = self.first_stage_model.decode_bytes_per_cell

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 
@@ -51,13 +52,7 @@ class VideoVae(Vae):
         if self.patcher.memory_savings.tiles:
             tile = TILE_PX // self.upscale_ratio
             return self.decode_tiled(samples, tile_x=tile, tile_y=tile, overlap=tile // 4)
-        item_bytes = self._decode_bytes(samples.shape)
-        with self.patcher.in_use(working_bytes=item_bytes) as network:
-            videos = [
-                self.process_output(network.decode(part.to(self.device, self.vae_dtype)).to(self.output_device).float())
-                for part in self._batches(samples, item_bytes)
-            ]
-        return torch.cat(videos).movedim(1, -1)
+        return self._decoded(samples, self._decode_bytes(samples.shape))
 
     @torch.no_grad()
     def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
@@ -68,13 +63,7 @@ class VideoVae(Vae):
         if self.patcher.memory_savings.tiles:
             return self.encode_tiled(pixel_samples, tile_x=TILE_PX, tile_y=TILE_PX, overlap=TILE_PX // 4)
         pixels = self._videos_of(pixel_samples)
-        item_bytes = self._encode_bytes(pixels.shape)
-        with self.patcher.in_use(working_bytes=item_bytes) as network:
-            latents = [
-                network.encode(self.process_input(part).to(self.device, self.vae_dtype)).to(self.output_device).float()
-                for part in self._batches(pixels, item_bytes)
-            ]
-        return torch.cat(latents).contiguous()
+        return self._encoded(pixels, self._encode_bytes(pixels.shape))
 
     @torch.no_grad()
     def decode_tiled(
@@ -91,14 +80,10 @@ class VideoVae(Vae):
         tile = (WHOLE_VIDEO if tile_t is None else max(2, tile_t), tile_x, tile_y)  # ComfyUI's order of the sides
         shape = (1, samples.shape[1], *(min(pair) for pair in zip(tile, samples.shape[2:], strict=True)))
         with self.patcher.in_use(working_bytes=self._decode_bytes(shape)) as network:
-
-            def decode(part: torch.Tensor) -> torch.Tensor:
-                frames: torch.Tensor = network.decode(part.to(self.device, self.vae_dtype)).float()
-                return frames
-
             sides = even_scale(self.upscale_ratio)
             videos = run_in_tiles(
-                samples, decode, tile=tile, overlap=(_least_shared(overlap_t), overlap, overlap),
+                samples, partial(self._decode_tile, network), tile=tile,
+                overlap=(_least_shared(overlap_t), overlap, overlap),
                 scale=(AxisScale(self.num_frames, lambda start: start * self.frames_ratio), sides, sides),
                 out_channels=self.output_channels, output_device=self.output_device,
             )  # fmt: skip
@@ -124,25 +109,16 @@ class VideoVae(Vae):
         tile = (self.num_frames(latent_tile), tile_x, tile_y)
         shape = (1, 3, *(min(pair) for pair in zip(tile, pixels.shape[2:], strict=True)))
         with self.patcher.in_use(working_bytes=self._encode_bytes(shape)) as network:
-
-            def encode(part: torch.Tensor) -> torch.Tensor:
-                latents: torch.Tensor = network.encode(self.process_input(part).to(self.device, self.vae_dtype)).float()
-                return latents
-
             sides = even_scale(1 / self.downscale_ratio)
             return run_in_tiles(
-                pixels, encode, tile=tile, overlap=(shared, overlap, overlap),
+                pixels, partial(self._encode_tile, network), tile=tile, overlap=(shared, overlap, overlap),
                 scale=(AxisScale(self.num_latent_frames, lambda start: start / self.frames_ratio), sides, sides),
                 out_channels=self.latent_channels, output_device=self.output_device,
             )  # fmt: skip
 
     def _latents_of(self, latents: torch.Tensor) -> torch.Tensor:
         """Return latents as those of videos [B, C, f, h, w]. Raises ValueError for those of another VAE."""
-        if latents.shape[1] != self.latent_channels:
-            raise ValueError(
-                f"samples: the VAE is not that of the latent's model; got a latent of {latents.shape[1]} channels, "
-                f"expected {self.latent_channels}"
-            )
+        self._check_channels(latents)
         return latents.unsqueeze(2) if latents.ndim == 4 else latents
 
     def _videos_of(self, pixels: torch.Tensor) -> torch.Tensor:
