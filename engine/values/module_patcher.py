@@ -18,14 +18,16 @@ from engine.values.weight_handle import Network, WeightHandle, WeightPatch
 from engine.values.weight_moves import WeightMoves
 
 
-def fixed_weights(network: torch.nn.Module) -> set[str]:
-    """Return the names of parameters that belong to modules with parameters in layers below them."""
-    fixed: set[str] = set()
-    for path, module in network.named_modules():
-        own = [name for name, _ in module.named_parameters(recurse=False)]
-        if own and any(True for child in module.children() for _ in child.parameters()):
-            fixed.update(f"{path}.{name}" if path else name for name in own)
-    return fixed
+def is_fixed(network: torch.nn.Module, key: str) -> bool:
+    """Return True for a tensor beside a module's own layers (a table of places, learned tokens).
+
+    No patch changes it: ComfyUI patches the weights of modules without further layers alone.
+    """
+    try:
+        owner = network.get_submodule(key.rpartition(".")[0])
+    except AttributeError:  # a pack's patch of no weight
+        return False
+    return any(child.state_dict() for child in owner.children())
 
 
 class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMoves):
@@ -148,7 +150,6 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
         further layers are returned but stay as they are, as in ComfyUI: tables of places, register tokens.
         """
         known = self.model.state_dict().keys()
-        fixed = fixed_weights(self.model)
         taken = []
         for entry, patch in patches.items():
             key, offset, function = entry if isinstance(entry, str) else entry[0], None, None
@@ -157,21 +158,14 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
                 function = entry[2] if len(entry) > 2 else None
             if key in known:
                 taken.append(entry)
-                if key not in fixed:
+                if not is_fixed(self.model, key):
                     self.patches.setdefault(key, []).append((strength_patch, patch, strength_model, offset, function))
         self.patches_uuid = uuid.uuid4()
         return taken
 
     def patches_of_layers(self) -> dict[str, list[WeightPatch]]:
-        """Return the patches of layers' weights, which alone are applied.
-
-        A tensor beside a module's own layers (a table of places, learned tokens) stays unchanged, as in ComfyUI.
-        """
-        if not self.patches:
-            return {}
-        owners = {key.rpartition(".")[0] for key in self.model.state_dict()}
-        containers = {owner[:end] for owner in owners for end in _dots(owner)}
-        return {key: entries for key, entries in self.patches.items() if key.rpartition(".")[0] not in containers}
+        """Return the patches of layers' weights, which alone are applied; those set by `patches` may be of others."""
+        return {key: entries for key, entries in self.patches.items() if not is_fixed(self.model, key)}
 
     def get_key_patches(self, filter_prefix: str | None = None) -> dict[str, list[object]]:
         """Return `[(unpatched weight, conversion), patch, ...]` by weight name, the form that model merging reads."""
@@ -258,11 +252,6 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
                 _set_attribute(network, name, value)
             for name in own:
                 self.object_patches_backup.pop(name, None)
-
-
-def _dots(name: str) -> list[int]:
-    """Return the places of the dots of a name."""
-    return [index for index, letter in enumerate(name) if letter == "."]
 
 
 def _attribute(owner: object, dotted: str) -> object:
