@@ -55,7 +55,7 @@ class FluxDenoiser(JointTextDenoiser):
         A LoRA that makes the first layer wider adds channels too. None for a network of the noisy latent alone.
         """
         network: Any = self.diffusion_model
-        num_channels = self._first_weight().shape[1] // network.patch_size**2
+        num_channels = self._num_channels()
         own: int = network.config.out_channels
         if num_channels <= own:
             return None
@@ -69,13 +69,18 @@ class FluxDenoiser(JointTextDenoiser):
         mask = torch.ones_like(noise)[:, :1] if mask is None else mask.to(device)
         return torch.cat([image, spread_to_batch_size(_mask_channels(mask, noise), noise.shape[0])], dim=1)
 
-    def _first_weight(self) -> torch.Tensor:
-        """Return the first layer's weight with the patches of the MODEL that samples, which may make it wider."""
+    def _num_channels(self) -> int:
+        """Return the channels that the first layer reads, with the patches of the MODEL that samples.
+
+        Only where there are patches of it the weight is made, once for each conditioning.
+        """
+        network: Any = self.diffusion_model
+        own: int = network.config.in_channels
         patcher = self.current_patcher
-        weight: torch.Tensor = (
-            self.get_parameter(FIRST_WEIGHT) if patcher is None else patcher.weights.current_weight(FIRST_WEIGHT)
-        )
-        return weight
+        if patcher is None or (FIRST_WEIGHT not in patcher.patches and not patcher.hook_patches):
+            return own
+        weight: torch.Tensor = patcher.weights.current_weight(FIRST_WEIGHT)
+        return weight.shape[1] // PATCH**2
 
 
 def fitted_mask(mask: torch.Tensor, picture: tuple[int, int], rows: int, columns: int) -> torch.Tensor:
