@@ -83,6 +83,19 @@ def denoiser_keys(weight_names: Iterable[str], diffusers_names: Mapping[str, str
     return keys
 
 
+def plain_keys(weight_names: Iterable[str], config: object) -> dict[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of a network that diffusers has no names for."""
+    return {**denoiser_keys(weight_names, {})}
+
+
+def own_layer_keys(weight_names: Iterable[str], config: object) -> dict[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of a network whose own names are diffusers' too."""
+    names = list(weight_names)
+    layers = (name.removeprefix(DENOISER_PREFIX) for name in names if name.endswith(".weight"))
+    own: dict[str, LoraTarget] = {name.removesuffix(".weight"): name for name in layers}
+    return {**denoiser_keys(names, {}), **named_by_trainers(own, ("", "transformer."), ("lycoris_",))}
+
+
 def clip_text_keys(
     weight_names: Iterable[str],
     encoder_prefix: str,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from engine.architectures.register_transformer import RegisterTransformer, RegisterTransformerConfig
 from engine.architectures.register_transformer_shapes import MARK, register_transformer_config
 from engine.architectures.t5 import T5Config
@@ -13,21 +11,16 @@ from engine.families.aura_flow.lora_names import lora_keys
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
-    TensorIndex,
-    TensorReader,
 )
 from engine.families.parts.autoencoder_kl import FULL, SMALL, LargeKlLatentFormat, autoencoder_kl
-from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import pile_t5
+from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
-PREFIX = "model.diffusion_model."
 IN_CHECKPOINT = (PREFIX, "model.")  # ComfyUI's, and that of the published files
 PREFIXES = (*IN_CHECKPOINT, "diffusion_model.", "")  # of files of the network alone
 VAE_PREFIX = "vae."
@@ -53,32 +46,23 @@ MERGED_BLOCKS = (
     *(f"double_layers.{index}." for index in range(4)), *(f"single_layers.{index}." for index in range(32)),
     "modF.", "final_linear.",
 )  # fmt: skip
-find = behind_first(PREFIXES, MARK)
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by the layer that reads its text, its registers and its table of places."""
-    names = find(index.shapes)
-    return None if names is None or any(name not in names for name in NEEDED) else Match(2, names)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
+DENOISER = transformer(
+    MARK,
+    configure=register_transformer_config,
+    build=RegisterTransformer,
+    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    prefixes=PREFIXES,
+    in_checkpoint=IN_CHECKPOINT,
+)
 
 
 FAMILY = ModelFamily(
     name="aura_flow",
     label="AuraFlow",
-    detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first(IN_CHECKPOINT, MARK),),
-        configure=register_transformer_config,
-        build=RegisterTransformer,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
-    ),
+    # Recognised by the layer that reads its text, its registers and its table of places.
+    detect=detect_by(DENOISER, needs=NEEDED),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=AuraFlowDenoiser,
     text=(pile_t5(ENCODING),),
     vae=autoencoder_kl(VAE_PREFIX),

@@ -5,8 +5,6 @@ A prompt is read by T5 alone, without padding.
 
 from __future__ import annotations
 
-from functools import partial
-
 from engine.architectures.distilled_stream import DistilledStreamConfig, DistilledStreamModel
 from engine.architectures.distilled_stream_shapes import MARK, distilled_stream_config
 from engine.architectures.t5 import T5Config
@@ -14,54 +12,37 @@ from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
-    TensorIndex,
-    TensorReader,
 )
 from engine.families.chroma.denoiser import ChromaDenoiser
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.double_stream_lora_names import lora_keys
-from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
+from engine.families.parts.transformer import always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
-PREFIX = "model.diffusion_model."
-PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 TEXT_HOME = "cond_stage_model."  # ComfyUI has the old names for checkpoints of this family
 NEEDED = ("img_in.weight", "double_blocks.0.img_attn.norm.key_norm.scale")
 CONTEXT_DIM = 4096
 FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
-find = behind_first(PREFIXES, MARK)
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by the norms of its approximator, and by the layer that reads patches of latents."""
-    names = find(index.shapes)
-    return None if names is None or any(name not in names for name in NEEDED) else Match(2, names)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
+DENOISER = transformer(
+    MARK,
+    configure=distilled_stream_config,
+    build=DistilledStreamModel,
+    dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+)
 
 
 FAMILY = ModelFamily(
     name="chroma",
     label="Chroma",
-    detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=distilled_stream_config,
-        build=DistilledStreamModel,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
-    ),
+    # Recognised by the norms of its approximator, and by the layer that reads patches of latents.
+    detect=detect_by(DENOISER, needs=NEEDED),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=ChromaDenoiser,
     text=(t5_xxl(T5Encoding(min_length=1, empty_has_end=False), home=TEXT_HOME),),
     vae=autoencoder_16(),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
+from engine.adapters.lora_names import own_layer_keys
 from engine.architectures.low_rank_dit import LowRankDit, LowRankDitConfig
 from engine.architectures.low_rank_dit_shapes import MARK, PATCHES, PICTURE_CHANNELS, low_rank_dit_config
 from engine.architectures.t5 import T5Config
@@ -15,21 +12,18 @@ from engine.families.base import (
     Defaults,
     Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
     TensorIndex,
-    TensorReader,
 )
 from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser
 from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
-from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import first_t5
+from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
 from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
-PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "net.", "")  # of files of the network alone
 CONTEXT_DIM = 1024
 FLOW = Parameterisation(cosmos_flow_of, {"sigma_data": 1.0, "sigma_max": 80.0, "sigma_min": 0.002})
@@ -43,52 +37,42 @@ TEXT_TYPES = (
 )  # fmt: skip
 EDGES = ("pos_embedder.", "x_embedder.", "t_embedder.", "t_embedding_norm.")
 
-find = behind_first(PREFIXES, MARK)
+DENOISER = transformer(
+    MARK,
+    configure=low_rank_dit_config,
+    build=LowRankDit,
+    dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
+    prefixes=PREFIXES,
+)
 
 
 def merged_blocks(num_blocks: int) -> tuple[str, ...]:
     return (*EDGES, *(f"blocks.{index}." for index in range(num_blocks)), "final_layer.")
 
 
+find = detect_by(DENOISER, needs=(PATCHES,))
+
+
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the transformer by its feed-forward layers and its first layer, which sees a latent alone."""
-    names = find(index.shapes)
-    if names is None or PATCHES not in names:
+    match = find(index)
+    if match is None:
         return None
-    config = low_rank_dit_config({ours: shape_of(theirs, index.shapes) for ours, theirs in names.items()})
-    return Match(2, names) if config.in_channels == PICTURE_CHANNELS else None
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
-
-
-def lora_keys(weight_names: Iterable[str], config: LowRankDitConfig) -> Mapping[str, LoraTarget]:
-    """Return a map from the names used in LoRA files to the weights of the network."""
-    names = list(weight_names)
-    layers = (name.removeprefix("diffusion_model.") for name in names if name.endswith(".weight"))
-    own = {name.removesuffix(".weight"): name for name in layers}
-    return {**denoiser_keys(names, {}), **named_by_trainers(own, ("", "transformer."), ("lycoris_",))}
+    config = low_rank_dit_config({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
+    return match if config.in_channels == PICTURE_CHANNELS else None
 
 
 FAMILY = ModelFamily(
     name="cosmos_predict2",
     label="Cosmos-Predict2",
     detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=low_rank_dit_config,
-        build=LowRankDit,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
-    ),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=CosmosPredict2Denoiser,
     text=(first_t5(ENCODING),),
     vae=CAUSAL_VIDEO_VAE,
     latent_format=CausalVideoLatentFormat,
-    denoiser_lora_keys=lora_keys,
+    denoiser_lora_keys=own_layer_keys,
     variants={"": ()},
     comfyui=ComfyUiNames(
         "Wan21",

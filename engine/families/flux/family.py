@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.double_stream import PATCH, DoubleStreamConfig, DoubleStreamModel
@@ -16,10 +15,8 @@ from engine.families.base import (
     Defaults,
     Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
-    TensorIndex,
     TensorReader,
 )
 from engine.families.flux.controlnets import control_networks
@@ -29,16 +26,14 @@ from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, 
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.double_stream_diffusers_names import file_layout
 from engine.families.parts.double_stream_lora_names import lora_keys, renamed_lora
-from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
+from engine.families.parts.transformer import detect_by, transformer
 from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
 from engine.text.chunk_encoding import Encoded
 from engine.text.clip_l import CLIP_L_ENCODING
 from engine.text.t5_encoding import T5Encoding
 
-PREFIX = "model.diffusion_model."
-PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 VAE_PREFIX = "vae."
 NEEDED = ("img_in.weight", "vector_in.in_layer.weight", "final_layer.linear.weight")  # others of such blocks lack one
 CONTEXT_DIM, LABEL_DIM = 4096, 768
@@ -54,17 +49,24 @@ MERGED_BLOCKS = (
 )  # fmt: skip
 
 
-find = behind_first(PREFIXES, MARK)
-find_diffusers = file_layout({})
+DENOISER = transformer(
+    MARK,
+    configure=double_stream_config,
+    build=DoubleStreamModel,
+    dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+    other_layouts=(file_layout({}),),
+)
+
+detect_network = detect_by(DENOISER, needs=NEEDED)  # by its first block, and by the layers before and behind the blocks
 
 
 def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its first block and by the layers before and behind the blocks."""
-    names = find(index.shapes) or find_diffusers(index.shapes)
-    if names is None or any(name not in names for name in NEEDED):
+    """Recognise the transformer; one that is given a picture and a mask paints below it."""
+    match = detect_network(index)
+    if match is None:
         return None
-    paints = shape_of(names["img_in.weight"], index.shapes)[1] >= MASKED_CHANNELS * PATCH**2
-    return Match(2, names, "inpaint" if paints else "")
+    paints = shape_of(match.names["img_in.weight"], index.shapes)[1] >= MASKED_CHANNELS * PATCH**2
+    return replace(match, variant="inpaint" if paints else "")
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
@@ -82,14 +84,7 @@ FAMILY = ModelFamily(
     label="Flux.1",
     detect=detect,
     parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find, find_diffusers),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=double_stream_config,
-        build=DoubleStreamModel,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
-    ),
+    denoiser=DENOISER,
     denoiser_type=FluxDenoiser,
     text=(clip_l(CLIP_L_ENCODING), t5_xxl(T5Encoding(min_length=256), lora_numbers=(2, 3))),
     combine_text=tokens_and_pooled,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
 from engine.architectures.clip_text import ClipTextConfig
@@ -15,13 +14,9 @@ from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
-    TensorIndex,
-    TensorReader,
 )
 from engine.families.hidream.denoiser import LayersDenoiser
 from engine.families.hidream.text_encoders import (
@@ -36,26 +31,19 @@ from engine.families.hidream.text_encoders import (
     combined,
 )
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
-from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.transformer import always, detect_by, transformer
 from engine.settings import DtypePolicy
 
-PREFIX = "model.diffusion_model."
-PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 VAE_PREFIX = "vae."
 VOCABULARY_SIZE = 128256
 FLOW = Parameterisation(flow_of, {"shift": 1.0})
 
-find = behind_first(PREFIXES, MARK)
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by the layers that read a language model's."""
-    names = find(index.shapes)
-    return None if names is None else Match(2, names)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
+DENOISER = transformer(
+    MARK,
+    configure=expert_dit_config,
+    build=ExpertDitModel,
+    dtypes=DtypePolicy(prefers=("bfloat16",)),
+)
 
 
 def lora_keys(weight_names: Iterable[str], config: ExpertDitConfig) -> Mapping[str, LoraTarget]:
@@ -71,16 +59,9 @@ def lora_keys(weight_names: Iterable[str], config: ExpertDitConfig) -> Mapping[s
 FAMILY = ModelFamily(
     name="hidream",
     label="HiDream-I1",
-    detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=expert_dit_config,
-        build=ExpertDitModel,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("bfloat16",)),
-    ),
+    detect=detect_by(DENOISER),  # by the layers that read a language model's
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=LayersDenoiser,
     text=(CLIP_L, CLIP_G, T5, LLAMA),
     combine_text=combined,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-
-from engine.adapters.lora_names import LoraTarget, denoiser_keys
+from engine.adapters.lora_names import plain_keys
 from engine.architectures.language_model import GEMMA2, LanguageModelConfig
 from engine.architectures.next_dit import NextDitConfig, NextDitModel
 from engine.architectures.next_dit_shapes import MARK, POOLED, TIME_LAYER, next_dit_config
@@ -13,44 +10,28 @@ from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
-    TensorIndex,
-    TensorReader,
 )
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.language_denoiser import MaskedTextDenoiser
 from engine.families.parts.language_model import language_text_encoder
-from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.transformer import always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.language_encoding import LanguageEncoding
 
-PREFIX = "model.diffusion_model."
-PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 VAE_PREFIX = "vae."
 CONTEXT_DIM = 2304
 START_TOKEN = 2
 FLOW = Parameterisation(flow_of, {"shift": 6.0, "multiplier": 1.0})
 
-find = behind_first(PREFIXES, MARK)
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its refining blocks, without the traits of others that have such blocks."""
-    names = find(index.shapes)
-    return None if names is None or TIME_LAYER in names or POOLED in names else Match(2, names)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
-
-
-def lora_keys(weight_names: Iterable[str], config: NextDitConfig) -> Mapping[str, LoraTarget]:
-    """Return a map from the names used in LoRA files to the weights of the network."""
-    return denoiser_keys(weight_names, {})
+DENOISER = transformer(
+    MARK,
+    configure=next_dit_config,
+    build=NextDitModel,
+    dtypes=DtypePolicy(prefers=("bfloat16",)),
+)
 
 
 GEMMA = language_text_encoder(
@@ -60,21 +41,15 @@ GEMMA = language_text_encoder(
 FAMILY = ModelFamily(
     name="lumina2",
     label="Lumina Image 2.0",
-    detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=next_dit_config,
-        build=NextDitModel,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("bfloat16",)),
-    ),
+    # Recognised by its refining blocks, without the traits of others that have such blocks.
+    detect=detect_by(DENOISER, lacks=(TIME_LAYER, POOLED)),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=MaskedTextDenoiser,
     text=(GEMMA,),
     vae=autoencoder_16(VAE_PREFIX),
     latent_format=FluxLatentFormat,
-    denoiser_lora_keys=lora_keys,
+    denoiser_lora_keys=plain_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("lumina2",)),
     default=Defaults(

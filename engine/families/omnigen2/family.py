@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
 from engine.architectures.language_model import QWEN2, LanguageModelConfig
@@ -14,26 +13,20 @@ from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
     Shapes,
-    TensorIndex,
-    TensorReader,
 )
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.language_denoiser import ReferencesDenoiser
 from engine.families.parts.language_model import fits_kind, language_text_encoder
-from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.transformer import always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.language_encoding import LanguageEncoding
 from engine.text.language_tokens import qwen2
 from engine.text.qwen_tokens import PAD_TOKEN
 
-PREFIX = "model.diffusion_model."
-PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 VAE_PREFIX = "vae."
 CONTEXT_DIM = 2048
 KEY_ROWS = 256  # of the text encoder's keys; larger ones of its kind have more
@@ -43,17 +36,12 @@ TEMPLATE = (
 )
 FLOW = Parameterisation(flow_of, {"shift": 2.6, "multiplier": 1.0})
 
-find = behind_first(PREFIXES, MARK)
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its embedder of time and text, and of reference pictures."""
-    names = find(index.shapes)
-    return None if names is None or "ref_image_patch_embedder.weight" not in names else Match(2, names)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
+DENOISER = transformer(
+    MARK,
+    configure=reference_dit_config,
+    build=ReferenceDitModel,
+    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+)
 
 
 def lora_keys(weight_names: Iterable[str], config: ReferenceDitConfig) -> Mapping[str, LoraTarget]:
@@ -77,16 +65,10 @@ QWEN = language_text_encoder(
 FAMILY = ModelFamily(
     name="omnigen2",
     label="OmniGen2",
-    detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=reference_dit_config,
-        build=ReferenceDitModel,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
-    ),
+    # Recognised by its embedder of time and text, and of reference pictures.
+    detect=detect_by(DENOISER, needs=("ref_image_patch_embedder.weight",)),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=ReferencesDenoiser,
     text=(QWEN,),
     vae=autoencoder_16(VAE_PREFIX),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
-
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
+from engine.adapters.lora_names import own_layer_keys
 from engine.architectures.centred_double_stream import CentredDoubleStreamConfig, CentredDoubleStreamModel
 from engine.architectures.centred_double_stream_shapes import BLOCK, HINT, MARK, centred_double_stream_config
 from engine.architectures.language_model import QWEN2, LanguageModelConfig
@@ -15,22 +12,17 @@ from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
-    TensorIndex,
-    TensorReader,
 )
 from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
-from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
 from engine.families.qwen_image.controlnets import BLOCKWISE, control_networks
 from engine.families.qwen_image.denoiser import QwenImageDenoiser
 from engine.families.qwen_image.text_encoder import QWEN
 from engine.settings import DtypePolicy
 
-PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "transformer.", "")  # of files of the network alone
 CONTEXT_DIM = 3584
 NUM_BLOCKS = 60
@@ -40,46 +32,27 @@ MERGED_BLOCKS = (
     *(f"transformer_blocks.{index}." for index in range(NUM_BLOCKS)), "proj_out.",
 )  # fmt: skip
 
-find = behind_first(PREFIXES, BLOCK)
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its blocks and the norm of its text; its ControlNets have these too."""
-    names = find(index.shapes)
-    return None if names is None or MARK not in names or HINT in names else Match(2, names)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    """Return the only one: a flow, with an exponential shift unless a node sets another."""
-    return FLOW
-
-
-def lora_keys(weight_names: Iterable[str], config: CentredDoubleStreamConfig) -> dict[str, LoraTarget]:
-    """Return a map from the names used in LoRA files to the weights of the network, which are diffusers' too."""
-    names = list(weight_names)
-    layers = (name.removeprefix("diffusion_model.") for name in names if name.endswith(".weight"))
-    diffusers = {name.removesuffix(".weight"): name for name in layers}
-    return {**denoiser_keys(names, {}), **named_by_trainers(diffusers, ("", "transformer."), ("lycoris_",))}
+DENOISER = transformer(
+    BLOCK,
+    configure=centred_double_stream_config,
+    build=CentredDoubleStreamModel,
+    dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
+    prefixes=PREFIXES,
+)
 
 
 FAMILY = ModelFamily(
     name="qwen_image",
     label="Qwen-Image",
-    detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first((PREFIX,), BLOCK),),
-        configure=centred_double_stream_config,
-        build=CentredDoubleStreamModel,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
-    ),
+    # Recognised by its blocks and the norm of its text; its ControlNets have these too.
+    detect=detect_by(DENOISER, needs=(MARK,), lacks=(HINT,)),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=QwenImageDenoiser,
     text=(QWEN,),
     vae=CAUSAL_VIDEO_VAE,
     latent_format=CausalVideoLatentFormat,
-    denoiser_lora_keys=lora_keys,
+    denoiser_lora_keys=own_layer_keys,
     control_networks=control_networks(CausalVideoLatentFormat()),
     model_patches=(BLOCKWISE,),
     variants={"": ()},

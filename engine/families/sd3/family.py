@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.mmdit import MmditConfig, MmditModel
 from engine.architectures.mmdit_shapes import LAST, MARK, mmdit_config
@@ -15,24 +13,21 @@ from engine.families.base import (
     Defaults,
     Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
     TensorIndex,
-    TensorReader,
 )
 from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
 from engine.families.parts.joint_text_denoiser import JointTextDenoiser
-from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.transformer import always, detect_by, transformer
 from engine.families.sd3.controlnets import control_networks
 from engine.families.sd3.diffusers_names import file_layout
 from engine.families.sd3.lora_names import lora_keys
 from engine.families.sd3.text_encoders import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
 from engine.settings import DtypePolicy
 
-PREFIX = "model.diffusion_model."
-PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 LATENT_CHANNELS = 16
+FIRST = "x_embedder.proj.weight"
 FLOW = Parameterisation(flow_of, {"shift": 3.0})
 MERGED_ENDS = (("pos_embed.", "x_embedder.", "context_embedder.", "y_embedder.", "t_embedder."), ("final_layer.",))
 
@@ -53,22 +48,24 @@ class Sd3LatentFormat(ShiftedLatentFormat):
     taesd_decoder_name = "taesd3_decoder"
 
 
-find = behind_first(PREFIXES, MARK)
+DENOISER = transformer(
+    MARK,
+    configure=mmdit_config,
+    build=MmditModel,
+    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    other_layouts=(file_layout,),
+)
+
+
+find = detect_by(DENOISER, needs=(LAST, FIRST))
 
 
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the transformer by its first block, and by the channels of its latents."""
-    names = find(index.shapes) or file_layout(index.shapes)
-    if names is None or LAST not in names:
+    match = find(index)
+    if match is None or index.shapes[str(match.names[FIRST])][1] != LATENT_CHANNELS:
         return None
-    first = names.get("x_embedder.proj.weight")
-    if first is None or index.shapes[str(first)][1] != LATENT_CHANNELS:
-        return None
-    return Match(2, names)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
+    return match
 
 
 def merged_blocks(num_blocks: int) -> tuple[str, ...]:
@@ -81,15 +78,8 @@ FAMILY = ModelFamily(
     name="sd3",
     label="Stable Diffusion 3",
     detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find, file_layout),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=mmdit_config,
-        build=MmditModel,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
-    ),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=JointTextDenoiser,
     text=(CLIP_L, CLIP_G, T5),
     combine_text=stacked,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
-
-from engine.adapters.lora_names import LoraTarget, denoiser_keys
+from engine.adapters.lora_names import plain_keys
 from engine.architectures.t5 import T5Config
 from engine.architectures.video_transformer import (
     FIRST,
@@ -20,11 +17,9 @@ from engine.families.base import (
     Defaults,
     Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
     TensorIndex,
-    TensorReader,
 )
 from engine.families.parts.causal_video_vae import (
     CAUSAL_VIDEO_VAE,
@@ -34,11 +29,10 @@ from engine.families.parts.causal_video_vae import (
     CausalVideoLatentFormat,
 )
 from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
-from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import umt5_xxl
+from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
 from engine.settings import DtypePolicy
 
-PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "model.", "")  # of files of the network alone
 CONTEXT_DIM = 4096
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
@@ -50,46 +44,38 @@ MERGED_BLOCKS = (
     *(f"blocks.{index}." for index in range(40)), "head.",
 )  # fmt: skip
 
-find = behind_first(PREFIXES, MARK)
+DENOISER = transformer(
+    MARK,
+    configure=video_transformer_config,
+    build=VideoTransformer,
+    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    prefixes=PREFIXES,
+)
+
+
+find = detect_by(DENOISER, needs=(FIRST,))
 
 
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the transformer by its last layer; networks that also read pictures, sound or cameras are others."""
-    names = find(index.shapes)
-    if names is None or FIRST not in names or index.shapes[str(names[FIRST])][1] != LATENT_CHANNELS:
+    match = find(index)
+    if match is None or index.shapes[str(match.names[FIRST])][1] != LATENT_CHANNELS:
         return None
-    is_other = any(not name.startswith(LAYERS) or OF_PICTURES in name for name in names)
-    return None if is_other else Match(2, names)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    """Return the only one: a flow of shift 8, unless a node sets another."""
-    return FLOW
-
-
-def lora_keys(weight_names: Iterable[str], config: VideoTransformerConfig) -> dict[str, LoraTarget]:
-    """Return a map from the names used in LoRA files to the weights of the network."""
-    return {**denoiser_keys(weight_names, {})}
+    is_other = any(not name.startswith(LAYERS) or OF_PICTURES in name for name in match.names)
+    return None if is_other else match
 
 
 FAMILY = ModelFamily(
     name="wan",
     label="Wan 2.1",
     detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=video_transformer_config,
-        build=VideoTransformer,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
-    ),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=TextTokensDenoiser,
     text=(umt5_xxl(),),
     vae=CAUSAL_VIDEO_VAE,
     latent_format=CausalVideoLatentFormat,
-    denoiser_lora_keys=lora_keys,
+    denoiser_lora_keys=plain_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("Wan21", ("wan",), {"ModelMergeWAN2_1": MERGED_BLOCKS}),
     default=Defaults(width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple", cost=400.0),

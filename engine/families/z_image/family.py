@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from engine.architectures.language_model import QWEN3, LanguageModelConfig
 from engine.architectures.language_model_shapes import EMBEDDING
 from engine.architectures.next_dit import NextDitConfig, NextDitModel
@@ -12,19 +10,15 @@ from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
-    Network,
     NotRecognised,
     Parameterisation,
     Scale,
     Shapes,
-    TensorIndex,
-    TensorReader,
 )
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.language_model import fits_kind, language_text_encoder
-from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.transformer import always, detect_by, transformer
 from engine.families.z_image.denoiser import ZImageDenoiser
 from engine.families.z_image.diffusers_names import file_layout, lora_keys
 from engine.settings import DtypePolicy
@@ -32,8 +26,6 @@ from engine.text.language_encoding import LanguageEncoding
 from engine.text.language_tokens import qwen3
 from engine.text.qwen_tokens import PAD_TOKEN
 
-PREFIX = "model.diffusion_model."
-PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 VAE_PREFIX = "vae."
 CONTEXT_DIM = 2560
 OTHER_WIDTHS = (1024, 2048, 4096)  # of models of the same kind that other networks read
@@ -42,15 +34,6 @@ FLOW = Parameterisation(flow_of, {"shift": 3.0, "multiplier": 1.0})
 # Layers of networks that are built around this one: a decoder of pixels, an embedder of pictures.
 FURTHER = {"dec_net.cond_embed.weight": "pixels", "siglip_embedder.1.weight": "pictures beside its prompt"}
 
-find = behind_first(PREFIXES, MARK)
-find_diffusers = file_layout()
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its refining blocks, whose time passes no SiLU."""
-    names = find(index.shapes) or find_diffusers(index.shapes)
-    return Match(2, names) if names is not None and TIME_LAYER in names else None
-
 
 def configure(shapes: Shapes) -> NextDitConfig:
     """Return the configuration of the network. Raises NotRecognised for one with layers that the engine lacks."""
@@ -58,10 +41,6 @@ def configure(shapes: Shapes) -> NextDitConfig:
         if name in shapes:
             raise NotRecognised(f"a Z-Image network of {what}")
     return next_dit_config(shapes)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
 
 
 def fits(shapes: Shapes) -> bool:
@@ -77,19 +56,20 @@ QWEN = language_text_encoder(
     kind=QWEN3, fits=fits, vocabulary=qwen3,
 )  # fmt: skip
 
+DENOISER = transformer(
+    MARK,
+    configure=configure,
+    build=NextDitModel,
+    dtypes=DtypePolicy(prefers=("bfloat16",)),
+    other_layouts=(file_layout(),),
+)
+
 FAMILY = ModelFamily(
     name="z_image",
     label="Z-Image",
-    detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find, find_diffusers),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=configure,
-        build=NextDitModel,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("bfloat16",)),
-    ),
+    detect=detect_by(DENOISER, needs=(TIME_LAYER,)),  # by its refining blocks, whose time passes no SiLU
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=ZImageDenoiser,
     text=(QWEN,),
     vae=autoencoder_16(VAE_PREFIX),
