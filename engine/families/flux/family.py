@@ -17,6 +17,7 @@ from engine.families.base import (
     ModelFamily,
     Parameterisation,
     Scale,
+    TensorIndex,
     TensorReader,
 )
 from engine.families.flux.controlnets import control_networks
