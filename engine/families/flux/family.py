@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.architectures.clip_text import ClipTextConfig
-from engine.architectures.double_stream import PATCH, DoubleStreamConfig, DoubleStreamModel
+from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamModel
 from engine.architectures.double_stream_shapes import GUIDANCE, MARK, double_stream_config
+from engine.architectures.patches import PATCH
 from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
 from engine.families.base import (
