@@ -127,6 +127,8 @@ class Denoiser(torch.nn.Module):
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         """Return the network's inputs of one condition (its keys as keywords, with noise, device, latent_image...)."""
         inputs: dict[str, BatchedInput] = {}
+        if kwargs.get("cross_attn") is not None:
+            self.check_text(kwargs["cross_attn"])
         concat = self.concat_cond(**kwargs)
         if concat is not None:
             inputs["c_concat"] = NoiseShapedInput(concat)
@@ -140,6 +142,19 @@ class Denoiser(torch.nn.Module):
         if kwargs.get("noise_concat") is not None:
             inputs["c_concat"] = NoiseShapedInput(kwargs["noise_concat"])
         return inputs
+
+    def check_text(self, tokens: torch.Tensor) -> None:
+        """Raise ValueError for text [B, T, D] of another width than the network reads: of another family's encoder."""
+        config = getattr(self.diffusion_model, "config", None)
+        expected = getattr(config, "context_dim", 0) or getattr(config, "text_dim", 0)
+        width = tokens.shape[-1]
+        if expected and width != expected:
+            family = self.model_config.family
+            label = "the model's family" if family is None else family.label
+            raise ValueError(
+                f"conditioning: its text encoder does not fit the model; got text of width {width}, expected "
+                f"{expected}, as the text encoders of {label} give it"
+            )
 
     def encode_adm(self, **kwargs: Any) -> torch.Tensor | None:
         return None

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.adapters.lora_names import LoraTarget
+from torch import nn
+
+from engine.adapters.lora_names import LoraTarget, target_name
+from engine.adapters.weight_adapters import LoraAdapter
 from engine.families.base import ModelFamily
 from engine.values.weight_handle import Network
 
@@ -23,6 +26,39 @@ def renamed_lora(network: Network, lora: Mapping[str, Any]) -> Mapping[str, Any]
     """Return a LoRA file's tensors under common names, where files for the network's family have names of their own."""
     family: ModelFamily | None = network.model_config.family
     return lora if family is None else family.renamed_lora(lora)
+
+
+def lora_misfit(network: Network, patches: Mapping[LoraTarget, Any]) -> str | None:
+    """Return how a LoRA's patches show that it is made for another network, or None.
+
+    Networks of one kind share names and many widths. A LoRA is another's where none of its patches of linear layers has
+    as many inputs as the layer, or none of those of the layers that read the text.
+    """
+    config = network.diffusion_model.config
+    text_dim = getattr(config, "context_dim", 0) or getattr(config, "text_dim", 0)
+    wrong: list[str] = []
+    fits: list[bool] = []
+    fits_text: list[bool] = []
+    for target, adapter in patches.items():
+        layer = _linear_layer(network, target_name(target)) if isinstance(adapter, LoraAdapter) else None
+        if layer is None or adapter.reshape is not None:
+            continue
+        given, wanted = adapter.down.flatten(1).shape[1], layer.in_features
+        fits.append(given == wanted)
+        if wanted == text_dim:
+            fits_text.append(given == wanted)
+        if given != wanted:
+            wrong.append(f"a change of {given} inputs for {target_name(target)}, expected {wanted}")
+    is_other = bool(wrong) and (not any(fits) or (bool(fits_text) and not any(fits_text)))
+    return wrong[0] if is_other else None
+
+
+def _linear_layer(network: Network, name: str) -> nn.Linear | None:
+    try:
+        layer = network.get_submodule(name.removesuffix(".weight"))
+    except AttributeError:
+        return None
+    return layer if isinstance(layer, nn.Linear) else None
 
 
 def text_lora_keys(text_encoders: Network) -> dict[str, str]:

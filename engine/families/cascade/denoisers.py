@@ -71,6 +71,7 @@ class StageCDenoiser(Denoiser):
             "crp": RegularInput(torch.zeros(1)),
         }
         if kwargs.get("cross_attn") is not None:
+            self.check_text(kwargs["cross_attn"])
             inputs["clip_text"] = CrossAttentionInput(kwargs["cross_attn"])
         return inputs
 

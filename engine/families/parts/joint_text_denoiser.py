@@ -20,20 +20,8 @@ class TextTokensDenoiser(Denoiser):
         inputs = super().extra_conds(**kwargs)
         tokens = inputs.get("c_crossattn")
         if tokens is not None:
-            self._check_width(tokens.cond.shape[-1])
             inputs["c_crossattn"] = RegularInput(tokens.cond)
         return inputs
-
-    def _check_width(self, width: int) -> None:
-        """Raise ValueError for text of another width than the network reads: that of another family's encoder."""
-        expected = getattr(getattr(self.diffusion_model, "config", None), "context_dim", width)
-        if width != expected:
-            family = self.model_config.family
-            label = "the model's family" if family is None else family.label
-            raise ValueError(
-                f"conditioning: its text encoder does not fit the model; got text of width {width}, expected "
-                f"{expected}, as the text encoders of {label} give it"
-            )
 
 
 class JointTextDenoiser(TextTokensDenoiser):

@@ -25,12 +25,6 @@ class QwenImageDenoiser(ReferencesDenoiser):
 
     def _check(self, options: dict[str, Any]) -> None:
         config: Any = self.diffusion_model.config
-        text: torch.Tensor | None = options.get("cross_attn")
-        if text is not None and text.shape[-1] != config.context_dim:
-            raise ValueError(
-                f"conditioning: its text encoder is not the model's; got tokens of width {text.shape[-1]}, expected "
-                f"{config.context_dim} (Qwen2.5-VL)"
-            )
         latents = {"latent_image": options["noise"]}
         latents |= {f"reference_latents[{place}]": item for place, item in enumerate(_references(options))}
         for name, latent in latents.items():

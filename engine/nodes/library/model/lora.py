@@ -13,7 +13,7 @@ from engine.adapters.lora_names import LoraTarget
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import CLIP, MODEL
 from engine.values.clip import Clip
-from engine.values.lora_keys import denoiser_lora_keys, renamed_lora, text_lora_keys
+from engine.values.lora_keys import denoiser_lora_keys, lora_misfit, renamed_lora, text_lora_keys
 from engine.values.model import Model
 
 Strength = Annotated[float, Float(min=-100.0, max=100.0, step=0.01)]
@@ -44,6 +44,9 @@ def with_lora(
     patches = lora_patches(lora, keys)
     if not patches and lora and not (clip is None and any(name.startswith(TEXT_STARTS) for name in lora)):
         raise ValueError(_unfit(model, lora))
+    misfit = None if model is None else lora_misfit(model.model, patches)
+    if misfit is not None:
+        raise ValueError(f"lora_name: it is made for another model; got {misfit}, as LoRAs for {_label(model)} have it")
     taken: set[Any] = set()
     if model is not None:
         model = model.clone()
@@ -59,11 +62,15 @@ def with_lora(
 
 def _unfit(model: Model | None, lora: Mapping[str, torch.Tensor]) -> str:
     """Return the message for a LoRA that changes nothing."""
-    family = None if model is None else model.model.model_config.family
-    label = "the model" if family is None else f"a model of {family.label}"
     return (
-        f"lora_name: none of its keys is a weight of the model; got {next(iter(lora))!r}, expected a LoRA for {label}"
+        f"lora_name: none of its keys is a weight of the model; got {next(iter(lora))!r}, expected a LoRA for "
+        f"{_label(model)}"
     )
+
+
+def _label(model: Model | None) -> str:
+    family = None if model is None else model.model.model_config.family
+    return "the model" if family is None else f"a model of {family.label}"
 
 
 @node(

@@ -1,0 +1,163 @@
+"""Parts of another model, refused before a step is sampled, by name and with what would fit; of every family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine.adapters.lora import lora_patches
+from engine.adapters.lora_names import target_name
+from engine.checkpoints.load import LoadedDenoiser, LoadTypes, load_text_encoders
+from engine.diffusion.denoiser import Denoiser
+from engine.diffusion.ksampler import fix_empty_latent_channels
+from engine.errors import BadModelFile
+from engine.families import registry
+from engine.families.base import ModelFamily
+from engine.formats.safetensors_file import write_safetensors
+from engine.nodes.library.model.lora import with_lora
+from engine.store.model_store import denoiser
+from engine.values.lora_keys import denoiser_lora_keys, lora_misfit
+from engine.values.vae import Vae
+
+FAMILIES = registry.families()
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+every_prompted_family = pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family.text], ids=lambda family: family.name
+)
+
+
+def network_of(family: ModelFamily) -> Denoiser:
+    """The family's small network without weights."""
+    with torch.device("meta"):
+        unet = family.denoiser.build(family.scales["small"].denoiser)
+    return denoiser(LoadedDenoiser(family, "", family.parameterisation, unet))
+
+
+def text_width(network: Any) -> int:
+    config = network.diffusion_model.config
+    return int(getattr(config, "context_dim", 0) or config.text_dim)
+
+
+class Sampled:
+    """A MODEL of which only the network is asked."""
+
+    def __init__(self, network: Denoiser) -> None:
+        self.model: Any = network
+
+    def get_model_object(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+@every_prompted_family
+def test_text_of_another_encoder_is_refused(family: ModelFamily) -> None:
+    network = network_of(family)
+    width = text_width(network) + 8
+    noise = torch.zeros(1, network.latent_format.latent_channels, 8, 8)
+    given = {
+        "cross_attn": torch.zeros(1, 4, width),
+        "pooled_output": torch.zeros(1, 16),
+        "conditioning_llama3": torch.zeros(1, 2, 4, 16),
+    }
+    with pytest.raises(ValueError, match="conditioning: its text encoder does not fit the model") as refused:
+        network.extra_conds(noise=noise, device=torch.device("cpu"), latent_image=noise, **given)
+    assert f"got text of width {width}, expected {width - 8}" in str(refused.value)
+    assert family.label in str(refused.value)
+
+
+@every_family
+def test_a_latent_of_another_vae_is_refused(family: ModelFamily) -> None:
+    network: Any = Sampled(network_of(family))
+    channels = network.model.latent_format.latent_channels
+    with pytest.raises(
+        ValueError, match=f"another VAE than the model's; got {channels + 1} channels, expected {channels}"
+    ):
+        fix_empty_latent_channels(network, torch.ones(1, channels + 1, 8, 8))
+    assert fix_empty_latent_channels(network, torch.zeros(1, channels + 1, 8, 8)).shape[1] == channels
+
+
+@every_family
+def test_a_lora_without_a_key_of_the_model_is_refused(family: ModelFamily) -> None:
+    model: Any = Sampled(network_of(family))
+    with pytest.raises(
+        ValueError, match=f"lora_name: none of its keys .* expected a LoRA for a model of {family.label}"
+    ):
+        with_lora(model, None, {"other_model.lora_up.weight": torch.zeros(4, 2)}, 1.0, 1.0)
+
+
+@every_family
+def test_a_lora_of_a_network_of_other_widths_is_refused(family: ModelFamily) -> None:
+    """Networks of one kind share the names of their layers."""
+    network = network_of(family)
+    keys = denoiser_lora_keys(network)
+    linear = {
+        key: layer
+        for key, target in keys.items()
+        if isinstance(layer := _layer(network, target_name(target)), nn.Linear)
+    }
+    for extra, is_refused in ((8, True), (0, False)):
+        lora = {}
+        for key, layer in list(linear.items())[:50]:
+            lora[f"{key}.lora_up.weight"] = torch.zeros(layer.out_features, 2)
+            lora[f"{key}.lora_down.weight"] = torch.zeros(2, layer.in_features + extra)
+        misfit = lora_misfit(network, lora_patches(lora, keys, warn=False))
+        assert (misfit is not None) is is_refused
+        assert misfit is None or "a change of " in misfit
+
+
+def test_a_lora_of_stable_diffusion_1_does_not_pass_for_one_of_xl() -> None:
+    """Many of its layers have the same names and widths; those that read the text do not."""
+    first, other = network_of(registry.family_named("sd15")), network_of(registry.family_named("sdxl"))
+    widths = {text_width(first), text_width(other)}
+    assert len(widths) == 2
+    lora: dict[str, torch.Tensor] = {}
+    keys = denoiser_lora_keys(other)
+    for key, target in keys.items():
+        layer = _layer(other, target_name(target))
+        if isinstance(layer, nn.Linear) and key.startswith("lora_unet_"):
+            inputs = text_width(first) if layer.in_features == text_width(other) else layer.in_features
+            lora[f"{key}.lora_up.weight"] = torch.zeros(layer.out_features, 2)
+            lora[f"{key}.lora_down.weight"] = torch.zeros(2, inputs)
+    misfit = lora_misfit(other, lora_patches(lora, keys, warn=False))
+    assert misfit is not None and misfit.endswith(f"expected {text_width(other)}")
+
+
+def _layer(network: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return network.get_submodule(name.removesuffix(".weight"))
+    except AttributeError:
+        return None
+
+
+@every_family
+def test_a_controlnet_steers_no_other_family(family: ModelFamily) -> None:
+    own = family.scales["small"].denoiser
+    for other in FAMILIES:
+        steered = other.scales["small"].denoiser
+        if type(steered) is type(own):
+            continue  # told apart by widths
+        assert not any(kind.steers(own, steered) for kind in family.control_networks)
+
+
+@every_prompted_family
+def test_a_text_encoder_of_another_family_is_refused_by_its_type(family: ModelFamily, tmp_path: Path) -> None:
+    path = tmp_path / "encoder.safetensors"
+    write_safetensors(path, {"some.weight": torch.zeros(2, 2)})
+    for text_type in family.comfyui.text_types:
+        with pytest.raises(BadModelFile, match=r"encoder.safetensors: .*; expected"):
+            load_text_encoders([path], LoadTypes(), text_type)
+
+
+@every_family
+def test_latents_of_another_vae_are_not_decoded(family: ModelFamily) -> None:
+    with torch.device("meta"):
+        network: Any = family.vae.build(family.scales["small"].vae)
+    channels = network.latent_channels
+    checked: Any = SimpleNamespace(first_stage_model=network)
+    with pytest.raises(ValueError, match=f"got {channels + 1} channels, expected"):
+        Vae._check_channels(checked, torch.zeros(1, channels + 1, 4, 4))
