@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -206,9 +206,15 @@ class Denoiser(torch.nn.Module):
     def process_latent_out(self, latent: torch.Tensor) -> torch.Tensor:
         return self.latent_format.process_out(latent)
 
-    def memory_required(self, input_shape: Any, cond_shapes: Any = None) -> float:
-        """Estimate the working memory for an input `[B, C, h, w]`, of attention without a score matrix. Bytes."""
-        area = input_shape[0] * math.prod(input_shape[2:])
+    def memory_required(
+        self, input_shape: Sequence[int], cond_shapes: Mapping[str, Sequence[Sequence[int]]] | None = None
+    ) -> float:
+        """Estimate the working memory for an input `[B, C, h, w]`, of attention without a score matrix. Bytes.
+
+        `cond_shapes` are those of further latents that the network works on beside it, by the input's name.
+        """
+        others = [shape for shapes in (cond_shapes or {}).values() for shape in shapes]
+        area = sum(shape[0] * math.prod(shape[2:]) for shape in (input_shape, *others))
         size = torch.empty((), dtype=self.compute_dtype).element_size()
         return float(area * size * 0.01 * self.memory_usage_factor * 1024 * 1024)
 

@@ -220,6 +220,7 @@ def _add_defaults(
             waiting.setdefault(found.hooks, []).append((replace(found, weight=rest), side))
 
 
+REFERENCES = "ref_latents"  # the input of a network that sees reference pictures
 BATCH_MARGIN = 1.5  # how many times the estimate has to be free for conditions to run in one batch
 
 
@@ -228,7 +229,8 @@ def _take_batch(parts: list[tuple[Part, int]], model: object) -> list[tuple[Part
     first = parts[0][0]
     joining = [index for index, (part, _) in enumerate(parts) if part.can_join(first)][::-1]
     chosen = joining[: _num_together(model, first, len(joining))]
-    _tell_patcher(model, [len(chosen) * first.x.shape[0], *first.x.shape[1:]], is_split=len(chosen) < len(joining))
+    shape = [len(chosen) * first.x.shape[0], *first.x.shape[1:]]
+    _tell_patcher(model, shape, _reference_shapes(first, len(chosen)), is_split=len(chosen) < len(joining))
     return [parts.pop(index) for index in chosen]
 
 
@@ -244,26 +246,36 @@ def _num_together(model: object, first: Part, num_joining: int) -> int:
     decided: dict[Any, int] = patcher.batch_sizes
     if first.hooks is not None:
         decided.clear()  # hooks may keep patched weights on the device, which leaves less room to all
-        return _largest_fitting(model, first.x.shape, num_joining, float(patcher.free_bytes()))
+        return _largest_fitting(model, first, num_joining, float(patcher.free_bytes()))
     key = (first.x.shape, num_joining)
     if key not in decided:
-        decided[key] = _largest_fitting(model, first.x.shape, num_joining, float(patcher.free_bytes()))
+        decided[key] = _largest_fitting(model, first, num_joining, float(patcher.free_bytes()))
     return decided[key]
 
 
-def _largest_fitting(model: Network, part_shape: Sequence[int], num_joining: int, free_bytes: float) -> int:
+def _largest_fitting(model: Network, part: Part, num_joining: int, free_bytes: float) -> int:
     """Return the number, or its half, third and so on, whose working memory fits; at the least one."""
     for divisor in range(1, num_joining):
         num_parts = num_joining // divisor
-        if model.memory_required([num_parts * part_shape[0], *part_shape[1:]]) * BATCH_MARGIN < free_bytes:
+        shape = [num_parts * part.x.shape[0], *part.x.shape[1:]]
+        references = _reference_shapes(part, num_parts)
+        beside = {"cond_shapes": {REFERENCES: references}} if references else {}
+        if model.memory_required(shape, **beside) * BATCH_MARGIN < free_bytes:
             return num_parts
     return 1
 
 
-def _tell_patcher(model: object, shape: list[int], *, is_split: bool) -> None:
+def _reference_shapes(part: Part, num_parts: int) -> list[Sequence[int]]:
+    """Return the shapes of the reference latents of so many parts like this one."""
+    found = part.inputs.get(REFERENCES)
+    return [] if found is None else [latent.shape for latent in found.cond] * num_parts
+
+
+def _tell_patcher(model: object, shape: list[int], references: list[Sequence[int]], *, is_split: bool) -> None:
     patcher = getattr(model, "current_patcher", None)
     if patcher is not None:
-        patcher.begin_batch(shape, is_split=is_split)
+        beside = {"references": references} if references else {}
+        patcher.begin_batch(shape, is_split=is_split, **beside)
 
 
 def _run_batch(

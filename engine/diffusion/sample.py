@@ -43,7 +43,7 @@ class SampledModel(Protocol):
 
     def get_nested_additional_models(self) -> list[Any]: ...
 
-    def memory_required(self, input_shape: Sequence[int]) -> float: ...
+    def memory_required(self, input_shape: Sequence[int], references: Sequence[Sequence[int]] = ()) -> float: ...
 
     @property
     def memory_savings(self) -> Any: ...
@@ -235,7 +235,10 @@ class Guider:
         if denoise_mask is not None:
             denoise_mask = prepare_mask(denoise_mask, noise.shape, device)
         shape = [noise.shape[0] * 2, *noise.shape[1:]]
-        working_bytes = int(self.model_patcher.memory_required(shape) * BATCH_MARGIN) + 1 + self._control_bytes()
+        references = self._reference_shapes()
+        beside = (references,) if references else ()
+        estimate = self.model_patcher.memory_required(shape, *beside)
+        working_bytes = int(estimate * BATCH_MARGIN) + 1 + self._control_bytes()
         slices = self.model_patcher.memory_savings.attention_slices
         if slices > 1:
             self.model_options = merge_options(
@@ -262,6 +265,11 @@ class Guider:
                 if "control" in condition:
                     found[id(condition["control"])] = condition["control"]
         return list(found.values())
+
+    def _reference_shapes(self) -> list[Sequence[int]]:
+        """Return the shapes of the reference latents of all conditions, which run in one batch where they fit."""
+        conditions = (condition for side in self.conds.values() for condition in side)
+        return [latent.shape for condition in conditions for latent in condition.get("reference_latents") or ()]
 
     def _control_bytes(self) -> int:
         """Return the bytes that controls need beyond the weights they bring along."""

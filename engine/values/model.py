@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from engine.cancel import check_cancelled
+from engine.diffusion.guidance import REFERENCES
 from engine.values.hooks import EnumHookMode, EnumHookType, EnumWeightTarget, HookGroup, create_target_dict
 from engine.values.module_patcher import ModulePatcher
 from engine.values.weight_handle import Network, WeightHandle
@@ -30,17 +31,20 @@ class Model(ModulePatcher):
         dtype: torch.dtype | None = self.model.get_dtype() if hasattr(self.model, "get_dtype") else None
         return dtype
 
-    def memory_required(self, input_shape: Sequence[int]) -> float:
-        """Return the bytes of working memory for an input of that shape."""
-        required: float = self.model.memory_required(input_shape)
+    def memory_required(self, input_shape: Sequence[int], references: Sequence[Sequence[int]] = ()) -> float:
+        """Return the bytes of working memory for an input of that shape, and reference latents of those."""
+        if not references:
+            required: float = self.model.memory_required(input_shape)
+            return required
+        required = self.model.memory_required(input_shape, cond_shapes={REFERENCES: references})
         return required
 
-    def begin_batch(self, shape: Sequence[int], *, is_split: bool) -> None:
+    def begin_batch(self, shape: Sequence[int], *, is_split: bool, references: Sequence[Sequence[int]] = ()) -> None:
         """Reserve working memory for a batch of that shape, half of it for the attention. Only while in use.
 
         With `is_split` the batch is part of one that was too large for the memory.
         """
-        num_bytes = self.memory_required(shape)
+        num_bytes = self.memory_required(shape, references)
         self.weights.begin_work(int(num_bytes * (0.5 + 0.5 / self.memory_savings.attention_slices)))
         if is_split:
             self.weights.note_split()

@@ -70,8 +70,9 @@ class Model:
     def get_nested_additional_models(self) -> list[Any]:
         return []
 
-    def memory_required(self, input_shape: Sequence[int]) -> float:
-        return INNER.memory_required(input_shape)
+    def memory_required(self, input_shape: Sequence[int], references: Sequence[Sequence[int]] = ()) -> float:
+        self.references = [list(shape) for shape in references]
+        return INNER.memory_required(input_shape, {"ref_latents": references})
 
     def pre_run(self) -> None:
         self.events.append("pre_run")
@@ -216,3 +217,18 @@ def test_denoise_of_zero_has_no_level_and_two_level_samplers_lose_the_last_but_o
     longer = KSampler(Model(), 6, "cpu", "euler", "karras").sigmas
     found = KSampler(Model(), 5, "cpu", "dpm_2", "karras").sigmas
     assert torch.equal(found, torch.cat([longer[:5], longer[6:]]))
+
+
+def test_reference_latents_of_all_conditions_count_in_the_estimate() -> None:
+    model = Model()
+    made = Guider(model)
+    latents = [torch.zeros(1, 4, 6, 6), torch.zeros(1, 4, 2, 4)]
+    made.set_conds(
+        [(torch.zeros(1, 1, 1), {"reference_latents": latents})],
+        [(torch.zeros(1, 1, 1), {"reference_latents": latents[:1]})],
+    )
+    made.sample(noise(), torch.zeros(SHAPE), Sampler(euler), TRAINED)
+    assert model.references == [[1, 4, 6, 6], [1, 4, 2, 4], [1, 4, 6, 6]]
+    plain, cells = INNER.memory_required(SHAPE), 2 * 36 + 8
+    counted = INNER.memory_required(SHAPE, {"ref_latents": model.references})
+    assert counted == pytest.approx(plain * (8 * 12 + cells) / (8 * 12))
