@@ -20,7 +20,9 @@ from worker.json_values import JsonObject
 MARK = "darkroom_record"
 """Key of the engine's own records; `engine/server/log_records.py` writes it."""
 
-SHOWN_FIELDS = ("prompt_id", "node_id", "class_type", "traceback")
+SHOWN_FIELDS = {"prompt_id": "prompt_id", "node_id": "node_id", "class_type": "class_type", "traceback": "exception"}
+"""Fields of a record, and their names in the front's log."""
+
 MAX_TEXT = 20_000  # of one field
 MAX_TRACE_LINES = 400
 LAST_LINES = 20
@@ -84,7 +86,7 @@ class EngineLog:
             lines, self._trace = self._trace, []
             last = next((line for line in reversed(lines) if line.strip()), "")
             event = last if lines[0].startswith(_TRACEBACK) else lines[0]
-            self._log.error(event[:MAX_TEXT], traceback="\n".join(lines)[-MAX_TEXT:])
+            self._log.error(event[:MAX_TEXT], exception="\n".join(lines)[-MAX_TEXT:])
 
     def _ends_trace(self, line: str) -> bool:
         return not _TRACE_GOES_ON.match(line) or len(self._trace) >= MAX_TRACE_LINES
@@ -92,14 +94,14 @@ class EngineLog:
     def _add_record(self, record: JsonObject) -> None:
         level, fields = LEVELS.get(str(record.get("level")), logging.INFO), fields_of(record)
         event = str(record.get("event", ""))[:MAX_TEXT]
-        trace = str(fields.get("traceback", "")).rstrip().rpartition("\n")[2]
+        trace = str(fields.get("exception", "")).rstrip().rpartition("\n")[2]
         self._last.extend(line for line in (event, trace) if line)
         self._log.log(level, event, **fields)
 
 
 def fields_of(record: JsonObject) -> dict[str, Any]:
     """Return the fields of an engine's record that the front's log shows. Pure; a node pack may have written it."""
-    shown = {name: str(record[name])[-MAX_TEXT:] for name in SHOWN_FIELDS if record.get(name)}
+    shown = {name: str(record[given])[-MAX_TEXT:] for given, name in SHOWN_FIELDS.items() if record.get(given)}
     shown["source"] = str(record.get("logger", ""))[:100]
     if "prompt_id" in shown:
         shown["request_id"] = _ATTEMPT.sub("", shown["prompt_id"])

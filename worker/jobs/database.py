@@ -168,7 +168,9 @@ def job_of(row: Any) -> Job:
     try:
         return _job_of(row)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StateUnusable(f"job {row.id} in the job database: damaged: {type(error).__name__}: {error}") from None
+        raise StateUnusable(
+            f"job {row.id} in the job database: damaged: {type(error).__name__}: {error}. {WAY_OUT.capitalize()}"
+        ) from None
 
 
 def _job_of(row: Any) -> Job:

@@ -41,11 +41,12 @@ class JobLog:
         log.info("job started", category="execution", **shown)
 
     def ended(self, job: Job) -> None:
-        """Log the end of a job."""
+        """Log the end of a job, whose prompt is then released."""
+        level = end_level(job)
         log.log(
-            end_level(job),
+            level,
             "job ended",
-            category="execution" if job.state is not JobState.FAILED else "error",
+            category="execution" if level == logging.INFO else "error",
             request_id=job.id,
             prompt_id=job.prompt_id,
             state=job.state.value,
@@ -53,6 +54,7 @@ class JobLog:
             **{name: value for name, value in job.times.as_json().items() if value is not None},
             **_failure_fields(job),
         )
+        self._texts.release(job.id)
 
 
 def end_level(job: Job) -> int:

@@ -21,7 +21,7 @@ from worker.observe.prompt_texts import PromptTexts
 SECRET_KEYS = re.compile(r"secret|token|password|authorization|api_?key|access_key|signature|credential", re.IGNORECASE)
 SECRET_IN_TEXT = re.compile(r"(?i)\b(api_key|token|signature|x-amz-[a-z-]{1,64}|secret)=([^&\s\"']+)")
 HIDDEN = "[hidden]"
-PROMPT_FIELDS: Final = frozenset({"message", "reason", "traceback", "exception", "error"})
+PROMPT_FIELDS: Final = frozenset({"message", "reason", "exception", "error"})
 """Fields whose text may repeat a part of a prompt. The event does so too where an engine wrote it."""
 
 PERFORMANCE: Final = ("readiness", "warm_up", "benchmark", "sensors", "engine.memory", "engine.diffusion")

@@ -15,7 +15,7 @@ from worker.json_values import JsonObject, object_at
 
 MIN_LENGTH: Final = 3
 MAX_TEXTS: Final = 1000  # of one prompt, the longest first
-PROMPTS_KEPT: Final = 32
+PROMPTS_KEPT: Final = 32  # after their job has ended: the engine's output may come later
 HIDDEN: Final = "[prompt]"
 
 _FILE_NAME: Final = re.compile(r"[^\s]+\.[A-Za-z0-9]{2,12}")
@@ -25,19 +25,24 @@ class PromptTexts:
     """Texts of the prompts that run and of the last ones that have ended, by job."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._held: dict[str, tuple[str, ...]] = {}
+        self._released: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
     def hold(self, job_id: str, prompt: JsonObject) -> None:
-        """Remember the texts of a job's prompt until PROMPTS_KEPT others have come."""
-        if prompt:
+        """Remember the texts of a job's prompt until it is released."""
+        if job_id not in self._held:
             self._held[job_id] = tuple(sorted(set(texts_of(prompt)), key=len, reverse=True)[:MAX_TEXTS])
-            self._held.move_to_end(job_id)
-        while len(self._held) > PROMPTS_KEPT:
-            self._held.popitem(last=False)
+
+    def release(self, job_id: str) -> None:
+        """Forget the texts of a job that has ended once PROMPTS_KEPT others have ended after it."""
+        self._released[job_id] = self._held.pop(job_id, ())
+        self._released.move_to_end(job_id)
+        while len(self._released) > PROMPTS_KEPT:
+            self._released.popitem(last=False)
 
     def hide(self, value: str) -> str:
         """Return a text of a log record without the texts of prompts."""
-        for texts in self._held.values():
+        for texts in (*self._held.values(), *self._released.values()):
             for text in texts:
                 if text in value:
                     value = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", HIDDEN, value)

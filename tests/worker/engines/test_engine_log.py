@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from engine.log_context import logged_as
+from engine.server.log_records import JsonRecords
 from worker.engines.engine_log import EngineLog, fields_of
 
 TRACE = ["Traceback (most recent call last):", '  File "pack.py", line 1', "    x()", "ValueError: bad", "after"]
@@ -30,15 +33,23 @@ def record(**fields: Any) -> str:
 def test_a_record_keeps_its_level_and_has_the_ids_of_its_job(level: str) -> None:
     line = record(level=level, event="Draw failed", prompt_id="my-job-2", node_id="7", class_type="Draw", traceback="T")
     (shown,) = logged(line)
-    assert (shown["log_level"], shown["event"], shown["traceback"]) == (level, "Draw failed", "T")
+    assert (shown["log_level"], shown["event"], shown["exception"]) == (level, "Draw failed", "T")
     assert (shown["request_id"], shown["prompt_id"], shown["node_id"]) == ("my-job", "my-job-2", "7")
     assert shown["source"] == "engine.runtime"
+
+
+def test_the_engines_own_records_are_understood() -> None:
+    with logged_as("my-job-1", "7", "Draw"):
+        line = JsonRecords().format(logging.LogRecord("engine.x", logging.WARNING, "f", 1, "no %s", ("a",), None))
+    (shown,) = logged(line)
+    assert (shown["log_level"], shown["event"], shown["source"]) == ("warning", "no a", "engine.x")
+    assert (shown["request_id"], shown["node_id"], shown["class_type"]) == ("my-job", "7", "Draw")
 
 
 def test_a_traceback_is_one_record_of_level_error() -> None:
     trace, after = logged(*TRACE)
     assert (trace["log_level"], trace["event"]) == ("error", "ValueError: bad")
-    assert trace["traceback"] == "\n".join(TRACE[:4])
+    assert trace["exception"] == "\n".join(TRACE[:4])
     assert (after["log_level"], after["event"]) == ("info", "after")
 
 

@@ -20,11 +20,13 @@ def test_whole_texts_are_hidden_and_parts_of_words_are_not() -> None:
     assert texts.hide("concatenate 'cat' and cat on a mat.") == "concatenate '[prompt]' and [prompt]."
 
 
-def test_only_the_last_prompts_are_remembered() -> None:
+def test_a_prompt_is_remembered_while_it_runs_and_a_while_after_its_end() -> None:
     texts = PromptTexts()
+    texts.hold("long", prompt(text="a long job"))
     for number in range(PROMPTS_KEPT + 1):
         texts.hold(str(number), prompt(text=f"text number {number} here"))
-    assert texts.hide("text number 0 here") == "text number 0 here"
+        texts.release(str(number))
+    assert texts.hide("text number 0 here, a long job") == "text number 0 here, [prompt]"
     assert texts.hide("text number 1 here") == "[prompt]"
 
 
