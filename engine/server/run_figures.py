@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -69,6 +70,8 @@ class RunFigures:
 
     def _on_progress(self, event: NodeProgress, prompt: Mapping[str, Any]) -> None:
         if SAMPLER not in str(prompt.get(event.node.display_node_id, {}).get("class_type", "")):
+            return
+        if not isinstance(event.value, int | float) or not math.isfinite(event.value):  # a pack may report anything
             return
         now = self._clock_seconds()
         is_first = self._node != event.node.real_node_id or event.value <= self._value

@@ -261,7 +261,7 @@ class EngineClient:
     async def metrics_text(self) -> str | None:
         """Return the engine's own metrics in Prometheus' text format; None from an engine that has none."""
         reply = await self._request("GET", "/metrics")
-        return reply.body.decode() if reply.status == 200 else None
+        return reply.body.decode(errors="replace") if reply.status == 200 else None
 
     def forget_object_info(self) -> None:
         self._object_info = None

@@ -33,6 +33,7 @@ from worker.settings.environment import child_environment
 
 MEMORY_LOOK_SECONDS = 2.0
 IMMEDIATE_STOP_SECONDS = 0.5
+METRICS_SECONDS = 1.5
 TOKEN_FILE = "token"
 
 log = structlog.get_logger("engines")
@@ -144,7 +145,7 @@ class EngineFleet:
         """Return the metrics that the engines report themselves, by their index; without those that are not up."""
         up = [(index, engine) for index, engine in enumerate(self.engines) if engine.is_up]
         texts = await asyncio.gather(
-            *(engine.client.metrics_text() for _, engine in up),
+            *(asyncio.wait_for(engine.client.metrics_text(), METRICS_SECONDS) for _, engine in up),
             return_exceptions=True,  # one that does not answer
         )
         return {index: text for (index, _), text in zip(up, texts, strict=True) if isinstance(text, str)}

@@ -6,6 +6,7 @@ has its address.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,7 +18,11 @@ from worker.engines.loss import LossReason
 from worker.engines.watch import EngineReport, EngineState
 
 UP = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)
-OURS = "darkroom_"
+OF_ENGINES = re.compile(r"darkroom_(engine$|memory_|model_|run|nodes|sampling_)")
+"""Names of what engines report themselves. Custom nodes run in an engine: it adds nothing under other names."""
+
+OF_THE_FRONT = frozenset({"darkroom_memory_available_bytes", "darkroom_memory_total_bytes"})
+MAX_TEXT_LENGTH = 500_000
 
 
 class EngineMetrics(Collector):
@@ -31,11 +36,11 @@ class EngineMetrics(Collector):
         return ()  # no engine has reported yet at registration
 
     def show(self, texts: Mapping[int, str]) -> None:
-        """Replace the metrics that engines have reported, in Prometheus' text format, by their index."""
-        self._reported = {
-            index: [family for family in text_string_to_metric_families(text) if family.name.startswith(OURS)]
-            for index, text in texts.items()
-        }
+        """Replace the metrics that engines have reported, in Prometheus' text format, by their index.
+
+        A text that is too long or does not parse is left out.
+        """
+        self._reported = {index: parsed for index, text in texts.items() if (parsed := _parse(text))}
 
     def collect(self) -> Iterable[Metric]:
         yield from self._known_here()
@@ -80,8 +85,18 @@ class EngineMetrics(Collector):
             for family in families:
                 into = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 for sample in family.samples:
-                    into.add_sample(sample.name, {"engine": str(index), **sample.labels}, sample.value)
+                    into.add_sample(sample.name, {**sample.labels, "engine": str(index)}, sample.value)
         return merged.values()
+
+
+def _parse(text: str) -> list[Metric]:
+    if len(text) > MAX_TEXT_LENGTH:
+        return []
+    try:
+        families = list(text_string_to_metric_families(text))
+    except ValueError:
+        return []
+    return [family for family in families if OF_ENGINES.match(family.name) and family.name not in OF_THE_FRONT]
 
 
 def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:

@@ -56,6 +56,13 @@ def test_tiles_of_an_upscaler_are_no_sampling_steps() -> None:
     assert figures.num_steps == 0
 
 
+def test_a_pack_that_reports_nonsense_breaks_nothing() -> None:
+    figures = RunFigures()
+    for value in (float("nan"), float("inf"), None, "half"):
+        figures.on_event(progress("3", value), PROMPT)  # type: ignore[arg-type]
+    assert figures.num_steps == 0
+
+
 def test_a_sampler_that_runs_again_begins_anew() -> None:
     clock = Clock()
     figures = RunFigures(clock)
