@@ -8,7 +8,8 @@
 # its own exact pins of the CUDA libraries where it has any, so those are not listed. It has no hashes, because the build
 # of torch is the user's choice (CPU, CUDA, ROCm), each with a hash of its own.
 #
-# misc/locks: what the image installs, with the hash of every file, for pip's --require-hashes.
+# misc/locks: what the image installs, with the hash of every file. torch-cuda12.txt and torch-cpu.txt name builds that
+# PyPI does not have; where their index cannot be reached they hold the version without hashes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fresh=$(mktemp -d)
@@ -26,14 +27,36 @@ if [ "${1:-}" != --hashes ]; then
   } >constraints.txt
 fi
 
-lock() { # lock NAME REQUIREMENTS_FILE: the image's Python and platforms
+compile() { # compile REQUIREMENTS_FILE OUTPUT [option ...]: for the image's Python and platforms
   "$fresh/venv/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.12 --no-annotate --no-header \
-    --system-certs --constraint constraints.txt "$2" --output-file "$fresh/$1.txt"
-  { echo "# Written by misc/lock.sh; do not edit."; cat "$fresh/$1.txt"; } >"misc/locks/$1.txt"
+    --system-certs --constraint constraints.txt "$1" --output-file "$2" "${@:3}"
 }
+
+write() { # write NAME FILE [remark]
+  { echo "# Written by misc/lock.sh${3:-}; do not edit."; cat "$2"; } >"misc/locks/$1.txt"
+}
+
+lock_torch() { # lock_torch NAME INDEX: a build of PyTorch that PyPI does not have
+  local index=https://download.pytorch.org/whl/$2
+  if compile "$fresh/torch.in" "$fresh/$1.txt" --default-index "$index" --emit-index-url; then
+    write "$1" "$fresh/$1.txt"
+  else
+    { echo "--index-url $index"; grep '^torch==' constraints.txt; } >"$fresh/$1.txt"
+    write "$1" "$fresh/$1.txt" ", which could not reach the index: exact version, no hashes"
+  fi
+}
+
 mkdir -p misc/locks
 echo "setuptools" >"$fresh/build.in"
 echo "torch" >"$fresh/torch.in"
-lock build "$fresh/build.in"
-lock torch "$fresh/torch.in"
-lock image pyproject.toml
+compile "$fresh/build.in" "$fresh/build.txt"
+write build "$fresh/build.txt"
+compile "$fresh/torch.in" "$fresh/torch.txt"
+write torch-cuda13 "$fresh/torch.txt"
+lock_torch torch-cuda12 cu126
+lock_torch torch-cpu cpu
+# PyTorch and what only its CUDA builds need are named by its own locks; a line that goes on is indented.
+compile pyproject.toml "$fresh/image.txt"
+awk '/^[^ ]/ { theirs = /^(torch|triton|cuda-[a-z-]+|nvidia-[a-z0-9-]+)==/ && !/^nvidia-ml-py==/ } !theirs' \
+  "$fresh/image.txt" >"$fresh/image-own.txt"
+write image "$fresh/image-own.txt"

@@ -24,21 +24,27 @@ from tests.installed import InstalledWheel, copy_tracked_files, tracked_files
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark")
 LOCKS = ROOT / "misc" / "locks"
-TORCH_LOCK = LOCKS / "torch.txt"
+TORCH_LOCK = LOCKS / "torch-cuda13.txt"
+ACCELERATORS = ("cuda13", "cuda12", "cpu")
+HASHED_LOCKS = (LOCKS / "build.txt", LOCKS / "image.txt", TORCH_LOCK)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One instruction of the Dockerfile; `stage` counts from 0."""
+    """One instruction of the Dockerfile; `stage` counts from 0, and what stands before the first is of stage -1."""
 
     stage: int
     keyword: str
     text: str
 
-    def sources(self) -> list[str]:
+    def sources(self, accelerator: str = "cuda13") -> list[str]:
         """What a COPY takes from the build context; nothing when it takes from another stage."""
-        words = shlex.split(self.text)
-        return [] if words[0].startswith("--from") else words[:-1]
+        words = [word for word in shlex.split(self.text) if not word.startswith("--chown")]
+        return [] if words[0].startswith("--from") else [expand(word, accelerator) for word in words[:-1]]
+
+
+def expand(text: str, accelerator: str) -> str:
+    return text.replace("${ACCELERATOR}", accelerator)
 
 
 def dockerfile_steps() -> list[Step]:
@@ -68,11 +74,12 @@ def requirements() -> list[str]:
     return dependencies
 
 
-def test_everything_the_image_copies_is_in_the_repository() -> None:
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_everything_the_image_copies_is_in_the_repository(accelerator: str) -> None:
     tracked = {str(path) for path in tracked_files(ROOT)}
     for step in dockerfile_steps():
         if step.keyword == "COPY":
-            for source in step.sources():
+            for source in step.sources(accelerator):
                 assert source in tracked or any(name.startswith(f"{source}/") for name in tracked), source
 
 
@@ -87,9 +94,41 @@ def test_layers_that_change_rarely_lie_below_those_that_change_often() -> None:
     assert [position(fragment) for fragment in order] == sorted(position(fragment) for fragment in order)
 
 
-def test_the_image_runs_as_a_user_without_rights_and_keeps_its_base_directory_outside() -> None:
-    assert values("USER")[-1] not in ("root", "0")
-    assert values("VOLUME") == ["/base"]
+def test_only_the_lock_of_pytorch_invalidates_the_layer_of_pytorch() -> None:
+    last = max(step.stage for step in dockerfile_steps())
+    steps = [step for step in dockerfile_steps() if step.stage == last][: position("--requirement torch.txt")]
+    assert [step.text for step in steps if step.keyword == "COPY"] == ["misc/locks/torch-${ACCELERATOR}.txt torch.txt"]
+
+
+def test_no_layer_keeps_the_wheel_or_a_package_index() -> None:
+    last = max(step.stage for step in dockerfile_steps())
+    steps = [step for step in dockerfile_steps() if step.stage == last]
+    assert not [step for step in steps if step.keyword == "COPY" and "--from" in step.text]
+    assert "--mount=type=bind,from=wheel" in steps[position("darkroom-*.whl")].text
+    for step in dockerfile_steps():
+        assert "apt-get install" not in step.text or "rm -rf /var/lib/apt/lists/*" in step.text
+        assert " pip install" not in step.text or "--no-cache-dir" in step.text
+
+
+def test_the_image_is_built_for_two_cudas_and_for_the_cpu() -> None:
+    arguments = dict(text.split("=", 1) for text in values("ARG") if "=" in text)
+    assert arguments["ACCELERATOR"] == "cuda13"
+    assert {"git", "ffmpeg", "libgl1"} <= set(shlex.split(arguments["SYSTEM_PACKAGES"])[0].split())
+    stages = {text.rpartition(" AS ")[2] for text in values("FROM")}
+    assert {f"base-{accelerator}" for accelerator in ACCELERATORS} <= stages
+    versions = {locked(LOCKS / f"torch-{accelerator}.txt")["torch"].partition("+")[0] for accelerator in ACCELERATORS}
+    assert len(versions) == 1, "run misc/lock.sh --hashes"
+
+
+def test_the_image_s_lock_leaves_the_build_of_pytorch_to_its_own_lock() -> None:
+    assert not [
+        name for name in locked(LOCKS / "image.txt") if re.match(r"torch$|triton$|cuda-|nvidia-(?!ml-py)", name)
+    ]
+
+
+def test_the_image_runs_as_a_numbered_user_without_rights_and_its_data_survives_in_a_child_image() -> None:
+    assert values("USER") == ["10001:10001"], "Kubernetes' runAsNonRoot asks for a number"
+    assert values("VOLUME") == [], "what a child image puts below a volume is discarded"
     assert "BASE_DIRECTORY=/base" in values("ENV")[-1]
     assert "WORKER_HOST=0.0.0.0" in values("ENV")[-1]
     assert json.loads(values("CMD")[-1]) == ["darkroom", "serve"]
@@ -105,15 +144,18 @@ class _Healthy(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("uses_ssl", ["false", "True"])
-def test_the_health_check_asks_the_workers_own_route(uses_ssl: str, tmp_path: Path) -> None:
-    command = [sys.executable, *json.loads(values("HEALTHCHECK")[0].partition("CMD ")[2])[1:]]
+def test_the_health_check_asks_the_workers_own_route_and_no_proxy(uses_ssl: str, tmp_path: Path) -> None:
+    words = json.loads(values("HEALTHCHECK")[0].partition("CMD ")[2])
+    assert words[:3] == ["python", "-m", "darkroom.misc.probe"]
+    command = [sys.executable, str(ROOT / "misc" / "probe.py"), *words[3:]]
     with ThreadingHTTPServer(("127.0.0.1", 0), _Healthy) as server:
         if uses_ssl == "True":
             key, certificate = write_certificate(tmp_path)
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate, key)
             server.socket = context.wrap_socket(server.socket, server_side=True)
-        environment = {"WORKER_PORT": str(server.server_port), "USE_SSL": uses_ssl}
+        proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"), "http://127.0.0.1:9")
+        environment = {"WORKER_PORT": str(server.server_port), "USE_SSL": uses_ssl, **proxies}
         threading.Thread(target=server.serve_forever, daemon=True).start()
         there = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         server.shutdown()
@@ -146,7 +188,7 @@ def locked(lock: Path) -> dict[str, str]:
 def test_the_image_s_locks_name_a_hash_for_everything_at_the_exact_versions() -> None:
     pairs = (line.partition("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     pinned = {name.lower().replace("_", "-"): version for name, _, version in pairs}
-    for lock in sorted(LOCKS.glob("*.txt")):
+    for lock in HASHED_LOCKS:
         text = re.sub(r"^#.*\n", "", lock.read_text(), flags=re.MULTILINE)
         assert all("--hash=sha256:" in entry for entry in re.split(r"\n(?=\S)", text.strip()))
         versions = locked(lock)
@@ -154,11 +196,14 @@ def test_the_image_s_locks_name_a_hash_for_everything_at_the_exact_versions() ->
             name: pinned[name] for name in versions.keys() & pinned.keys()
         }, f"{lock.name}: run misc/lock.sh --hashes"
     wanted = {re.split(r"[\[>=<]", line)[0].lower().replace("_", "-") for line in requirements()}
-    assert wanted <= locked(LOCKS / "image.txt").keys(), "run misc/lock.sh --hashes"
+    assert wanted <= locked(LOCKS / "image.txt").keys() | {"torch"}, "run misc/lock.sh --hashes"
 
 
 def test_the_image_s_bases_are_named_by_digest() -> None:
-    assert all(re.search(r"@sha256:[0-9a-f]{64}( AS \w+)?$", base) for base in values("FROM"))
+    stages = {text.rpartition(" AS ")[2] for text in values("FROM")}
+    outside = [text for text in values("FROM") if expand(text.split()[0], "cpu") not in stages]
+    assert len(outside) == 3
+    assert all(re.search(r"@sha256:[0-9a-f]{64} AS base-\w+$", base) for base in outside)
 
 
 def test_the_exact_versions_satisfy_what_the_project_asks_for() -> None:
@@ -200,10 +245,10 @@ def test_the_images_steps_run_by_hand_in_their_order(tmp_path: Path) -> None:
     """
     context, image = tmp_path / "context", tmp_path / "image"
     copy_tracked_files(ROOT, context)
-    without_torch(context / "misc/locks/image.txt", context / "misc/locks/torch.txt")
-    directory = {0: image, 1: image}
+    directory = {step.stage: image for step in dockerfile_steps()}
     for step in dockerfile_steps():
-        text = re.sub(r"(?<![\w.])/(opt|wheels|build|base|home)\b", rf"{image}/\1", step.text)
+        text = re.sub(r"--mount=\S+ ", "", expand(step.text, "cuda13"))
+        text = re.sub(r"(?<![\w.])/(opt|wheels|build|base|home)\b", rf"{image}/\1", text)
         if step.keyword == "WORKDIR":
             directory[step.stage] = Path(text)
             directory[step.stage].mkdir(parents=True, exist_ok=True)
@@ -212,22 +257,15 @@ def test_the_images_steps_run_by_hand_in_their_order(tmp_path: Path) -> None:
                 copy_into(context / source, directory[step.stage], text)
         elif step.keyword == "RUN" and not re.search(r"apt-get|useradd", text):
             if "torch.txt" in text:
-                text = text.replace("--require-hashes --requirement torch.txt", f"torch=={locked(TORCH_LOCK)['torch']}")
+                text = text.replace("--requirement torch.txt", f"torch=={locked(TORCH_LOCK)['torch']}")
             subprocess.run(text, shell=True, check=True, cwd=directory[step.stage])
     darkroom = image / "opt" / "darkroom" / "bin" / "darkroom"
     assert "Usage" in subprocess.run([darkroom, "--help"], capture_output=True, text=True, check=True).stdout
 
 
-def without_torch(image_lock: Path, torch_lock: Path) -> None:
-    """Leave what the lock of PyTorch names out of the image's, so that its hashes are asked of nothing here."""
-    names = locked(torch_lock).keys()
-    entries = re.split(r"\n(?=\S)", image_lock.read_text())
-    kept = [entry for entry in entries if entry.partition("==")[0] not in names]
-    image_lock.write_text("\n".join([*kept, ""]))
-
-
 def copy_into(source: Path, directory: Path, text: str) -> None:
     target = directory / shlex.split(text)[-1]
+    target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
