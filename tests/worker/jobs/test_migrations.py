@@ -10,6 +10,7 @@ from alembic.config import Config
 
 from worker.identity.caller import CUSTOMER_SCOPES, Identity
 from worker.jobs import database
+from worker.jobs.migrations.__main__ import migrate
 from worker.jobs.ownership import find_job, id_to_use
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow
@@ -66,3 +67,22 @@ async def test_jobs_of_the_second_version_have_no_owner_and_are_everybodys(tmp_p
         assert await id_to_use(store, "old", "shop") == "old"
     finally:
         await store.close()
+
+
+def test_a_database_goes_back_to_the_tables_of_an_earlier_version_and_forth_again(tmp_path: Path) -> None:
+    path = tmp_path / "darkroom.db"
+    migrate(path)
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        connection.execute(sa.text("INSERT INTO facts (name, value) VALUES ('kept', 'yes')"))
+    tables = sa.inspect(engine)
+    assert {"owner", "asked_id"} <= {column["name"] for column in tables.get_columns("jobs")}
+    migrate(path, "0001")
+    tables = sa.inspect(engine)
+    assert not {"owner", "asked_id"} & {column["name"] for column in tables.get_columns("jobs")}
+    assert not {"secret_source", "tried_ms"} & {column["name"] for column in tables.get_columns("webhooks")}
+    migrate(path)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar() == database.HEAD_REVISION
+        assert connection.execute(sa.text("SELECT value FROM facts WHERE name = 'kept'")).scalar() == "yes"
+    engine.dispose()

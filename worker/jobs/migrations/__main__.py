@@ -1,4 +1,7 @@
-"""Migration of a job database to the newest tables: python -m worker.jobs.migrations DATABASE."""
+"""Migration of a job database: python -m worker.jobs.migrations DATABASE [REVISION].
+
+Without a revision the tables become the newest ones; with an earlier one what they have no place for is dropped.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,23 @@ from pathlib import Path
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 
-def migrate(path: Path) -> None:
+def migrate(path: Path, revision: str = "head") -> None:
+    """Bring the tables to a revision, newer or older. Raises alembic's CommandError for an unknown one."""
     with sa.create_engine(f"sqlite:///{path}").connect() as connection:
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent))
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions("base", "heads")]
+        now = MigrationContext.configure(connection).get_current_revision()
+        connection.rollback()
+        is_older = revision in known and now in known and known.index(revision) > known.index(now)
+        (command.downgrade if is_older else command.upgrade)(config, revision)
         connection.commit()
 
 
 if __name__ == "__main__":
-    migrate(Path(sys.argv[1]))
+    migrate(Path(sys.argv[1]), *sys.argv[2:])

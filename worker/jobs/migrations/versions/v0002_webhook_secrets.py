@@ -20,3 +20,9 @@ def upgrade() -> None:
     op.execute("UPDATE webhooks SET secret_source = 'none' WHERE secret IS NULL AND state = 'pending'")
     op.execute("UPDATE webhooks SET tried_ms = next_at_ms WHERE attempts > 0")
     op.create_index("webhooks_created", "webhooks", ["created_ms", "id"])
+
+
+def downgrade() -> None:
+    op.drop_index("webhooks_created", "webhooks")
+    op.drop_column("webhooks", "tried_ms")
+    op.drop_column("webhooks", "secret_source")

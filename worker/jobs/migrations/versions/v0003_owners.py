@@ -19,3 +19,8 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("owner", sa.Text))
     op.add_column("jobs", sa.Column("asked_id", sa.Text, nullable=False, server_default=""))
+
+
+def downgrade() -> None:
+    op.drop_column("jobs", "asked_id")
+    op.drop_column("jobs", "owner")
