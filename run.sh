@@ -4,7 +4,7 @@
 #
 #     ./run.sh [--once]
 #
-# Settings come from the environment and .env (see the README); BASE_DIRECTORY is ./base unless it is set.
+# Settings come from the environment and .env (docs/settings.md); BASE_DIRECTORY is ./base unless it is set.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

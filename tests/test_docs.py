@@ -25,8 +25,12 @@ from worker.guard.safe_address import AddressRefused
 from worker.inputs.refusals import DownloadFailed
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "demo" / "README.md"]
-PLACES = ("benchmark", "demo", "docs", "engine", "machine", "misc", "modifiers", "names", "tests", "worker")
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "demo" / "README.md",
+]
+PLACES = ("benchmark", "demo", "deploy", "docs", "engine", "machine", "misc", "modifiers", "names", "tests", "worker")
 A_USERS_OWN = {"misc/benchmark.json"}
 INPUT_ERRORS = (DownloadFailed.__module__, AddressRefused.__module__)
 NOT_FOR_CALLERS = {
@@ -145,7 +149,7 @@ def test_the_modifiers_of_their_page_work_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_the_engine_in_a_program_of_ones_own_runs_as_it_stands(tmp_path: Path) -> None:
-    (program,) = code_blocks(text_of(ROOT / "README.md"), "python")
+    (program,) = code_blocks(text_of(ROOT / "docs" / "engine_library.md"), "python")
     image = {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 0}}
     save = {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "own"}}
     (tmp_path / "workflow.json").write_text(json.dumps({"1": image, "2": save}))

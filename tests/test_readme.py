@@ -1,37 +1,55 @@
-"""The README says what is: its settings, its files, its commands and its example requests."""
+"""The README and the pages that begin with it say what is: files, modifiers, commands and example requests."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
 
 from modifiers.modifier import RANDOM_INT
 from modifiers.registry import build_registry
-from tests.markdown import code_blocks, table_rows
+from tests.markdown import code_blocks, links, table_rows
+from worker.api import benchmark, documentation, generate, health, jobs, runpod, stream, webhooks
 from worker.api.schemas import GenerateRequest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+MODIFIERS = (ROOT / "docs" / "modifiers.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+README_LINES = 120
 
 
-def section(title: str) -> str:
-    return README.partition(f"## {title}\n")[2].partition("\n## ")[0]
+def section(page: str, title: str) -> str:
+    return page.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
 def curl_bodies() -> list[dict[str, Any]]:
-    commands = [shlex.split(block) for block in code_blocks(README, "sh") if block.startswith("curl")]
-    return [json.loads(words[words.index("-d") + 1]) for words in commands]
+    blocks = [*code_blocks(README, "sh"), *code_blocks(API, "sh")]
+    return [json.loads(body) for block in blocks for body in re.findall(r"/generate.*?-d '(.*?)'", block, re.DOTALL)]
+
+
+def test_the_readme_stays_short_and_leads_to_every_page() -> None:
+    assert len(README.splitlines()) <= README_LINES
+    found: set[Path] = set()
+    ahead = [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        targets = ((page.parent / link.partition("#")[0]).resolve() for link in links(page.read_text("utf-8")))
+        fresh = {target for target in targets if target.suffix == ".md"} - found
+        found |= fresh
+        ahead += fresh
+    assert set((ROOT / "docs").glob("*.md")) - found == set()
 
 
 def test_the_flow_table_names_files_that_exist() -> None:
-    files = re.findall(r"`([\w/]+\.py)`", section("How a request flows"))
+    files = re.findall(r"`([\w/]+\.py)`", section(ARCHITECTURE, "How a request flows"))
     assert len(files) > 20
     assert not [name for name in files if not (ROOT / name).is_file()]
 
@@ -55,7 +73,7 @@ def described_in(name: str, rows: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("name", build_registry().names())
 def test_the_row_of_a_modifier_names_its_parameters_and_their_defaults(name: str) -> None:
     known = build_registry().names()
-    rows = {row[0].strip("`"): row[1] for row in table_rows(README) if row[0].strip("`") in known}
+    rows = {row[0].strip("`"): row[1] for row in table_rows(MODIFIERS) if row[0].strip("`") in known}
     told = described_in(name, rows)
     (described,) = (item for item in build_registry().describe() if item["name"] == name)
     properties = described["schema"]["properties"]
@@ -67,7 +85,14 @@ def test_the_row_of_a_modifier_names_its_parameters_and_their_defaults(name: str
 
 
 def test_lists_every_modifier() -> None:
-    assert set(build_registry().names()) <= {row[0].strip("`") for row in table_rows(README)}
+    assert set(build_registry().names()) <= {row[0].strip("`") for row in table_rows(MODIFIERS)}
+
+
+def test_the_routes_of_the_page_are_the_worker_s() -> None:
+    told = set(re.findall(r"`(?:[A-Z]+ )?(/[^` ]*)`", section(API, "Routes")))
+    routers = (documentation, generate, stream, jobs, health, benchmark, webhooks, runpod)
+    real = {route.path for module in routers for route in module.router.routes if isinstance(route, APIRoute)}
+    assert {re.sub(r"{\w+}", "{}", path) for path in told} <= {re.sub(r"{.*?}", "{}", path) for path in real}
 
 
 @pytest.mark.parametrize("body", curl_bodies())
@@ -78,7 +103,10 @@ def test_example_requests_are_well_formed(body: dict[str, Any]) -> None:
         build_registry().build(request["modifier"], request["modifications"], {})
 
 
-@pytest.mark.parametrize("script", ["run.sh", "test.sh", ".ci/run", "misc/install.sh", "misc/lock.sh", "demo/make.sh"])
+@pytest.mark.parametrize(
+    "script",
+    ["run.sh", "test.sh", ".ci/run", "misc/install.sh", "misc/lock.sh", "demo/make.sh", "deploy/compose/setup.sh"],
+)
 def test_scripts_parse_and_may_be_run(script: str) -> None:
     path = ROOT / script
     subprocess.run(["bash", "-n", path], check=True)
