@@ -114,8 +114,8 @@ def test_mounted_files_of_compose_are_there_and_services_need_one_another() -> N
     for service in services.values():
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
-            if source.startswith("./"):
-                assert (DEPLOY / "compose" / source).is_file(), source
+            if source.startswith("."):
+                assert (DEPLOY / "compose" / source).exists(), source
         assert set(service.get("depends_on", ())) <= set(services)
     worker = services["worker"]["environment"]
     assert worker["S3_ENDPOINT_URL"].endswith(":8333") and "store.localhost" in worker["ALLOWED_PRIVATE_HOSTS"]
@@ -149,6 +149,14 @@ def test_kustomize_builds_every_overlay() -> None:
         assert done.returncode == 0, done.stderr
         images = set(re.findall(r"image: (\S+)", done.stdout))
         assert images and all(image.startswith("registry.example.com/") for image in images)
+
+
+def test_metrics_that_scale_pods_exist() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "worker").rglob("*.py"))
+    real = set(re.findall(r'"(darkroom_\w+)"', sources))
+    manifests = "".join(path.read_text(encoding="utf-8") for path in (DEPLOY / "kubernetes").rglob("*.yaml"))
+    named = set(re.findall(r"darkroom_\w+", manifests))
+    assert named and named <= real
 
 
 def test_programs_of_the_recipes_parse() -> None:
