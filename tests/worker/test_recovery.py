@@ -157,7 +157,7 @@ async def test_a_second_front_on_the_same_state_ends_at_once_and_names_the_first
         )
         _, stderr = await process.communicate()
         assert process.returncode == 1
-        assert f"process {front.process.pid}," in stderr.decode() and "Traceback" not in stderr.decode()
+        assert f"process {front.process.pid} on " in stderr.decode() and "Traceback" not in stderr.decode()
 
 
 async def test_the_front_never_loads_torch_or_more_of_the_engine_than_its_graph_checker() -> None:
