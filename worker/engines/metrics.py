@@ -18,7 +18,7 @@ from worker.engines.loss import LossReason
 from worker.engines.watch import EngineReport, EngineState
 
 UP = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)
-OF_ENGINES = re.compile(r"darkroom_(engine$|memory_|model_|run|nodes|sampling_)")
+OF_ENGINES = re.compile(r"darkroom_(engine_info$|memory_|model_|run|nodes|sampling_)")
 """Names of what engines report themselves. Custom nodes run in an engine: it adds nothing under other names."""
 
 OF_THE_FRONT = frozenset({"darkroom_memory_available_bytes", "darkroom_memory_total_bytes"})
