@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import structlog
 
-from worker.doctor.check import Check, failed, good, warning
+from worker.doctor.check import Check, failed, good, skipped, warning
 from worker.doctor.device import check_device, check_driver, cuda_of_torch
 from worker.doctor.files import check_models, check_packs, check_state
 from worker.doctor.machine import (
@@ -33,22 +34,27 @@ async def examine(settings: Settings, warnings: Sequence[str], *, is_within_work
     """
     base, state = settings.engine_launch().base_directory, settings.folders.state_path
     is_cpu = settings.engine.is_cpu or "--cpu" in settings.engine.arguments
-    is_foreign = bool(settings.engine.urls)
     floors = settings.queue_limits()
 
     async def clock() -> Check:
         return check_clock(await clock_skews(settings), is_synchronised=is_clock_synchronised())
 
-    checks: dict[str, Callable[[], Check | Awaitable[Check]]] = {
-        "settings": lambda: check_settings(warnings),
-        "device": lambda: check_device(is_cpu=is_cpu or is_foreign, read_gpus=list_gpus),
-        "driver": lambda: check_driver(
-            is_cpu=is_cpu or is_foreign, read_driver=read_driver, torch_cuda=cuda_of_torch()
-        ),
-        "disk": lambda: check_disk({"base": base, "state": state}, floors.min_free_disk_bytes),
-        "memory": lambda: check_memory(MachineMemory(), floors.min_free_memory_bytes),
+    engine: dict[str, Callable[[], Check | Awaitable[Check]]] = {
+        "device": lambda: check_device(is_cpu=is_cpu, read_gpus=list_gpus),
+        "driver": lambda: check_driver(is_cpu=is_cpu, read_driver=read_driver, torch_cuda=cuda_of_torch()),
         "models": lambda: check_models(base / "models"),
         "packs": lambda: check_packs(base / "custom_nodes"),
+    }
+    if settings.engine.urls:
+        engine = {name: partial(skipped, name, "The engines of ENGINE_URL are not this machine's") for name in engine}
+    checks: dict[str, Callable[[], Check | Awaitable[Check]]] = {
+        "settings": lambda: check_settings(warnings),
+        "device": engine["device"],
+        "driver": engine["driver"],
+        "disk": lambda: check_disk({"base": base, "state": state}, floors.min_free_disk_bytes),
+        "memory": lambda: check_memory(MachineMemory(), floors.min_free_memory_bytes),
+        "models": engine["models"],
+        "packs": engine["packs"],
         "state": lambda: check_state(state, is_within_worker=is_within_worker),
         "s3": lambda: check_s3(settings.s3, settings.network.private_hosts),
         "webhook": lambda: check_webhook(settings.webhook),

@@ -60,6 +60,11 @@ async def test_a_check_that_breaks_leaves_the_others(tmp_path: Path, monkeypatch
     assert list(checks) == NAMES and checks["models"].status is Status.FAILED
 
 
+async def test_of_engines_elsewhere_nothing_is_checked_here(tmp_path: Path) -> None:
+    checks = {check.name: check for check in await examine(settings_for(tmp_path, "http://127.0.0.1:9"), ())}
+    assert {checks[name].status for name in ("device", "driver", "models", "packs")} == {Status.SKIPPED}
+
+
 async def test_a_worker_shows_its_checks_at_ready(front: RunningFront) -> None:
     plain = await front.http.get("/ready")
     assert plain.json() == {"status": "ready"}
