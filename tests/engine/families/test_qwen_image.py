@@ -78,7 +78,7 @@ def test_reference_pictures_are_scaled_latents_placed_by_the_method() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cross_attn": torch.zeros(1, 3, 768)}, r"conditioning: .* got tokens of width 768, expected 32"),
+        ({"cross_attn": torch.zeros(1, 3, 768)}, r"conditioning: .* got text of width 768, expected 32"),
         ({"noise": torch.zeros(1, 4, 1, 4, 6)}, r"latent_image: .* got a latent of 4 channels, expected 16"),
         ({"noise": torch.zeros(1, 16, 3, 4, 6)}, r"latent_image: .* got a latent of 3 frames, expected 1"),
         (
