@@ -84,14 +84,16 @@ def run_prompt(port: int, prompt: Mapping[str, Any]) -> float:
 
 
 @contextmanager
-def serving(engine: Engine, models: Path, num_threads: int) -> Iterator[int]:
-    """The port it serves on."""
+def serving(
+    engine: Engine, models: Path, num_threads: int, environment: Mapping[str, str] | None = None
+) -> Iterator[int]:
+    """Run an engine, with further variables in its environment, and yield the port it serves on."""
     with tempfile.TemporaryDirectory() as base:
         for folder in ("input", "output", "custom_nodes"):
             Path(base, folder).mkdir()
         Path(base, "models").symlink_to(models.absolute())
         port = free_port()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads)}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads), **(environment or {})}
         process = subprocess.Popen(
             [*engine.command, "--cpu", "--port", str(port), "--base-directory", base, "--disable-all-custom-nodes"],
             cwd=engine.directory, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -76,7 +76,7 @@ def serve(arguments: Sequence[str]) -> int:
     if command.ignored:
         log.warning("flags without effect here: %s", " ".join(command.ignored))
     show_devices(command.settings)
-    limit_threads()
+    set_up_openmp()
     confine(command.confinement)
     return run(command.settings, command.liveness_fd)
 
@@ -97,13 +97,12 @@ def show_devices(settings: EngineSettings) -> None:
         os.environ[name] = visible  # noqa: TID251 - written for those libraries, which read nothing else
 
 
-def limit_threads() -> None:
-    """Limit the threads for arithmetic to the container's CPU limit. The libraries read it when they are imported."""
-    from engine.memory.control_groups import allowed_cores
+def set_up_openmp() -> None:
+    """Set how OpenMP computes, before torch loads it."""
+    from engine.openmp import openmp_defaults
+    from machine.cores import allowed_processors, cpu_quota
 
-    cores = allowed_cores()
-    if cores is not None and cores < len(os.sched_getaffinity(0)):
-        os.environ.setdefault("OMP_NUM_THREADS", str(cores))  # noqa: TID251 - written for OpenMP, which reads nothing else
+    os.environ.update(openmp_defaults(os.environ, len(allowed_processors()), cpu_quota()))  # noqa: TID251 - for OpenMP, which reads nothing else
 
 
 if __name__ == "__main__":

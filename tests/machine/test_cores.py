@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.memory.control_groups import allowed_cores
+from machine.cores import cpu_quota, physical_cores, usable_cores
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -18,11 +18,11 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("files", "cores"),
+    ("files", "quota"),
     [
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "350000 100000\n"}, 4),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "20000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "350000 100000\n"}, 3.5),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "20000 100000\n"}, 0.2),
         (
             {
                 "proc/self/cgroup": "0::/pod/worker\n",
@@ -50,5 +50,19 @@ def write(root: Path, files: dict[str, str]) -> Path:
         ({"proc/self/stat": ""}, None),
     ],
 )
-def test_the_least_share_of_any_group_counts(tmp_path: Path, files: dict[str, str], cores: int | None) -> None:
-    assert allowed_cores(write(tmp_path, files)) == cores
+def test_the_least_share_of_any_group_counts(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
+    assert cpu_quota(write(tmp_path, files)) == quota
+
+
+def test_threads_of_one_core_count_once(tmp_path: Path) -> None:
+    for processor, core in enumerate((0, 0, 1, 1)):
+        folder = f"sys/devices/system/cpu/cpu{processor}/topology"
+        write(tmp_path, {f"{folder}/physical_package_id": "0\n", f"{folder}/core_id": f"{core}\n"})
+    assert physical_cores({0, 1, 2, 3}, tmp_path) == 2
+    assert physical_cores({0, 1, 7}, tmp_path) == 3  # of one of them nothing is known
+
+
+@pytest.mark.parametrize("quota", ["20000", "150000"])
+def test_less_than_two_processors_worth_of_time_is_one_core(tmp_path: Path, quota: str) -> None:
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
+    assert usable_cores(write(tmp_path, files)) == 1
