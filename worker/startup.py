@@ -17,7 +17,6 @@ from pathlib import Path
 
 import structlog
 
-from machine.version import darkroom_version
 from modifiers.registry import ModifierRegistry, build_registry
 from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
@@ -72,6 +71,7 @@ from worker.services import Services
 from worker.settings.environment import trusted_proxies
 from worker.settings.jobs import QueueLimits
 from worker.settings.settings import Settings
+from worker.version import version
 from worker.workload import Workload
 
 LINK_KEY_BYTES = 32
@@ -235,7 +235,7 @@ class Front:
                 verdicts=VERDICTS,
                 phases=[phase.value for phase in Phase],
             ),
-            darkroom_version(),
+            version(),
             pipeline.counts,
             lambda: Waiting(*queue_info.waiting()),
             engines,

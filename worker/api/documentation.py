@@ -16,7 +16,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from machine.version import darkroom_version
 from modifiers.modifier import Choices
 from modifiers.registry import ModifierRegistry
 from worker.api.document_cache import DocumentCache
@@ -29,6 +28,7 @@ from worker.engines.choices import choices_in
 from worker.errors import EngineUnreachable
 from worker.json_values import JsonObject
 from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
+from worker.version import version
 
 router = APIRouter(include_in_schema=False)
 
@@ -110,7 +110,7 @@ async def openapi(request: Request) -> Response:
 
 
 def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, object]]) -> dict[str, object]:
-    document = get_openapi(title=TITLE, version=darkroom_version(), description=SUMMARY, routes=routes)
+    document = get_openapi(title=TITLE, version=version(), description=SUMMARY, routes=routes)
     for path in GENERATE_ROUTES:
         document["paths"][path]["post"]["requestBody"] = _request_body(examples)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})

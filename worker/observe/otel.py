@@ -17,9 +17,9 @@ from opentelemetry.trace import (
 from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import SpanKind as OtelKind
 
-from machine.version import darkroom_version
 from worker.observe.tracing import Attributes, Span, SpanKind, TraceContext, read_traceparent
 from worker.settings.tracing import TracingConfig
+from worker.version import version
 
 TRACES_PATH = "/v1/traces"
 CLOSE_SECONDS = 2.0
@@ -52,7 +52,7 @@ class OtelTracer:
 
     def __init__(self, config: TracingConfig) -> None:
         exporter = OTLPSpanExporter(endpoint=_address(config.endpoint), headers=config.header_values())
-        resource = Resource.create({"service.name": config.service_name, "service.version": darkroom_version()})
+        resource = Resource.create({"service.name": config.service_name, "service.version": version()})
         sampler = ParentBased(TraceIdRatioBased(config.sample_ratio))
         self._provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))

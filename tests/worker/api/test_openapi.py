@@ -10,10 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from machine.version import darkroom_version
 from tests.fakes import draw, fail
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import RunningFront
+from worker.version import version
 
 OPEN_FORMS = frozenset({"ErrorEntry", "ProblemEntry", "Benchmark"})
 """Objects whose fields depend on the error or on the benchmark that was run."""
@@ -65,7 +65,7 @@ def assert_as_declared(reply: httpx.Response, method: str, path: str, document: 
 
 async def test_the_document_is_valid_and_has_the_program_s_version(document: Json) -> None:
     validate(document)
-    assert document["info"]["version"] == darkroom_version()
+    assert document["info"]["version"] == version()
 
 
 async def test_every_operation_has_a_short_name_of_its_own_a_tag_and_a_summary(document: Json) -> None:
