@@ -46,7 +46,7 @@ class ErrorEntry(Reply):
 
 
 class WarningEntry(Reply):
-    """What of an accepted request has no effect, or another one than it seems."""
+    """Part of an accepted request that has no effect, or another one than it seems."""
 
     message: str
     field: str | None = None
