@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from machine.version import darkroom_version
 from worker.api.declared import PLAIN_TEXT, refusals
 from worker.api.replies import Health, Liveness, ModifierEntry, Readiness
 from worker.api.results import check_operator, services_of
@@ -103,6 +104,7 @@ async def health(request: Request) -> JSONResponse:
     loss = next((engine.last_loss for engine in failed), None)
     body: dict[str, Any] = {
         "status": "unhealthy" if problems else "healthy" if num_up == len(backends) else "degraded",
+        "version": darkroom_version(),
         "cache_type": "sqlite",
         "queues": services.queue_info.sizes(),
         "backends_healthy": f"{num_up}/{len(backends)}",

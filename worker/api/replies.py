@@ -239,6 +239,7 @@ class Health(Reply):
     """Health of the worker. `problems` lists why it should be replaced."""
 
     status: Literal["healthy", "degraded", "unhealthy"]
+    version: str = Field(description="Version of the program")
     cache_type: str
     queues: QueueSizes
     backends_healthy: str

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from importlib import metadata
 from pathlib import Path
 
 import httpx
@@ -318,7 +319,8 @@ async def test_queue_info_health_and_metrics_answer(front: RunningFront) -> None
     await front.sync(draw())
     info = (await front.http.get("/queue-info")).json()
     assert info["generation_queue_size"] == info["preprocess_queue_size"] == info["postprocess_queue_size"] == 0
-    assert (await front.http.get("/health")).json()["backends_healthy"] == "1/1"
+    health = (await front.http.get("/health")).json()
+    assert (health["backends_healthy"], health["version"]) == ("1/1", metadata.version("darkroom"))
     assert 'darkroom_jobs_ended_total{state="completed"} 1.0' in (await front.http.get("/metrics")).text
     assert {entry["name"] for entry in (await front.http.get("/modifiers")).json()} >= {"Text2Image", "Image2Image"}
 
