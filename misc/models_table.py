@@ -58,7 +58,7 @@ def parts(family: ModelFamily) -> list[Part]:
     """Return the denoiser, the text encoders, the picture encoder if there is one, and the VAE."""
     full = family.scales["full"]
     found = [_part("denoiser", partial(family.denoiser.build, full.denoiser))]
-    for encoder in family.text:
+    for encoder in family.text_of(full):
         config = full.text[encoder.encoding.slot]
         found.append(_part(encoder.encoding.key, partial(encoder.network.build, config)))
     if full.vision is not None:

@@ -127,9 +127,9 @@ def reference_corners(
 
 
 class Embedder(nn.Module):
-    def __init__(self, in_width: int, width: int) -> None:
+    def __init__(self, in_width: int, width: int, *, bias: bool = True) -> None:
         super().__init__()
-        self.in_layer, self.out_layer = Linear(in_width, width), Linear(width, width)
+        self.in_layer, self.out_layer = Linear(in_width, width, bias=bias), Linear(width, width, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.out_layer(functional.silu(self.in_layer(x)))
@@ -139,10 +139,10 @@ class Embedder(nn.Module):
 class ModulationLayer(nn.Module):
     """Shift, scale and gate of one or two places in a block, from the vector [B, D]."""
 
-    def __init__(self, width: int, num_places: int) -> None:
+    def __init__(self, width: int, num_places: int, *, bias: bool = True) -> None:
         super().__init__()
         self.num_places = num_places
-        self.lin = Linear(width, 3 * num_places * width)
+        self.lin = Linear(width, 3 * num_places * width, bias=bias)
 
     def forward(self, vec: torch.Tensor) -> list[Modulation]:
         parts = self.lin(functional.silu(vec))[:, None].chunk(3 * self.num_places, dim=-1)
@@ -175,12 +175,12 @@ def heads_of(qkv: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
 
 
 class StreamAttention(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, bias: bool = True) -> None:
         super().__init__()
         self.heads = width // HEAD_WIDTH
-        self.qkv = Linear(width, width * 3)
+        self.qkv = Linear(width, width * 3, bias=bias)
         self.norm = QueryNorm()
-        self.proj = Linear(width, width)
+        self.proj = Linear(width, width, bias=bias)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return queries, keys and values [B, H, T, 128]."""
@@ -201,16 +201,24 @@ def attend(
     return optimized_attention(q, k, v, q.shape[1], skip_reshape=True, mask=mask, transformer_options=options)
 
 
-class DoubleBlockLayers(nn.Module):
-    """A block of two streams without the layers that make its modulations."""
+def plain_layers(width: int, inner: int) -> nn.Sequential:
+    """Make feed-forward layers."""
+    return nn.Sequential(Linear(width, inner), nn.GELU(approximate="tanh"), Linear(inner, width))
 
-    def __init__(self, config: BlockConfig) -> None:
+
+class DoubleBlockLayers(nn.Module):
+    """A block of two streams without the layers that make its modulations.
+
+    `feed_forward` makes the feed-forward layers of a stream from its width and theirs.
+    """
+
+    def __init__(
+        self, config: BlockConfig, *, bias: bool = True, feed_forward: Callable[[int, int], nn.Module] = plain_layers
+    ) -> None:
         super().__init__()
         width, inner = config.width, config.width * config.inner_factor
-        self.img_attn, self.txt_attn = StreamAttention(width), StreamAttention(width)
-        self.img_mlp, self.txt_mlp = (
-            nn.Sequential(Linear(width, inner), nn.GELU(approximate="tanh"), Linear(inner, width)) for _ in range(2)
-        )
+        self.img_attn, self.txt_attn = StreamAttention(width, bias=bias), StreamAttention(width, bias=bias)
+        self.img_mlp, self.txt_mlp = feed_forward(width, inner), feed_forward(width, inner)
 
     def modulations(self, vec: Any) -> tuple[Sequence[Modulation], Sequence[Modulation]]:
         """Return the modulations of both places in the picture's stream, and of both in the text's."""
@@ -251,15 +259,22 @@ class DoubleBlock(DoubleBlockLayers):
 
 
 class SingleBlockLayers(nn.Module):
-    """A block of one stream without the layer that makes its modulation."""
+    """A block of one stream without the layer that makes its modulation.
 
-    def __init__(self, config: BlockConfig) -> None:
+    Its first layer makes `num_parts` tensors of the feed-forward width, of which `activated` makes one.
+    """
+
+    def __init__(self, config: BlockConfig, *, bias: bool = True, num_parts: int = 1) -> None:
         super().__init__()
         width, inner = config.width, config.width * config.inner_factor
-        self.widths, self.heads = (3 * width, inner), config.heads
-        self.linear1 = Linear(width, 3 * width + inner)
-        self.linear2 = Linear(width + inner, width)
+        self.widths, self.heads = (3 * width, inner * num_parts), config.heads
+        self.linear1 = Linear(width, sum(self.widths), bias=bias)
+        self.linear2 = Linear(width + inner, width, bias=bias)
         self.norm = QueryNorm()
+
+    def activated(self, inner: torch.Tensor) -> torch.Tensor:
+        """Return what the feed-forward part of the last layer reads [B, T, feed-forward width]."""
+        return functional.gelu(inner, approximate="tanh")
 
     def modulated_by(self, vec: Any) -> Modulation:
         """Return the modulation of the block."""
@@ -279,7 +294,7 @@ class SingleBlockLayers(nn.Module):
         qkv, inner = self.linear1(modulated(x, shift, scale)).split(self.widths, dim=-1)
         q, k, v = self.norm(*heads_of(qkv, self.heads))
         attended = attend(q, k, v, pe, attn_mask, transformer_options)
-        out = self.linear2(torch.cat([attended, functional.gelu(inner, approximate="tanh")], dim=2))
+        out = self.linear2(torch.cat([attended, self.activated(inner)], dim=2))
         return finite(x + out * gate)
 
 
@@ -296,10 +311,10 @@ class SingleBlock(SingleBlockLayers):
 
 
 class FinalLayer(nn.Module):
-    def __init__(self, config: LastConfig) -> None:
+    def __init__(self, width: int, out_width: int, *, bias: bool = True) -> None:
         super().__init__()
-        self.linear = Linear(config.width, PATCH * PATCH * config.out_channels)
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 2 * config.width))
+        self.linear = Linear(width, out_width, bias=bias)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(width, 2 * width, bias=bias))
 
     def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
         shift, scale = self.adaLN_modulation(vec)[:, None].chunk(2, dim=-1)
@@ -360,7 +375,7 @@ class DoubleStreamModel(DoubleStreamTrunk):
 
     def __init__(self, config: DoubleStreamConfig) -> None:
         super().__init__(config)
-        self.final_layer = FinalLayer(config)
+        self.final_layer = FinalLayer(config.width, PATCH * PATCH * config.out_channels)
 
     def forward(
         self,

@@ -1,7 +1,7 @@
 """Decoder-only language models, of which diffusion models read the hidden states of a prompt.
 
-One network for Llama 3 (arXiv 2407.21783), Gemma 2 and 3 (arXiv 2408.00118, 2503.19786), Qwen2.5 with pictures among
-its tokens (arXiv 2502.13923) and Qwen3 (arXiv 2505.09388): causal attention with fewer keys than queries (Ainslie et
+One network for Llama 3 (arXiv 2407.21783), Mistral Small 3, Gemma 2 and 3 (arXiv 2408.00118, 2503.19786), Qwen2.5
+with pictures among its tokens (arXiv 2502.13923) and Qwen3 (arXiv 2505.09388): causal attention with fewer keys than queries (Ainslie et
 al. 2023, arXiv 2305.13245), rotary places (Su et al. 2021, arXiv 2104.09864), gated feed-forward layers (Shazeer 2020,
 arXiv 2002.05202). Module names are those of the transformers library's files. The window by which Gemma's layers attend
 to near tokens alone is left out, as in ComfyUI: prompts are shorter than it.
@@ -11,8 +11,9 @@ to near tokens alone is left out, as in ComfyUI: prompts are shorter than it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -50,6 +51,7 @@ class LanguageModelKind:
 
 
 LLAMA3 = LanguageModelKind("llama3", theta=5e5, eps=1e-5)
+MISTRAL3 = LanguageModelKind("mistral3", theta=1e9, eps=1e-5)
 QWEN2 = LanguageModelKind("qwen2", sections=(16, 24, 24))
 QWEN3 = LanguageModelKind("qwen3")
 GEMMA2 = LanguageModelKind(
@@ -253,6 +255,21 @@ class DecoderStack(nn.Module):
         """Return the input of every layer, and the output of the network after the final norm [B, layers + 1, T, D]."""
         *inner, last = self.states(embeds, mask, positions=positions)
         return torch.stack([*inner, self.norm(last)], dim=1)
+
+    def chosen_states(
+        self, layers: Sequence[int], embeds: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the inputs of some layers, by ascending number [B, len(layers), T, D].
+
+        The number behind the last layer's is that of the output without the final norm. Layers behind the last one
+        wanted are not computed. Parameters are those of `states`. Raises ValueError for a layer that is not there.
+        """
+        if layers[-1] > len(self.layers):
+            raise ValueError(
+                f"layer: {layers[-1]} is not in the network; expected one of its {len(self.layers)} layers"
+            )
+        first = islice(self.states(embeds, mask), layers[-1] + 1)
+        return torch.stack([state for index, state in enumerate(first) if index in layers], dim=1)
 
     def states(
         self, embeds: torch.Tensor, mask: torch.Tensor | None = None, *, positions: torch.Tensor | None = None

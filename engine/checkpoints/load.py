@@ -131,7 +131,8 @@ def _encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:
         for encoder in family.text
         if (names := registry.names_of(encoder.network, file.shapes, in_checkpoint=True)) is not None
     ]
-    if found and len(found) < len(family.text) and not family.takes_fewer_encoders:
+    is_partial = bool(found) and len(found) < len(family.text)
+    if is_partial and not (family.takes_fewer_encoders or family.takes_one_encoder):
         slots = ", ".join(encoder.encoding.slot for encoder, _, _ in found)
         raise NotRecognised(f"a checkpoint with only some of its text encoders ({slots})")
     other = next((name for name in file.shapes if name.startswith(TEXT_PREFIXES) and name.endswith(".weight")), None)
@@ -146,7 +147,7 @@ def _check_widths(path: Path, unet: Any, text_encoder: TextEncoderSet) -> None:
     wanted = getattr(unet.config, "context_dim", None)
     if wanted is None or len(encoders) != 1:
         return
-    width = encoders[0].config.width
+    width = getattr(encoders[0], "output_width", encoders[0].config.width)
     if wanted != width:
         found = f"a UNet for text of width {wanted} and a text encoder of width {width}"
         raise BadModelFile(path.name, found, "equal widths")

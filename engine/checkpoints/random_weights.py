@@ -42,12 +42,13 @@ def random_networks(
     types = types.of(family)
     with torch.device("meta"):
         unet = family.denoiser.build(configs.denoiser)
-        transformers = [encoder.network.build(configs.text[encoder.encoding.slot]) for encoder in family.text]
+        described = family.text_of(configs)
+        transformers = [encoder.network.build(configs.text[encoder.encoding.slot]) for encoder in described]
         encoders = [
             encoder.encoder_type(transformer, encoder.encoding)
-            for transformer, encoder in zip(transformers, family.text, strict=True)
+            for transformer, encoder in zip(transformers, described, strict=True)
         ]
-        for encoder, item in zip(encoders, family.text, strict=True):
+        for encoder, item in zip(encoders, described, strict=True):
             if item.vocabulary is not None:
                 encoder.vocabulary = item.vocabulary.random()
         text_encoder = TextEncoderSet(encoders, combine=family.combine_text, family=family) if encoders else None

@@ -17,6 +17,8 @@ from engine.diffusion.options import Conditioning, OptionDict
 from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.sample import Guider, ProgressCallback, SampledModel, Sampler
 
+EMPTY_CELL_PX = 8  # a side, of the cells of empty latents made for most families
+
 
 @replaceable
 def ksampler(
@@ -217,12 +219,18 @@ def sample_custom(
 def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -> torch.Tensor:
     """Return an empty latent with the number of channels the model takes, and any latent with its dimensions.
 
+    Where the latent format says so, one of other channels is taken to have cells of 8 pixels and gets the size of the
+    same picture.
+
     Raises ValueError for a picture's latent of other channels: that of another family's VAE.
     """
     latent_format = model.get_model_object("latent_format")
     channels = latent_format.latent_channels
     if latent_image.shape[1] != channels and torch.count_nonzero(latent_image) == 0:
         latent_image = repeat_to_batch_size(latent_image, channels, dim=1)
+        if getattr(latent_format, "resizes_empty", False):
+            sides = [round(side * EMPTY_CELL_PX / latent_format.spatial_ratio) for side in latent_image.shape[-2:]]
+            latent_image = latent_image.new_zeros(*latent_image.shape[:-2], *sides)
     if latent_image.shape[1] != channels:
         raise ValueError(
             f"latent_image: a latent of another VAE than the model's; got {latent_image.shape[1]} channels, expected "

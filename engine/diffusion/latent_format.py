@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -9,15 +11,19 @@ class LatentFormat:
     """The scale of a VAE's latents at a network's input, by one factor; plain latents unless a subclass says otherwise.
 
     `latent_rgb_factors` [C, 3] turns a scaled latent cell into about the colour (-1..1) that the VAE would draw there.
+    `latent_rgb_factors_reshape` gives the latent the channels of that table before.
+    With `resizes_empty` empty latents made for cells of 8 pixels get the size of the same picture.
     `blank` is an all-grey picture, for inpainting networks that are given no picture.
     """
 
     latent_channels = 4
     latent_dimensions = 2
     spatial_ratio = 8  # pixels a side of one cell
+    resizes_empty = False
     scale_factor = 1.0
     latent_rgb_factors: tuple[tuple[float, float, float], ...] | None = None
     latent_rgb_factors_bias: tuple[float, float, float] | None = None
+    latent_rgb_factors_reshape: Callable[[torch.Tensor], torch.Tensor] | None = None
     taesd_decoder_name: str | None = None
     blank: tuple[float, ...] | None = None
 

@@ -227,7 +227,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Configurations of all networks for a checkpoint of random weights; text encoders by slot.
+    """Configurations of all networks for a checkpoint of random weights; the text encoders that it has by slot.
 
     `vision` is that of the picture encoder, None where checkpoints have none.
     """
@@ -273,7 +273,8 @@ class ModelFamily:
     `control_networks` are kinds of ControlNets beside those of `controls`, `model_patches` further networks that nodes
     of the family attach to its denoising network (`ModelPatchLoader`).
     `takes_hypernetworks` says that there are hypernetworks for its attention,
-    `takes_fewer_encoders` says that some of the text encoders may be left out; a family that takes no prompt has none.
+    `takes_fewer_encoders` says that some of the text encoders may be left out, `takes_one_encoder` that a model has one
+    of them; a family that takes no prompt has none.
     `vision_prefix` is that of the picture encoder in its checkpoints. `memory_usage_factor` is ComfyUI's.
     `scales` has `full`, the real network, and `small`, for tests. `nodes` are the nodes of a plain workflow.
     """
@@ -303,6 +304,7 @@ class ModelFamily:
     renamed_lora: Callable[[Tensors], Tensors] = _under_own_names
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False
+    takes_one_encoder: bool = False
     takes_hypernetworks: bool = False
     vision_prefix: str | None = None
     is_default: bool = False
@@ -311,6 +313,10 @@ class ModelFamily:
     def dtypes(self) -> DtypePolicies:
         """The types in which its networks compute."""
         return DtypePolicies(unet=self.denoiser.dtypes, vae=self.vae.dtypes)
+
+    def text_of(self, scale: Scale) -> tuple[TextEncoder, ...]:
+        """Return the text encoders of a checkpoint of that scale."""
+        return tuple(encoder for encoder in self.text if encoder.encoding.slot in scale.text)
 
     def text_lora_keys(self, weight_names: Iterable[str]) -> dict[str, str]:
         """Return a map from the names used in LoRA files to the weights of all text encoders."""

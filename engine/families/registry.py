@@ -151,6 +151,8 @@ def recognise_text_encoders(
 
 def _takes(family: ModelFamily, num_encoders: int) -> bool:
     """Return True for a family whose prompts can be read by so many text encoders."""
+    if family.takes_one_encoder:
+        return num_encoders == 1
     return num_encoders == len(family.text) or (family.takes_fewer_encoders and num_encoders < len(family.text))
 
 

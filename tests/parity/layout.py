@@ -26,7 +26,9 @@ def checkpoint_shapes(family: ModelFamily, scale: str) -> dict[str, tuple[int, .
     config = family.scales[scale]
     with torch.device("meta"):
         unet, vae = family.denoiser.build(config.denoiser), family.vae.build(config.vae)
-        encoders = {item.encoding.key: item.network.build(config.text[item.encoding.slot]) for item in family.text}
+        encoders = {
+            item.encoding.key: item.network.build(config.text[item.encoding.slot]) for item in family.text_of(config)
+        }
     text = {
         f"{key}.transformer.{name}": weight
         for key, network in encoders.items()
@@ -48,17 +50,17 @@ def write_layout(family: ModelFamily, scale: str, name: str, folder: Path = LAYO
     }
     path = folder / family.name / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {key: list(shape) for key, shape in shapes.items()} | _vocabularies(family, path)
+    tensors = {key: list(shape) for key, shape in shapes.items()} | _vocabularies(family, scale, path)
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(shape)}" for key, shape in tensors.items())
     start = ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
     path.write_text(f'{{{start},\n "tensors": {{\n{lines}\n }}}}\n', encoding="utf-8")
     return path
 
 
-def _vocabularies(family: ModelFamily, layout: Path) -> dict[str, str]:
+def _vocabularies(family: ModelFamily, scale: str, layout: Path) -> dict[str, str]:
     """Write the tokenizers that the checkpoint holds beside the layout, and return their files by tensor."""
     files: dict[str, str] = {}
-    for encoder in family.text:
+    for encoder in family.text_of(family.scales[scale]):
         if encoder.vocabulary is not None:
             file = layout.with_name(f"{layout.stem}.{encoder.encoding.slot}.tokenizer")
             file.write_bytes(encoder.vocabulary.random())

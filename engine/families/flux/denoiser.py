@@ -36,7 +36,7 @@ class FluxDenoiser(JointTextDenoiser):
         if guidance is not None:
             inputs["guidance"] = RegularInput(torch.tensor([float(guidance)]))
         mask = kwargs.get("attention_mask")
-        if mask is not None:
+        if mask is not None and "attention_mask_img_shape" in kwargs:
             rows, columns = (math.ceil(side / PATCH) for side in kwargs["noise"].shape[2:])
             inputs["attention_mask"] = RegularInput(
                 fitted_mask(mask, kwargs["attention_mask_img_shape"], rows, columns)

@@ -5,6 +5,7 @@ A pack's replacement of `get_previewer` provides the previewer that is called af
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,13 +39,21 @@ class LatentPreviewer:
 class Latent2RGBPreviewer(LatentPreviewer):
     """Previewer that multiplies each latent cell by a colour table [C, 3]."""
 
-    def __init__(self, latent_rgb_factors: Any, latent_rgb_factors_bias: Any = None) -> None:
+    def __init__(
+        self,
+        latent_rgb_factors: Any,
+        latent_rgb_factors_bias: Any = None,
+        latent_rgb_factors_reshape: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        self.latent_rgb_factors_reshape = latent_rgb_factors_reshape
         self.latent_rgb_factors = torch.tensor(latent_rgb_factors, device="cpu").transpose(0, 1)  # [3, C]
         self.latent_rgb_factors_bias = None
         if latent_rgb_factors_bias is not None:
             self.latent_rgb_factors_bias = torch.tensor(latent_rgb_factors_bias, device="cpu")
 
     def decode_latent_to_preview(self, x0: torch.Tensor) -> Image.Image:
+        if self.latent_rgb_factors_reshape is not None:
+            x0 = self.latent_rgb_factors_reshape(x0)
         factors = self.latent_rgb_factors.to(x0)
         bias = None if self.latent_rgb_factors_bias is None else self.latent_rgb_factors_bias.to(x0)
         return preview_to_image(torch.nn.functional.linear(x0[0].movedim(0, -1), factors, bias))
@@ -77,4 +86,4 @@ def get_previewer(device: Any, latent_format: Any) -> LatentPreviewer | None:
     factors = latent_format.latent_rgb_factors
     if factors is None:
         return None
-    return Latent2RGBPreviewer(factors, latent_format.latent_rgb_factors_bias)
+    return Latent2RGBPreviewer(factors, latent_format.latent_rgb_factors_bias, latent_format.latent_rgb_factors_reshape)

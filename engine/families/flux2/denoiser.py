@@ -1,0 +1,47 @@
+"""The inputs of Flux.2 beside the latent: text of at least 512 tokens, guidance, reference pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from engine.diffusion.conditions import BatchedInput, ConstantInput, ListInput, RegularInput
+from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+
+DEFAULT_GUIDANCE = 3.5
+LEAST_TOKENS = 512
+
+
+class Flux2Denoiser(TextTokensDenoiser):
+    """Flux.2, whose text [B, T, D] has zeros before it where it is short."""
+
+    comfy_name = "Flux2"
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        """Return the network's inputs. Raises ValueError for reference pictures of another family's VAE."""
+        inputs = super().extra_conds(**kwargs)
+        text = inputs.get("c_crossattn")
+        if text is not None:
+            missing = max(0, LEAST_TOKENS - text.cond.shape[1])
+            inputs["c_crossattn"] = RegularInput(functional.pad(text.cond, (0, 0, missing, 0)))
+        guidance = kwargs.get("guidance", DEFAULT_GUIDANCE)
+        if guidance is not None:
+            inputs["guidance"] = RegularInput(torch.tensor([float(guidance)]))
+        references = kwargs.get("reference_latents")
+        if references is not None:
+            inputs["ref_latents"] = ListInput([self.process_latent_in(self._checked(item)) for item in references])
+            method = kwargs.get("reference_latents_method")
+            if method is not None:
+                inputs["ref_latents_method"] = ConstantInput(method)
+        return inputs
+
+    def _checked(self, latent: torch.Tensor) -> torch.Tensor:
+        channels = self.latent_format.latent_channels
+        if latent.ndim != 4 or latent.shape[1] != channels:
+            raise ValueError(
+                f"reference latents: a latent of another VAE than the model's; got shape {list(latent.shape)}, "
+                f"expected {channels} channels"
+            )
+        return latent

@@ -1,0 +1,177 @@
+"""Flux.2 (Black Forest Labs 2025): dev, which reads Mistral Small 3, and Klein 4B and 9B, which read Qwen3.
+
+Compared with ComfyUI 0.30.0, since 0.3.64 does not have it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.architectures.language_model import MISTRAL3, QWEN3
+from engine.architectures.shared_modulation_stream import SharedModulationConfig, SharedModulationModel
+from engine.architectures.shared_modulation_stream_shapes import MARK, shared_modulation_config
+from engine.diffusion.model_sampling_variants import flux_flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Layout,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    Shapes,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.flux2.autoencoder import AUTOENCODER, FULL, SMALL, Flux2LatentFormat
+from engine.families.flux2.denoiser import Flux2Denoiser
+from engine.families.flux2.diffusers_names import file_layout, lora_keys
+from engine.families.flux2.text_encoders import (
+    MISTRAL,
+    MISTRAL_LAYERS,
+    MISTRAL_WIDTH,
+    QWEN_4B,
+    QWEN_4B_WIDTH,
+    QWEN_8B,
+    QWEN_8B_WIDTH,
+    QWEN_LAYERS,
+    language_config,
+)
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.formats.weight_file import Names
+from engine.settings import DtypePolicy
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
+FLOW = Parameterisation(flux_flow_of, {"shift": 2.02})
+NORMS = ("query_norm", "key_norm")  # whose factors later files call `weight`
+QWEN_TOKENS, MISTRAL_TOKENS = 151936, 131072  # in the vocabularies
+
+
+def _with_scales(layout: Layout) -> Layout:
+    """Return a layout for files too that call the factors of all norms `weight`."""
+
+    def found(shapes: Shapes) -> Names | None:
+        names = layout(shapes)
+        return None if names is None else {_own_name(name): item for name, item in names.items()}
+
+    return found
+
+
+def _own_name(name: str) -> str:
+    parent, _, kind = name.rpartition(".")
+    return f"{parent}.scale" if kind == "weight" and parent.endswith(NORMS) else name
+
+
+find = _with_scales(behind_first(PREFIXES, MARK))
+find_diffusers = file_layout()
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the modulation that its blocks share."""
+    names = find(index.shapes) or find_diffusers(index.shapes)
+    return None if names is None or "img_in.weight" not in names else Match(3, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Return the only one: a flow, with an exponential shift unless a node sets another."""
+    return FLOW
+
+
+FAMILY = ModelFamily(
+    name="flux2",
+    label="Flux.2",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find, find_diffusers),
+        in_checkpoint=(_with_scales(behind_first((PREFIX,), MARK)),),
+        configure=shared_modulation_config,
+        build=SharedModulationModel,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+    ),
+    denoiser_type=Flux2Denoiser,
+    text=(MISTRAL, QWEN_4B, QWEN_8B),
+    takes_one_encoder=True,
+    vae=AUTOENCODER,
+    latent_format=Flux2LatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Flux2", ("flux2",)),
+    default=Defaults(width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=60.0, edit="references"),
+    nodes=(
+        "UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyFlux2LatentImage", "FluxGuidance", "KSampler",
+        "VAEDecode",
+    ),
+    memory_usage_factor=29.3,  # of dev; Klein needs less
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            SharedModulationConfig(
+                width=6144, num_double=8, num_single=48, context_dim=MISTRAL_WIDTH * len(MISTRAL_LAYERS)
+            ),
+            {
+                "mistral3_24b": language_config(
+                    MISTRAL3, num_layers=40, width=MISTRAL_WIDTH, heads=32, key_heads=8, inner_width=32768,
+                    tokens=MISTRAL_TOKENS,
+                )
+            },
+            FULL,
+        ),
+        "klein_4b": Scale(
+            SharedModulationConfig(
+                width=3072, num_double=5, num_single=20, context_dim=QWEN_4B_WIDTH * len(QWEN_LAYERS),
+                has_guidance=False,
+            ),
+            {
+                "qwen3_4b": language_config(
+                    QWEN3, num_layers=36, width=QWEN_4B_WIDTH, heads=32, key_heads=8, inner_width=9728,
+                    tokens=QWEN_TOKENS,
+                )
+            },
+            FULL,
+        ),
+        "klein_9b": Scale(
+            SharedModulationConfig(
+                width=4096, num_double=8, num_single=24, context_dim=QWEN_8B_WIDTH * len(QWEN_LAYERS),
+                has_guidance=False,
+            ),
+            {
+                "qwen3_8b": language_config(
+                    QWEN3, num_layers=36, width=QWEN_8B_WIDTH, heads=32, key_heads=8, inner_width=12288,
+                    tokens=QWEN_TOKENS,
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            SharedModulationConfig(width=256, num_double=2, num_single=2, context_dim=192),
+            {
+                "mistral3_24b": language_config(
+                    MISTRAL3, num_layers=30, width=64, heads=2, key_heads=1, inner_width=128, tokens=512
+                )
+            },
+            SMALL,
+        ),
+        "small_klein_4b": Scale(
+            SharedModulationConfig(width=128, num_double=2, num_single=2, context_dim=96, has_guidance=False),
+            {
+                "qwen3_4b": language_config(
+                    QWEN3, num_layers=28, width=32, heads=1, key_heads=1, inner_width=64, tokens=QWEN_TOKENS
+                )
+            },
+            SMALL,
+        ),
+        "small_klein_9b": Scale(
+            SharedModulationConfig(width=128, num_double=1, num_single=2, context_dim=384, has_guidance=False),
+            {
+                "qwen3_8b": language_config(
+                    QWEN3, num_layers=28, width=128, heads=1, key_heads=1, inner_width=64, tokens=QWEN_TOKENS
+                )
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip
