@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from machine.version import darkroom_version
 from worker.child_environment import INSTALLERS
 from worker.client_stream import ResultStream, WorkerUnreachable
 from worker.errors import SettingsInvalid, WorkerError
@@ -31,6 +30,7 @@ from worker.identity.loopback import is_loopback
 from worker.identity.own_key import read_own_key
 from worker.models_command import commands as model_commands
 from worker.settings.environment import child_environment, load_settings
+from worker.version import version
 from worker.worker_client import worker_client
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -58,7 +58,7 @@ class _Worker:
 
 def _show_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"darkroom {darkroom_version()}")
+        typer.echo(f"darkroom {version()}")
         raise typer.Exit
 
 

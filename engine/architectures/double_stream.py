@@ -12,7 +12,7 @@ index)`, called with the block's inputs and `{"original_block": ...}`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,16 +35,6 @@ NORM_EPS = 1e-6
 LARGEST_HALF = 65504.0
 Control = dict[str, list[torch.Tensor | None]]
 Modulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
-
-
-class LastConfig(Protocol):
-    """Sizes of the last layer."""
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def out_channels(self) -> int: ...
 
 
 class BlockConfig(Protocol):

@@ -230,7 +230,7 @@ class ExpertDitModel(nn.Module):
         self.single_stream_blocks = nn.ModuleList(
             Wrapped("block", SingleBlock(config)) for _ in range(config.num_single)
         )
-        self.final_layer = FinalLayer(config)
+        self.final_layer = FinalLayer(config.width, PATCH * PATCH * config.out_channels)
         text_widths = [config.language_dim] * (config.num_double + config.num_single) + [config.text_dim]
         self.caption_projection = nn.ModuleList(
             Wrapped("linear", Linear(width, config.width, bias=False)) for width in text_widths

@@ -1,10 +1,10 @@
 """Decoder-only language models, of which diffusion models read the hidden states of a prompt.
 
 One network for Llama 3 (arXiv 2407.21783), Mistral Small 3, Gemma 2 and 3 (arXiv 2408.00118, 2503.19786), Qwen2.5
-with pictures among its tokens (arXiv 2502.13923) and Qwen3 (arXiv 2505.09388): causal attention with fewer keys than queries (Ainslie et
-al. 2023, arXiv 2305.13245), rotary places (Su et al. 2021, arXiv 2104.09864), gated feed-forward layers (Shazeer 2020,
-arXiv 2002.05202). Module names are those of the transformers library's files. The window by which Gemma's layers attend
-to near tokens alone is left out, as in ComfyUI: prompts are shorter than it.
+with pictures among its tokens (arXiv 2502.13923) and Qwen3 (arXiv 2505.09388): causal attention with fewer keys than
+queries (Ainslie et al. 2023, arXiv 2305.13245), rotary places (Su et al. 2021, arXiv 2104.09864), gated feed-forward
+layers (Shazeer 2020, arXiv 2002.05202). Module names are those of the transformers library's files. The window by which
+Gemma's layers attend to near tokens alone is left out, as in ComfyUI: prompts are shorter than it.
 
 `B` prompts, `T` tokens, `D` width, `H` heads, `K` of them with keys of their own, `W` width of a head.
 """

@@ -5,6 +5,9 @@ sides of attention and feed-forward layers, and the time scales and gates what l
 (Su et al. 2021, arXiv 2104.09864) on three axes: token of the text, row, column. `B` batch, `C` channels, `h w` latent
 cells, `L` tokens of text, `T` tokens of text and picture, `D` width, `H` heads. Module names are those of the original
 checkpoints. The output is the noise minus the picture, as other flow networks give it.
+
+`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches["noise_refiner"]` and
+`patches["double_block"]` have functions of the picture's tokens behind each block of the kind.
 """
 
 from __future__ import annotations
@@ -250,11 +253,17 @@ class NextDitModel(nn.Module):
         padded = pad_to_patches(x, PATCH)
         time = self.t_embedder((1.0 - timesteps) * self.config.time_factor, x.dtype)
         text, text_pe, after = self._text(context, num_tokens, attention_mask, transformer_options)
-        picture, picture_pe = self._picture(padded, after, time, transformer_options)
+        picture, picture_pe = self._picture(padded, after, time, text, transformer_options)
         tokens, pe = torch.cat([text, picture], dim=1), torch.cat([text_pe, picture_pe], dim=2)
-        for layer in self.layers:
-            tokens = layer(tokens, None, pe, time, transformer_options)
         first = text.shape[1]
+        options = {} if transformer_options is None else transformer_options
+        given = {"img_input": picture, "pe": picture_pe, "vec": time, "x": padded, "transformer_options": options}
+        for index, layer in enumerate(self.layers):
+            tokens = layer(tokens, None, pe, time, transformer_options)
+            for patch in options.get("patches", {}).get("double_block", ()):
+                inputs = {**given, "img": tokens[:, first:], "txt": tokens[:, :first], "block_index": index}
+                out = patch(inputs)
+                tokens = torch.cat([out.get("txt", inputs["txt"]), out.get("img", inputs["img"])], dim=1)
         cells = padded.shape[-2] * padded.shape[-1] // PATCH**2
         drawn = self.final_layer(tokens[:, first : first + cells], time)
         return -picture_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
@@ -282,7 +291,7 @@ class NextDitModel(nn.Module):
         return text[:, :length], pe, first + length
 
     def _picture(
-        self, padded: torch.Tensor, index: int, time: torch.Tensor, options: Options | None
+        self, padded: torch.Tensor, index: int, time: torch.Tensor, text: torch.Tensor, options: Options | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the refined picture [B, T, D] and its rotations. Filling tokens have the place of no text or row."""
         picture = self.x_embedder(patches_channels_last(padded))
@@ -291,8 +300,15 @@ class NextDitModel(nn.Module):
             picture = filled_up(picture, self.x_pad_token)
             places = functional.pad(places, (0, 0, 0, picture.shape[1] - places.shape[1]))
         pe = self._rotations(places)
-        for block in self.noise_refiner:
+        patches = {} if options is None else options.get("patches", {})
+        given = {
+            "img_input": picture, "txt": text, "pe": pe, "vec": time, "x": padded, "transformer_options": options,
+            "block_type": "noise_refiner",
+        }  # fmt: skip
+        for number, block in enumerate(self.noise_refiner):
             picture = block(picture, None, pe, time, options)
+            for patch in patches.get("noise_refiner", ()):
+                picture = patch({**given, "img": picture, "block_index": number}).get("img", picture)
         return picture, pe
 
     def _rotations(self, places: torch.Tensor) -> torch.Tensor:

@@ -26,11 +26,11 @@ from engine.architectures.double_stream import (
     ModulationLayer,
     SingleBlockLayers,
     reference_corners,
-    rotations,
     run_blocks,
 )
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
+from engine.architectures.rotary import rotations
 
 AXES = (32, 32, 32, 32)  # channels of a head that rotate by picture, row, column and token
 THETA = 2000

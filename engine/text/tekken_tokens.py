@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from engine.text.clip_tokens import byte_letters
-from engine.text.language_tokens import BytePairVocabulary
+from engine.text.vocabulary import LibraryVocabulary
 
 START_TOKEN, UNKNOWN_TOKEN = 1, 0
 WORDS = (
@@ -28,7 +28,7 @@ SPECIAL = (
 
 
 @lru_cache(maxsize=2)
-def tekken_vocabulary(content: bytes) -> BytePairVocabulary:
+def tekken_vocabulary(content: bytes) -> LibraryVocabulary:
     """Return the tokenizer of a tekken file, built once for the latest ones. Raises ValueError."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers  # a prompt for another encoder does without it
 
@@ -51,7 +51,7 @@ def tekken_vocabulary(content: bytes) -> BytePairVocabulary:
         ]
     )
     made.add_special_tokens(list(special))
-    return BytePairVocabulary(made)
+    return LibraryVocabulary(made)
 
 
 def _read(stored: Mapping[str, object]) -> tuple[list[str], dict[bytes, int]]:

@@ -48,6 +48,10 @@ class BlockwisePatch:
         added = self._control.model.controlnet_blocks[inputs["block_index"]](picture, seen) * self._strength
         return {**inputs, "img": torch.cat([picture + added, img[:, seen.shape[1] :]], dim=1)}
 
+    def __deepcopy__(self, memo: object) -> BlockwisePatch:
+        """Return itself: clones of a MODEL share the control's network."""
+        return self
+
     def to(self, target: object) -> BlockwisePatch:
         """Move what was encoded to a device."""
         if self._seen is not None and not isinstance(target, torch.dtype):

@@ -98,6 +98,9 @@ class SamplingOptions:
     def set_model_forward_timestep_embed_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "forward_timestep_embed_patch")
 
+    def set_model_noise_refiner_patch(self, patch: object) -> None:
+        self.set_model_patch(patch, "noise_refiner")
+
     def set_model_double_block_patch(self, patch: object) -> None:
         self.set_model_patch(patch, "double_block")
 

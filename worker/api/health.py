@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from machine.version import darkroom_version
 from worker.api.declared import PLAIN_TEXT, refusals
 from worker.api.replies import Health, Liveness, ModifierEntry, Readiness
 from worker.api.results import check_operator, services_of
@@ -20,6 +19,7 @@ from worker.engines.watch import EngineState
 from worker.errors import EngineUnreachable
 from worker.modifier_defaults import checkpoints_of, find_all_defaults
 from worker.services import Services
+from worker.version import version
 
 router = APIRouter(tags=["worker"])
 
@@ -104,7 +104,7 @@ async def health(request: Request) -> JSONResponse:
     loss = next((engine.last_loss for engine in failed), None)
     body: dict[str, Any] = {
         "status": "unhealthy" if problems else "healthy" if num_up == len(backends) else "degraded",
-        "version": darkroom_version(),
+        "version": version(),
         "cache_type": "sqlite",
         "queues": services.queue_info.sizes(),
         "backends_healthy": f"{num_up}/{len(backends)}",

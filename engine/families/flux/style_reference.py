@@ -49,6 +49,10 @@ class StyleTokens:
         self.projector = projector  # a `ModulePatcher`
         self.outputs = outputs
 
+    def __deepcopy__(self, memo: object) -> StyleTokens:
+        """Return itself: clones of a MODEL share the projector."""
+        return self
+
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         text, places = inputs["txt"], inputs["txt_ids"]
         with self.projector.in_use() as network:

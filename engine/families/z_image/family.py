@@ -19,6 +19,7 @@ from engine.families.base import (
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.language_model import fits_kind, language_text_encoder
 from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.z_image.controls import CONTROL
 from engine.families.z_image.denoiser import ZImageDenoiser
 from engine.families.z_image.diffusers_names import file_layout, lora_keys
 from engine.settings import DtypePolicy
@@ -75,6 +76,7 @@ FAMILY = ModelFamily(
     vae=autoencoder_16(VAE_PREFIX),
     latent_format=FluxLatentFormat,
     denoiser_lora_keys=lora_keys,
+    model_patches=(CONTROL,),
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("lumina2",)),
     default=Defaults(

@@ -148,7 +148,7 @@ def test_previews_show_four_colours_a_cell() -> None:
 def test_the_conditioning_is_what_three_layers_read() -> None:
     (config,) = FAMILY.scales["small_klein_4b"].text.values()
     config = replace(config, num_layers=2, vocabulary_size=16)
-    encoder = LayerInputsEncoder(LanguageModel(config), QWEN_4B.encoding, layers=(1, 2))
+    encoder = LayerInputsEncoder(LanguageModel(config), replace(QWEN_4B.encoding, pad_token=0), layers=(1, 2))
     encoder.requires_grad_(False)
     chunk = [[(5, 1.0), (6, 1.0), (7, 1.0)]]
     found = encoder.encode_token_weights(chunk, layer_idx=-2, project_pooled=True)

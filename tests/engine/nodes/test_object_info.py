@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engine.diffusion.sampling_tables import SamplingTables
+from engine.families.comfyui_text_types import comfyui_text_types
 from engine.families.registry import families
 from engine.nodes.base import FunctionNode, InputFile, ModelFile
 from engine.nodes.built_in import built_in_nodes
@@ -25,6 +26,10 @@ NOT_IN_REFERENCE = {"LoraSave", "ReferenceLatent", "SkipLayerGuidanceDiT", "Skip
 NODES = {item.class_type: item for item in built_in_nodes()}
 # The reference was taken for the default family.
 OF_FURTHER_FAMILIES = {name for family in families() if not family.is_default for name in family.comfyui.merge_nodes}
+
+
+# Types of text encoders that the recorded release does not have.
+LATER_TYPES = {name for family in families() for name in family.comfyui.text_types} - comfyui_text_types().keys()
 
 
 class Environment(NoFiles):
@@ -55,6 +60,8 @@ def _input(item: Any, *, is_file: bool) -> Any:
     if isinstance(item, str):
         return item
     kind = [] if is_file and isinstance(item[0], list) else item[0]
+    if isinstance(kind, list):
+        kind = [choice for choice in kind if choice not in LATER_TYPES]
     options = {key: value for key, value in (item[1] if len(item) > 1 else {}).items() if key != "tooltip"}
     if is_file:
         options.pop("options", None)
