@@ -20,7 +20,7 @@ import logging
 import mimetypes
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ from engine.device_probe import DeviceFigures, measure
 from engine.diffusion.sampling_tables import SamplingTables
 from engine.disk_probe import DiskFigure, measure_disk
 from engine.errors import OutOfMemory
-from engine.events import Event
+from engine.events import Event, RunFailed, RunInterrupted, RunSaving, RunSucceeded, TuningUsed
 from engine.families import registry
 from engine.families.base import ModelFamily
 from engine.formats.fill import Destination
@@ -53,7 +53,7 @@ from engine.memory import device as devices
 from engine.memory import machine_memory
 from engine.memory.device import DeviceIdentity, DeviceReport, dtype_of, translate_device_error
 from engine.memory.device_facts import DeviceFacts
-from engine.memory.model_memory import MemoryReport, ModelMemory
+from engine.memory.model_memory import MemoryReport, ModelMemory, Relief
 from engine.memory.state import VramState
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
@@ -79,6 +79,14 @@ from engine.store.folders import BUILT_IN, SAVED_IN, ModelFolders
 from engine.store.model_store import PRELOADED_KINDS, ModelStore
 from engine.store.recent_models import RecentModels
 from engine.store.tiny_decoders import TinyDecoders
+from engine.tuning.outcome import Outcome, read_outcome
+from engine.tuning.quality import DEFAULT, Quality, read_quality
+from engine.tuning.request import TuningRequest, read_tuning_request
+from engine.tuning.run import Usage
+from engine.tuning.strategy import MachineFacts
+from engine.tuning.tuner import Tuner
+from engine.tuning.workload import Trial, TrialSize
+from machine.cores import usable_cores
 
 __all__ = [
     "CheckedPrompt",
@@ -119,6 +127,7 @@ class Engine:
         self.environment: NodeEnvironment = Environment(self.folders, self.files, self.sampling, self._max_pixels)
         self.catalogue = Catalogue(built_in_nodes() if classes is None else classes)
         self._closing = contextlib.ExitStack()
+        self.tuner = Tuner(settings.tuning, settings.tuning_directory)
         self._thread = GpuThread()
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")
         self._results = _result_cache(settings.cache)
@@ -127,6 +136,7 @@ class Engine:
         self._ending: Future[None] | None = None
         self._recent = _recent_models(settings, self.memory.pool.state)
         self._garbage = GarbageCollection()
+        self._unique = unique_keys(b"")
         self._services = self._run_services()
         self._lock = threading.Lock()
         self._runs: dict[int, tuple[str, CancelToken]] = {}  # submitted and not over, the running one first
@@ -216,11 +226,13 @@ class Engine:
         return load_custom_nodes(self, server)
 
     def submit(self, request: RunRequest, on_event: Callable[[Event], None]) -> Future[RunResult]:
-        """Run a checked prompt after those submitted before. Raises RuntimeError once the engine is closed.
+        """Run a checked prompt after those submitted before.
 
         The device does not wait for files: after `RunSaving` the next prompt begins, and the remaining events of this
-        one come from another thread, before its result.
+        one come from another thread, before its result. Raises RuntimeError once the engine is closed, and ValueError
+        for an unknown quality.
         """
+        read_quality(request.extra_data.get("quality"))
         cancel = CancelToken()
         number = next(self._run_numbers)
         result: Future[RunResult] = Future()
@@ -262,6 +274,68 @@ class Engine:
     def _preload(self, kind: str, name: str, *, keep: bool) -> int:
         with torch.inference_mode(), translate_device_error():
             return self.models.preload(kind, name, keep=keep)
+
+    def measure_tuning(self, body: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        """Measure the strategies, after the prompts submitted so far, and use the choice from then on.
+
+        `body` has the fields of `TuningRequest`; ValueError names one that is wrong. The result is the outcome in its
+        JSON form, or raises ValueError for an unknown model, `BadModelFile`, `OutOfMemory` and `DeviceLost`.
+        """
+        request = read_tuning_request(body)
+        return self._thread.submit(lambda: self._measure_tuning(request).as_json())
+
+    def adopt_tuning(self, body: Mapping[str, Any]) -> None:
+        """Use an outcome that was measured before on a machine like this one. Raises ValueError for what is none."""
+        self.tuner.adopt(read_outcome(body))
+
+    def tuning_report(self) -> dict[str, Any]:
+        """Return the strategies, those that the operator named (None: all), and the outcomes in use."""
+        return {
+            "allowed": self.tuner.allowed,
+            "strategies": self.tuner.describe(),
+            "outcomes": [outcome.as_json() for outcome in self.tuner.outcomes.values()],
+        }
+
+    def _measure_tuning(self, request: TuningRequest) -> Outcome:
+        device = self.resolved.device
+        identity = devices.identity(device)
+        machine = MachineFacts(
+            torch.device(device).type, identity.name, devices.capability(device), usable_cores(), request.is_full_size
+        )
+        versions = {"device": identity.name, "torch": identity.torch, "cuda": identity.cuda or "",
+                    "precision": self.resolved.unet_dtype}  # fmt: skip
+        size = TrialSize(
+            request.width_px, request.height_px, request.num_steps, request.cfg, request.sampler_name,
+            request.scheduler, request.turns_seconds,
+        )  # fmt: skip
+        with (
+            torch.inference_mode(), self.memory.device.computing(), self.sampling.active(), translate_device_error()
+        ):  # fmt: skip
+            values = self._tuning_values(request)
+            trial = Trial(values, size, request.name, lambda: devices.wait_for(device))
+            try:
+                return self.tuner.measure(trial, machine, versions, request.settle_seconds)
+            finally:
+                self.tuner.release()
+
+    def _tuning_values(self, request: TuningRequest) -> Sequence[Any]:
+        """Return MODEL, CLIP and VAE to measure with. Raises ValueError for a family or scale that does not exist."""
+        if request.checkpoint is not None:
+            return self.models.checkpoint(request.checkpoint)
+        name = request.family or registry.default_family().name
+        if name not in registry.family_names() or request.scale not in registry.family_named(name).scales:
+            raise ValueError(f"family: unknown family or scale; got {name!r} with {request.scale!r}")
+        return self.models.random_checkpoint(name, request.scale)
+
+    def _services_for(self, quality: Quality) -> RunServices:
+        """Return the services of a run, whose results are not those of other qualities."""
+        if quality is DEFAULT or not self.tuner.outcomes:
+            return self._services
+        unique = self._unique
+        return replace(
+            self._services,
+            signatures=lambda find_node, find_rules: Signatures(find_node, find_rules, unique, str(quality)),
+        )
 
     def take_over_process(self) -> None:
         """Tune Python's garbage collector for a process of this engine alone. Call once lasting objects are loaded."""
@@ -307,6 +381,7 @@ class Engine:
         for token in tokens:
             token.cancel()
         self._thread.close()
+        self.tuner.close()
         self._idle.stop()
         self._garbage.give_back()
         self._finisher.shutdown()
@@ -344,8 +419,16 @@ class Engine:
             self._running = number
         try:
             self._forget_changed_files()
-            with torch.inference_mode(), self.memory.device.computing(), self.sampling.active():
-                return asyncio.run(run_nodes(request, self._services, cancel, on_event))
+            asked = request.extra_data.get("quality")
+            quality = read_quality(asked)
+            with (
+                torch.inference_mode(),
+                self.memory.device.computing(),
+                self.sampling.active(),
+                self.tuner.running(quality) as usage,
+            ):
+                told = on_event if asked is None else _with_usage(request.prompt_id, usage, on_event)
+                return asyncio.run(run_nodes(request, self._services_for(quality), cancel, told))
         except BaseException as error:  # noqa: BLE001 - the run: whoever waits for it gets its error
             return partial(_raise, error)
         finally:
@@ -381,6 +464,11 @@ class Engine:
         free = machine_memory.available_bytes() // BYTES_PER_PIXEL
         return min(self.settings.max_input_pixels, free or self.settings.max_input_pixels)  # 0: it is not known
 
+    def _relief(self) -> Iterator[Relief]:
+        """Take one relief step per iteration; memory that strategies hold is released before the first."""
+        self.tuner.release()
+        yield from self.memory.relief()
+
     def _file_is_there(self, item: Mapping[str, object]) -> bool:
         self._wait_for_files()
         return self.files.has(item)
@@ -391,6 +479,7 @@ class Engine:
             self._instances.clear()
             self._recent.forget()
         if unload_models or free_memory:
+            self.tuner.release()
             self.memory.unload()
         if free_memory:
             gc.collect()
@@ -424,7 +513,7 @@ class Engine:
         )
 
     def _run_services(self) -> RunServices:
-        unique = unique_keys(b"")
+        unique = self._unique
         types = replace(self._load_types(self.resolved), by_family=self._types_of_family)
         keep: Any = self.memory.keep  # its handles only ever meet handles of the same pool, which their type cannot say
         return RunServices(
@@ -445,7 +534,7 @@ class Engine:
             open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files, self._max_pixels, _free_bytes),
             file_is_there=self._file_is_there,
             device_errors=translate_device_error,
-            relief=self.memory.relief,
+            relief=self._relief,
             relieved=self.memory.relieved,
             begin_node=self.memory.pool.begin_node,
             taken_by_node=self.memory.taken_by_node,
@@ -486,6 +575,20 @@ class Engine:
                 return decoder.decode(latent[:1].float())
         except OutOfMemory:
             return None
+
+
+def _with_usage(prompt_id: str, usage: Usage, on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Return a receiver of events that reports the strategies used before the run's nodes are over."""
+    is_told = False
+
+    def receive(event: Event) -> None:
+        nonlocal is_told
+        if not is_told and isinstance(event, (RunSaving, RunSucceeded, RunInterrupted, RunFailed)):
+            is_told = True
+            on_event(TuningUsed(prompt_id, str(usage.quality), tuple(usage.used), dict(usage.unused), usage.error))
+        on_event(event)
+
+    return receive
 
 
 def _settle(result: Future[RunResult], end: Callable[[], RunResult]) -> None:

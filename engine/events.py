@@ -130,6 +130,20 @@ class NodeBlocked:
 
 
 @dataclass(frozen=True, slots=True)
+class TuningUsed:
+    """Strategies that a run with a requested quality used, and the reasons of those chosen but not used.
+
+    `error` is their measured error: relative L2 of latents against the plain path.
+    """
+
+    prompt_id: str
+    quality: str
+    strategies: Sequence[str]
+    unused: Mapping[str, str]
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunSaving:
     """All nodes have run, and only files of the last one are still being written. The device is free for another run.
 
@@ -185,6 +199,7 @@ Event = (
     | OutputReady
     | NodeFinished
     | NodeBlocked
+    | TuningUsed
     | RunSaving
     | RunSucceeded
     | RunInterrupted

@@ -107,11 +107,13 @@ WORKER_RULES = (
     Rule("worker.models_command", (*WORKER_EDGE, "worker.models")),
     Rule("worker.doctor_command", (*WORKER_EDGE, "worker.doctor")),
     Rule("worker.benchmark_command", (*WORKER_EDGE, "worker.engines", "worker.worker_client")),
+    Rule("worker.tuning_command", (*WORKER_EDGE, "worker.qualification.tuning_store")),
     Rule(
         "worker.cli",
         (
             "machine",
             *WORKER_EDGE,
+            "worker.tuning_command",
             "worker.worker_client",
             "worker.client_stream",
             "worker.models_command",
@@ -131,7 +133,7 @@ RULES = (
     Rule("names", (), NOTHING),
     Rule("modifiers", ("names",), frozenset({"pydantic", "pydantic_core"})),
     Rule("benchmark.qualify", (), frozenset({"pydantic"})),
-    Rule("benchmark", ("engine", "worker", "modifiers", "benchmark")),
+    Rule("benchmark", ("engine", "worker", "modifiers", "benchmark", "names")),
     Rule("demo", ("engine", "worker", "modifiers", "benchmark")),
     Rule("misc", ("engine", "worker")),
     *(Rule(module, CORE, NOTHING) for module in CORE),
@@ -195,11 +197,13 @@ RULES = (
         ),
         TORCH | {"aiohttp"},
     ),
+    Rule("engine.tuning", (*CORE, "engine.architectures", "engine.diffusion", "names"), TORCH),
+    Rule("engine.tuning.kernels", (), TORCH | {"triton"}),  # which is there on GPU machines alone
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
-    Rule("engine.engine", ("engine",), TORCH),
+    Rule("engine.engine", ("engine", "machine"), TORCH),
     Rule(
         "engine.server",
-        ("engine.engine", "engine.graph", *CORE),
+        ("engine.engine", "engine.graph", "names", *CORE),
         frozenset({"aiohttp", "multidict", "yarl", "PIL", "prometheus_client"}),
     ),
     Rule("engine.__main__", ("engine",)),
@@ -337,7 +341,7 @@ def test_a_circle_of_imports_is_found() -> None:
 
 PICTURED = frozenset({
     "graph", "diffusion", "architectures", "text", "formats", "adapters", "families", "checkpoints", "values", "images",
-    "media", "store", "nodes", "memory", "runtime", "custom_nodes", "engine", "server",
+    "media", "store", "nodes", "memory", "runtime", "custom_nodes", "engine", "server", "tuning",
 })  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
 from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.samplers import SamplerFunction
+from engine.diffusion.tuned import tuned_network, tuned_options
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
 
 ProgressCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # step, denoised, x, total steps
@@ -248,10 +249,11 @@ class Guider:
             self.inner_model = inner_model
             try:
                 self.model_patcher.pre_run()
-                return self.inner_sample(
-                    noise.to(device), latent_image.to(device), device, sampler, sigmas.to(device), denoise_mask,
-                    callback, disable_pbar, seed,
-                )  # fmt: skip
+                with tuned_network(self.model_patcher, inner_model, self.model_options):
+                    return self.inner_sample(
+                        noise.to(device), latent_image.to(device), device, sampler, sigmas.to(device), denoise_mask,
+                        callback, disable_pbar, seed,
+                    )  # fmt: skip
             finally:
                 self.model_patcher.cleanup()
                 for control in self._controls():
@@ -310,7 +312,8 @@ class Guider:
         self.conds = {side: [dict(item) for item in items] for side, items in self.original_conds.items()}
         original_options = self.model_options
         registries = {"wrappers": self.model_patcher.wrappers, "callbacks": self.model_patcher.callbacks}
-        self.model_options = merge_options(original_options, {"transformer_options": registries})
+        options = merge_options(original_options, {"transformer_options": registries})
+        self.model_options = tuned_options(self.model_patcher, options)
         try:
             with self.model_patcher.hooks_registered(self.conds, self.model_options):
                 run = wrapped(OUTER_SAMPLE, self.model_options["transformer_options"], self.outer_sample, self)

@@ -26,15 +26,27 @@ class Unhashable(Exception):
     """A value that is no plain data: nothing can be said about what depends on it."""
 
 
+# Values that are read or put together, and computed with by later nodes alone.
+SOURCE_TYPES = frozenset({
+    "MODEL", "CLIP", "VAE", "CONTROL_NET", "CLIP_VISION", "STYLE_MODEL", "UPSCALE_MODEL", "GLIGEN", "SAMPLER", "SIGMAS",
+    "NOISE", "INT", "FLOAT", "STRING", "BOOLEAN",
+})  # fmt: skip
+
+
 class Signatures:
-    """The keys of one run's nodes. `unique` yields keys that no other node has ever had."""
+    """The keys of one run's nodes. `unique` yields keys that no other node has ever had.
+
+    Nodes that compute have other keys for each `quality`; empty is the default one.
+    """
 
     def __init__(
         self,
         find_node: Callable[[str], Node | None],
         find_rules: Callable[[str], NodeRules],
         unique: Iterator[bytes] | None = None,
+        quality: str = "",
     ) -> None:
+        self._quality = quality
         self._find_node = find_node
         self._find_rules = find_rules
         self._unique = unique if unique is not None else unique_keys(b"")
@@ -85,6 +97,8 @@ class Signatures:
         keys = self._keys
         rules = self._find_rules(node.class_type)
         parts: list[Any] = [node.class_type, node.id if rules.keyed_by_id else None, canonical(fingerprint)]
+        if self._quality and not all(isinstance(kind, str) and kind in SOURCE_TYPES for kind in rules.output_types):
+            parts.append(("quality", self._quality))
         inputs = node.inputs
         sources = {link.input_name: (keys[link.source], link.slot) for link in node.links}
         for name in sorted(inputs):

@@ -384,6 +384,14 @@ def wait_for(device: str) -> None:
     device_of(device).synchronize()
 
 
+def capability(torch_name: str) -> tuple[int, int] | None:
+    """Return the compute capability of a CUDA device, None for other devices."""
+    if torch.device(torch_name).type != "cuda" or torch.version.cuda is None:
+        return None
+    major, minor = torch.cuda.get_device_capability(torch_name)
+    return major, minor
+
+
 def identity(device: str) -> DeviceIdentity:
     kind = torch.device(device).type
     if kind != "cuda":

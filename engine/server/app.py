@@ -16,6 +16,7 @@ from engine.server import (
     files,
     memory_report,
     prompts,
+    tuning,
     v1,
     web_folders,
 )
@@ -55,7 +56,16 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     ]
     app.add_routes(routes)
     app.add_routes(_below(API_PREFIX, routes))
-    app.add_routes([*v1.ROUTES, *device.ROUTES, *families.ROUTES, *memory_report.ROUTES, web.get("/websocket", get_ws)])
+    app.add_routes(
+        [
+            *v1.ROUTES,
+            *device.ROUTES,
+            *families.ROUTES,
+            *memory_report.ROUTES,
+            *tuning.ROUTES,
+            web.get("/websocket", get_ws),
+        ]
+    )
     app.router.add_route("*", EVERYTHING_ELSE, get_from_packs)  # what nobody above has taken
     app.cleanup_ctx.append(_run_prompts)
     app.on_shutdown.append(_say_goodbye)

@@ -25,6 +25,7 @@ from engine.settings import (
     PreviewMethod,
     VramChoice,
 )
+from names.tuning import read_choice
 
 Group = argparse._ArgumentGroup
 IGNORED_TITLE = "Accepted for ComfyUI's sake, without effect"
@@ -274,6 +275,13 @@ def _add_device_flags(group: Group) -> None:
         help="copy weights between computations",
     )  # fmt: skip
     group.add_argument("--disable-pinned-memory", action="store_true", help="keep offloaded weights in pageable memory")
+    group.add_argument(
+        "--tuning", type=_tuning, default=None, metavar="NAMES",
+        help="strategies that may be used once they are measured: auto, off, or names by comma; the default is auto",
+    )  # fmt: skip
+    group.add_argument(
+        "--tuning-directory", type=Path, default=None, metavar="FOLDER", help="keep compiled code of strategies here"
+    )
     group.add_argument("--cpu-vae", action="store_true", help="run the VAE on the CPU beside a GPU")
     group.add_argument(
         "--simulate-vram", type=_at_least(0.0), default=None, metavar="GB",
@@ -358,6 +366,8 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
         tls_certfile=given.tls_certfile,
         cuda_device=given.cuda_device,
         default_device=given.default_device,
+        tuning=given.tuning,
+        tuning_directory=given.tuning_directory,
         verbose=given.verbose,
     )
 
@@ -368,6 +378,13 @@ def _cache_strategy(given: argparse.Namespace) -> CacheStrategy:
     if given.cache_ram is not None:
         return "ram"
     return "lru" if given.cache_lru > 0 else "classic"
+
+
+def _tuning(text: str) -> tuple[str, ...] | None:
+    try:
+        return read_choice(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _device_id(text: str) -> int:

@@ -26,6 +26,7 @@ from engine.events import (
     RunSaving,
     RunStarted,
     RunSucceeded,
+    TuningUsed,
 )
 
 Message = tuple[str, Mapping[str, Any]]
@@ -35,7 +36,8 @@ IMAGE_FORMATS = {"image/jpeg": 1, "image/png": 2}
 
 RUN_ENDS = frozenset({"execution_success", "execution_interrupted", "execution_error"})
 MEMORY_RELIEVED = "memory_relieved"  # ours: what was done because a node ran out of memory
-IN_HISTORY = RUN_ENDS | {"execution_start", "execution_cached", MEMORY_RELIEVED}
+TUNING_USED = "tuning_used"  # ours: which strategies drew the pictures of a prompt that named a quality
+IN_HISTORY = RUN_ENDS | {"execution_start", "execution_cached", MEMORY_RELIEVED, TUNING_USED}
 
 
 def encode(message: Message) -> str:
@@ -56,6 +58,9 @@ def message_of(event: Event) -> Message | None:
         case MemoryRelieved(prompt_id, node, step, freed_bytes, changes_arithmetic):
             told = {"step": step, "freed_bytes": freed_bytes, "changes_arithmetic": changes_arithmetic}
             return MEMORY_RELIEVED, {"prompt_id": prompt_id, "node": node.node_id, **told}
+        case TuningUsed(prompt_id, quality, strategies, unused, error):
+            used = {"quality": quality, "strategies": list(strategies), "unused": dict(unused), "error": error}
+            return TUNING_USED, {"prompt_id": prompt_id, **used}
         case OutputReady(prompt_id, node, output, _):
             shown = {"node": node.node_id, "display_node": node.display_node_id, "output": output}
             return "executed", {**shown, "prompt_id": prompt_id}

@@ -12,6 +12,7 @@ from aiohttp.http import HttpProcessingError
 
 from engine.errors import Problem
 from engine.graph.spec import ValueDict, Values
+from names.tuning import QUALITIES
 
 LONGEST_SHOWN = 200
 LARGE_BODY_BYTES = 256 * 1024  # from here on parsed off the event loop
@@ -73,13 +74,17 @@ def read_targets(body: Mapping[str, object]) -> list[str] | None:
 
 
 def read_extra_data(body: Mapping[str, object]) -> dict[str, object]:
-    """Read `extra_data`, with the `extra_pnginfo` that pictures carry. Raises HTTPBadRequest."""
+    """Read `extra_data`, with the `extra_pnginfo` that pictures carry and the `quality`. Raises HTTPBadRequest."""
     extra_data = body.get("extra_data")
     if not isinstance(extra_data, (dict, type(None))):
         raise _bad_request("invalid_extra_data", "extra_data is not an object", _shown(extra_data))
     pnginfo = (extra_data or {}).get("extra_pnginfo")
     if not isinstance(pnginfo, (dict, type(None))):
         raise _bad_request("invalid_extra_data", "extra_data.extra_pnginfo is not an object", _shown(pnginfo))
+    quality = (extra_data or {}).get("quality")
+    if quality not in (None, *QUALITIES):
+        allowed = f"extra_data.quality is unknown; expected one of {', '.join(QUALITIES)}"
+        raise _bad_request("invalid_extra_data", allowed, _shown(quality))
     return extra_data or {}
 
 

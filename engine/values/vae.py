@@ -8,6 +8,7 @@ import torch
 
 from engine.architectures.tiles import run_in_tiles
 from engine.diffusion.options import OptionDict
+from engine.diffusion.tuned import tuned_decoder
 from engine.values.network_value import NetworkValue
 from engine.values.weight_handle import Network
 
@@ -106,7 +107,7 @@ class Vae(NetworkValue):
     def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents that take `item_bytes` of working memory each, as many at once as memory allows."""
         dtype = self.vae_dtype
-        with self.patcher.in_use(working_bytes=item_bytes) as network:
+        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
             pictures = [
                 self.process_output(network.decode(part.to(self.device, dtype)).to(self.output_device).float())
                 for part in self._batches(samples, item_bytes)

@@ -1,0 +1,101 @@
+"""Choice among measured strategies: each is added where the picture stays close enough and the speed rises. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.tuning.outcome import Choice, Figure
+from engine.tuning.quality import Quality
+
+LEAST_GAIN = 1.03  # less than this is noise, and not worth a departure from the plain path
+
+Names = tuple[str, ...]
+
+
+class Candidate(Protocol):
+    """Description of a strategy for the choice."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def quality(self) -> Quality: ...
+    @property
+    def conflicts(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Steps a second with the strategies and with those before, in turns, and the error against the plain path.
+
+    `error` is a relative L2 distance, 0.0 for equal bits. `failure` says why the strategies did not run. Rates that are
+    not `is_of_steps` are of decoding, and say nothing about the steps of a run.
+    """
+
+    it_per_s: float = 0.0
+    before_it_per_s: float = 0.0
+    error: float = 0.0
+    failure: str | None = None
+    is_of_steps: bool = True
+
+
+Measure = Callable[[Names, Names], Measured]
+"""(strategies, those before the last was added) -> figures."""
+
+
+def choose(
+    candidates: Sequence[Candidate], measure: Measure, excluded: Mapping[str, str]
+) -> tuple[list[Figure], dict[Quality, Choice]]:
+    """Measure the candidates in their order and choose for each quality, the closest first.
+
+    The strategies of a closer quality are the base of the next. `excluded` gives the reasons of those that are not to
+    be measured.
+    """
+    figures: list[Figure] = []
+    choices: dict[Quality, Choice] = {}
+    base = Choice()
+    for quality in Quality:
+        for candidate in (item for item in candidates if item.quality is quality):
+            figure, base = _try(candidate, base, measure, excluded.get(candidate.name))
+            figures.append(figure)
+        choices[quality] = base
+    return figures, choices
+
+
+def _try(candidate: Candidate, base: Choice, measure: Measure, reason: str | None) -> tuple[Figure, Choice]:
+    name, quality = candidate.name, candidate.quality
+    opposed = next((other for other in base.names if other in candidate.conflicts), None)
+    if reason is None and opposed is not None:
+        reason = f"does not go with {opposed}, which was chosen"
+    if reason is not None:
+        return Figure(name, quality, False, reason), base
+    found = measure((*base.names, name), base.names)
+    if found.failure is not None:
+        return Figure(name, quality, False, found.failure), base
+    is_chosen, reason = judge(found, quality)
+    if is_chosen:  # once more: what other load made look faster is not so twice
+        again = measure((*base.names, name), base.names)
+        found = again if again.failure is None and _gain(again) < _gain(found) else found
+        is_chosen, reason = judge(found, quality)
+    figure = Figure(name, quality, is_chosen, reason, found.it_per_s, found.before_it_per_s, found.error)
+    if not is_chosen:
+        return figure, base
+    rate = found.it_per_s if found.is_of_steps else base.it_per_s
+    return figure, Choice((*base.names, name), rate, found.error if found.is_of_steps else base.error)
+
+
+def judge(found: Measured, quality: Quality) -> tuple[bool, str]:
+    """Return whether a strategy is chosen, and the reason."""
+    if not found.error <= quality.tolerance:  # NaN is more than any tolerance
+        if quality is Quality.EXACT:
+            return False, f"other bits than the plain path's: error {found.error:.2g}"
+        return False, f"error {found.error:.2g} is more than {quality.tolerance:g}"
+    gain = _gain(found)
+    if gain < LEAST_GAIN:
+        return False, f"{gain:.2f} x the speed without it, less than {LEAST_GAIN}"
+    return True, f"{gain:.2f} x the speed without it"
+
+
+def _gain(found: Measured) -> float:
+    return found.it_per_s / found.before_it_per_s

@@ -1,0 +1,90 @@
+"""Outcome of a measurement: figures of every strategy, and those chosen for each quality. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from engine.tuning.quality import Quality
+from names.tuning import STRATEGIES
+
+VERSION = 1
+
+Fields = Mapping[str, Any]  # of a JSON object
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Figures of one strategy on top of those chosen before it.
+
+    `it_per_s` with it, `before_it_per_s` without it, measured in turns; `error` is the relative L2 distance of the
+    latents from the plain path's. `reason` says why it was chosen or not.
+    """
+
+    name: str
+    quality: Quality
+    is_chosen: bool
+    reason: str
+    it_per_s: float | None = None
+    before_it_per_s: float | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Strategies chosen for one quality, with their speed and error together."""
+
+    names: tuple[str, ...] = ()
+    it_per_s: float | None = None
+    error: float = 0.0
+
+
+PLAIN = Choice()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome for one kind of network on one machine.
+
+    `machine` identifies the device and the versions, `network` the class of the network, `workload` what was sampled.
+    """
+
+    machine: Mapping[str, str]
+    network: str
+    workload: Fields
+    plain_it_per_s: float | None
+    figures: tuple[Figure, ...]
+    choices: Mapping[Quality, Choice]
+    seconds: float = 0.0
+    version: int = field(default=VERSION)
+
+    def choice(self, quality: Quality) -> Choice:
+        return self.choices.get(quality, PLAIN)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "choices": {str(quality): asdict(choice) for quality, choice in self.choices.items()}}
+
+
+def read_outcome(body: Fields) -> Outcome:
+    """Parse the JSON form. Raises ValueError for anything else, and for a strategy that this version does not have."""
+    try:
+        if body["version"] != VERSION:
+            raise ValueError(f"version: got {body['version']!r}, expected {VERSION}")
+        figures = tuple(Figure(**{**item, "quality": Quality(item["quality"])}) for item in body["figures"])
+        choices = {
+            Quality(quality): Choice(_names(item["names"]), item["it_per_s"], float(item["error"]))
+            for quality, item in body["choices"].items()
+        }
+        machine = {str(key): str(value) for key, value in body["machine"].items()}
+        workload, plain = dict(body["workload"]), body["plain_it_per_s"]
+        return Outcome(machine, str(body["network"]), workload, plain, figures, choices, float(body["seconds"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"outcome: not complete; {type(error).__name__}: {error}") from None
+
+
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    unknown = [name for name in names if name not in STRATEGIES]
+    if unknown:
+        raise ValueError(f"names: unknown strategy; got {unknown[0]!r}, expected one of {', '.join(STRATEGIES)}")
+    return tuple(names)

@@ -1,0 +1,46 @@
+"""Quality: the largest difference of a tuned picture from the plain one. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from names.tuning import DEFAULT_QUALITY
+
+SAME_TOLERANCE = 1e-3  # relative L2 of latents, as for parity with ComfyUI
+DRAFT_TOLERANCE = 0.25
+
+
+class Quality(StrEnum):
+    """Requested quality, the closest first.
+
+    `exact` allows strategies whose latents have the plain path's bits, `same` those within the parity tolerance,
+    `draft` those that trade likeness for speed.
+    """
+
+    EXACT = "exact"
+    SAME = "same"
+    DRAFT = "draft"
+
+    @property
+    def tolerance(self) -> float:
+        """Largest relative L2 error of the latents against the plain path's; 0 means equal bits."""
+        return {Quality.EXACT: 0.0, Quality.SAME: SAME_TOLERANCE, Quality.DRAFT: DRAFT_TOLERANCE}[self]
+
+    def allows(self, other: Quality) -> bool:
+        """Return True where a strategy of quality `other` may be used for a request of this one."""
+        order = list(Quality)
+        return order.index(other) <= order.index(self)
+
+
+DEFAULT = Quality(DEFAULT_QUALITY)
+
+
+def read_quality(value: object) -> Quality:
+    """Parse a request's quality; None is the default. Raises ValueError, naming what is allowed."""
+    if value is None:
+        return DEFAULT
+    try:
+        return Quality(str(value))
+    except ValueError:
+        allowed = ", ".join(Quality)
+        raise ValueError(f"quality: unknown; got {value!r}, expected one of {allowed}") from None

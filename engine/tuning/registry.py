@@ -1,0 +1,39 @@
+"""All strategies, in the order in which they are measured: those that a later one may go with come first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from engine.tuning.strategies.channels_last import ChannelsLast
+from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
+from engine.tuning.strategies.cuda_graph import CudaGraph
+from engine.tuning.strategies.fewer_evaluations import MergedTokens, StepCache
+from engine.tuning.strategies.fused_qkv import FusedQkv
+from engine.tuning.strategies.half_vae import HalfVae
+from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear
+from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm
+from engine.tuning.strategies.prompt_cache import PromptCache
+from engine.tuning.strategies.threads import Threads
+from engine.tuning.strategy import Strategy
+from names.tuning import STRATEGIES
+
+
+def make_strategies(folder: Path | None = None) -> Mapping[str, Strategy]:
+    """Make one of each strategy, by name. `folder` keeps compiled code from one process to the next."""
+    made: list[Strategy] = [
+        CudaGraph(),
+        PromptCache(),
+        Threads(),
+        ChannelsLast(),
+        FusedQkv(),
+        NhwcGroupNorm(),
+        CompiledBlocks(Compiler(folder)),
+        HalfVae(),
+        Bfloat16Layers(),
+        StepCache(),
+        MergedTokens(),
+        Fp8Linear(),
+    ]
+    by_name = {strategy.name: strategy for strategy in made}
+    return {name: by_name[name] for name in STRATEGIES}

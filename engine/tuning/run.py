@@ -1,0 +1,112 @@
+"""Tuning of one run of a prompt: which strategies it may use, and which it used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from engine.diffusion.options import Network, OptionDict, Options
+from engine.diffusion.wrappers import merge_options
+from engine.tuning.networks_in_use import NetworksInUse
+from engine.tuning.outcome import Choice
+from engine.tuning.quality import Quality
+from engine.tuning.strategy import SamplingUse, Strategy
+
+log = logging.getLogger(__name__)
+
+Chosen = Callable[[str], Choice]
+"""Class name of a network -> the strategies to use for it."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Strategies that a run used, in their order, and the reasons of those that it could not use.
+
+    `error` is the largest measured error of those choices: relative L2 of latents against the plain path.
+    """
+
+    quality: Quality
+    used: list[str] = field(default_factory=list)
+    unused: dict[str, str] = field(default_factory=dict)
+    error: float = 0.0
+
+    def add(self, names: Sequence[str], error: float) -> None:
+        self.used += [name for name in names if name not in self.used]
+        self.error = max(self.error, error) if names else self.error
+
+    def skip(self, name: str, reason: str) -> None:
+        """Record why a chosen strategy was not used, and log it once per run."""
+        if name not in self.unused:
+            self.unused[name] = reason
+            log.info("strategy not used: name=%s reason=%s", name, reason)
+
+
+class TunedRun:
+    """Implementation of `engine.diffusion.tuned.RunTuning` for one run."""
+
+    def __init__(
+        self, quality: Quality, strategies: dict[str, Strategy], chosen: Chosen, networks: NetworksInUse
+    ) -> None:
+        self.usage = Usage(quality)
+        self._strategies = strategies
+        self._chosen = chosen
+        self._networks = networks
+
+    def sampling_options(self, patcher: Network, options: OptionDict) -> OptionDict:
+        """Return the model options with those that chosen strategies add."""
+        use = SamplingUse(patcher, patcher.model, options)
+        choice = self._choice(patcher.model)
+        merged = options
+        for strategy in self._fitting(use, choice, "denoiser"):
+            added = strategy.options(use)
+            if added:
+                merged = merge_options(merged, added)
+                self.usage.add([strategy.name], choice.error)
+        return merged
+
+    @contextmanager
+    def sampling(self, patcher: Network, network: Network, options: Options) -> Iterator[None]:
+        """Apply the chosen strategies to a network while the context is open."""
+        use = SamplingUse(patcher, network, options)
+        choice = self._choice(network)
+        own = [item for item in self._fitting(use, choice, "denoiser") if changes_network(item)]
+        with self._networks.changed(use, own) as names:
+            self.usage.add(names, choice.error)
+            yield
+
+    @contextmanager
+    def decoding(self, patcher: Network, network: Network) -> Iterator[None]:
+        """Apply the chosen strategies of VAEs to one while the context is open."""
+        use = SamplingUse(patcher, network, {})
+        choice = self._chosen("")
+        own = self._fitting(use, choice, "vae")
+        with self._networks.changed(use, own) as names:
+            self.usage.add(names, choice.error)
+            yield
+
+    def _choice(self, denoiser: Network) -> Choice:
+        return self._chosen(network_name(denoiser))
+
+    def _fitting(self, use: SamplingUse, choice: Choice, target: str) -> list[Strategy]:
+        fitting: list[Strategy] = []
+        for strategy in (self._strategies[name] for name in choice.names):
+            if strategy.target != target:
+                continue
+            reason = strategy.unfit(use)
+            if reason is None:
+                fitting.append(strategy)
+            else:
+                self.usage.skip(strategy.name, reason)
+        return fitting
+
+
+def network_name(denoiser: Network) -> str:
+    """Return the name under which outcomes of a denoiser's network are stored: its class."""
+    return type(getattr(denoiser, "diffusion_model", denoiser)).__name__
+
+
+def changes_network(strategy: Strategy) -> bool:
+    """Return True for a strategy with an `apply` of its own."""
+    return type(strategy).apply is not Strategy.apply

@@ -1,0 +1,92 @@
+"""Queries, keys and values of self-attention by one matrix product instead of three.
+
+The joined weight is made when a run begins, from the weights with the patches that they have then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from engine.architectures.attention import optimized_attention
+from engine.architectures.call_options import CallOptions
+from engine.architectures.latent_unet_layers import BasicTransformerBlock, CrossAttention
+from engine.architectures.layers import Linear, linear
+from engine.tuning.quality import Quality
+from engine.tuning.strategy import (
+    SamplingUse,
+    Strategy,
+    Undo,
+    custom_code,
+    has_own_forward,
+    offloaded,
+    replace_forwards,
+)
+
+FREE_SHARE = 0.5  # of the free memory that the joined weights may take
+
+
+class FusedQkv(Strategy):
+    """One matrix product for queries, keys and values of self-attention."""
+
+    name = "fused_qkv"
+    quality = Quality.SAME
+    about = "queries, keys and values of self-attention come from one matrix product"
+    is_size_sensitive = True
+    conflicts = frozenset({"compiled_blocks"})
+
+    def unfit(self, use: SamplingUse) -> str | None:
+        found = custom_code(use) or offloaded(use)
+        if found is not None:
+            return found
+        attentions = _attentions(use)
+        if not attentions:
+            return "the network has no self-attention of this kind"
+        num_bytes = sum(3 * attention.to_q.weight.nbytes for attention in attentions)
+        if num_bytes > use.patcher.free_bytes() * FREE_SHARE:
+            return "too little memory for the joined weights"
+        return None
+
+    def apply(self, use: SamplingUse) -> Undo:
+        return replace_forwards([(attention, _fused(attention)) for attention in _attentions(use)])
+
+
+def _attentions(use: SamplingUse) -> list[CrossAttention]:
+    return [
+        block.attn1
+        for block in use.network.modules()
+        if isinstance(block, BasicTransformerBlock) and not block.disable_self_attn and _can_join(block.attn1)
+    ]
+
+
+def _can_join(attention: CrossAttention) -> bool:
+    layers = (attention.to_q, attention.to_k, attention.to_v)
+    return (
+        type(attention) is CrossAttention
+        and not has_own_forward(attention)
+        and all(type(layer) is Linear and not has_own_forward(layer) and layer.bias is None for layer in layers)
+        and len({(layer.weight.dtype, layer.weight.shape) for layer in layers}) == 1
+        and attention.to_q.weight.is_floating_point()
+    )
+
+
+def _fused(attention: CrossAttention) -> Callable[..., torch.Tensor]:
+    joined = torch.cat([attention.to_q.weight, attention.to_k.weight, attention.to_v.weight])  # [3D, D]
+    plain = CrossAttention.forward
+
+    def forward(
+        x: torch.Tensor,
+        context: torch.Tensor | None = None,
+        value: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+        transformer_options: CallOptions | None = None,
+    ) -> torch.Tensor:
+        if context is not None or value is not None or x.dtype != joined.dtype:
+            return plain(attention, x, context, value, mask, transformer_options)
+        q, k, v = (part.contiguous() for part in linear(x, joined).chunk(3, dim=-1))
+        mixed = optimized_attention(q, k, v, attention.heads, mask, transformer_options=transformer_options)
+        out: torch.Tensor = attention.to_out(mixed)
+        return out
+
+    return forward

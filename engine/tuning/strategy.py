@@ -1,0 +1,154 @@
+"""Strategy: one faster way to compute, which is measured on this machine before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from engine.diffusion.options import Options
+from engine.tuning.quality import Quality
+
+Undo = Callable[[], None]
+
+NETWORK_WRAPPERS = ("apply_model", "diffusion_model", "calc_cond_batch")
+NETWORK_OPTIONS = ("patches", "patches_replace", "optimized_attention_override")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """Facts about the machine on which strategies depend. `device_type` is torch's (`cpu`, `cuda`)."""
+
+    device_type: str
+    device_name: str
+    capability: tuple[int, int] | None = None  # of a CUDA device
+    num_cores: int = 1  # physical ones that this process may use
+    is_full_size: bool = True  # the measured network is one that users have, no small one
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """State of the evaluation that runs, which strategies of one network share.
+
+    `num_compiled` counts the blocks' shapes that run compiled: with another number a recorded graph is out of date.
+    """
+
+    num_compiled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingUse:
+    """A network that is about to sample, with its weights on their device.
+
+    `denoiser` is the `Denoiser` (or a VAE), `patcher` the MODEL, `options` its model options for this run.
+    """
+
+    patcher: Any
+    denoiser: Any
+    options: Options
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+    @property
+    def network(self) -> nn.Module:
+        network: nn.Module = self.denoiser.diffusion_model
+        return network
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.patcher.load_device
+        return device
+
+
+class Strategy:
+    """Base of the strategies. Those that only add options of a run override `options`, the others `apply`.
+
+    `quality` is the closest one for which it may be used. With `is_size_sensitive` a measurement with a small network
+    says nothing about a large one. One that `is_opt_in` is measured only where the setting names it. `target` is the
+    network that it changes.
+    """
+
+    name: ClassVar[str]
+    quality: ClassVar[Quality]
+    about: ClassVar[str]
+    target: ClassVar[str] = "denoiser"
+    is_size_sensitive: ClassVar[bool] = False
+    is_opt_in: ClassVar[bool] = False
+    conflicts: ClassVar[frozenset[str]] = frozenset()
+
+    def missing(self, machine: MachineFacts) -> str | None:
+        """Return what this machine lacks for it, or None."""
+        return None
+
+    def unfit(self, use: SamplingUse) -> str | None:
+        """Return why it cannot be used for this network and run, or None."""
+        return None
+
+    def options(self, use: SamplingUse) -> Options:
+        """Return model options to merge into those of the run."""
+        return {}
+
+    def apply(self, use: SamplingUse) -> Undo:
+        """Change the network and return the function that restores it to the bit."""
+        return nothing
+
+    def settle(self, seconds: float) -> str | None:
+        """Wait for work in the background, such as compilation. Return why it is not done, or None."""
+        return None
+
+    def release(self) -> None:
+        """Release the device memory that is held between runs."""
+        return None
+
+    def close(self) -> None:
+        """Stop work in the background."""
+        return None
+
+
+def nothing() -> None:
+    """Undo nothing."""
+
+
+def custom_code(use: SamplingUse) -> str | None:
+    """Return the first thing by which nodes reach into the network in this run, or None."""
+    options, inner = use.options, use.options.get("transformer_options", {})
+    for key in ("model_function_wrapper", "context_handler", "registered_hooks"):
+        if options.get(key) is not None:
+            return f"the model has {key}"
+    for kind in NETWORK_WRAPPERS:
+        if any(inner.get("wrappers", {}).get(kind, {}).values()):
+            return f"the model has wrappers of {kind}"
+    for key in NETWORK_OPTIONS:
+        if inner.get(key):
+            return f"the model has {key}"
+    if inner.get("attention_slices", 1) > 1:
+        return "attention is sliced because memory is short"
+    if use.patcher.is_injected or any(name.startswith("diffusion_model") for name in use.patcher.object_patches):
+        return "nodes have replaced parts of the network"
+    return None
+
+
+def offloaded(use: SamplingUse) -> str | None:
+    """Return a reason where the weights are not all on the device."""
+    if use.patcher.loaded_size() < use.patcher.model_size():
+        return "weights are partly offloaded"
+    return None
+
+
+def replace_forwards(changes: Sequence[tuple[nn.Module, Callable[..., torch.Tensor]]]) -> Undo:
+    """Give modules other forward functions; return the function that restores their own."""
+    for module, forward in changes:
+        module.__dict__["forward"] = forward
+
+    def undo() -> None:
+        for module, _ in changes:
+            module.__dict__.pop("forward", None)
+
+    return undo
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    """Return True where code of a node, or another strategy, has replaced this module's forward function."""
+    return "forward" in module.__dict__

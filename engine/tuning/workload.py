@@ -1,0 +1,182 @@
+"""A sampling run that strategies are measured with: the same latent drawn plainly and with them, in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from engine.diffusion.ksampler import fix_empty_latent_channels, sample
+from engine.diffusion.options import Conditioning
+from engine.tuning.choose import Measured, Names
+from engine.tuning.outcome import Fields
+from engine.tuning.run import Usage, network_name
+
+MIN_TURNS, MAX_TURNS = 3, 9
+PROMPT, NEGATIVE_PROMPT = "a lighthouse on a cliff at dawn", "blurry"
+CELL_PX = 8
+SEED = 1
+
+Value = Any  # MODEL, CLIP or VAE: known by its members
+
+
+class ForcedTuning(Protocol):
+    """Tuning by name, as a trial uses it; `tuner.py` implements it."""
+
+    def forced(self, names: Sequence[str]) -> AbstractContextManager[Usage]: ...
+
+    def settle(self, names: Names, seconds: float) -> str | None: ...
+
+    def target(self, name: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSize:
+    """Size of the measured picture and its sampling parameters."""
+
+    width_px: int
+    height_px: int
+    num_steps: int
+    cfg: float
+    sampler_name: str
+    scheduler: str
+    turns_seconds: float = 1.5  # of one comparison: short runs take more turns
+
+
+class Trial:
+    """Sampling of one picture with one model, timed. `wait` blocks until the device has computed everything."""
+
+    def __init__(self, values: Sequence[Value], size: TrialSize, name: str, wait: Callable[[], None]) -> None:
+        self._model, self._clip, self._vae = values
+        self._size = size
+        self._name = name
+        self._wait = wait
+        self._plain: torch.Tensor | None = None
+        self._plain_picture: torch.Tensor | None = None
+        self._inputs = self._prepare()
+        self.plain_it_per_s: float | None = None
+
+    @property
+    def network(self) -> str:
+        return network_name(self._model.model)
+
+    @property
+    def description(self) -> Fields:
+        size = self._size
+        return {
+            "model": self._name, "width_px": size.width_px, "height_px": size.height_px, "steps": size.num_steps,
+            "cfg": size.cfg, "sampler_name": size.sampler_name, "scheduler": size.scheduler,
+        }  # fmt: skip
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def draw_plain(self) -> None:
+        """Draw the reference, after a run that is not timed."""
+        self._draw()
+        self._plain, self.plain_it_per_s = self._draw()
+
+    def compare(self, names: Names, before: Names, tuner: ForcedTuning, settle_seconds: float) -> Measured:
+        """Measure strategies in turns with those before the last of them was added."""
+        if tuner.target(names[-1]) == "vae":
+            return self._compare_pictures(names, before, tuner)
+        return self._compare_latents(names, before, tuner, settle_seconds)
+
+    def _compare_latents(self, names: Names, before: Names, tuner: ForcedTuning, settle_seconds: float) -> Measured:
+        assert self._plain is not None
+        with tuner.forced(names) as usage:
+            latent, _ = self._draw()  # not timed: it prepares
+        if names[-1] not in usage.used:
+            return Measured(failure=usage.unused.get(names[-1], "it was not used"))
+        unsettled = tuner.settle(names, settle_seconds)
+        if unsettled is not None:
+            return Measured(failure=unsettled)
+        fast, slow = self._in_turns(names, before, tuner, lambda: self._draw()[1])
+        with tuner.forced(names):
+            latent, _ = self._draw()  # once more: compiled code may have taken its place since
+        return Measured(fast, slow, relative_error(latent, self._plain))
+
+    def _compare_pictures(self, names: Names, before: Names, tuner: ForcedTuning) -> Measured:
+        with tuner.forced(names) as usage:
+            picture, _ = self._decode()
+        if names[-1] not in usage.used:
+            return Measured(failure=usage.unused.get(names[-1], "it was not used"))
+        with tuner.forced(()):
+            plain, _ = self._decode()
+        fast, slow = self._in_turns(names, before, tuner, lambda: self._decode()[1])
+        return Measured(fast, slow, relative_error(picture, plain), is_of_steps=False)
+
+    def _in_turns(
+        self, names: Names, before: Names, tuner: ForcedTuning, rate: Callable[[], float]
+    ) -> tuple[float, float]:
+        """Return the rates with each set of strategies, measured in turns.
+
+        The first is the rate without, times the middle one of the turns' ratios or the ratio of the best rates,
+        whichever is less: other load on the machine then makes nothing look faster than it is.
+        """
+        pairs: list[tuple[float, float]] = []
+        began = self.now()
+        least = MIN_TURNS if self._size.turns_seconds else 1
+        while len(pairs) < least or (len(pairs) < MAX_TURNS and self.now() - began < self._size.turns_seconds):
+            turn: dict[Names, float] = {}
+            for chosen in (names, before) if len(pairs) % 2 else (before, names):
+                with tuner.forced(chosen):
+                    turn[chosen] = rate()
+            pairs.append((turn[names], turn[before]))
+        best_fast, best_slow = max(fast for fast, _ in pairs), max(slow for _, slow in pairs)
+        middle = statistics.median(fast / slow for fast, slow in pairs)
+        return best_slow * min(middle, best_fast / best_slow), best_slow
+
+    def _prepare(self) -> tuple[Conditioning, Conditioning, torch.Tensor, torch.Tensor]:
+        size = self._size
+        empty = torch.zeros(1, 4, size.height_px // CELL_PX, size.width_px // CELL_PX)  # [B, C, h, w]
+        latent = fix_empty_latent_channels(self._model, empty)
+        noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(SEED))
+        positive, negative = (_encode(self._clip, text) for text in (PROMPT, NEGATIVE_PROMPT))
+        return positive, negative, noise, latent
+
+    def _draw(self) -> tuple[torch.Tensor, float]:
+        """Return the latent and the steps a second from the end of the first step on."""
+        size, (positive, negative, noise, latent) = self._size, self._inputs
+        ends: list[float] = []
+
+        def on_step(step: int, denoised: object, x: object, total: int) -> None:
+            if step in (0, total - 1):
+                self._wait()
+                ends.append(self.now())
+
+        self._wait()
+        began = self.now()
+        drawn = sample(
+            self._model, noise, size.num_steps, size.cfg, size.sampler_name, size.scheduler, positive, negative,
+            latent, callback=on_step, disable_pbar=True, seed=SEED,
+        )  # fmt: skip
+        if len(ends) < 2:  # a single step
+            return drawn, size.num_steps / max(self.now() - began, 1e-9)
+        return drawn, (size.num_steps - 1) / max(ends[-1] - ends[0], 1e-9)
+
+    def _decode(self) -> tuple[torch.Tensor, float]:
+        """Return the picture and the decodings a second."""
+        assert self._plain is not None
+        self._wait()
+        began = self.now()
+        picture: torch.Tensor = self._vae.decode(self._plain)
+        return picture, 1.0 / max(self.now() - began, 1e-9)
+
+
+def _encode(clip: Value, text: str) -> Conditioning:
+    encoded: Conditioning = [] if clip is None else clip.encode_from_tokens_scheduled(clip.tokenize(text))
+    return encoded
+
+
+def relative_error(found: torch.Tensor, plain: torch.Tensor) -> float:
+    """Return the relative L2 distance of two tensors; 0.0 for equal bits alone, NaN where one is not finite."""
+    if torch.equal(found, plain):
+        return 0.0
+    distance = float((found.double() - plain.double()).norm() / plain.double().norm().clamp_min(1e-30))
+    return max(distance, 5e-324)

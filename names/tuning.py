@@ -1,0 +1,42 @@
+"""Names that a request and the settings use for tuning: qualities, and strategies."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+QualityName = Literal["exact", "same", "draft"]
+QUALITIES: Final[tuple[QualityName, ...]] = ("exact", "same", "draft")
+DEFAULT_QUALITY: Final[QualityName] = "same"
+
+STRATEGIES: Final = (
+    "cuda_graph",
+    "prompt_cache",
+    "threads",
+    "channels_last",
+    "compiled_blocks",
+    "fused_qkv",
+    "nhwc_group_norm",
+    "half_vae",
+    "bfloat16_layers",
+    "step_cache",
+    "token_merging",
+    "fp8_linear",
+)
+"""In the order in which they are measured."""
+
+
+def read_choice(text: str) -> tuple[str, ...] | None:
+    """Parse the setting `TUNING`: None for `auto`, () for `off`, else the names. Raises ValueError for others."""
+    given = text.strip().lower()
+    if given in ("", "auto"):
+        return None
+    if given == "off":
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+    unknown = [name for name in names if name not in STRATEGIES]
+    if unknown or not names:
+        got = unknown[0] if unknown else text
+        raise ValueError(
+            f"unknown strategy; got {got!r}, expected auto, off or a comma list of {', '.join(STRATEGIES)}"
+        )
+    return names

@@ -1,0 +1,111 @@
+"""The choice among measured strategies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from engine.tuning.choose import Measured, Names, choose
+from engine.tuning.outcome import Outcome, read_outcome
+from engine.tuning.quality import Quality, read_quality
+from names.tuning import QUALITIES, STRATEGIES, read_choice
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str
+    quality: Quality
+    conflicts: frozenset[str] = frozenset()
+
+
+A, B, C = (Item(STRATEGIES[index], quality) for index, quality in enumerate(Quality))
+
+
+def measuring(figures: dict[str, Measured], seen: list[tuple[Names, Names]] | None = None):  # type: ignore[no-untyped-def]
+    def measure(names: Names, before: Names) -> Measured:
+        if seen is not None:
+            seen.append((names, before))
+        return figures[names[-1]]
+
+    return measure
+
+
+def test_strategies_of_a_closer_quality_are_the_base_of_the_next() -> None:
+    seen: list[tuple[Names, Names]] = []
+    fast = {item.name: Measured(2.0, 1.0, 0.0) for item in (A, B, C)}
+    figures, choices = choose((C, B, A), measuring(fast, seen), {})
+    assert [choices[quality].names for quality in Quality] == [
+        (A.name,),
+        (A.name, B.name),
+        (A.name, B.name, C.name),
+    ]
+    assert seen[2] == ((A.name, B.name), (A.name,))
+    assert all(figure.is_chosen for figure in figures)
+
+
+@pytest.mark.parametrize(
+    ("item", "found", "reason"),
+    [
+        (A, Measured(2.0, 1.0, 1e-9), "other bits"),
+        (B, Measured(2.0, 1.0, 0.002), "more than 0.001"),
+        (C, Measured(2.0, 1.0, math.nan), "more than 0.25"),
+        (B, Measured(1.02, 1.0, 0.0), "less than 1.03"),
+        (B, Measured(failure="the model has patches"), "the model has patches"),
+    ],
+)
+def test_what_differs_or_is_not_faster_is_not_chosen(item: Item, found: Measured, reason: str) -> None:
+    (figure,), choices = choose((item,), measuring({item.name: found}), {})
+    assert not figure.is_chosen and reason in figure.reason
+    assert all(choice.names == () for choice in choices.values())
+
+
+def test_a_gain_that_does_not_come_again_was_other_load() -> None:
+    found = [Measured(2.0, 1.0), Measured(1.0, 1.0)]
+    (figure,), choices = choose((B,), lambda names, before: found.pop(0), {})
+    assert not figure.is_chosen and "1.00 x" in figure.reason
+    assert choices[Quality.SAME].names == ()
+
+
+def test_what_does_not_go_with_a_chosen_one_is_not_measured() -> None:
+    opposed = Item(B.name, Quality.SAME, frozenset({A.name}))
+    (_, figure), _ = choose((A, opposed), measuring({A.name: Measured(2.0, 1.0)}), {})
+    assert figure.reason == f"does not go with {A.name}, which was chosen"
+
+
+def test_decoding_does_not_count_as_steps() -> None:
+    figures = {A.name: Measured(2.0, 1.0), B.name: Measured(50.0, 10.0, 1e-4, is_of_steps=False)}
+    _, choices = choose((A, B), measuring(figures), {})
+    assert choices[Quality.SAME].names == (A.name, B.name)
+    assert (choices[Quality.SAME].it_per_s, choices[Quality.SAME].error) == (2.0, 0.0)
+
+
+def test_an_outcome_survives_its_json_form() -> None:
+    figures, choices = choose((A, B), measuring({A.name: Measured(2.0, 1.0), B.name: Measured(1.0, 1.0)}), {})
+    outcome = Outcome({"device": "x"}, "UnetModel", {"steps": 4}, 1.5, tuple(figures), choices, 2.0)
+    assert read_outcome(outcome.as_json()) == outcome
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": 2}, {"choices": {"exact": {"names": ["warp"]}}}, {"figures": 3}, {"choices": {"best": {}}}]
+)
+def test_what_is_no_outcome_is_refused(change: dict[str, object]) -> None:
+    body = Outcome({}, "UnetModel", {}, None, (), {}).as_json()
+    with pytest.raises(ValueError):
+        read_outcome({**body, **change})
+
+
+def test_a_quality_allows_what_is_closer() -> None:
+    assert Quality.DRAFT.allows(Quality.EXACT) and not Quality.EXACT.allows(Quality.SAME)
+    assert read_quality(None) is Quality.SAME
+    with pytest.raises(ValueError, match="expected one of exact, same, draft"):
+        read_quality("best")
+    assert tuple(Quality) == QUALITIES
+
+
+def test_the_setting_names_strategies() -> None:
+    assert read_choice("auto") is None and read_choice("off") == ()
+    assert read_choice("prompt_cache, fused_qkv") == ("prompt_cache", "fused_qkv")
+    with pytest.raises(ValueError, match="got 'warp', expected auto, off or a comma list of"):
+        read_choice("prompt_cache,warp")

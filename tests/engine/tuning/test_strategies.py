@@ -1,0 +1,332 @@
+"""Each strategy on a small network: the same picture, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.architectures.latent_unet_layers import ResBlock, ResSpec
+from engine.checkpoints.load import LoadTypes
+from engine.checkpoints.random_weights import random_networks
+from engine.diffusion.denoiser import Denoiser
+from engine.tuning.networks_in_use import NetworksInUse
+from engine.tuning.registry import make_strategies
+from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
+from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs, graph_key
+from engine.tuning.strategies.half_vae import HalfVae
+from engine.tuning.strategies.low_precision import fp8_forward, takes_fp8, to_fp8
+from engine.tuning.strategies.prompt_cache import PromptCache, prompt_key
+from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, custom_code
+from engine.tuning.workload import relative_error
+from names.tuning import STRATEGIES
+from tests.engine.tuning.replaying import Replaying
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Patcher:
+    """What strategies ask of a MODEL."""
+
+    is_injected = False
+    load_device = torch.device("cpu")
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.object_patches: dict[str, Any] = {}
+
+    def loaded_size(self) -> int:
+        return 1
+
+    def model_size(self) -> int:
+        return 1
+
+    def free_bytes(self) -> float:
+        return 1e12
+
+
+@pytest.fixture(scope="module")
+def networks() -> tuple[Any, Any]:
+    unet, _, vae = random_networks("small", 0, LoadTypes(torch.float32, torch.float32, torch.float32))
+    return Denoiser(unet), vae
+
+
+@pytest.fixture
+def use(networks: tuple[Any, Any]) -> Iterator[SamplingUse]:
+    yield SamplingUse(Patcher(networks[0]), networks[0], {"transformer_options": {}})
+    assert not [name for name, module in networks[0].named_modules() if "forward" in vars(module)]
+
+
+def call(use: SamplingUse, seed: int = 0, uuids: tuple[str, ...] = ("a", "b")) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.Generator().manual_seed(hash(uuids) % 1000)
+    width: int = use.denoiser.diffusion_model.config.context_dim
+    with torch.inference_mode():
+        out: torch.Tensor = use.denoiser.apply_model(
+            torch.randn(2, 4, 8, 8, generator=generator),
+            torch.full((2,), 3.0),
+            c_crossattn=torch.randn(2, 77, width, generator=tokens),
+            transformer_options={"uuids": list(uuids), "cond_or_uncond": [0, 1]},
+        )
+    return out
+
+
+def applied(strategy: Strategy, use: SamplingUse, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    assert strategy.unfit(use) is None
+    with torch.inference_mode():
+        undo = strategy.apply(use)
+    try:
+        return work()
+    finally:
+        undo()
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("prompt_cache", 0.0), ("channels_last", 1e-5), ("fused_qkv", 1e-5), ("bfloat16_layers", 0.1)]
+)
+def test_draws_what_the_plain_path_draws(name: str, most: float, use: SamplingUse) -> None:
+    strategy, plain = make_strategies()[name], call(use)
+    found = applied(strategy, use, lambda: (call(use, 1), call(use))[1])
+    assert relative_error(found, plain) <= most
+    assert torch.equal(call(use), plain)
+
+
+def test_keys_and_values_are_of_the_prompt_at_hand(use: SamplingUse) -> None:
+    others = [("a", "b"), ("c", "b"), ("b", "a"), ("a", "b")]
+    plain = [call(use, 0, uuids) for uuids in others]
+    undo = PromptCache().apply(use)
+    found = [call(use, 0, uuids) for uuids in others]
+    undo()
+    assert all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+
+
+def test_conditions_without_a_name_are_not_remembered() -> None:
+    context = torch.zeros(2, 77, 8)
+    assert prompt_key({"uuids": [None, "b"], "cond_or_uncond": [0, 1]}, context) is None
+    assert prompt_key({"uuids": ["a"], "cond_or_uncond": [0, 1]}, context) is None
+    assert prompt_key({}, context) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model_function_wrapper": print},
+        {"context_handler": 1},
+        {"transformer_options": {"wrappers": {"diffusion_model": {"pack": [print]}}}},
+        {"transformer_options": {"patches": {"attn2_patch": [print]}}},
+        {"transformer_options": {"patches_replace": {"attn1": {("input", 1): print}}}},
+        {"transformer_options": {"attention_slices": 2}},
+    ],
+)
+def test_nodes_that_reach_into_the_network_keep_it_plain(options: dict[str, Any], use: SamplingUse) -> None:
+    changed = replace(use, options=options)
+    assert custom_code(changed) is not None
+    for name in ("cuda_graph", "prompt_cache", "fused_qkv", "compiled_blocks", "token_merging"):
+        assert make_strategies()[name].unfit(changed) is not None
+
+
+def test_a_change_that_fails_leaves_the_network_as_it_was(use: SamplingUse) -> None:
+    class Failing(Strategy):
+        name = "failing"
+
+        def apply(self, use: SamplingUse) -> Any:
+            raise RuntimeError("no kernel")
+
+    networks = NetworksInUse()
+    with pytest.raises(RuntimeError), networks.changed(use, (PromptCache(), Failing())):
+        pass
+    networks.check_integrity()
+
+
+def test_runs_with_other_strategies_share_the_plain_network(use: SamplingUse) -> None:
+    networks, own = NetworksInUse(), PromptCache()
+    with networks.changed(use, (own,)) as first:
+        with networks.changed(use, (own,)) as second:
+            assert first == second == ("prompt_cache",)
+        with networks.changed(use, ()) as third:
+            assert third == ()
+            assert not [module for module in use.network.modules() if "forward" in vars(module)]
+    networks.check_integrity()
+
+
+# --- what needs a GPU, by its parts ----------------------------------------------------------------------------------
+
+
+def test_a_graph_computes_from_the_inputs_of_each_call(use: SamplingUse) -> None:
+    recorder = Replaying()
+    strategy, plain = CudaGraph(Graphs(recorder)), [call(use, 0), call(use, 1, ("c", "d"))]
+    undo = strategy.apply(use)
+    found = [call(use, 0), call(use, 1, ("c", "d"))]
+    undo()
+    assert recorder.num_recorded == 1
+    assert all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+
+
+def test_a_call_with_an_option_that_is_no_plain_value_has_no_graph() -> None:
+    tensors = {"x": torch.zeros(1)}
+    known = {"uuids": ["a"], "sigmas": torch.zeros(1), "sample_sigmas": torch.zeros(3)}
+    assert graph_key(tensors, {"frames": 2}, known) is not None
+    assert graph_key(tensors, {}, {**known, "layers": 3}) != graph_key(tensors, {}, {**known, "layers": 4})
+    assert graph_key(tensors, {}, {**known, "layers": [3]}) is None
+    assert graph_key(tensors, {"reference": [torch.zeros(1)]}, known) is None
+
+
+def test_a_graph_is_recorded_anew_when_compiled_blocks_have_taken_their_place(use: SamplingUse) -> None:
+    recorder, plain = Replaying(), call(use)
+    undo = CudaGraph(Graphs(recorder)).apply(use)
+    first = call(use)
+    use.evaluation.num_compiled = 3
+    second = call(use)
+    undo()
+    assert recorder.num_recorded == 2 and torch.equal(first, plain) and torch.equal(second, plain)
+
+
+def test_graphs_are_released_by_age_and_by_memory() -> None:
+    graphs = Graphs(Replaying(), max_graphs=2)
+    inputs = {"x": torch.ones(2)}
+    for key in ("a", "b", "a", "c"):
+        found = graphs.run(key, inputs, lambda given: given["x"] * 2, 100)
+        assert found is not None and torch.equal(found, torch.full((2,), 2.0))
+    assert list(graphs._graphs) == ["a", "c"]
+    assert graphs.run("d", inputs, lambda given: given["x"], 5) is None
+    assert len(graphs) == 0
+    graphs.release()
+
+
+def test_what_cannot_be_captured_is_computed_as_it_is(use: SamplingUse) -> None:
+    class Refusing:
+        def record(self, work: Callable[[], torch.Tensor]) -> Any:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    plain = call(use)
+    assert torch.equal(applied(CudaGraph(Graphs(Refusing())), use, lambda: call(use)), plain)
+
+
+def test_compiled_blocks_are_never_waited_for_and_take_their_place_together(use: SamplingUse) -> None:
+    compiled: list[type] = []
+
+    def compile_block(kind: type) -> Callable[..., torch.Tensor]:
+        def run(block: Any, *arguments: Any) -> torch.Tensor:
+            compiled.append(kind)
+            out: torch.Tensor = kind.forward(block, *arguments)  # type: ignore[attr-defined]
+            return out
+
+        return run
+
+    compiler = Compiler(None, compile_block)
+    strategy, plain = CompiledBlocks(compiler), call(use)
+    undo = strategy.apply(use)
+    first = call(use)
+    assert strategy.settle(60) is None
+    num_made = len(compiled)
+    second = call(use)
+    undo()
+    compiler.close()
+    assert torch.equal(first, plain) and torch.equal(second, plain)
+    assert num_made == len(compiler.ready) < len(compiled)
+
+
+def test_a_compiler_that_fails_is_not_asked_again(use: SamplingUse) -> None:
+    def compile_block(kind: type) -> Any:
+        raise RuntimeError("no compiler")
+
+    strategy, plain = CompiledBlocks(Compiler(None, compile_block)), call(use)
+    assert torch.equal(applied(strategy, use, lambda: call(use)), plain)
+    assert strategy.settle(60) == "RuntimeError: no compiler" == strategy.unfit(use)
+
+
+def test_a_vae_that_overflows_in_float16_decodes_in_its_own_type(networks: tuple[Any, Any]) -> None:
+    vae = networks[1]
+    latent = torch.randn(1, 4, 4, 4, generator=torch.Generator().manual_seed(0))
+    use = SamplingUse(Patcher(vae), vae, {})
+    with torch.inference_mode():
+        plain = vae.decode(latent)
+        undo = HalfVae().apply(use)
+        near, far = vae.decode(latent), vae.decode(latent * 1e6)
+        undo()
+        assert relative_error(near.float(), plain) < 0.01
+        assert torch.isfinite(far).all()
+    assert "decode" not in vars(vae)
+
+
+def test_float8_keeps_two_digits() -> None:
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    rows, scale = to_fp8(x)
+    assert relative_error(rows.float() * scale, x) < 0.05
+    layer = torch.nn.Linear(256, 256, dtype=torch.bfloat16).requires_grad_(False)
+    assert takes_fp8(layer) and not takes_fp8(torch.nn.Linear(250, 256, dtype=torch.bfloat16))
+    given = torch.randn(4, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
+    try:
+        found = fp8_forward(layer)(given)
+    except (RuntimeError, NotImplementedError) as error:
+        pytest.skip(f"this processor multiplies no float8: {error}")
+    assert relative_error(found.float(), layer(given).float()) < 0.1
+
+
+KERNEL = """
+import torch
+from engine.tuning.kernels.group_norm import group_norm_silu
+x = torch.randn(2, 64, 9, 7, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=torch.channels_last)
+weight, bias = torch.linspace(0.5, 2, 64), torch.linspace(-1, 1, 64)
+plain = torch.nn.functional.silu(torch.nn.functional.group_norm(x, 32, weight, bias, 1e-5))
+found = group_norm_silu(x, 32, weight, bias, 1e-5)
+assert found.is_contiguous(memory_format=torch.channels_last)
+print(float((found - plain).norm() / plain.norm()))
+"""
+
+
+def test_the_kernel_for_channels_last_pictures_normalises_as_torch_does() -> None:
+    pytest.importorskip("triton", reason="Triton is there on GPU machines")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", KERNEL], capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 5e-6
+
+
+def test_every_strategy_has_its_name_and_says_what_it_lacks() -> None:
+    machine = MachineFacts("cpu", "a processor", num_cores=torch.get_num_threads())
+    made = make_strategies()
+    assert tuple(made) == STRATEGIES == tuple(strategy.name for strategy in made.values())
+    missing = {name for name, strategy in made.items() if strategy.missing(machine) is not None}
+    assert {"cuda_graph", "threads", "nhwc_group_norm", "half_vae", "fp8_linear"} <= missing
+
+
+class OneBlock(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = ResBlock(ResSpec(32, 32), 16)
+
+    def forward(self, x: torch.Tensor, emb: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.block(x, emb)
+        return out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_real_compiler_gives_the_same_block_and_keeps_what_it_made(tmp_path: Path) -> None:
+    if CompiledBlocks(Compiler(None)).missing(MachineFacts("cpu", "a processor")) is not None:
+        pytest.skip("there is no compiler on this machine")
+    torch.manual_seed(0)
+    network = OneBlock().requires_grad_(False)
+    holder = Denoiser(network)
+    use = SamplingUse(Patcher(holder), holder, {"transformer_options": {}})
+    compiler = Compiler(tmp_path)
+    strategy = CompiledBlocks(compiler)
+    x, emb = torch.randn(1, 32, 8, 8), torch.randn(1, 16)
+    with torch.inference_mode():
+        plain = network(x, emb)
+        undo = strategy.apply(use)
+        network(x, emb)
+        assert strategy.settle(500) is None
+        found = network(x, emb)
+        undo()
+    compiler.close()
+    assert compiler.ready and relative_error(found, plain) < 1e-5
+    assert (tmp_path / "compiled_blocks.bin").is_file()
