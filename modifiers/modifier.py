@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from names.nearest import nearest_name
+from names.tuning import QualityName
 
 RANDOM_INT: Final = "__RANDOM_INT__"
 MAX_PROBLEMS: Final = 100
@@ -88,6 +89,11 @@ class Modifier(BaseModel):
     workflow_file: ClassVar[str]
     example: ClassVar[Mapping[str, Any]] = {}
     """Modifications that draw something; names of model files are put in by `example_with`."""
+
+    quality: Annotated[
+        QualityName | None,
+        Field(description="`exact`, `same` or `draft`: how close to the plain path. The request's own field wins."),
+    ] = None
 
     @classmethod
     def parse(

@@ -30,11 +30,13 @@ from worker.identity.loopback import is_loopback
 from worker.identity.own_key import read_own_key
 from worker.models_command import commands as model_commands
 from worker.settings.environment import child_environment, load_settings
+from worker.tuning_command import commands as tuning_commands
 from worker.version import version
 from worker.worker_client import worker_client
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(model_commands, name="models")
+app.add_typer(tuning_commands, name="tuning")
 key_commands = typer.Typer(no_args_is_help=True, help="API keys of callers.")
 app.add_typer(key_commands, name="keys")
 EXIT_BAD_SETTING = 2

@@ -212,6 +212,7 @@ class BenchmarkReport(Data):
     expectation: Expectation | None = None
     probe: dict[str, Any] | None = None
     sensors: dict[str, Any] | None = None
+    tuning: dict[str, Any] | None = None
     versions: dict[str, str | None] | None = None
     missing: dict[str, str] = {}
     cache_key: str | None = None

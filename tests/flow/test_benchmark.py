@@ -33,6 +33,7 @@ def test_a_machine_is_qualified_before_ready_and_a_restart_reuses_what_was_found
     with running_worker(tmp_path, small_checkpoint, **settings) as worker:
         report = worker.get("/benchmark").json()
         finished(worker.generate(modifier_request(request_id="before")))
+        draft = finished(worker.generate(modifier_request(request_id="draft", quality="draft")))
         num_read = worker.log.read_text().count("warmed up")
         os.kill(worker.get("/health").json()["backends"][0]["pid"], signal.SIGKILL)
         while worker.get("/health").json()["restarts"] < 1:
@@ -46,6 +47,10 @@ def test_a_machine_is_qualified_before_ready_and_a_restart_reuses_what_was_found
     assert report["workload_per_second"] > 0 and report["workload_is_estimate"] and "small" in report["shrunk"]
     assert report["probe"]["fault"] is None and report["probe"]["matrix_tflops"] > 0
     assert report["probe"]["disk"]["file"] == CHECKPOINT
+    (tuned,) = report["tuning"]["outcomes"]
+    assert tuned["network"] == "UnetModel" and all(figure["reason"] for figure in tuned["figures"])
+    assert draft["tuning"]["quality"] == "draft"
+    assert draft["tuning"]["strategies"] == tuned["choices"]["draft"]["names"]
     read, missing = report["preloaded"]
     assert read["bytes"] > 10_000_000 and "none.safetensors" in missing["error"]
     assert "error" not in report["warm_up"][0]
@@ -55,4 +60,5 @@ def test_a_machine_is_qualified_before_ready_and_a_restart_reuses_what_was_found
         again = worker.get("/benchmark").json()
         finished(worker.get("/result/before"))
     assert again["is_reused"] and again["its_per_second"] == report["its_per_second"]
+    assert again["tuning"] == {**report["tuning"], "is_reused": True}
     assert "bytes" in again["preloaded"][0]

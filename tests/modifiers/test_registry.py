@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modifiers.model_files import NetworkFields
-from modifiers.modifier import RANDOM_INT, ModificationsRejected
+from modifiers.modifier import RANDOM_INT, ModificationsRejected, Modifier
 from modifiers.registry import MODIFIERS, ModifierRegistry, UnknownModifier, build_registry
 
 WORKFLOWS = Path(__file__).parents[2] / "modifiers" / "workflows"
@@ -163,7 +163,8 @@ def test_every_field_fills_an_input_that_the_workflow_has(registry: ModifierRegi
 def test_every_field_of_the_first_modifiers_fills_something(registry: ModifierRegistry) -> None:
     for name in ("Text2Image", "Image2Image", "RawWorkflow"):
         places = registry.get(name).places()  # those of files and networks change whole nodes
-        assert all(places[field] for field in places.keys() - NetworkFields.model_fields.keys())
+        others = NetworkFields.model_fields.keys() | Modifier.model_fields.keys()
+        assert all(places[field] for field in places.keys() - others)
 
 
 def test_what_a_choice_makes_useless_is_left_out(registry: ModifierRegistry) -> None:

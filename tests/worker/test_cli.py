@@ -40,7 +40,7 @@ async def ended(command: list[str], **environment: str) -> tuple[int, str, str]:
 async def test_every_command_is_listed() -> None:
     code, stdout, _ = await darkroom("--help")
     assert code == 0
-    for name in ("serve", "generate", "benchmark", "models", "nodes", "engine"):
+    for name in ("serve", "generate", "benchmark", "models", "tuning", "nodes", "engine"):
         assert name in stdout
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierUnusable, UnknownModifier
+from names.tuning import DEFAULT_QUALITY, QualityName
 from worker.api.request_warnings import RequestWarning, find_size_warnings
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
 from worker.engines.client import EngineClient
@@ -90,7 +91,14 @@ def _job_request(
         traceparent=parsed.traceparent,
         warnings=(*parsed.warnings, *warnings),
         output=OutputOptions.of(given.output.model_dump() if given.output else None),
+        quality=quality_of(given),
     )
+
+
+def quality_of(given: GenerateInput) -> QualityName:
+    """Return the request's quality, else the one among the modifications, which the modifier has validated."""
+    asked: QualityName | None = given.quality or given.modifications.get("quality")
+    return asked or DEFAULT_QUALITY
 
 
 async def _checked_prompt(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from names.tuning import QualityName
 from worker.engines.watch import EngineState
 from worker.jobs.job import JobState
 from worker.jobs.webhook_rows import WebhookState
@@ -102,6 +103,19 @@ class Timings(Reply):
     total_ms: int | None = None
 
 
+class TuningUsed(Reply):
+    """Strategies that drew the pictures for a quality.
+
+    `error` is their measured error, relative L2 of latents against the plain path; `unused` has the reason of each chosen
+    strategy that did not fit.
+    """
+
+    quality: QualityName
+    strategies: list[str]
+    unused: dict[str, str] = Field(default_factory=dict)
+    error: float
+
+
 class Result(Reply):
     """Reply of every route that creates or shows a job, and of every refusal, which has `error`."""
 
@@ -111,6 +125,7 @@ class Result(Reply):
     comfyui_response: dict[str, Any] = Field(default_factory=dict)
     output: list[OutputFile] = Field(default_factory=list)
     timings: Timings = Field(default_factory=Timings)
+    tuning: TuningUsed | None = Field(default=None, description="Only of an engine of ours.")
     warnings: list[WarningEntry] = Field(default_factory=list)
     error: ErrorEntry | None = None
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from names.tuning import QualityName
 from worker.errors import Problem, RequestRejected
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.job import WebhookEvent
@@ -103,6 +104,11 @@ class GenerateInput(BaseModel):
     output: OutputInput | None = None
     extra_data: ExtraData | None = None
     return_outputs_as_base64: bool = False
+    quality: QualityName | None = Field(
+        default=None,
+        description="`exact`: the plain path's bits; `same`: within the tolerance of parity; `draft`: faster and less "
+        "alike. Left out: the modification `quality`, else `same`.",
+    )
     priority: Annotated[
         int, Field(strict=True, ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")
     ] = 0

@@ -91,6 +91,7 @@ def engine_command(
     flags += log_flags(launch.log_level, given)
     flags += precision_flags(launch.precision, processor_flags, given)
     flags += limit_flags(launch.sandbox) if is_sandboxed else []
+    flags += tuning_flags(launch, given)
     return EngineCommand(
         program=(sys.executable, "-m", "engine"),
         arguments=(*flags, *given),
@@ -110,6 +111,16 @@ def log_flags(level: str, given: Sequence[str]) -> list[str]:
     flags = [] if any(flag.startswith("--log-format") for flag in given) else ["--log-format", "json"]
     if level and not any(flag.startswith("--verbose") for flag in given):
         flags += ["--verbose", level.upper()]
+    return flags
+
+
+def tuning_flags(launch: EngineLaunch, given: Sequence[str]) -> list[str]:
+    """Return the flags for TUNING. A sandboxed engine has no folder that outlives it, and compiles anew."""
+    if any(flag.startswith("--tuning") for flag in given):
+        return []
+    flags = [] if launch.tuning == "auto" else ["--tuning", launch.tuning]
+    if launch.compiled_directory is not None and launch.tuning != "off" and launch.sandbox.level == "off":
+        flags += ["--tuning-directory", str(launch.compiled_directory)]
     return flags
 
 

@@ -174,7 +174,7 @@ class EngineHttp:
     def _head_of(self, method: str, path: str, body: bytes, content_type: str, headers: Mapping[str, str]) -> bytes:
         own = (f"{name}: {value}" for name, value in headers.items())
         lines = [f"{method} {self._prefix}{path} HTTP/1.1", *self._common_lines, *own]
-        if method == "POST":
+        if method in ("POST", "PUT"):
             lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode()
 

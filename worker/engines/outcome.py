@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.graph.explain import SUMMARY_TYPE
@@ -16,6 +16,7 @@ from engine.graph.object_info import read_input
 from worker.engines.hidden_folders import without_folders
 from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
 
+TUNING_USED = "tuning_used"
 OUT_OF_MEMORY_TYPES = frozenset({"OutOfMemoryError", "OutOfMemory", "out_of_memory", "MemoryError"})
 DEVICE_LOST_TYPES = frozenset({"DeviceLost", "device_lost"})
 OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
@@ -35,12 +36,16 @@ CALLER_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Outcome of a run: success, `was_interrupted` or `error`. `outputs`: items to show by node id."""
+    """Outcome of a run: success, `was_interrupted` or `error`. `outputs`: items to show by node id.
+
+    `tuning` is the quality, the strategies that an engine of ours used for it, and their measured error.
+    """
 
     outputs: Mapping[str, Mapping[str, Any]]
     entry: Mapping[str, Any]
     was_interrupted: bool = False
     error: WorkerError | None = None
+    tuning: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOutcome:
@@ -51,13 +56,19 @@ def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOut
     outputs = entry.get("outputs") or {}
     status = entry.get("status") or {}
     if status.get("status_str", "success") == "success":
-        return RunOutcome(outputs, entry)
+        return RunOutcome(outputs, entry, tuning=_tuning_of(status.get("messages")))
     for name, data in reversed(status.get("messages") or []):
         if name == "execution_interrupted":
             return RunOutcome(outputs, entry, was_interrupted=True)
         if name == "execution_error":
             return RunOutcome(outputs, entry, error=error_of(data, hidden))
     return RunOutcome(outputs, entry, error=NodeFailed("The engine reported an error without a message"))
+
+
+def _tuning_of(messages: Any) -> dict[str, Any]:
+    """Return the data of the engine's message `tuning_used`, without the prompt's id; empty without one."""
+    found: Mapping[str, Any] = next((data for name, data in messages or () if name == TUNING_USED), {})
+    return {key: value for key, value in found.items() if key not in ("prompt_id", "timestamp")}
 
 
 def error_of(data: Mapping[str, Any], hidden: Sequence[str] = ()) -> WorkerError:

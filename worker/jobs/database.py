@@ -21,7 +21,7 @@ from worker.errors import StateUnusable
 from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
 from worker.outputs.options import OutputOptions
 
-HEAD_REVISION = "0003"
+HEAD_REVISION = "0004"
 """The newest migration. A test compares it with the versions folder."""
 
 WAY_OUT = "restore a backup of the state directory, or move the directory away to begin without its jobs and results"
@@ -41,6 +41,7 @@ JOBS = sa.Table(
     sa.Column("finished_ms", sa.Integer),
     sa.Column("owner", sa.Text),
     sa.Column("asked_id", sa.Text),
+    sa.Column("tuning", sa.Text),
 )
 WEBHOOKS = sa.Table(
     "webhooks",
@@ -158,6 +159,7 @@ def changing_row(job: Job) -> dict[str, object]:
         "outputs": _dump(job.outputs),
         "engine_response": _dump(job.engine_response),
         "failure": None if job.failure is None else _dump(job.failure),
+        "tuning": _dump(job.tuning),
         "times": _dump(job.times),
         "finished_ms": job.times.completed_at_ms if job.state.is_terminal else None,
     }
@@ -194,6 +196,7 @@ def _job_of(row: Any) -> Job:
         outputs=tuple(json.loads(row.outputs)),
         engine_response=json.loads(row.engine_response),
         failure=None if row.failure is None else JobFailure(**json.loads(row.failure)),
+        tuning=json.loads(row.tuning),
         times=JobTimes(**json.loads(row.times)),
     )
 

@@ -20,6 +20,8 @@ def result_of(job: Job, outputs: list[dict[str, object]]) -> dict[str, object]:
     }
     if job.request.warnings:
         shown["warnings"] = [dict(warning) for warning in job.request.warnings]
+    if job.tuning:
+        shown["tuning"] = dict(job.tuning)
     if job.failure is not None:
         shown["error"] = job.failure.as_json()
     return shown

@@ -16,6 +16,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Literal
 
+from names.tuning import DEFAULT_QUALITY, QualityName
 from worker.engines.loss import Loss
 from worker.errors import WorkerError, http_status
 from worker.jobs.cost import UNIT_COST
@@ -117,6 +118,7 @@ class JobRequest:
     caller: str = ""  # the caller whose limits apply; empty: no limits
     traceparent: str = ""  # the trace that the job belongs to; empty: none
     warnings: tuple[Mapping[str, Any], ...] = ()  # what of the request has no effect, or another one than it seems
+    quality: QualityName = DEFAULT_QUALITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,7 @@ class Job:
     outputs: tuple[Mapping[str, Any], ...] = ()
     engine_response: Mapping[str, Any] = field(default_factory=dict)
     failure: JobFailure | None = None
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # as reported by an engine of ours, else empty
     progress: Progress = field(default_factory=Progress)  # not stored
     is_recovered: bool = False
     is_at_engine: bool = False  # its prompt has been sent, so no other job overtakes it
@@ -263,7 +266,7 @@ class Job:
     def fail_unstored(self, failure: JobFailure) -> None:
         """Replace an end that could not be stored and that no client has seen. The job's secrets are cleared."""
         self.state, self.failure = JobState.FAILED, failure
-        self.outputs, self.engine_response = (), {}
+        self.outputs, self.engine_response, self.tuning = (), {}, {}
         self.note(failure.message)
 
     def begin_retry(self, message: str) -> bool:

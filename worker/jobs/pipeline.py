@@ -347,6 +347,7 @@ class Pipeline:
             raise NothingMade("The workflow ran and saved nothing")
         job.outputs = tuple(records)
         job.engine_response = outcome.entry if job.request.wants_engine_response else {}
+        job.tuning = outcome.tuning
         job.progress.finish()
         self._move(job, JobState.GENERATED, "Generation complete. Queued for post-processing.", Stage.DELIVERING)
         if self._outputs.sends_away(job):
@@ -423,7 +424,7 @@ class Pipeline:
                 job.prompt_id,
                 lambda kind, data: self._on_message(job, kind, data),
                 timeout_seconds=self._limits.job_timeout_seconds,
-                extra_data={**job.request.extra, **self._inputs.scope(prompt, engine)},
+                extra_data={**job.request.extra, **self._inputs.scope(prompt, engine), **_quality_for(job, engine)},
                 is_there=holder is not None,
                 traceparent=self._spans.traceparent_of(job),
             )
@@ -582,3 +583,8 @@ def _record_run(job: Job, queued_at: float, ended_at: float) -> None:
 
 def _since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)
+
+
+def _quality_for(job: Job, engine: EngineClient) -> dict[str, str]:
+    """Return the requested quality in the form that an engine of ours takes; a foreign one has none."""
+    return {"quality": job.request.quality} if engine.has_check else {}

@@ -69,6 +69,7 @@ _UPDATE_JOB = (
                 "outputs",
                 "engine_response",
                 "failure",
+                "tuning",
                 "times",
                 "finished_ms",
             )

@@ -62,6 +62,7 @@ from worker.qualification.facts import EngineFacts, fact_of, read_facts
 from worker.qualification.own_workload import find_own_workload
 from worker.qualification.runs import run_timed
 from worker.qualification.sensors import SensorLog, open_sensors, watching
+from worker.qualification.tuning import EngineTuning
 from worker.settings.qualification import BenchmarkConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -122,19 +123,27 @@ class Qualifier:
         self._registry = registry
         self._fetch_inputs = fetch_inputs
         self._cache = BenchmarkCache(state_directory)
+        self._tuning = EngineTuning(config.tuning, state_directory)
         self._rng = random.Random()
 
     async def qualify(
-        self, engine: EngineClient, *, is_forced: bool = False, preloaded: Sequence[JsonObject] = ()
+        self,
+        engine: EngineClient,
+        *,
+        is_forced: bool = False,
+        is_retuned: bool = False,
+        preloaded: Sequence[JsonObject] = (),
     ) -> Qualified:
         """Benchmark an engine. Never raises a WorkerError: a failure is the report's verdict `failed`.
 
-        `is_forced`: ignore earlier results. `preloaded`: the models that were just loaded, as the engine reported.
+        `is_forced`: ignore earlier results. `is_retuned`: also those of tuning. `preloaded`: the models that were just
+        loaded, as the engine reported.
         """
         if self._config.mode == "off" and not is_forced:
+            await self._adopt_tuning(engine)
             return now(skipped("BENCHMARK=off"))
         try:
-            made = await self._qualify(engine, is_forced, preloaded)
+            made = await self._qualify(engine, is_forced, is_retuned, preloaded)
         except WorkerError as error:
             return now(failed(error.message))
         except Exception as error:  # noqa: BLE001 - the benchmark: its own bug must not end the worker
@@ -147,30 +156,40 @@ class Qualifier:
         reason = "; ".join(filter(None, (made.report.reason, problem)))
         return replace(made, report=made.report.model_copy(update={"reason": reason}))
 
-    async def _qualify(self, engine: EngineClient, is_forced: bool, preloaded: Sequence[JsonObject]) -> Qualified:
+    async def _qualify(
+        self, engine: EngineClient, is_forced: bool, is_retuned: bool, preloaded: Sequence[JsonObject]
+    ) -> Qualified:
         facts = await read_facts(engine, self._models)
         workload = await self._choose(facts, engine)
         if workload is None:
             return now(
                 skipped("The engine has neither a full-size checkpoint nor DarkroomRandomCheckpoint", facts.device)
             )
-        sensors, missing = await asyncio.to_thread(
-            open_sensors,
-            is_gpu=not facts.device.is_cpu,
-            is_local=is_local(engine.url),
-            uuid=facts.uuid,
-            product=facts.device.product,
-        )
-        key = cache_key(facts, workload, None if sensors is None else sensors.driver)
+        sensors, missing = await _sensors_of(engine, facts)
+        driver = None if sensors is None else sensors.driver
+        key = cache_key(facts, workload, driver)
+        tuning, no_tuning = await self._tuning.tune(engine, facts, workload, driver, is_forced=is_retuned)
         cached = None if is_forced else await asyncio.to_thread(self._find_cached, key, workload, facts)
         if cached is not None:
             log.info("benchmark reused", age_seconds=round(time.time() - cached.measured_at))
-            return Qualified(cached.report, True, cached.measured_at)
+            return Qualified(cached.report.model_copy(update={"tuning": tuning}), True, cached.measured_at)
         report, ran = await self._measure(engine, facts, workload, sensors, missing, preloaded)
-        report = report.model_copy(update={"cache_key": key})
+        missing_now = report.missing | ({} if no_tuning is None else {"tuning": no_tuning})
+        report = report.model_copy(update={"cache_key": key, "tuning": tuning, "missing": missing_now})
         made = Qualified(report, False, time.time(), has_emptied_memory=await forget_network(engine, ran))
         await asyncio.to_thread(self._remember, key, made, facts, ran)
         return made
+
+    async def _adopt_tuning(self, engine: EngineClient) -> None:
+        """Give an engine that is not to be benchmarked the tuning that is stored for its machine."""
+        if not engine.has_check or not await asyncio.to_thread(lambda: self._tuning.has_stored):
+            return
+        try:
+            facts = await read_facts(engine, self._models)
+            sensors, _ = await _sensors_of(engine, facts)
+            await self._tuning.adopt(engine, facts, None if sensors is None else sensors.driver)
+        except WorkerError as error:
+            log.warning("tuning not adopted", reason=error.message)
 
     def forget(self, made: Qualified) -> None:
         """Remove the cached result of an engine whose device was lost, in case the front ends before the next run."""
@@ -430,6 +449,17 @@ def _loading_seconds(first: RunTiming, again: RunTiming) -> float | None:
         return None
     extra = first.first_step_seconds - again.first_step_seconds
     return extra if extra > 0 else None
+
+
+async def _sensors_of(engine: EngineClient, facts: EngineFacts) -> tuple[GpuSensors | None, str | None]:
+    """Return the sensors of an engine's GPU, or why there are none."""
+    return await asyncio.to_thread(
+        open_sensors,
+        is_gpu=not facts.device.is_cpu,
+        is_local=is_local(engine.url),
+        uuid=facts.uuid,
+        product=facts.device.product,
+    )
 
 
 async def _probe(engine: EngineClient, facts: EngineFacts) -> tuple[dict[str, Any] | None, str | None]:

@@ -282,7 +282,12 @@ class Readiness:
         with self._phases.phase(Phase.BENCHMARK):
             found = await asyncio.gather(
                 *(
-                    self._qualifier.qualify(client, is_forced=is_forced or client in self._suspect, preloaded=models)
+                    self._qualifier.qualify(
+                        client,
+                        is_forced=is_forced or client in self._suspect,
+                        is_retuned=is_forced,
+                        preloaded=models,
+                    )
                     for client, models in zip(up, preloaded, strict=True)
                 )
             )

@@ -122,13 +122,16 @@ class EngineLaunch(EngineSettings):
     """Engines to use, with the settings of other sections that their start depends on.
 
     `private_directory` is the front's own, for sockets and the token; None: a temporary one. `hidden` are files and
-    folders of the front's secrets.
+    folders of the front's secrets. `tuning` is TUNING, `compiled_directory` where compiled code of an engine outside of
+    the sandbox is kept.
     """
 
     base_directory: Path
     metadata: Metadata
     max_input_pixels: int = 1 << 27
     private_directory: Path | None = None
+    tuning: str = "auto"
+    compiled_directory: Path | None = None
     sandbox: SandboxConfig = SandboxConfig()
     hidden: tuple[Path, ...] = ()
     log_level: str = ""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from names.tuning import read_choice
 from worker.settings.section import LOWER, CommaList, PositiveSeconds, Seconds, Section, env
 
 SidePixels = Annotated[int, Field(ge=64, le=16384, multiple_of=8)]
@@ -24,6 +25,13 @@ def _parse_json_object(value: object) -> object:
     if not isinstance(parsed, dict):
         raise ValueError('is not a JSON object, as in {"steps": 30}')
     return parsed
+
+
+def _check_tuning(value: object) -> object:
+    if isinstance(value, str):
+        read_choice(value)
+        return value.strip().lower() or "auto"
+    return value
 
 
 class BenchmarkConfig(Section):
@@ -75,6 +83,10 @@ class BenchmarkConfig(Section):
 
     on_fail: Annotated[Literal["error", "serve", "exit"], LOWER, env("BENCHMARK_ON_FAIL")] = "error"
     """On a bad verdict: `error` stays closed and tries again, `serve` serves anyway, `exit` ends with code 3."""
+
+    tuning: Annotated[str, BeforeValidator(_check_tuning), env("TUNING")] = "auto"
+    """Strategies that the engine may use to be faster, each only where it is measured to be and draws the same picture:
+    `auto`, `off`, or a comma list of names from [performance](performance.md)."""
 
     ttl_seconds: Annotated[Seconds, env("BENCHMARK_TTL")] = 86400.0
     """Seconds for which a good result is valid at later starts."""

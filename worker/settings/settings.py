@@ -275,6 +275,8 @@ class Settings(BaseSettings):
             metadata=self.outputs.metadata,
             max_input_pixels=self.inputs.max_pixels,
             private_directory=self.folders.state_path / "engine",
+            tuning=self.benchmark.tuning,
+            compiled_directory=(self.folders.state_path / "compiled").absolute(),
             sandbox=self.sandbox,
             hidden=self._secret_paths(),
             log_level=self.log.effective_level if self.log.effective_level != "info" else "",
