@@ -2,8 +2,8 @@
 
 Writes `gpu.json` into DIR: it/s of SD1.5 at 512x512 for batches of 1 and 4, end to end and of the UNet alone, how fast
 a checkpoint loads, what it costs that weights stay in RAM, peak memory of the device, what the device does when asked
-for one thing at a time, and how far the GPU's picture is from the CPU's. Needs only this repository, torch, numpy,
-Pillow and safetensors. Weights are random: speed does not depend on them.
+for one thing at a time, what every strategy of tuning brings, and how far the GPU's picture is from the CPU's. Needs
+only this repository, torch, numpy, Pillow and safetensors. Weights are random: speed does not depend on them.
 
 On a machine without a GPU everything runs at toy size, to prove the script itself; the numbers then mean nothing, and
 `is_toy` says so. A part that fails is reported as such and does not stop the others; the exit code then is 1.
@@ -34,6 +34,7 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from benchmark.residency import Workload, measure_residency  # noqa: E402
+from benchmark.tuning import measure_strategies  # noqa: E402
 from engine import Engine, EngineSettings, RunRequest, device_probe  # noqa: E402
 from engine.checkpoints.load import LoadedCheckpoint, LoadTypes, load_checkpoint  # noqa: E402
 from engine.checkpoints.random_weights import random_networks, write_random_checkpoint  # noqa: E402
@@ -252,6 +253,16 @@ def measure_device(bench: Bench) -> dict[str, Any]:
     return asdict(figures)
 
 
+def measure_tuning(bench: Bench) -> dict[str, Any]:
+    """Every strategy with the UNet, also those that the setting must name; the toy compiles nothing."""
+    size, settings = bench.size, {"family": "sd15", "scale": bench.size.scale}
+    sides = {"width_px": size.side_px, "height_px": size.side_px, "num_steps": size.num_steps}
+    times = {"settle_seconds": 120.0, "turns_seconds": 1.5} if bench.is_gpu else {"turns_seconds": 0.0}
+    return measure_strategies(
+        {**settings, **sides, **times}, on_cpu=not bench.is_gpu, with_compiler=bench.is_gpu, base=bench.base
+    )
+
+
 def move(loaded: LoadedCheckpoint | None, device: str) -> None:
     if loaded is not None:
         for network in (loaded.unet, loaded.text_encoder, loaded.vae):
@@ -302,6 +313,7 @@ PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
         bench.device, Workload(checkpoint(bench), bench.weight_type, bench.size.side_px, bench.size.num_runs)
     ),
     "picture": compare_pictures,
+    "tuning": measure_tuning,
 }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_group
 
-from engine.server import catalogue, device, files, memory_report, prompts, v1, web_folders
+from engine.server import catalogue, device, files, memory_report, prompts, tuning, v1, web_folders
 from modifiers.registry import build_registry
 from tests.markdown import anchors, code_blocks, links, table_rows
 from worker.cli import app
@@ -106,7 +106,7 @@ def _all_errors() -> list[type[WorkerError]]:
 def test_the_page_of_the_engine_s_api_names_its_routes() -> None:
     page = text_of(ROOT / "docs" / "engine_api.md")
     told = {re.sub(r"[?{].*", "", path) for path in re.findall(r"`(?:[A-Z]+ )?(/[^` ]*)`", page)}
-    modules = (prompts, files, catalogue, web_folders, v1, device, memory_report)
+    modules = (prompts, files, catalogue, web_folders, v1, device, memory_report, tuning)
     real = {re.sub(r"{.*", "", route.path) for module in modules for route in module.ROUTES}
     internal = {path for path in real if path.startswith(("/internal", "/extensions/"))}
     assert real - internal <= told

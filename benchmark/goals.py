@@ -1,0 +1,121 @@
+"""The goals of the benchmarks, and the figures that they are compared with. Pure.
+
+A figure is a path into a benchmark's JSON. A goal is a bound above (`most`) or below (`least`); one without either is
+only shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Find = Callable[[Any], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is measured, in which unit, and what it should be. `part` is the benchmark that says so."""
+
+    part: str
+    about: str
+    unit: str
+    find: Find
+    most: float | None = None
+    least: float | None = None
+
+    def is_met(self, value: float) -> bool | None:
+        """Whether a figure is within its bound; None where there is no bound."""
+        if self.most is None and self.least is None:
+            return None
+        return (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
+
+    @property
+    def bound(self) -> str:
+        if self.most is not None:
+            return f"≤ {self.most:g}"
+        return "–" if self.least is None else f"≥ {self.least:g}"
+
+
+def at(*path: str | int) -> Find:
+    """The number at a path of keys and places; None where there is none."""
+
+    def find(report: Any) -> float | None:
+        value = report
+        for key in path:
+            try:
+                value = value[key]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    return find
+
+
+def row(wanted: Mapping[str, object], name: str) -> Find:
+    """The number `name` of the first of `rows` that has these values."""
+
+    def find(report: Any) -> float | None:
+        rows = report.get("rows", ()) if isinstance(report, Mapping) else ()
+        return next((float(item[name]) for item in rows if wanted.items() <= item.items() and item.get(name)), None)
+
+    return find
+
+
+def gain(quality: str) -> Find:
+    """How many times as fast the strategies chosen for a quality are as the plain path."""
+
+    def find(report: Any) -> float | None:
+        plain, chosen = (
+            at("outcome", *path)(report) for path in (("plain_it_per_s",), ("choices", quality, "it_per_s"))
+        )
+        return None if not plain else 1.0 if chosen is None else chosen / plain
+
+    return find
+
+
+GOALS: Sequence[Goal] = (
+    Goal("engine_start", "engine, from start to the first answer", "s", at("ours", "first_answer_seconds"), most=0.5),
+    Goal("engine_start", "engine, from start to the first prompt", "s", at("ours", "first_prompt_seconds"), most=1.7),
+    Goal(
+        "node_cost", "a node of a fan of 799, cold", "µs", row({"way": "engine", "graph": "fan"}, "cold_us"), most=150
+    ),
+    Goal("node_cost", "the same, cached", "µs", row({"way": "engine", "graph": "fan"}, "cached_us"), most=30),
+    Goal("generate_sync", "`/generate/sync`, one client, p50", "ms", row({"clients": 1}, "p50_ms"), most=15),
+    Goal(
+        "generate_sync", "`/generate/sync`, eight clients", "jobs/s", row({"clients": 8}, "jobs_per_second"), least=100
+    ),
+    Goal("generate_sync", "memory of the front after 100 jobs", "MB", at("front_mb_after_100_jobs"), most=100),
+    Goal("demo_speed", "a picture of the demo model", "s", at("picture_seconds"), most=3.0),
+    Goal("comfyui_speed", "SD1.5, float32, times ComfyUI", "x", at("ratios_to_comfyui", "darkroom float32"), least=2),
+    Goal("comfyui_speed", "SD1.5, bfloat16, times ComfyUI", "x", at("ratios_to_comfyui", "darkroom bfloat16"), least=2),
+    Goal("tuning", "strategies of `exact`, times the plain path", "x", gain("exact"), least=1),
+    Goal("tuning", "strategies of `same`, times the plain path", "x", gain("same"), least=1),
+    Goal("tuning", "strategies of `draft`, times the plain path", "x", gain("draft")),
+    Goal("gpu", "SD1.5 512x512, guided", "it/s", at("end_to_end_batch_1", "it_per_s"), least=150),
+    Goal("gpu", "strategies of `same`, SD1.5 512x512", "it/s", at("tuning", "choices", "same", "it_per_s"), least=150),
+)
+
+
+def compare(reports: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One entry a goal of a part that ran; `value` and `is_met` are None where its report lacks the figure."""
+    found = []
+    for goal in GOALS:
+        if goal.part not in reports:
+            continue
+        value = goal.find(reports[goal.part])
+        is_met = None if value is None else goal.is_met(value)
+        entry = {"part": goal.part, "about": goal.about, "unit": goal.unit, "goal": goal.bound}
+        found.append({**entry, "value": value, "is_met": is_met})
+    return found
+
+
+def table(entries: Sequence[Mapping[str, Any]], missing: Mapping[str, str]) -> str:
+    """The figures beside their goals as a Markdown table, and below it the parts that did not run."""
+    lines = ["| What | Figure | Goal | Met | Benchmark |", "| --- | --- | --- | --- | --- |"]
+    for entry in entries:
+        value = "–" if entry["value"] is None else f"{entry['value']:.3g} {entry['unit']}"
+        met = {True: "yes", False: "no", None: "–"}[entry["is_met"]]
+        lines.append(f"| {entry['about']} | {value} | {entry['goal']} | {met} | `{entry['part']}` |")
+    lines += ["", *(f"`{part}` did not run: {reason}." for part, reason in missing.items())] if missing else []
+    return "\n".join(lines)
