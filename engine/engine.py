@@ -314,7 +314,7 @@ class Engine:
             values = self._tuning_values(request)
             trial = Trial(values, size, request.name, lambda: devices.wait_for(device))
             try:
-                return self.tuner.measure(trial, machine, versions, request.settle_seconds)
+                return self.tuner.measure(trial, machine, versions, request.settle_seconds, request.budget_seconds)
             finally:
                 self.tuner.release()
 

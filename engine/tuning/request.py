@@ -14,7 +14,8 @@ class TuningRequest:
     """Picture to measure with: a checkpoint's, or that of a family's random network of a scale.
 
     `settle_seconds` is how long each strategy may prepare in the background, `turns_seconds` how long two speeds are
-    compared, in three turns at the least; 0 is a single turn. `is_full_size`: the network is one that
+    compared, in three turns at the least; 0 is a single turn. No strategy is begun
+    after `budget_seconds`. `is_full_size`: the network is one that
     users have.
     """
 
@@ -29,6 +30,7 @@ class TuningRequest:
     scheduler: str = "normal"
     settle_seconds: float = 120.0
     turns_seconds: float = 1.5
+    budget_seconds: float = MAX_SETTLE_SECONDS
 
     @property
     def is_full_size(self) -> bool:
@@ -55,6 +57,7 @@ def read_tuning_request(body: Fields) -> TuningRequest:
         ("cfg", 0, 100),
         ("settle_seconds", 0, MAX_SETTLE_SECONDS),
         ("turns_seconds", 0, MAX_SETTLE_SECONDS),
+        ("budget_seconds", 0, MAX_SETTLE_SECONDS),
     ):
         value = body.get(name, least)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from engine.diffusion.tuned import tuning_active
-from engine.tuning.choose import Names, choose
+from engine.tuning.choose import Measured, Names, choose
 from engine.tuning.networks_in_use import NetworksInUse
 from engine.tuning.outcome import PLAIN, Choice, Outcome
 from engine.tuning.quality import Quality
@@ -21,6 +22,7 @@ from engine.tuning.workload import Trial
 log = logging.getLogger(__name__)
 
 OWN_TYPE_OF_VAE = ""
+TIME_OVER = "not measured: the time for tuning was over"
 
 
 class Tuner:
@@ -89,20 +91,31 @@ class Tuner:
         ]
 
     def measure(
-        self, trial: Trial, machine: MachineFacts, identity: Mapping[str, str], settle_seconds: float
+        self,
+        trial: Trial,
+        machine: MachineFacts,
+        identity: Mapping[str, str],
+        settle_seconds: float,
+        budget_seconds: float = math.inf,
     ) -> Outcome:
         """Measure every strategy that this machine can have, choose, and use the choice from now on.
 
-        `settle_seconds` is how long each may prepare in the background. Call while nothing else samples.
+        `settle_seconds` is how long each may prepare in the background. No strategy is begun after `budget_seconds`,
+        and one that the operator has not named prepares for half of what is left at most. Call while nothing else
+        samples.
         """
         began = trial.now()
         with self.forced(()):
             trial.draw_plain()
-        figures, choices = choose(
-            list(self._strategies.values()),
-            lambda names, before: trial.compare(names, before, self, settle_seconds),
-            self._excluded(machine),
-        )
+
+        def compare(names: Names, before: Names) -> Measured:
+            left = budget_seconds - (trial.now() - began)
+            if left <= 0:
+                return Measured(failure=TIME_OVER)
+            settle = settle_seconds if self.allowed is not None else min(settle_seconds, left / 2)
+            return trial.compare(names, before, self, settle)
+
+        figures, choices = choose(list(self._strategies.values()), compare, self._excluded(machine))
         outcome = Outcome(
             dict(identity),
             trial.network,

@@ -106,8 +106,8 @@ class Timings(Reply):
 class TuningUsed(Reply):
     """Strategies that drew the pictures for a quality.
 
-    `error` is their measured error, relative L2 of latents against the plain path; `unused` has the reason of each chosen
-    strategy that did not fit.
+    `error` is their measured error, relative L2 of latents against the plain path; `unused` has the reason of each
+    chosen strategy that did not fit.
     """
 
     quality: QualityName

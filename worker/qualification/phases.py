@@ -17,7 +17,7 @@ class Phase(StrEnum):
     """Phases of the start, in their order.
 
     `import` is from the process's creation to the front's own first line, `front` until its state is open and it
-    listens. `ready` is all of it together.
+    listens. `tuning` is part of `benchmark`. `ready` is all of it together.
     """
 
     IMPORT = "import"
@@ -25,6 +25,7 @@ class Phase(StrEnum):
     ENGINE = "engine"
     MODELS = "models"
     BENCHMARK = "benchmark"
+    TUNING = "tuning"
     WARM_UP = "warm_up"
     READY = "ready"
 
@@ -54,6 +55,11 @@ class StartUpPhases:
         finally:
             if not self.is_over:
                 self._seconds[phase] = self._seconds.get(phase, 0.0) + self._clock() - began
+
+    def add(self, phase: Phase, seconds: float) -> None:
+        """Add time that was measured elsewhere, until ready."""
+        if not self.is_over:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
     def ready(self) -> bool:
         """Record readiness. Return True the first time."""

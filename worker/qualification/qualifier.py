@@ -123,7 +123,7 @@ class Qualifier:
         self._registry = registry
         self._fetch_inputs = fetch_inputs
         self._cache = BenchmarkCache(state_directory)
-        self._tuning = EngineTuning(config.tuning, state_directory)
+        self._tuning = EngineTuning(config.tuning, state_directory, config.tuning_seconds)
         self._rng = random.Random()
 
     async def qualify(

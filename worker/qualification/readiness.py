@@ -291,6 +291,9 @@ class Readiness:
                     for client, models in zip(up, preloaded, strict=True)
                 )
             )
+            tuned = [made.report.tuning["seconds"] for made in found if made.report.tuning is not None]
+            if tuned:
+                self._phases.add(Phase.TUNING, max(tuned))  # engines are tuned side by side
             for client, made in zip(up, found, strict=True):
                 if made.has_emptied_memory:
                     await self._warm_up.preload(client)

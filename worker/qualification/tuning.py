@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,11 +26,12 @@ log = structlog.get_logger("tuning")
 class EngineTuning:
     """Tuning of engines, with outcomes kept by kind of machine: GPU, driver, torch, engine and precision.
 
-    `setting` is TUNING.
+    `setting` is TUNING, `budget_seconds` TUNING_SECONDS.
     """
 
-    def __init__(self, setting: str, state_directory: Path) -> None:
+    def __init__(self, setting: str, state_directory: Path, budget_seconds: float = 30.0) -> None:
         self._setting = setting
+        self._budget_seconds = budget_seconds
         self._store = TuningStore(state_directory)
 
     @property
@@ -52,14 +54,15 @@ class EngineTuning:
             return None, "TUNING=off"
         if not facts.has_probe:
             return None, "A foreign engine is not tuned"
+        began = time.monotonic()
         key = machine_key(facts, driver)
         adopted = [] if is_forced else await self.adopt(engine, facts, driver)
         if adopted:
-            return {"is_reused": True, "machine_key": key, "outcomes": adopted}, None
+            return _report(adopted, key, time.monotonic() - began, is_reused=True), None
         if not isinstance(workload, TextToImage):
             return None, "The workflow is the user's own"
         try:
-            body = request_for(workload, is_cpu=facts.device.is_cpu)
+            body = request_for(workload, is_cpu=facts.device.is_cpu) | {"budget_seconds": self._budget_seconds}
             status, outcome = await engine.ask("POST", ROUTE, body, timeout_seconds=MEASURE_SECONDS)
         except WorkerError as error:
             return None, error.message
@@ -70,7 +73,11 @@ class EngineTuning:
         except OSError as error:
             log.error("tuning not stored", reason=str(error))
         log.info("tuning measured", seconds=outcome.get("seconds"), choices=chosen_names(outcome))
-        return {"is_reused": False, "machine_key": key, "outcomes": [outcome]}, None
+        return _report([outcome], key, time.monotonic() - began, is_reused=False), None
+
+
+def _report(outcomes: list[dict[str, Any]], key: str, seconds: float, *, is_reused: bool) -> dict[str, Any]:
+    return {"is_reused": is_reused, "machine_key": key, "seconds": round(seconds, 3), "outcomes": outcomes}
 
 
 async def _adopt(engine: EngineClient, outcome: dict[str, Any]) -> bool:

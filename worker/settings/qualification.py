@@ -88,6 +88,9 @@ class BenchmarkConfig(Section):
     """Strategies that the engine may use to be faster, each only where it is measured to be and draws the same picture:
     `auto`, `off`, or a comma list of names from [performance](performance.md)."""
 
+    tuning_seconds: Annotated[Seconds, Field(le=3600), env("TUNING_SECONDS")] = 30.0
+    """Seconds that measuring strategies may take at a start; those that do not fit are not used."""
+
     ttl_seconds: Annotated[Seconds, env("BENCHMARK_TTL")] = 86400.0
     """Seconds for which a good result is valid at later starts."""
 

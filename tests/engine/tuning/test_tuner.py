@@ -83,6 +83,13 @@ def test_a_prompt_uses_what_its_quality_allows_and_the_engine_reports_it(engine:
     assert len(first) == len(second) and first == third
 
 
+def test_what_does_not_fit_into_the_time_for_tuning_is_not_used(engine: Engine) -> None:
+    found = engine.measure_tuning({"family": "sd15", "scale": "small", **SIZE, "budget_seconds": 0}).result()
+    figure = next(figure for figure in found["figures"] if figure["name"] == "prompt_cache")
+    assert figure["reason"] == "not measured: the time for tuning was over"
+    assert all(not choice["names"] for choice in found["choices"].values())
+
+
 def test_a_prompt_without_a_quality_gets_no_message_beyond_comfyuis(engine: Engine) -> None:
     assert not usage(run(engine, None)[0])
 

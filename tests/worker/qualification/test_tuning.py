@@ -63,6 +63,7 @@ async def test_an_engine_measures_once_and_is_given_the_outcome_at_later_starts(
     report, reason = await tune(tmp_path, first)
     assert report is not None and reason is None and not report["is_reused"] and report["outcomes"] == [OUTCOME]
     report, _ = await tune(tmp_path, again)
+    assert first.asked[0][1]["budget_seconds"] == 30.0
     assert report is not None and report["is_reused"] and again.asked == [("PUT", OUTCOME)]
     forced = OwnEngine()
     await tune(tmp_path, forced, is_forced=True)
