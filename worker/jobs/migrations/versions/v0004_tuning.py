@@ -16,3 +16,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("tuning", sa.Text, nullable=False, server_default="{}"))
+
+
+def downgrade() -> None:
+    op.drop_column("jobs", "tuning")
