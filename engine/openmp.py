@@ -1,4 +1,4 @@
-"""How OpenMP computes in an engine's process: number of threads, and how they wait for one another.
+"""Settings of OpenMP in an engine's process: number of threads, and how they wait for one another.
 
 The libraries read these variables once, when they are loaded, so they are set before torch is imported.
 """
