@@ -98,11 +98,11 @@ def show_devices(settings: EngineSettings) -> None:
 
 
 def set_up_openmp() -> None:
-    """Set how OpenMP computes, before torch loads it."""
-    from engine.openmp import openmp_defaults
-    from machine.cores import allowed_processors, cpu_quota
+    """Set how OpenMP computes, before torch loads it. What the operator has set stays."""
+    from engine.memory.openmp import openmp_defaults
 
-    os.environ.update(openmp_defaults(os.environ, len(allowed_processors()), cpu_quota()))  # noqa: TID251 - for OpenMP, which reads nothing else
+    for name, value in openmp_defaults().items():
+        os.environ.setdefault(name, value)  # noqa: TID251 - written for OpenMP, which reads nothing else
 
 
 if __name__ == "__main__":
