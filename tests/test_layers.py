@@ -65,7 +65,7 @@ WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", *WORKER_LE
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
 WORKER_FILES = (*WORKER_EDGE, "worker.files", "worker.s3")
 WORKER_PARTS = (*WORKER_FILES, "worker.inputs", "worker.outputs", "worker.engines", "worker.demo_model")
-WORKER_JOBS = (*WORKER_PARTS, "worker.modifier_defaults", "worker.jobs", "worker.listener")
+WORKER_JOBS = (*WORKER_PARTS, "worker.workflows", "worker.modifier_defaults", "worker.jobs", "worker.listener")
 WORKER_OWNERS = (*WORKER_JOBS, "worker.qualification", "worker.autoscaler")
 SHARED = ("machine", "names")
 
@@ -87,7 +87,8 @@ WORKER_RULES = (
     Rule("worker.inputs", WORKER_FILES),
     Rule("worker.outputs", WORKER_FILES),
     Rule("worker.engines", (*WORKER_EDGE, "worker.files", "engine.graph", *SHARED)),
-    Rule("worker.jobs", (*WORKER_PARTS, "benchmark.qualify.unit", "engine.graph", *SHARED)),
+    Rule("worker.workflows", ("worker.errors", "worker.json_values", "engine.graph", *SHARED)),
+    Rule("worker.jobs", (*WORKER_PARTS, "worker.workflows", "benchmark.qualify.unit", "engine.graph", *SHARED)),
     Rule("worker.qualification", (*WORKER_JOBS, "modifiers", "benchmark.qualify", *SHARED)),
     Rule("worker.autoscaler", (*WORKER_JOBS, *SHARED)),
     Rule("worker.doctor", (*WORKER_FILES, "worker.models")),
@@ -119,6 +120,7 @@ WORKER_RULES = (
             "worker.models_command",
             "worker.benchmark_command",
             "worker.doctor_command",
+            "worker.workflows",
             "worker.serve",
         ),
     ),

@@ -33,6 +33,7 @@ from worker.settings.environment import child_environment, load_settings
 from worker.tuning_command import commands as tuning_commands
 from worker.version import version
 from worker.worker_client import worker_client
+from worker.workflows.media import NoWorkflow, find_workflow
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(model_commands, name="models")
@@ -40,6 +41,7 @@ app.add_typer(tuning_commands, name="tuning")
 key_commands = typer.Typer(no_args_is_help=True, help="API keys of callers.")
 app.add_typer(key_commands, name="keys")
 EXIT_BAD_SETTING = 2
+MAX_PATH_LENGTH = 250  # a longer text is a prompt
 API_KEY_VARIABLE = "DARKROOM_API_KEY"
 INSECURE = "take whatever certificate an https worker shows"
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -92,7 +94,7 @@ def serve(
 
 @app.command()
 def generate(
-    prompt: str,
+    prompt: Annotated[str, typer.Argument(help="the prompt, or a workflow's file: JSON or a picture that has it")],
     url: Annotated[str, typer.Option(help="where the front listens")] = "",
     output: Annotated[Path, typer.Option("-o", "--output", help="the picture's file; more get a number")] = Path(
         "picture.png"
@@ -107,11 +109,11 @@ def generate(
     api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
-    """Generate pictures from PROMPT with Text2Image, show the progress and save them."""
+    """Generate pictures from PROMPT with Text2Image or from a workflow's file, show the progress and save them."""
     modifications: dict[str, Any] = {"prompt": prompt, "negative_prompt": negative, "width": width, "height": height}
     modifications |= {"steps": steps, "seed": seed, "ckpt_name": checkpoint}
     known = {name: value for name, value in modifications.items() if value is not None}
-    request = {"modifier": "Text2Image", "modifications": known, "priority": priority, "return_outputs_as_base64": True}
+    request = {**_work_of(prompt, known), "priority": priority, "return_outputs_as_base64": True}
     console = Console(stderr=True)
     worker = _worker_at(url, is_insecure=insecure)
     result = _result_of(worker, request, api_key or worker.own_key, console)
@@ -126,6 +128,21 @@ def generate(
         path = output if index == 0 else output.with_stem(f"{output.stem}_{index + 1}")
         path.write_bytes(base64.b64decode(item["data"]) if item.get("data") else _fetched(item["url"], worker))
         typer.echo(path)
+
+
+def _work_of(prompt: str, modifications: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request for a prompt, or for the workflow in the file of that name."""
+    path = Path(prompt)
+    if len(prompt) > MAX_PATH_LENGTH or "\n" in prompt or not path.is_file():
+        return {"modifier": "Text2Image", "modifications": modifications}
+    unused = sorted(name for name, value in modifications.items() if name != "prompt" and value)
+    try:
+        if unused:
+            raise NoWorkflow(f"is a workflow, which takes no {', '.join(unused)}")
+        return {"workflow_json": find_workflow(path.read_bytes())}
+    except (NoWorkflow, OSError) as error:
+        typer.echo(f"{path}: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 def _result_of(worker: _Worker, request: dict[str, object], api_key: str, console: Console) -> dict[str, Any]:

@@ -67,6 +67,20 @@ async def test_generate_says_why_a_request_was_refused(tmp_path: Path, monkeypat
     assert "KSampler" in stderr
 
 
+async def test_generate_takes_the_workflow_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    saved, broken = tmp_path / "page.json", tmp_path / "broken.png"
+    saved.write_text(json.dumps({"nodes": [{"id": 1, "type": "Draw", "widgets_values": ["hello", 8]}], "links": []}))
+    broken.write_bytes(b"no picture")
+    async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine) as front:
+        drawn = await invoked("generate", str(saved), "--url", front.url, "-o", str(tmp_path / "out.png"))
+        refused = await invoked("generate", str(broken), "--url", front.url)
+        unused = await invoked("generate", str(saved), "--seed", "5", "--url", front.url)
+    assert drawn.exit_code == 0 and (tmp_path / "out.png").is_file(), drawn.output
+    assert refused.exit_code == 1 and "carries no workflow" in refused.output
+    assert unused.exit_code == 1 and "takes no seed" in unused.output
+
+
 async def test_generate_says_when_nobody_answers(tmp_path: Path) -> None:
     code, _, stderr = await darkroom("generate", "a fox", "--url", "http://127.0.0.1:9")
     assert code == 2

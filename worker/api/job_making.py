@@ -20,6 +20,7 @@ from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
 from worker.errors import EngineUnreachable, NotReady, Problem, RequestRejected
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
+from worker.jobs.page_workflow import as_prompt
 from worker.jobs.prompt_work import PromptWork
 from worker.jobs.random_values import resolve
 from worker.json_values import JsonObject
@@ -27,6 +28,7 @@ from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defa
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 from worker.outputs.options import OutputOptions
 from worker.services import Services
+from worker.workflows.page_graph import is_page_format
 from worker.workload import Workload
 
 _RANDOM_BOUND = 2**32
@@ -85,7 +87,7 @@ def _job_request(
         wants_base64=parsed.wants_base64,
         wants_engine_response=parsed.wants_engine_response or services.outputs.include_engine_response,
         webhook=webhook,
-        extra={"extra_pnginfo": given.extra_data.extra_pnginfo} if given.extra_data else {},
+        extra=_extra_data(given),
         base_url=parsed.base_url,
         caller=counted_as,
         traceparent=parsed.traceparent,
@@ -99,6 +101,13 @@ def quality_of(given: GenerateInput) -> QualityName:
     """Return the request's quality, else the one among the modifications, which the modifier has validated."""
     asked: QualityName | None = given.quality or given.modifications.get("quality")
     return asked or DEFAULT_QUALITY
+
+
+def _extra_data(given: GenerateInput) -> dict[str, Any]:
+    """Return the extra data of a request; a page's workflow is in it, as the page itself sends it."""
+    if given.extra_data:
+        return {"extra_pnginfo": given.extra_data.extra_pnginfo}
+    return {"extra_pnginfo": {"workflow": given.workflow_json}} if is_page_format(given.workflow_json) else {}
 
 
 async def _checked_prompt(
@@ -124,6 +133,7 @@ async def _prompt_checked_by(
         object_info = await engine.known_object_info()
         defaults = await _defaults(services, parsed.input, engine, object_info)
         prompt: JsonObject = build_prompt(services, parsed.input, defaults)
+        prompt = await as_prompt(prompt, object_info, services.prompt_rules)
         is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
         if is_of_modifier:
             await services.prompt_rules.check_size(prompt)

@@ -19,6 +19,12 @@ class Reply(BaseModel):
     model_config = ConfigDict(extra="allow", json_schema_serialization_defaults_required=False)
 
 
+class Converted(Reply):
+    """A workflow in API format, as `/generate` takes it in `input`."""
+
+    workflow_json: dict[str, Any]
+
+
 # jobs
 
 

@@ -17,6 +17,7 @@ from worker.object_keys import find_template_problem
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
 from worker.settings.outputs import MAX_PRESIGN_SECONDS
+from worker.workflows.media import find_encoded_workflow
 
 YES = frozenset({"1", "true", "yes", "on"})
 MAX_ELEMENTS = 20_000  # of a field: each invalid element would be a problem of its own
@@ -112,6 +113,11 @@ class GenerateInput(BaseModel):
     priority: Annotated[
         int, Field(strict=True, ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")
     ] = 0
+
+    @field_validator("workflow_json", mode="before")
+    @classmethod
+    def _in_file(cls, value: Any) -> Any:
+        return find_encoded_workflow(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_mode(self) -> GenerateInput:

@@ -7,19 +7,40 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.graph.size import GraphLimits, find_excess
+from engine.graph.size import Excess, GraphLimits, find_excess
 from worker.errors import Problem
 from worker.inputs.references import INLINE, source_of
 from worker.json_values import JsonObject
 from worker.settings.jobs import PromptLimits
+from worker.workflows.page_graph import count_links, count_nodes, is_page_format
 
 LONG_LENGTH: Final = 4096  # only longer texts are checked for being a file
 
 
 def find_size_problem(graph: JsonObject, limits: PromptLimits) -> Problem | None:
     """Return the problem of the first limit that a workflow exceeds, or None."""
+    if is_page_format(graph):
+        return _page_problem(graph, limits)
     allowed = GraphLimits(limits.max_nodes, limits.max_links, limits.max_bytes)
-    excess = find_excess(graph, allowed, lambda text: len(text) <= LONG_LENGTH or source_of(text) not in INLINE)
+    return _problem_of(find_excess(graph, allowed, _counts))
+
+
+def _counts(text: str) -> bool:
+    return len(text) <= LONG_LENGTH or source_of(text) not in INLINE
+
+
+def _page_problem(page: JsonObject, limits: PromptLimits) -> Problem | None:
+    """Return the problem of a workflow as ComfyUI's page saves it, its sub-graphs not unfolded."""
+    for unit, found, allowed in (
+        ("nodes", count_nodes(page), limits.max_nodes),
+        ("links", count_links(page), limits.max_links),
+    ):
+        if allowed and found > allowed:
+            return _problem_of(Excess(unit, found, allowed))
+    return _problem_of(find_excess(page, GraphLimits(0, 0, limits.max_bytes)))
+
+
+def _problem_of(excess: Excess | None) -> Problem | None:
     if excess is None:
         return None
     return Problem(

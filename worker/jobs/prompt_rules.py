@@ -23,6 +23,11 @@ class PromptRules:
         self._limits = limits
         self._policy = NodePolicy(policy)
 
+    @property
+    def max_nodes(self) -> int:
+        """Largest number of nodes of a workflow; 0: no limit."""
+        return self._limits.max_nodes
+
     async def check_size(self, workflow: JsonObject, size_bytes: int = 0) -> None:
         """Raise RequestRejected for a workflow over the limits of nodes, links and bytes.
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from worker.json_values import JsonObject
+from worker.workflows.page_graph import is_page_format
 
 OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
 """Fields of worker-comfyui's input that `/generate` does not have."""
@@ -113,6 +114,8 @@ def _check_base64(text: str) -> None:
 
 def substitute_pictures(workflow: JsonObject, pictures: Mapping[str, str]) -> dict[str, Any]:
     """Return a copy of the workflow with the data of each picture in the inputs that name it."""
+    if is_page_format(workflow):
+        return {**workflow, "nodes": [_with_pictures(node, pictures) for node in _nodes_of(workflow)]}
     filled: dict[str, Any] = {node_id: copy.copy(node) for node_id, node in workflow.items()}
     for node in filled.values():
         inputs = node.get("inputs") if isinstance(node, dict) else None
@@ -121,6 +124,20 @@ def substitute_pictures(workflow: JsonObject, pictures: Mapping[str, str]) -> di
                 name: pictures.get(value, value) if isinstance(value, str) else value for name, value in inputs.items()
             }
     return filled
+
+
+def _nodes_of(page: JsonObject) -> list[Any]:
+    nodes = page.get("nodes")
+    return nodes if isinstance(nodes, list) else []
+
+
+def _with_pictures(node: object, pictures: Mapping[str, str]) -> object:
+    """Return a node of a page's workflow with the data of each picture in place of its name."""
+    values = node.get("widgets_values") if isinstance(node, Mapping) else None
+    if not isinstance(node, Mapping) or not isinstance(values, list):
+        return node
+    filled = [pictures.get(value, value) if isinstance(value, str) else value for value in values]
+    return {**node, "widgets_values": filled}
 
 
 def result_reply(result: Mapping[str, Any], *, is_comfyui_shape: bool) -> dict[str, Any]:

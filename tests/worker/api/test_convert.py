@@ -1,0 +1,53 @@
+"""Pages as requests: POST /convert, and `workflow_json` of the generate routes."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from tests.fakes import draw
+from tests.worker.running_front import RunningFront
+from tests.worker.workflows.pages import node, page
+from tests.worker.workflows.test_media import png
+
+PAGE = page(node(1, "Draw", ["hello", 8]))
+
+
+async def test_a_page_runs_as_its_prompt_does_and_goes_into_the_pictures(front: RunningFront) -> None:
+    response = await front.sync(PAGE)
+    assert response.status_code == 200 and response.json()["output"], response.text
+    waiting = page(node(1, "Wait", [60.0]))
+    await front.http.post("/generate", json={"input": {"workflow_json": waiting, "request_id": "page"}})
+    job = front.front.services.store.jobs["page"]
+    assert dict(job.prompt) == {"1": {"class_type": "Wait", "inputs": {"seconds": 60.0}, "_meta": {"title": "Wait"}}}
+    assert job.request.extra["extra_pnginfo"] == {"workflow": waiting}
+    await front.http.post("/cancel/page")
+
+
+async def test_convert_returns_the_prompt_and_runs_nothing(front: RunningFront) -> None:
+    bodies: list[dict[str, Any]] = [PAGE, {"workflow_json": PAGE}, {"input": {"workflow_json": PAGE}}]
+    for body in bodies:
+        response = await front.http.post("/convert", json=body)
+        assert response.status_code == 200, response.text
+        assert response.json()["workflow_json"]["1"]["inputs"] == {"text": "hello", "size": 8}
+    assert (await front.http.post("/convert", json=draw())).json() == {"workflow_json": draw()}
+    assert front.engine.runs == []
+
+
+async def test_a_picture_with_a_workflow_is_one(front: RunningFront) -> None:
+    encoded = base64.b64encode(png(b"tEXt")).decode()
+    response = await front.http.post("/convert", json={"workflow_json": encoded})
+    assert response.json()["workflow_json"]["1"]["class_type"] == "Save"
+
+
+async def test_what_cannot_be_converted_is_refused_with_its_field_and_node(front: RunningFront) -> None:
+    unknown = node(2, "Drew", inputs=[("x", "IMAGE", 1, None)])
+    for path, body in (("/convert", page(unknown)), ("/generate", {"input": {"workflow_json": page(unknown)}})):
+        response = await front.http.post(path, json=body)
+        (problem,) = response.json()["error"]["problems"]
+        assert response.status_code == 422
+        assert (problem["node_id"], problem["type"], problem["class_type"]) == ("2", "unknown_class", "Drew")
+    for wrong in ({"workflow_json": "text"}, {"workflow_json": 5}, {}):
+        response = await front.http.post("/convert", json=wrong)
+        assert response.status_code == 422
+        assert response.json()["error"]["problems"][0]["field"] == "workflow_json"
