@@ -79,7 +79,8 @@ async def test_a_full_disk_refuses_new_jobs_and_keeps_the_running_one(disk: Smal
 
 async def test_an_output_that_does_not_fit_fails_its_job_by_name(disk: SmallDisk, engine: FakeEngine) -> None:
     async with running_front(disk.path, engine) as front:
-        large = draw_one(text="x" * 2**20, size=2 * SIZE_MB)
+        # Every change of a job is logged with its prompt, so a long prompt alone could fill the disk.
+        large = draw_one(text="x" * (SIZE_MB * 2**14), size=64)  # SIZE_MB MiB: does not fit beside the database
         reply = await front.sync(large, request_id="large")
         assert (reply.status_code, reply.json()["status"]) == (500, "failed")
         assert "space" in reply.json()["error"]["message"].lower()
