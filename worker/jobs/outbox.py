@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import structlog
 
 from worker import finite_json
-from worker.errors import WebhookNotFound, WebhookNotReady
+from worker.errors import StateUnusable, WebhookNotFound, WebhookNotReady
 from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.envelope import result_of
 from worker.jobs.job import Credentials, Job
@@ -270,17 +270,28 @@ class Outbox:
 
     async def _deliver(self, row: WebhookRow) -> DeliveryOutcome:
         """Try once, in the trace of the request that the webhook's job came from."""
-        job = await self._store.find(row.job_id)
-        parent = "" if job is None else job.request.traceparent
+        parent = await self._traceparent_of(row)
         about: dict[str, Attribute] = {
             "darkroom.webhook_id": row.id,
             "darkroom.request_id": row.job_id,
             "darkroom.attempt": row.attempts + 1,
         }
         span = self._tracer.start("webhook", parent, about, "client")
-        outcome = await self._sender.deliver(signed_row(replace(row, traceparent=span.traceparent), self._config))
+        try:
+            outcome = await self._sender.deliver(signed_row(replace(row, traceparent=span.traceparent), self._config))
+        except BaseException as error:
+            span.end(error=type(error).__name__)
+            raise
         span.end(error=outcome.error)
         return outcome
+
+    async def _traceparent_of(self, row: WebhookRow) -> str:
+        """Return the context of the job's request; empty without one, and for a job that cannot be read."""
+        try:
+            job = await self._store.find(row.job_id)
+        except StateUnusable:  # the webhook does not depend on the job's row
+            return ""
+        return "" if job is None else job.request.traceparent
 
 
 def after_try(row: WebhookRow, outcome: DeliveryOutcome, now_ms: int) -> WebhookRow:

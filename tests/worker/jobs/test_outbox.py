@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,22 @@ async def test_a_webhook_that_was_owed_is_sent_by_the_next_front(
             return row is not None and row.state == "delivered" and row.secret is None
 
         await until(is_delivered)
+
+
+async def test_a_webhook_is_sent_though_the_row_of_its_job_is_damaged(
+    tmp_path: Path, engine: FakeEngine, receiver: Receiver
+) -> None:
+    receiver.statuses = [503]
+    async with running_front(tmp_path, engine, webhook_url=receiver.url) as front:
+        await front.sync(draw())
+        first, _ = await first_call(receiver)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "darkroom.db")) as database:
+        database.execute("UPDATE jobs SET request = '{'")
+        database.commit()
+    receiver.statuses, number = [200], len(receiver.calls) + 1
+    async with running_front(tmp_path, engine, webhook_url=receiver.url):
+        again, _ = await first_call(receiver, number)
+        assert again["webhook-id"] == first["webhook-id"]
 
 
 async def test_a_webhook_address_of_a_request_may_not_lie_behind_the_worker(
