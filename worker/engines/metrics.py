@@ -94,7 +94,7 @@ def _parse(text: str) -> list[Metric]:
         return []
     try:
         families = list(text_string_to_metric_families(text))
-    except ValueError:
+    except (ValueError, IndexError):  # the parser's own for a label without a name
         return []
     return [family for family in families if OF_ENGINES.match(family.name) and family.name not in OF_THE_FRONT]
 

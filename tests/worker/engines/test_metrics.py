@@ -37,7 +37,9 @@ def test_an_engine_adds_nothing_under_the_front_s_names_nor_in_another_s_place()
 
 
 def test_what_does_not_parse_or_is_too_long_is_left_out_and_the_others_are_shown() -> None:
-    text = shown("darkroom_runs_total{", STEPS + "#" * MAX_TEXT_LENGTH, STEPS)
+    text = shown(
+        "darkroom_runs_total{", 'darkroom_runs_total{state="a", ="b"} 1\n', STEPS + "#" * MAX_TEXT_LENGTH, STEPS
+    )
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
-        'darkroom_sampling_steps_total{engine="2"} 20.0'
+        'darkroom_sampling_steps_total{engine="3"} 20.0'
     ]
