@@ -6,7 +6,7 @@ from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from worker.api.request_metrics import NO_REPLY, route_of
+from worker.api.request_metrics import BROKEN, NO_REPLY, route_of
 from worker.observe.tracing import HEADER, Attribute, Tracer
 
 TRACE_SCOPE = "darkroom.traceparent"
@@ -36,6 +36,9 @@ class RequestTracing:
 
         try:
             await self._app(scope, receive, send_and_note)
+        except Exception:
+            codes.append(BROKEN)
+            raise
         finally:
             code, route = codes[-1], route_of(scope)
             about: dict[str, Attribute] = {"http.response.status_code": code, "http.route": route or ""}

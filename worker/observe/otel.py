@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -70,8 +72,10 @@ class OtelTracer:
         return _Span(self._tracer.start_span(name, context, KINDS[kind], dict(attributes or {})))
 
     def close(self) -> None:
-        self._provider.force_flush(round(CLOSE_SECONDS * 1000))
-        self._provider.shutdown()
+        """Export what has not been exported, within CLOSE_SECONDS: the exporter itself retries for longer."""
+        closing = threading.Thread(target=self._provider.shutdown, name="otel-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
 
 
 def _address(endpoint: str) -> str:

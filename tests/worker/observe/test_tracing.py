@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from starlette.types import Receive, Scope, Send
 
 from tests.fakes import FakeEngine, draw, fail
 from tests.worker.otlp_receiver import running_otlp_receiver
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import running_front, until
+from worker.api.request_tracing import RequestTracing
 from worker.errors import SettingsInvalid
+from worker.observe import otel
 from worker.observe.tracer import build_tracer
-from worker.observe.tracing import read_traceparent
+from worker.observe.tracing import Attributes, PassingTracer, Span, SpanKind, read_traceparent
 from worker.settings.tracing import TracingConfig
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -119,3 +124,46 @@ def test_without_the_extra_the_start_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setattr("worker.observe.tracer._is_installed", lambda: False)
     with pytest.raises(SettingsInvalid, match=r"darkroom\[otel\]"):
         build_tracer(TracingConfig(endpoint="http://127.0.0.1:4318"))
+
+
+def test_a_receiver_that_does_not_answer_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(otel, "CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(TracerProvider, "shutdown", lambda _: answers.wait(20))
+    build_tracer(TracingConfig(endpoint="http://127.0.0.1:9")).close()
+    assert not answers.is_set()
+    answers.set()
+
+
+async def test_a_request_that_breaks_is_an_error_of_its_span() -> None:
+    async def broken(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ValueError("broken")
+
+    async def nothing(*_: Any) -> Any:
+        raise AssertionError("not called")
+
+    tracer = RecordingTracer()
+    scope = {"type": "http", "method": "GET", "path": "/result/1", "headers": []}
+    with pytest.raises(ValueError, match="broken"):
+        await RequestTracing(broken, tracer)(scope, nothing, nothing)
+    assert tracer.errors == ["500"]
+
+
+class RecordingTracer(PassingTracer):
+    """Tracer whose only span is itself."""
+
+    traceparent = HEADER
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def start(
+        self, name: str, parent: str = "", attributes: Attributes | None = None, kind: SpanKind = "internal"
+    ) -> Span:
+        return self
+
+    def rename(self, name: str) -> None:
+        raise AssertionError("no route")
+
+    def end(self, attributes: Attributes | None = None, *, error: str = "") -> None:
+        self.errors.append(error)
