@@ -245,7 +245,7 @@ class Front:
         )
 
         async def ask_engines() -> None:
-            engines.show(await self._fleet.metrics_texts())
+            await asyncio.to_thread(engines.show, await self._fleet.metrics_texts())  # parsing them takes long
 
         return metrics, Scrape([ask_engines, gpus.read, machine.read, self._outbox.show_counts])
 
@@ -487,7 +487,7 @@ class Front:
         await self.services.platform.close()
         await self._external_io.close()
         self._spans.close()
-        await asyncio.to_thread(self._tracer.close)
         self._own_key.withdraw()
         with contextlib.suppress(WorkerError):
             await self.store.close()
+        await asyncio.to_thread(self._tracer.close)  # last: its receiver may not answer
