@@ -293,6 +293,7 @@ class Pipeline:
         except WorkerError as failed:
             ending = (JobState.FAILED, f"{FAILED_WORDS[job.stage]} failed: {failed.message}", JobFailure.of(failed))
         except Exception:  # noqa: BLE001 - the job
+            self._log.hold(job)  # an error's text may repeat a part of the prompt
             log.exception("job failed unexpectedly", request_id=job.id)
             failure = JobFailure(500, "internal_error", "The worker failed; its log has the reason")
             ending = (JobState.FAILED, f"{FAILED_WORDS[job.stage]} failed: internal error", failure)
