@@ -165,7 +165,8 @@ def server_config(settings: Settings, front: Front) -> uvicorn.Config:
 def known_secrets(settings: Settings) -> list[str]:
     """Return every secret value of the settings, for redaction in the log."""
     keys = [key.get_secret_value().split(":") for key in (*settings.access.api_keys, *settings.access.admin_api_keys)]
-    return settings.secret_values() + [parts[1] for parts in keys if len(parts) > 1 and parts[1].lower() != HASHED]
+    of_keys = [parts[1] for parts in keys if len(parts) > 1 and parts[1].lower() != HASHED]
+    return [*settings.secret_values(), *of_keys, *settings.tracing.header_values().values()]
 
 
 def leave(code: int) -> NoReturn:
