@@ -59,7 +59,7 @@ class TunedRun:
         use = SamplingUse(patcher, patcher.model, options)
         choice = self._choice(patcher.model)
         merged = options
-        for strategy in self._fitting(use, choice, "denoiser"):
+        for strategy in self._fitting(use, choice, gives_options):
             added = strategy.options(use)
             if added:
                 merged = merge_options(merged, added)
@@ -71,7 +71,7 @@ class TunedRun:
         """Apply the chosen strategies to a network while the context is open."""
         use = SamplingUse(patcher, network, options)
         choice = self._choice(network)
-        own = [item for item in self._fitting(use, choice, "denoiser") if changes_network(item)]
+        own = self._fitting(use, choice, changes_denoiser)
         with self._networks.changed(use, own) as names:
             self.usage.add(names, choice.error)
             yield
@@ -81,7 +81,7 @@ class TunedRun:
         """Apply the chosen strategies of VAEs to one while the context is open."""
         use = SamplingUse(patcher, network, {})
         choice = self._chosen("")
-        own = self._fitting(use, choice, "vae")
+        own = self._fitting(use, choice, changes_vae)
         with self._networks.changed(use, own) as names:
             self.usage.add(names, choice.error)
             yield
@@ -89,10 +89,10 @@ class TunedRun:
     def _choice(self, denoiser: Network) -> Choice:
         return self._chosen(network_name(denoiser))
 
-    def _fitting(self, use: SamplingUse, choice: Choice, target: str) -> list[Strategy]:
+    def _fitting(self, use: SamplingUse, choice: Choice, concerns: Callable[[Strategy], bool]) -> list[Strategy]:
         fitting: list[Strategy] = []
         for strategy in (self._strategies[name] for name in choice.names):
-            if strategy.target != target:
+            if not concerns(strategy):
                 continue
             reason = strategy.unfit(use)
             if reason is None:
@@ -107,6 +107,16 @@ def network_name(denoiser: Network) -> str:
     return type(getattr(denoiser, "diffusion_model", denoiser)).__name__
 
 
-def changes_network(strategy: Strategy) -> bool:
-    """Return True for a strategy with an `apply` of its own."""
-    return type(strategy).apply is not Strategy.apply
+def gives_options(strategy: Strategy) -> bool:
+    """Return True for a strategy that adds to the options of a denoiser's model."""
+    return strategy.target == "denoiser" and type(strategy).options is not Strategy.options
+
+
+def changes_denoiser(strategy: Strategy) -> bool:
+    """Return True for a strategy that changes a denoiser's network; options are set before it is asked."""
+    return strategy.target == "denoiser" and type(strategy).apply is not Strategy.apply
+
+
+def changes_vae(strategy: Strategy) -> bool:
+    """Return True for a strategy that changes a VAE."""
+    return strategy.target == "vae"
