@@ -71,7 +71,7 @@ def _part(name: str, build: Callable[[], nn.Module]) -> Part:
         network = build().to(torch.float16)
     blocks = list(divide(network, _never, _never))
     fixed_bytes = sum(block.size_bytes for block in blocks if not block.is_streamable)
-    buffer_bytes = max(block.size_bytes for block in blocks if block.is_streamable)
+    buffer_bytes = max((block.size_bytes for block in blocks if block.is_streamable), default=0)
     return Part(name, sum(weight.numel() for weight in network.parameters()), fixed_bytes + buffer_bytes)
 
 

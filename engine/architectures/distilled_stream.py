@@ -154,10 +154,17 @@ class DistilledStreamTrunk(nn.Module):
         vectors: torch.Tensor,
         control: Control | None,
         options: Options,
+        *,
+        numbers_text: bool = False,
     ) -> torch.Tensor:
-        """Return the picture's tokens [B, T, D] after all blocks; text is at place 0."""
-        nowhere = places.new_zeros(places.shape[0], context.shape[1], places.shape[-1])
-        pe = rotations(torch.cat([nowhere, places], dim=1))
+        """Return the picture's tokens [B, T, D] after all blocks.
+
+        Text is at place 0, or its tokens are at places of their own on the first axis.
+        """
+        text_places = places.new_zeros(places.shape[0], context.shape[1], places.shape[-1])
+        if numbers_text:
+            text_places[..., 0] = torch.arange(context.shape[1], device=places.device)
+        pe = rotations(torch.cat([text_places, places], dim=1))
         streams = (picture, self.txt_in(context))
         blocks = self.block_modulations(vectors)
         return run_blocks(self.double_blocks, self.single_blocks, streams, blocks, pe, control, options)

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 
+from engine.architectures.pixel_space import NAME as PIXEL_SPACE
+from engine.architectures.pixel_space import PixelSpace
 from engine.checkpoints.diffusers_folder import diffusers_files
 from engine.checkpoints.embeddings import EmbeddingFinder
 from engine.checkpoints.load import (
@@ -225,7 +227,9 @@ class ModelStore:
         )
 
     def vae(self, name: str) -> Vae:
-        """Load the VAE of a file, or the small autoencoder of that name. Raises `BadModelFile`."""
+        """Load the VAE of a file, or the small or empty autoencoder of that name. Raises `BadModelFile`."""
+        if name == PIXEL_SPACE and self._folders.path("vae", name) is None:
+            return vae_of(self._keep(name, PixelSpace().eval(), role=ROLES["vae"]))
         if name in registry.tiny_autoencoders() and self._folders.path("vae", name) is None:
             return self._tiny_autoencoder(name)
         path = self.path_of("vae", name)

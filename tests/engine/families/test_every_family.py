@@ -196,12 +196,31 @@ def test_each_network_of_a_checkpoint_loads_from_a_file_of_its_own(
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def picture(source: dict[str, Any]) -> dict[str, Any]:
+PICTURE_PX = 64
+USUAL_CELL_PX = 8  # of most families
+
+
+def cell_px(family: ModelFamily) -> int:
+    """Return the side of a cell of the family's latents, in pixels."""
+    with torch.device("meta"):
+        vae: Any = family.vae.build(family.scales["small"].vae)
+    return int(getattr(vae, "upscale_ratio", vae.downscale_ratio))
+
+
+def empty_side_px(family: ModelFamily) -> int:
+    """Return the side of `EmptyLatentImage`, which counts 8 pixels a cell, for pictures of 64 pixels a side."""
+    if family.latent_format.resizes_empty:
+        return PICTURE_PX
+    return PICTURE_PX * USUAL_CELL_PX // cell_px(family)
+
+
+def picture(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
     """A workflow of two steps that saves its latent and its picture, from a prompt."""
+    side = empty_side_px(family)
     return {
         "3": node("CLIPTextEncode", clip=["1", 1], text="a (red:1.2) fox"),
         "4": node("CLIPTextEncode", clip=["1", 1], text=""),
-        "5": node("EmptyLatentImage", width=64, height=64, batch_size=1),
+        "5": node("EmptyLatentImage", width=side, height=side, batch_size=1),
         **sampled(source, ["3", 0], ["4", 0], ["5", 0]),
     }
 
@@ -210,7 +229,7 @@ def picture_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
     """The same workflow with the family's checkpoint, from a picture where the family takes no prompt."""
     file = f"{family.name}.safetensors"
     if family.text:
-        return picture(node("CheckpointLoaderSimple", ckpt_name=file))
+        return picture(node("CheckpointLoaderSimple", ckpt_name=file), family)
     return {
         "2": node("EmptyImage", width=80, height=64, batch_size=1, color=0x3366AA),
         "3": BY_PICTURE[family.name],
@@ -235,7 +254,7 @@ def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
     (item,) = outputs["21"]["images"]
     with Image.open(engine.files.output / item["subfolder"] / item["filename"]) as opened:
         pixels = np.asarray(opened)
-    assert pixels.shape == (64, 64, 3) and pixels.std() > 0
+    assert pixels.shape == (PICTURE_PX, PICTURE_PX, 3) and pixels.std() > 0
     assert torch.isfinite(latent_of(engine, outputs)).all()
 
 
@@ -244,8 +263,8 @@ def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: Model
     prompt = picture_of_checkpoint(family)
     latents = []
     least_mib = VIDEO_CARD_MIB if family.latent_format.latent_dimensions == 3 else SMALL_CARD_MIB
-    cells = 4 if family.latent_format.resizes_empty else 1  # of the others', in one of the family's
-    small_card_bytes = max(least_mib, int(SMALL_CARD_MIB * family.memory_usage_factor / cells)) * MIB
+    factor = family.memory_usage_factor * (USUAL_CELL_PX / cell_px(family)) ** 2  # working memory goes by cells
+    small_card_bytes = max(least_mib, int(SMALL_CARD_MIB * factor)) * MIB
     for card_bytes in (None, small_card_bytes):
         with engine_of(base, card_bytes=card_bytes) as engine:
             outputs, _ = run(engine, prompt)
@@ -261,7 +280,7 @@ def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: Model
 def test_a_picture_comes_out_of_random_networks(base: Path, family: ModelFamily) -> None:
     with engine_of(base) as engine:
         source = node("DarkroomRandomCheckpoint", family=family.name, scale="small", seed=1)
-        assert_picture(engine, run(engine, picture(source))[0])
+        assert_picture(engine, run(engine, picture(source, family))[0])
 
 
 # --- ComfyUI's own pictures ------------------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import torch
 
+from engine.architectures.pixel_space import NAME as PIXEL_SPACE
 from engine.families import registry
 from engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
 from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 
 TEXT_TYPES = registry.offered_text_types(num_encoders=1)
 RANDOM_SCALES = ("full", "small")
+BUILT_IN_VAES = (*registry.tiny_autoencoders(), PIXEL_SPACE)
 WEIGHT_TYPES: Mapping[str, torch.dtype | None] = {  # what the node offers -> the type weights are stored in
     "default": None,
     "fp8_e4m3fn": torch.float8_e4m3fn,
@@ -76,18 +78,16 @@ def clip_loader(
 
 
 class VaeFile(ModelFile):
-    """A file of a VAE, or the name of a small autoencoder of which there are an encoder and a decoder."""
+    """A file of a VAE, or the name of a built-in one: a small autoencoder whose two files are there, `pixel_space`."""
 
     def type_in(self, environment: NodeEnvironment) -> list[str]:
         halves = {file.partition(".")[0] for file in environment.model_files("vae_approx")}
-        small = [name for name in self.also if {f"{name}_encoder", f"{name}_decoder"} <= halves]
-        return [*environment.model_files(self.kind), *small]
+        found = [name for name in self.also if name == PIXEL_SPACE or {f"{name}_encoder", f"{name}_decoder"} <= halves]
+        return [*environment.model_files(self.kind), *found]
 
 
 @node("VAELoader", display_name="Load VAE", category="loaders")
-def vae_loader(
-    context: NodeContext, *, vae_name: Annotated[str, VaeFile("vae", also=tuple(registry.tiny_autoencoders()))]
-) -> VAE:
+def vae_loader(context: NodeContext, *, vae_name: Annotated[str, VaeFile("vae", also=BUILT_IN_VAES)]) -> VAE:
     """Load a VAE."""
     vae: VAE = context.models.vae(vae_name)
     return vae

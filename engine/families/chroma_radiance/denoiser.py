@@ -1,0 +1,11 @@
+"""The denoiser of Chroma Radiance."""
+
+from __future__ import annotations
+
+from engine.families.parts.distilled_guidance_denoiser import DistilledGuidanceDenoiser
+
+
+class ChromaRadianceDenoiser(DistilledGuidanceDenoiser):
+    """Chroma Radiance, which draws in pixels."""
+
+    comfy_name = "ChromaRadiance"

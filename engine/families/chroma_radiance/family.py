@@ -1,0 +1,101 @@
+"""Chroma Radiance (Lodestone Rock 2025): Chroma without an autoencoder, which draws the pixels themselves.
+
+The yardstick is ComfyUI 0.3.64; for networks that predict the picture and for texts with places, which it does not
+have, it is 0.30.0. Where several patches are drawn at a time, 0.3.64 mixes up the pictures of a batch; 0.30.0 does not.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.architectures.pixel_space import PixelSpaceConfig
+from engine.architectures.pixel_stream import PixelStreamConfig, PixelStreamModel
+from engine.architectures.pixel_stream_shapes import MARK, pixel_stream_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.model_sampling_variants import flux_flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.chroma_radiance.denoiser import ChromaRadianceDenoiser
+from engine.families.chroma_radiance.pixel_space import PIXEL_SPACE, PixelLatentFormat
+from engine.families.parts.double_stream_lora_names import lora_keys
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.t5 import t5_xxl
+from engine.settings import DtypePolicy
+from engine.text.t5_encoding import T5Encoding
+
+PREFIX = "model.diffusion_model."
+PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
+TEXT_HOME = "cond_stage_model."  # ComfyUI has the old names for checkpoints of this family
+NEEDED = ("img_in_patch.weight", "distilled_guidance_layer.norms.0.scale")
+PIXEL_EMBEDDER = ("nerf_image_embedder.embedder.0.weight", "nerf_image_embedder.embedder.0.bias")
+CONTEXT_DIM = 4096
+FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the layers that draw pixels, and by the one that reads patches of them."""
+    names = find(index.shapes)
+    return None if names is None or any(name not in names for name in NEEDED) else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+FAMILY = ModelFamily(
+    name="chroma_radiance",
+    label="Chroma Radiance",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first((PREFIX,), MARK),),
+        configure=pixel_stream_config,
+        build=PixelStreamModel,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+        float32_ends=PIXEL_EMBEDDER,
+    ),
+    denoiser_type=ChromaRadianceDenoiser,
+    text=(t5_xxl(T5Encoding(min_length=1, empty_has_end=False), home=TEXT_HOME),),
+    vae=PIXEL_SPACE,
+    latent_format=PixelLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("ChromaRadiance", ("chroma",)),
+    default=Defaults(width=1024, height=1024, steps=30, cfg=4.0, scheduler="beta", cost=35.0),
+    nodes=(
+        "UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyChromaRadianceLatentImage", "KSampler",
+        "VAEDecode",
+    ),
+    memory_usage_factor=0.038,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            PixelStreamConfig(
+                width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
+                approximator_layers=5,
+            ),
+            {"t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240)},
+            PixelSpaceConfig(),
+        ),
+        "small": Scale(
+            PixelStreamConfig(
+                width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2,
+                pixel_width=16, num_pixel_layers=2, pixel_factor=2, num_frequencies=4,
+            ),
+            {"t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128)},
+            PixelSpaceConfig(),
+        ),
+    },
+)  # fmt: skip
