@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -127,7 +127,7 @@ class Embedder(nn.Module):
 
 
 class ModulationLayer(nn.Module):
-    """Shift, scale and gate of one or two places in a block, from the vector [B, D]."""
+    """Shift, scale and gate of one or two places in a block, from the vector [B, D] or several of them [B, N, D]."""
 
     def __init__(self, width: int, num_places: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -135,7 +135,8 @@ class ModulationLayer(nn.Module):
         self.lin = Linear(width, 3 * num_places * width, bias=bias)
 
     def forward(self, vec: torch.Tensor) -> list[Modulation]:
-        parts = self.lin(functional.silu(vec))[:, None].chunk(3 * self.num_places, dim=-1)
+        vec = vec[:, None] if vec.ndim == 2 else vec
+        parts = self.lin(functional.silu(vec)).chunk(3 * self.num_places, dim=-1)
         return [(parts[place], parts[place + 1], parts[place + 2]) for place in range(0, len(parts), 3)]
 
 
@@ -199,8 +200,11 @@ def plain_layers(width: int, inner: int) -> nn.Sequential:
 class DoubleBlockLayers(nn.Module):
     """A block of two streams without the layers that make its modulations.
 
-    `feed_forward` makes the feed-forward layers of a stream from its width and theirs.
+    `feed_forward` makes the feed-forward layers of a stream from its width and theirs. With `is_picture_first` the
+    tokens of the picture come before those of the text, in the places and the mask too.
     """
+
+    is_picture_first: ClassVar[bool] = False
 
     def __init__(
         self, config: BlockConfig, *, bias: bool = True, feed_forward: Callable[[int, int], nn.Module] = plain_layers
@@ -227,12 +231,15 @@ class DoubleBlockLayers(nn.Module):
         """Return picture and text [B, T, D] each. `vec` is what `modulations` takes."""
         (img_first, img_second), (txt_first, txt_second) = self.modulations(vec)
         picture, text = self.img_attn(modulated(img, *img_first[:2])), self.txt_attn(modulated(txt, *txt_first[:2]))
-        q, k, v = (torch.cat(pair, dim=2) for pair in zip(text, picture, strict=True))
+        streams = (picture, text) if self.is_picture_first else (text, picture)
+        q, k, v = (torch.cat(pair, dim=2) for pair in zip(*streams, strict=True))
         attended = attend(q, k, v, pe, attn_mask, transformer_options)
-        num_tokens = txt.shape[1]
-        img = img + self.img_attn.proj(attended[:, num_tokens:]) * img_first[2]
+        num_first = streams[0][0].shape[2]
+        first, second = attended[:, :num_first], attended[:, num_first:]
+        to_img, to_txt = (first, second) if self.is_picture_first else (second, first)
+        img = img + self.img_attn.proj(to_img) * img_first[2]
         img = img + self.img_mlp(modulated(img, *img_second[:2])) * img_second[2]
-        txt = txt + self.txt_attn.proj(attended[:, :num_tokens]) * txt_first[2]
+        txt = txt + self.txt_attn.proj(to_txt) * txt_first[2]
         txt = txt + self.txt_mlp(modulated(txt, *txt_second[:2])) * txt_second[2]
         return img, finite(txt)
 

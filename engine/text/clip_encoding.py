@@ -144,12 +144,16 @@ class TextEncoderSet(nn.Module):
     def encode_token_weights(
         self, token_weight_pairs: Mapping[str, Sequence[TokenWeights]], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
-        """Return the encoding of the tokens by slot, [1, T * chunks, D]; the pooled output is the first chunk's."""
+        """Return the encoding of the tokens by slot, [1, T * chunks, D]; the pooled output is the first chunk's.
+
+        An encoder without tokens takes no part.
+        """
         return self._combine(
             {
                 slot: encoder.encode_token_weights(
                     token_weight_pairs[slot], layer_idx=layer_idx, project_pooled=project_pooled
                 )
                 for slot, encoder in self.encoders().items()
+                if slot in token_weight_pairs
             }
         )

@@ -17,10 +17,10 @@ from engine.families.base import (
     Scale,
 )
 from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
+from engine.families.parts.qwen_7b import TEMPLATE, qwen_7b
 from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
 from engine.families.qwen_image.controlnets import BLOCKWISE, control_networks
 from engine.families.qwen_image.denoiser import QwenImageDenoiser
-from engine.families.qwen_image.text_encoder import QWEN
 from engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "transformer.", "")  # of files of the network alone
@@ -49,7 +49,7 @@ FAMILY = ModelFamily(
     parameterise=always(FLOW),
     denoiser=DENOISER,
     denoiser_type=QwenImageDenoiser,
-    text=(QWEN,),
+    text=(qwen_7b(TEMPLATE),),
     vae=CAUSAL_VIDEO_VAE,
     latent_format=CausalVideoLatentFormat,
     denoiser_lora_keys=own_layer_keys,

@@ -11,7 +11,7 @@ import torch
 from engine.architectures.blockwise_control import BlockwiseControlConfig
 from engine.architectures.centred_double_stream import CentredDoubleStreamConfig
 from engine.diffusion.latent_format import LatentFormat
-from engine.families.qwen_image.text_encoder import EDIT_TEMPLATE, PICTURE
+from engine.families.parts.qwen_7b import EDIT_TEMPLATE, PICTURE
 from engine.images.pixels import resize_image
 from engine.nodes.base import Float, NodeContext, Optional, PromptText, node
 from engine.nodes.library.conditioning.conditioning import with_appended

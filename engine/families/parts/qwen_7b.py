@@ -1,8 +1,8 @@
-"""The text encoder of Qwen-Image: Qwen2.5-VL of 7 billion weights, which reads pictures too, in a chat template."""
+"""Qwen2.5-VL of 7 billion weights as a text encoder of a family, which reads pictures too, in a chat template."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,10 @@ PREFIXES = (PREFIX, f"{SLOT}.transformer.", "transformer.", "")  # of files of t
 MARK = "model.layers.0.self_attn.k_proj.bias"
 KEY_ROWS = 512  # smaller models of the kind have fewer
 
-# The templates that the network was trained with (Wu et al. 2025, arXiv 2508.02324, figures 7 and 15).
+# The templates that networks were trained with (Wu et al. 2025, arXiv 2508.02324, figures 7 and 15).
 SYSTEM = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n"
-ANSWER = "{}<|im_end|>\n<|im_start|>assistant\n"
+QUESTION = "{}<|im_end|>"
+ANSWER = QUESTION + "\n<|im_start|>assistant\n"
 DESCRIBE = (
     "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships of the "
     "objects and background:"
@@ -32,6 +33,7 @@ EDIT = (
 )
 PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
 TEMPLATE = SYSTEM.format(DESCRIBE) + ANSWER
+UNANSWERED_TEMPLATE = SYSTEM.format(DESCRIBE) + QUESTION
 EDIT_TEMPLATE = SYSTEM.format(EDIT) + ANSWER  # of prompts that place their pictures themselves
 PICTURE_TEMPLATE = SYSTEM.format(EDIT) + PICTURE + ANSWER
 
@@ -47,22 +49,24 @@ def lora_keys(weight_names: Iterable[str]) -> dict[str, str]:
     return {f"text_encoders.{name.removesuffix('.weight')}": name for name in names}
 
 
-def _tokenizer(encoder: Any, parts: TokenizerParts) -> QwenTokenizer:
-    encoding: QwenEncoding = encoder.encoding
+def _tokenizer(encoder: QwenEncoder, parts: TokenizerParts) -> QwenTokenizer:
+    encoding = encoder.encoding
     return QwenTokenizer(slot=encoding.slot, template=encoding.template, picture_template=encoding.picture_template)
 
 
-QWEN = TextEncoder(
-    encoding=QwenEncoding(SLOT, TEMPLATE, PICTURE_TEMPLATE),
-    network=Network(
-        layouts=(behind_first(PREFIXES, MARK),),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=picture_language_model_config,
-        build=PictureLanguageModel,
-        saved=partial(saved_behind, PREFIX),
-    ),
-    fits=fits,
-    lora_keys=lora_keys,
-    encoder_type=QwenEncoder,
-    tokenizer=_tokenizer,
-)
+def qwen_7b(template: str, encoder_type: Callable[[Any, Any], Any] = QwenEncoder) -> TextEncoder:
+    """Describe the encoder of a family that puts prompts without pictures into a template."""
+    return TextEncoder(
+        encoding=QwenEncoding(SLOT, template, PICTURE_TEMPLATE),
+        network=Network(
+            layouts=(behind_first(PREFIXES, MARK),),
+            in_checkpoint=(behind_first((PREFIX,), MARK),),
+            configure=picture_language_model_config,
+            build=PictureLanguageModel,
+            saved=partial(saved_behind, PREFIX),
+        ),
+        fits=fits,
+        lora_keys=lora_keys,
+        encoder_type=encoder_type,
+        tokenizer=_tokenizer,
+    )

@@ -1,0 +1,11 @@
+"""The denoiser of HunyuanImage 2.1."""
+
+from __future__ import annotations
+
+from engine.families.parts.glyph_denoiser import GlyphDenoiser
+
+
+class HunyuanImageDenoiser(GlyphDenoiser):
+    """HunyuanImage 2.1, or its distilled form."""
+
+    comfy_name = "HunyuanImage21"

@@ -1,0 +1,92 @@
+"""HunyuanImage 2.1 (Tencent Hunyuan 2025), plain and distilled to few steps.
+
+Pictures of two megapixels in latents of large cells. A prompt is read by Qwen2.5-VL, what it has in quotation marks by
+ByT5 too. Its refiner is a family of its own.
+"""
+
+from __future__ import annotations
+
+from engine.architectures.refined_stream import RefinedStreamConfig
+from engine.architectures.refined_stream_shapes import FIRST, LABELS
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.hunyuan_image.autoencoder import AUTOENCODER, FULL, SMALL, HunyuanImageLatentFormat
+from engine.families.hunyuan_image.denoiser import HunyuanImageDenoiser
+from engine.families.parts.glyph_text import (
+    CONTEXT_DIM,
+    FULL_TEXT,
+    GLYPH,
+    GLYPH_WIDTH,
+    PROMPT,
+    SMALL_TEXT,
+    prompt_and_glyphs,
+)
+from engine.families.parts.refined_stream import find, lora_keys, refined_stream
+from engine.formats.weight_file import shape_of
+
+GLYPH_INNER = 2048
+PICTURE_AXES = 4  # of a convolution's weight in two dimensions
+FLOW = Parameterisation(flow_of, {"shift": 5.0})
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the layers that refine its text, of pictures by its patches, and without labels."""
+    names = find(index.shapes)
+    if names is None or LABELS in names or FIRST not in names:
+        return None
+    return Match(2, names) if len(shape_of(names[FIRST], index.shapes)) == PICTURE_AXES else None
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+FAMILY = ModelFamily(
+    name="hunyuan_image",
+    label="HunyuanImage 2.1",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=refined_stream(),
+    denoiser_type=HunyuanImageDenoiser,
+    text=(PROMPT, GLYPH),
+    combine_text=prompt_and_glyphs,
+    takes_fewer_encoders=True,
+    vae=AUTOENCODER,
+    latent_format=HunyuanImageLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("HunyuanImage21", ("hunyuan_image",)),
+    default=Defaults(width=2048, height=2048, steps=20, cfg=3.5, scheduler="simple", cost=80.0),
+    nodes=(
+        "UNETLoader", "DualCLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyHunyuanImageLatent", "KSampler",
+        "VAEDecode",
+    ),
+    memory_usage_factor=7.7,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            RefinedStreamConfig(
+                width=3584, num_double=20, num_single=40, context_dim=CONTEXT_DIM, glyph_width=GLYPH_WIDTH,
+                glyph_inner=GLYPH_INNER,
+            ),
+            FULL_TEXT,
+            FULL,
+        ),
+        "small": Scale(
+            RefinedStreamConfig(
+                width=128, num_double=2, num_single=2, context_dim=32, glyph_width=64, glyph_inner=32, num_refiners=1,
+            ),
+            SMALL_TEXT,
+            SMALL,
+        ),
+    },
+)  # fmt: skip

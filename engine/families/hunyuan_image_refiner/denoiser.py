@@ -1,0 +1,51 @@
+"""The inputs of HunyuanImage 2.1's refiner beside latent and text: the picture that it redraws.
+
+`B` batch, `C` channels, `f` latent frames, `h w` latent cells.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import BatchedInput, ConstantInput, spread_to_batch_size
+from engine.diffusion.denoiser import fit
+from engine.families.parts.glyph_denoiser import GlyphDenoiser
+
+LARGEST_SHARE = 0.75  # of the picture in what the network sees
+SEED_OFFSET = -10  # ComfyUI's, of the noise on the picture
+
+
+class RefinerDenoiser(GlyphDenoiser):
+    """HunyuanImage 2.1's refiner."""
+
+    comfy_name = "HunyuanImage21Refiner"
+
+    def concat_cond(self, **kwargs: Any) -> torch.Tensor:
+        """Return the latent of the picture [B, C, f, h, w], some of it noise; zeros without a picture.
+
+        Raises ValueError for a latent of another VAE.
+        """
+        noise, device = kwargs["noise"], kwargs["device"]
+        given: torch.Tensor | None = kwargs.get("concat_latent_image")
+        if given is None:
+            return torch.zeros_like(noise)
+        if given.shape[1:3] != noise.shape[1:3]:
+            raise ValueError(
+                f"concat_latent_image: it is not a latent of the refiner's VAE; got {list(given.shape)}, expected "
+                f"{list(noise.shape)} in channels and frames"
+            )
+        frames = given.to(device).transpose(1, 2).flatten(0, 1)  # [B * f, C, h, w]
+        fitted = fit(frames, noise)
+        latents = fitted.view(given.shape[0], -1, *fitted.shape[1:]).transpose(1, 2)
+        image = spread_to_batch_size(self.process_latent_in(latents), noise.shape[0])
+        augmentation = float(kwargs.get("noise_augmentation", 0.0))
+        if augmentation <= 0:
+            return LARGEST_SHARE * image
+        generator = torch.Generator(device="cpu").manual_seed((kwargs.get("seed") or 0) + SEED_OFFSET)
+        drawn = torch.randn(image.shape, generator=generator, dtype=image.dtype).to(image.device)
+        return augmentation * drawn + min(1.0 - augmentation, LARGEST_SHARE) * image
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        return {**super().extra_conds(**kwargs), "disable_time_r": ConstantInput(True)}

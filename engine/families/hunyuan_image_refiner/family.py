@@ -1,0 +1,86 @@
+"""The refiner of HunyuanImage 2.1 (Tencent Hunyuan 2025), which redraws a picture in latents of smaller cells."""
+
+from __future__ import annotations
+
+from engine.architectures.refined_stream import RefinedStreamConfig
+from engine.architectures.refined_stream_shapes import FIRST, LABELS
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.hunyuan_image_refiner.autoencoder import AUTOENCODER, FULL, SMALL, RefinerLatentFormat
+from engine.families.hunyuan_image_refiner.denoiser import RefinerDenoiser
+from engine.families.parts.glyph_text import (
+    CONTEXT_DIM,
+    FULL_TEXT,
+    GLYPH,
+    PROMPT,
+    SMALL_TEXT,
+    prompt_and_glyphs,
+)
+from engine.families.parts.refined_stream import find, lora_keys, refined_stream
+from engine.formats.weight_file import shape_of
+
+PATCH = (1, 1, 1)
+FLOW = Parameterisation(flow_of, {"shift": 4.0})
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the layers that refine its text, by patches of one cell, and without labels."""
+    names = find(index.shapes)
+    if names is None or LABELS in names or FIRST not in names:
+        return None
+    return Match(2, names) if shape_of(names[FIRST], index.shapes)[2:] == PATCH else None
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+FAMILY = ModelFamily(
+    name="hunyuan_image_refiner",
+    label="HunyuanImage 2.1 Refiner",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=refined_stream(),
+    denoiser_type=RefinerDenoiser,
+    text=(PROMPT, GLYPH),
+    combine_text=prompt_and_glyphs,
+    takes_fewer_encoders=True,
+    vae=AUTOENCODER,
+    latent_format=RefinerLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("HunyuanImage21Refiner", ("hunyuan_image",)),
+    default=Defaults(width=2048, height=2048, steps=4, cfg=1.0, scheduler="simple", cost=60.0),
+    nodes=(
+        "UNETLoader", "DualCLIPLoader", "VAELoader", "CLIPTextEncode", "VAEEncode", "HunyuanRefinerLatent", "KSampler",
+        "VAEDecode",
+    ),
+    memory_usage_factor=1.8,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            RefinedStreamConfig(
+                width=3328, num_double=20, num_single=40, context_dim=CONTEXT_DIM, patch=PATCH, in_channels=128,
+                has_guidance=True, has_end_time=True,
+            ),
+            FULL_TEXT,
+            FULL,
+        ),
+        "small": Scale(
+            RefinedStreamConfig(
+                width=128, num_double=2, num_single=2, context_dim=32, patch=PATCH, in_channels=128, num_refiners=1,
+            ),
+            SMALL_TEXT,
+            SMALL,
+        ),
+    },
+)  # fmt: skip
