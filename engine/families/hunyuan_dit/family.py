@@ -1,0 +1,112 @@
+"""HunyuanDiT (Li et al. 2024, arXiv 2405.08748), versions 1.0 to 1.2, bilingual.
+
+Prompts are read by BERT and mT5. Versions before 1.2 read the size of the picture and were trained on other noise.
+BERT's list of words is under Tencent's licence and not part of the engine: files hold it, or it lies beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
+from engine.architectures.bert import BertConfig
+from engine.architectures.skip_dit import SkipDit, SkipDitConfig
+from engine.architectures.skip_dit_shapes import MARK, STYLE, skip_dit_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.model_sampling import VDiscrete
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.hunyuan_dit.controlnets import ONWARD, control_networks
+from engine.families.hunyuan_dit.denoiser import HunyuanDitDenoiser
+from engine.families.hunyuan_dit.text_encoders import BERT, MT5, tokens_of_both
+from engine.families.parts.autoencoder_kl import FULL, SMALL, LargeKlLatentFormat, autoencoder_kl
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.settings import DtypePolicy
+
+PREFIX = "model.diffusion_model."
+IN_CHECKPOINT = (PREFIX, "model.")
+PREFIXES = (*IN_CHECKPOINT, "diffusion_model.", "")  # of files of the network alone
+VAE_PREFIX = "vae."
+LATEST = Parameterisation(VDiscrete, {"linear_start": 0.00085, "linear_end": 0.018})
+FIRST = Parameterisation(VDiscrete, {"linear_start": 0.00085, "linear_end": 0.03})
+find = behind_first(PREFIXES, MARK)
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the layers that read mT5's tokens; its ControlNets have these too."""
+    names = find(index.shapes)
+    return None if names is None or ONWARD in names else Match(2, names)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Tell versions before 1.2 from the latest by the style that they were trained with."""
+    return FIRST if STYLE in match.names else LATEST
+
+
+def lora_keys(weight_names: Iterable[str], config: SkipDitConfig) -> dict[str, LoraTarget]:
+    """Return a map from the names used in LoRA files to the weights of the network."""
+    names = list(weight_names)
+    layers = (name.removeprefix("diffusion_model.") for name in names if name.endswith(".weight"))
+    own = {name.removesuffix(".weight"): name for name in layers}
+    return {**denoiser_keys(names, {}), **named_by_trainers(own, ("base_model.model.",), ())}
+
+
+FAMILY = ModelFamily(
+    name="hunyuan_dit",
+    label="HunyuanDiT",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=Network(
+        layouts=(find,),
+        in_checkpoint=(behind_first(IN_CHECKPOINT, MARK),),
+        configure=skip_dit_config,
+        build=SkipDit,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    ),
+    denoiser_type=HunyuanDitDenoiser,
+    text=(BERT, MT5),
+    combine_text=tokens_of_both,
+    vae=autoencoder_kl(VAE_PREFIX),
+    latent_format=LargeKlLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    control_networks=control_networks(LargeKlLatentFormat()),
+    variants={"": ()},
+    comfyui=ComfyUiNames("SDXL", ("hunyuan_dit",)),
+    default=Defaults(width=1024, height=1024, steps=25, cfg=6.0, scheduler="normal", cost=6.0),
+    nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
+    memory_usage_factor=1.3,
+    parameterisation=LATEST,
+    scales={
+        "full": Scale(
+            SkipDitConfig(width=1408, num_blocks=40, heads=16, inner_width=6144),
+            {
+                "hydit_clip": BertConfig(num_layers=24, width=1024, heads=16, inner_width=4096),
+                "mt5xl": T5Config(
+                    num_layers=24, width=2048, heads=32, inner_width=5120, vocabulary_size=250112
+                ),
+            },
+            FULL,
+        ),
+        "small": Scale(
+            SkipDitConfig(
+                width=176, num_blocks=4, heads=2, inner_width=256, context_dim=64, second_dim=64, pooled_dim=64
+            ),
+            {
+                "hydit_clip": BertConfig(num_layers=2, width=64, heads=1, inner_width=128, vocabulary_size=384),
+                "mt5xl": T5Config(num_layers=2, width=64, heads=1, inner_width=128, vocabulary_size=384),
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip

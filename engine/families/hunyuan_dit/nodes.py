@@ -1,0 +1,27 @@
+"""Node classes made for HunyuanDiT: a prompt for each of its text encoders."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.nodes.base import NodeContext, PromptText, node
+from engine.nodes.sockets import CLIP, CONDITIONING
+
+SECOND_SLOT = "mt5xl"
+
+LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
+
+
+@node("CLIPTextEncodeHunyuanDiT", category="advanced/conditioning",
+      python_module="comfy_extras.nodes_hunyuan")  # fmt: skip
+def clip_text_encode_hunyuan_dit(context: NodeContext, *, clip: CLIP, bert: LongText, mt5xl: LongText) -> CONDITIONING:
+    """Encode a prompt for each of two text encoders. Raises ValueError for another family's encoders."""
+    second = clip.tokenize(mt5xl)
+    if SECOND_SLOT not in second:
+        raise ValueError(
+            f"clip: it is not that of HunyuanDiT; got encoders {', '.join(second)}, expected {SECOND_SLOT} among them"
+        )
+    return clip.encode_from_tokens_scheduled({**clip.tokenize(bert), SECOND_SLOT: second[SECOND_SLOT]})
+
+
+NODES = (clip_text_encode_hunyuan_dit,)
