@@ -122,21 +122,34 @@ class VideoVae(Vae):
         return latents.unsqueeze(2) if latents.ndim == 4 else latents
 
     def _videos_of(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return pictures as videos [B, 3, F, H, W], their sides cut to whole cells."""
+        """Return pictures as videos [B, 3, F, H, W], their sides cut to whole cells.
+
+        They are the frames of one video, or each is a video of its own for a network of pictures.
+        """
         cut = self.vae_encode_crop_pixels(pixels).movedim(-1, 1)
-        return cut if cut.ndim == 5 else cut.movedim(1, 0).unsqueeze(0)
+        if cut.ndim == 5:
+            return cut
+        is_of_pictures = getattr(self.first_stage_model, "is_of_pictures", False)
+        return cut.unsqueeze(2) if is_of_pictures else cut.movedim(1, 0).unsqueeze(0)
 
     def _decode_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the working memory for decoding one latent of the shape [B, C, f, h, w]."""
         cells = math.prod(shape[3:])
-        frames_px = self.num_frames(shape[2]) * cells * self.upscale_ratio**2
+        frames = self.num_frames(shape[2])
+        frames_px = frames * cells * self.upscale_ratio**2
         itemsize: int = self.vae_dtype.itemsize
-        return (self._decode_bytes_per_cell() * cells + frames_px * PIXEL_BYTES) * itemsize
+        working = self._decode_bytes_per_cell() * cells * self._frames_at_once(frames)
+        return (working + frames_px * PIXEL_BYTES) * itemsize
 
     def _encode_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the working memory for encoding one video of the shape [B, 3, F, H, W]."""
         frame_px, itemsize = math.prod(shape[3:]), self.vae_dtype.itemsize
-        return (self._encode_bytes_per_pixel() * frame_px + shape[2] * frame_px * PIXEL_BYTES) * itemsize
+        working = self._encode_bytes_per_pixel() * frame_px * self._frames_at_once(shape[2])
+        return (working + shape[2] * frame_px * PIXEL_BYTES) * itemsize
+
+    def _frames_at_once(self, frames: int) -> int:
+        """Return how many of a video's frames are in work at a time."""
+        return frames if getattr(self.first_stage_model, "works_on_whole_videos", False) else 1
 
 
 def vae_of(weights: WeightHandle) -> Vae:

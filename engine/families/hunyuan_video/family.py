@@ -1,0 +1,105 @@
+"""HunyuanVideo (Kong et al. 2024, arXiv 2412.03603): videos from text, or from text and a picture; SkyReels V1."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.architectures.clip_text import ClipTextConfig
+from engine.architectures.language_model import LLAMA3, LanguageModelConfig
+from engine.architectures.refined_stream import RefinedStreamConfig
+from engine.architectures.refined_stream_shapes import FIRST, LABELS
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+    TensorReader,
+)
+from engine.families.hunyuan_video.autoencoder import AUTOENCODER, FULL, SMALL, HunyuanVideoLatentFormat
+from engine.families.hunyuan_video.denoiser import (
+    KEPT,
+    PICTURE,
+    HunyuanVideoDenoiser,
+    PictureVideoDenoiser,
+    SkyreelsVideoDenoiser,
+)
+from engine.families.hunyuan_video.text_encoders import CLIP_L, LLAMA, prompt_and_pooled
+from engine.families.parts.refined_stream import find, lora_keys, refined_stream
+from engine.formats.weight_file import shape_of
+
+CONTEXT_DIM, LABEL_DIM, CHANNELS = 4096, 768, 16
+PATCH = (1, 2, 2)
+VARIANTS = {CHANNELS: "", 2 * CHANNELS: "skyreels", 2 * CHANNELS + 1: "image"}  # by the channels of the first layer
+TRAINERS = ("transformer.", "diffusion_model.", "lora_unet_")
+FLOW = Parameterisation(flow_of, {"shift": 7.0})
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by the layers that refine its text, and by its labels."""
+    names = find(index.shapes)
+    if names is None or LABELS not in names or FIRST not in names:
+        return None
+    variant = VARIANTS.get(shape_of(names[FIRST], index.shapes)[1])
+    return None if variant is None else Match(2, names, variant)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    return FLOW
+
+
+FAMILY = ModelFamily(
+    name="hunyuan_video",
+    label="HunyuanVideo",
+    detect=detect,
+    parameterise=parameterise,
+    denoiser=refined_stream(),
+    denoiser_type=HunyuanVideoDenoiser,
+    text=(CLIP_L, LLAMA),
+    combine_text=prompt_and_pooled,
+    vae=AUTOENCODER,
+    latent_format=HunyuanVideoLatentFormat,
+    denoiser_lora_keys=partial(lora_keys, prefixes=TRAINERS),
+    variants={"": (), "image": (PICTURE, KEPT), "skyreels": (PICTURE,)},
+    variant_types={"image": PictureVideoDenoiser, "skyreels": SkyreelsVideoDenoiser},
+    comfyui=ComfyUiNames("HunyuanVideo", ("hunyuan_video",)),
+    default=Defaults(width=848, height=480, steps=20, cfg=1.0, scheduler="simple", cost=150.0),
+    nodes=(
+        "UNETLoader", "DualCLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyHunyuanLatentVideo", "FluxGuidance",
+        "KSampler", "VAEDecodeTiled",
+    ),
+    memory_usage_factor=1.8,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            RefinedStreamConfig(
+                width=3072, num_double=20, num_single=40, context_dim=CONTEXT_DIM, patch=PATCH, in_channels=CHANNELS,
+                out_channels=CHANNELS, label_dim=LABEL_DIM, has_guidance=True,
+            ),
+            {
+                "l": ClipTextConfig(num_layers=12, width=LABEL_DIM, heads=12, inner_width=3072),
+                "llama": LanguageModelConfig(
+                    kind=LLAMA3, num_layers=32, width=CONTEXT_DIM, heads=32, key_heads=8, inner_width=14336,
+                    vocabulary_size=128320,
+                ),
+            },
+            FULL,
+        ),
+        "small": Scale(
+            RefinedStreamConfig(
+                width=128, num_double=2, num_single=2, context_dim=32, patch=PATCH, in_channels=CHANNELS,
+                out_channels=CHANNELS, label_dim=64, has_guidance=True, num_refiners=1,
+            ),
+            {
+                "l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
+                "llama": LanguageModelConfig(
+                    kind=LLAMA3, num_layers=4, width=32, heads=2, key_heads=1, inner_width=64, vocabulary_size=128320
+                ),
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip
