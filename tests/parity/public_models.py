@@ -193,8 +193,10 @@ def transformers(on: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     from comfy.ldm.cascade.stage_b import StageB
     from comfy.ldm.cascade.stage_c import StageC
     from comfy.ldm.chroma.model import Chroma
+    from comfy.ldm.chroma_radiance.model import ChromaRadiance
     from comfy.ldm.flux.model import Flux
     from comfy.ldm.hidream.model import HiDreamImageTransformer2DModel
+    from comfy.ldm.hunyuan_video.model import HunyuanVideo
     from comfy.ldm.hydit.models import HunYuanDiT
     from comfy.ldm.lightricks.model import LTXVModel
     from comfy.ldm.lumina.model import NextDiT
@@ -223,6 +225,16 @@ def transformers(on: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "depth_single_blocks": 38, "axes_dim": [16, 56, 56], "theta": 10000, "patch_size": 2, "qkv_bias": True,
         "in_channels": 16, "out_channels": 16, "guidance_embed": True,
     }  # fmt: skip
+    hunyuan = {
+        "in_channels": 64, "out_channels": 64, "vec_in_dim": None, "context_in_dim": 3584, "hidden_size": 3584,
+        "mlp_ratio": 4.0, "num_heads": 28, "depth": 20, "depth_single_blocks": 40, "axes_dim": [64, 64], "theta": 256,
+        "patch_size": [1, 1], "qkv_bias": True, "guidance_embed": False, "byt5": True, "meanflow": False,
+    }  # fmt: skip
+    video = {
+        **hunyuan, "in_channels": 16, "out_channels": 16, "vec_in_dim": 768, "context_in_dim": 4096,
+        "hidden_size": 3072, "num_heads": 24, "axes_dim": [16, 56, 56], "patch_size": [1, 2, 2],
+        "guidance_embed": True, "byt5": False,
+    }  # fmt: skip
     stage_b = {
         "c_hidden": [320, 640, 1280, 1280], "nhead": [-1, -1, 20, 20], "blocks": [[2, 6, 28, 6], [6, 28, 6, 2]],
         "block_repeat": [[1, 1, 1, 1], [3, 3, 2, 2]],
@@ -248,6 +260,12 @@ def transformers(on: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             depth=19, depth_single_blocks=38, axes_dim=[16, 56, 56], theta=10000, patch_size=2, qkv_bias=True,
             in_dim=64, out_dim=3072, hidden_dim=5120, n_layers=5, **on,
         ),
+        "chroma-radiance": lambda: ChromaRadiance(
+            in_channels=3, out_channels=3, context_in_dim=4096, hidden_size=3072, mlp_ratio=4.0, num_heads=24,
+            depth=19, depth_single_blocks=38, axes_dim=[16, 56, 56], theta=10000, patch_size=16, qkv_bias=True,
+            in_dim=64, out_dim=3072, hidden_dim=5120, n_layers=5, nerf_hidden_size=64, nerf_mlp_ratio=4, nerf_depth=4,
+            nerf_max_freqs=8, nerf_tile_size=32, nerf_final_head_type="conv", nerf_embedder_dtype=None, **on,
+        ),
         "lumina-2": lambda: NextDiT(
             patch_size=2, in_channels=16, dim=2304, n_layers=26, n_heads=24, n_kv_heads=8, axes_dims=[32, 32, 32],
             axes_lens=[300, 512, 512], cap_feat_dim=2304, qk_norm=True, **on,
@@ -261,6 +279,20 @@ def transformers(on: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "hunyuan-dit-1.2": lambda: HunYuanDiT(
             depth=40, hidden_size=1408, num_heads=16, mlp_ratio=4.3637, size_cond=False, use_style_cond=False, **on
         ),
+        "hunyuan-dit-1.1": lambda: HunYuanDiT(
+            depth=40, hidden_size=1408, num_heads=16, mlp_ratio=4.3637, size_cond=True, use_style_cond=True, **on
+        ),
+        "hunyuan-image-2.1": lambda: HunyuanVideo(**hunyuan, **on),
+        "hunyuan-image-2.1-distilled": lambda: HunyuanVideo(
+            **{**hunyuan, "guidance_embed": True, "meanflow": True}, **on
+        ),
+        "hunyuan-image-2.1-refiner": lambda: HunyuanVideo(
+            **{**hunyuan, "in_channels": 128, "hidden_size": 3328, "num_heads": 26, "patch_size": [1, 1, 1],
+               "axes_dim": [16, 56, 56], "byt5": False, "guidance_embed": True, "meanflow": True}, **on
+        ),
+        "hunyuan-video": lambda: HunyuanVideo(**video, **on),
+        "hunyuan-video-i2v": lambda: HunyuanVideo(**{**video, "in_channels": 33}, **on),
+        "skyreels-i2v": lambda: HunyuanVideo(**{**video, "in_channels": 32}, **on),
         "pixart-sigma": lambda: PixArtMS(
             depth=28, hidden_size=1152, num_heads=16, input_size=128, pe_interpolation=2, micro_condition=False,
             model_max_length=300, **on,
@@ -408,10 +440,18 @@ FILES: Mapping[str, Sequence[tuple[str, str]]] = {
     "flux1-canny-dev": [("", "flux-canny")],
     "aura_flow_0.3": [("model.", "aura-flow")],
     "Chroma1-HD": [("", "chroma")],
+    "Chroma1-Radiance": [("", "chroma-radiance")],
     "lumina_2_model_bf16": [("", "lumina-2")],
     "qwen_image_fp8_e4m3fn": [("", "qwen-image")],
     "hidream_i1_full_fp16": [("", "hidream-i1")],
+    "hunyuan_dit_1.1": [("model.", "hunyuan-dit-1.1")],
     "hunyuan_dit_1.2": [("model.", "hunyuan-dit-1.2")],
+    "hunyuanimage2.1": [("", "hunyuan-image-2.1")],
+    "hunyuanimage2.1_distilled": [("", "hunyuan-image-2.1-distilled")],
+    "hunyuanimage2.1_refiner": [("", "hunyuan-image-2.1-refiner")],
+    "hunyuan_video_t2v_720p": [("", "hunyuan-video")],
+    "hunyuan_video_image_to_video_720p": [("", "hunyuan-video-i2v")],
+    "skyreels_hunyuan_i2v": [("", "skyreels-i2v")],
     "PixArt-Sigma-XL-2-1024-MS": [("", "pixart-sigma")],
     "ltx-video-2b-v0.9": [(UNET, "ltx-video")],
     "wan2.1_t2v_14B_fp16": [("", "wan-2.1-14b")],
